@@ -62,7 +62,7 @@ def measure(names: Sequence[str]) -> Measured:
         import solver.analysis.sweep
         import solver.opening
         import solver.plans.space
-        import solver.report.shown
+        import solver.report.plans
         import solver.request
         import solver.search
     imported_s = time.process_time()

@@ -30,26 +30,26 @@ def plans_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _plans_parser(program: str) -> argparse.ArgumentParser:
-    from simulation_train_formulaic import options_parser
+    from pss.plans import options_parser
 
     return options_parser(program)
 
 
 def _search(words: list[str], program: str) -> int:
-    from simulation_train_formulaic import main
+    from pss.plans import main
 
     return main(["--run_all_solu", *words], program)
 
 
 def _price(words: list[str], program: str) -> int:
-    from simulation_train_formulaic import main
+    from pss.plans import main
 
     plans, options = plans_first(words)
     return main([*(f"--plan={plan}" for plan in plans), *options], program)
 
 
 def _explain(words: list[str], program: str) -> int:
-    from simulation_train_formulaic import main
+    from pss.plans import main
 
     plans, options = plans_first(words)
     searched = ["--run_all_solu"] * any(plan.startswith("rank=") for plan in plans)
@@ -57,13 +57,14 @@ def _explain(words: list[str], program: str) -> int:
 
 
 def _sweep(words: list[str], program: str) -> int:
-    from simulation_train_formulaic import asks_several, command_typed, options_parser, run
+    from pss.plan_options import is_sweep
+    from pss.plans import command_typed, options_parser, run
     from spec.program.ending import exit_status
 
     def swept() -> int:
         said = argparse.Namespace(command=command_typed(program, words))
         options = options_parser(program).parse_args(["--run_all_solu", *words], said)
-        if not asks_several(options):
+        if not is_sweep(options):
             raise CommandLineError(f"{program}: a list, such as --world_size 64,128 (see --help)")
         return run(options)
 
@@ -71,25 +72,25 @@ def _sweep(words: list[str], program: str) -> int:
 
 
 def _profile_parser(program: str) -> argparse.ArgumentParser:
-    from gen_profiler_data import options_parser
+    from pss.profile import options_parser
 
     return options_parser(program)
 
 
 def _profile(words: list[str], program: str) -> int:
-    from gen_profiler_data import main
+    from pss.profile import main
 
     return main(words, program)
 
 
 def _workload_parser(program: str) -> argparse.ArgumentParser:
-    from run_workload import options_parser
+    from pss.workload import options_parser
 
     return options_parser(program)
 
 
 def _workload(words: list[str], program: str) -> int:
-    from run_workload import main
+    from pss.workload import main
 
     return main(words, program)
 

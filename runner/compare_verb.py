@@ -19,8 +19,9 @@ from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.opening import Opened, open_asked
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
-from solver.report.result_files import answer_record, question_record, write_json
-from solver.report.tables import PART_TITLES, table
+from solver.report.files import answer_record, question_record, write_json
+from solver.report.plans import PART_TITLES
+from solver.report.sections import table
 from solver.request import Request, read_request
 from solver.result import Answer, check_believable
 from solver.search import price_plan

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from solver.analysis.explanation import Explanation
     from solver.analysis.sweep import SweepRow
     from solver.api import ask, sweep
-    from solver.page.reply_page import write_report
     from solver.report.frames import to_frame, write_parquet
+    from solver.report.page import write_report
     from solver.result import Answer
     from solver.search import SearchResult
     from solver.session import Session
@@ -40,7 +40,7 @@ _HOMES = {
     "solver.result": ("Answer",),
     "solver.analysis.explanation": ("Explanation",),
     "solver.analysis.sweep": ("SweepRow",),
-    "solver.page.reply_page": ("write_report",),
+    "solver.report.page": ("write_report",),
     "solver.report.frames": ("to_frame", "write_parquet"),
     "solver.search": ("SearchResult",),
     "solver.api": ("ask", "sweep"),

@@ -4,12 +4,13 @@
 shards, and ``check_believable`` refuses what no machine could give.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any
 
 from solver.estimate import StepTime
+from solver.interval import EIGHTY_PERCENT
 from solver.memory.memory_cost import TERMS, MemoryCost
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import Plan
@@ -216,3 +217,26 @@ def check_believable(answers: Iterable[Answer], source: str) -> None:
                 f"{source}: its times give {answer.plan.label()} {100 * answer.mfu:.0f} % of the GPUs' peak FLOP/s, "
                 "which no GPU reaches: they are of another GPU or damaged; look at it with python -m profdb show"
             )
+
+
+ROOMY_SHARE = 0.85
+"""Of the usable memory: engineers leave about so much to fragmentation, longer sequences and one more communicator."""
+
+
+def roomiest_fast(front: Sequence[Answer], usable_bytes: float, share: float = ROOMY_SHARE) -> Answer | None:
+    """Returns the fastest plan that needs at most ``share`` of the memory, of a whole Pareto ``front``: whatever is
+    faster needs more, so it is on the front. None where every plan needs more."""
+    fitting = [answer for answer in front if answer.needed_bytes <= share * usable_bytes]
+    return min(fitting, key=lambda answer: answer.step_s, default=None)
+
+
+def tied(one: Answer, other: Answer) -> bool:
+    """Returns whether the steps of two plans differ by less than the 80 % interval of their difference."""
+    return abs(other.step_s - one.step_s) < EIGHTY_PERCENT * paired_error_s(one, other)
+
+
+def paired_error_s(one: Answer, other: Answer) -> float:
+    """Standard error of the difference of two plans in seconds: what both take from one family of curves errs alike
+    and cancels."""
+    families = one.errors_s.keys() | other.errors_s.keys()
+    return sqrt(sum((one.errors_s.get(f, 0.0) - other.errors_s.get(f, 0.0)) ** 2 for f in families))

@@ -12,6 +12,7 @@ import run_workload
 import simulation_train_formulaic
 from profdb.commands import import_export, show
 from profiler.device import Device
+from pss import plans, profile, workload
 from runner.training.asking import Typed, ask
 from spec.errors import ConfigError
 
@@ -25,9 +26,9 @@ SIZES = {
     "vocab_size": 1024,
 }
 PARSERS = {
-    "simulation_train_formulaic": simulation_train_formulaic.options_parser,
-    "run_workload": run_workload.options_parser,
-    "gen_profiler_data": gen_profiler_data.options_parser,
+    "simulation_train_formulaic": plans.options_parser,
+    "run_workload": workload.options_parser,
+    "gen_profiler_data": profile.options_parser,
     "profdb": import_export.options_parser,
     "profdb show": show.options_parser,
 }

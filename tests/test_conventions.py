@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation_train_formulaic import options_parser
+from pss.plans import options_parser
 from spec.program.version import VERSION
 from tests.architecture import project_files
 from tests.test_project_files import SEARCH, make_targets, pins

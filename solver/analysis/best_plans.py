@@ -4,19 +4,23 @@ That is the plan that fits and gives up least of what was requested, else what m
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from solver.estimate import estimate_memory
+from solver.candidates import Candidates, costs
+from solver.estimate import StepTime, estimate_memory
 from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.memory.memory_cost import TERMS
+from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.constraints import ASKED, SHARED, constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
 from solver.question import Question
-from solver.search import SearchResult, search
+from solver.search import SearchResult, candidate_pool, interval_s, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Bound, Constraints
@@ -181,3 +185,48 @@ def best_plans(
             nearest_miss=error.nearest_miss,
             change=cheapest_change(question, constraints),
         ) from None
+
+
+TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes")
+
+
+def every_plan(
+    question: Question, constraints: Constraints, tick: Callable[[], object] = lambda: None
+) -> dict[str, list[Any]]:
+    """Returns column -> values of every plan that fits, fastest plan first: the plan's keys as written and dp, seconds of the step and its
+    parts, bytes by term, tokens per GPU and second, MFU; as solver.result has them of one answer.
+    ``tick`` as in solver.search.
+
+    Raises NoFeasiblePlanError where no plan is left.
+    """
+    space = full_space(question.model, question.job, constraints)
+    pool, _ = candidate_pool(question, space, tick=tick, everything=True)
+    all_costs = costs([(one, np.arange(len(one.simulated))) for one in pool.candidates])
+    blocks = [_columns(question, one, cost) for one, cost in zip(pool.candidates, all_costs, strict=True)]
+    joined = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
+    order = np.argsort(joined["step_s"], kind="stable")
+    return {name: [values[row] for row in order] for name, values in joined.items()}
+
+
+def _columns(question: Question, block: Candidates, cost: StepTime) -> dict[str, list[Any]]:
+    """The columns of a block's plans, all simulated."""
+    plans = [block.table.plans.plan(row) for row in range(len(block.simulated))]
+    written = [asdict(plan.written) for plan in plans]
+    memory = block.table.memory
+    low_s, high_s = interval_s(question, cost)
+    numbers = {
+        "step_s": cost.step_s,
+        "standard_error_s": cost.standard_error_s,
+        "interval_low_s": low_s,
+        "interval_high_s": high_s,
+        **{f"{part}_s": value for part, value in cost.parts.items()},
+        **{term: getattr(memory, term) for term in TERMS},
+        **{total: getattr(memory, total) for total in TOTALS},
+        "tgs": tokens_per_gpu_per_s(question.job, cost.step_s),
+        "mfu": mfu(question.model, question.job, question.cluster, cost.step_s),
+    }
+    return {
+        **{key: [one[key] for one in written] for key in written[0]},
+        "dp": [plan.dp for plan in plans],
+        **{name: values.tolist() for name, values in numbers.items()},
+    }

@@ -3,7 +3,8 @@
 All figures are those of the lines that price it (solver.estimate, solver.times); nothing is priced a second way.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -129,6 +130,12 @@ class StageMemory:
     last: int
     terms_bytes: dict[str, float]
     needed_bytes: float
+
+    def words(self) -> str:
+        """Returns ``stage 1`` or ``stages 2 to 7``, from 1."""
+        if self.first == self.last:
+            return f"stage {self.first}"
+        return f"stages {self.first} to {self.last}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,3 +302,21 @@ def _stages(table: Estimate) -> tuple[StageMemory, ...]:
         )
         for row in range(len(table.stages.plan))
     )
+
+
+def adjacent_equal(stages: Sequence[StageMemory]) -> list[StageMemory]:
+    """Returns the stages with neighbours that hold the same bytes in every term as one: they may differ in what
+    they compute."""
+    found: list[StageMemory] = []
+    for one in stages:
+        if found and found[-1].terms_bytes == one.terms_bytes and found[-1].needed_bytes == one.needed_bytes:
+            found[-1] = replace(found[-1], last=one.last)
+        else:
+            found.append(one)
+    return found
+
+
+def memory_terms(stage: StageMemory) -> dict[str, float]:
+    """Returns bytes of the device by term, its context among them; they sum to what the stage needs."""
+    of_device = {name: size for name, size in stage.terms_bytes.items() if name != "host"}
+    return of_device | {"context": stage.needed_bytes - sum(of_device.values())}

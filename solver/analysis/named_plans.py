@@ -6,11 +6,12 @@ from typing import Any
 
 from solver.memory.device_memory import limit_bytes
 from solver.memory.shortfall import needs_words
+from solver.opening import Opened
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import NO_CONSTRAINTS, full_space
 from solver.question import Question
-from solver.result import Answer
+from solver.result import Answer, check_believable
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
@@ -23,7 +24,8 @@ from spec.settings.setting import typed_values
 def obstacles(
     question: Question, answer: Answer, constraints: Constraints = NO_CONSTRAINTS
 ) -> tuple[str, ...]:
-    """The rules and constraints that a priced plan breaks, and the memory that it lacks; () for one that can run."""
+    """Returns the rules and constraints that a priced plan breaks, and the memory that it lacks; () for one that can
+    run."""
     limit = limit_bytes(question.cluster, constraints)
     short = needs_words(answer.needed_bytes, limit)
     broken = broken_rules(question, answer.plan, constraint_rules(constraints))
@@ -32,24 +34,24 @@ def obstacles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """``rank`` of the plans shown, from 1, or what is ``written``, by the keys ``said``; ``option`` asked for
+    """``rank`` of the plans shown, from 1, or what is ``written``, with its ``keys``; ``option`` names
     it. ``answer`` is that of a written plan once it is priced, the best of ``modes`` where no strategy is
     written."""
 
     option: str
     rank: int = 0
     written: WrittenPlan | None = None
-    said: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
     answer: Answer | None = None
     modes: tuple[str, ...] = ()
 
 
 def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
-    """``rank=2`` or ``tp=8,pp=4,...``; raises ConfigError for neither, and for a rank beyond the plans ``shown``."""
-    key, _, value = text.partition("=")
-    if key.strip() != "rank":
-        said = typed_values(text, typed_plan_settings(), option)
-        return NamedPlan(option=option, written=WrittenPlan(**said), said=said)
+    """Returns the plan of ``rank=2`` or ``tp=8,pp=4,...``; raises ConfigError for neither, and for a rank beyond the plans ``shown``."""
+    name, _, value = text.partition("=")
+    if name.strip() != "rank":
+        keys = typed_values(text, typed_plan_settings(), option)
+        return NamedPlan(option=option, written=WrittenPlan(**keys), keys=keys)
     allowed = f"1 to {shown}, the plans shown at most" if shown else "a plan, or a rank with --run_all_solu"
     try:
         rank = whole_number(value.strip(), minimum=1, maximum=shown)
@@ -59,7 +61,7 @@ def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
 
 
 def with_price(named: NamedPlan, question: Question) -> NamedPlan:
-    """With its answer, which needs no search where the plan is written out.
+    """Returns it with its answer, which needs no search where the plan is written out.
 
     Raises ConfigError for a plan that there is no order of work or no world for.
     """
@@ -69,7 +71,7 @@ def with_price(named: NamedPlan, question: Question) -> NamedPlan:
 
 
 def with_best_price(named: NamedPlan, question: Question, constraints: Constraints) -> NamedPlan:
-    """As with_price, and a plan written without a strategy as the best of the framework's: the one
+    """Returns the same, and a plan written without a strategy as the best of the framework's: the one
     with fewest obstacles, of those the fastest.
 
     Raises what the first strategy does where none has an order of work, a world and times for it.
@@ -91,7 +93,7 @@ def with_best_price(named: NamedPlan, question: Question, constraints: Constrain
 
 
 def price_written(written: WrittenPlan, question: Question, where: str) -> Answer:
-    """The answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where
+    """Returns the answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where
     there is no order of work or no world for it."""
     plan = plan_of(written, question, where)
     check_order(plan, question, where)
@@ -99,7 +101,7 @@ def price_written(written: WrittenPlan, question: Question, where: str) -> Answe
 
 
 def answer_named(named: NamedPlan, shown: Sequence[Answer]) -> Answer:
-    """The answer of a named plan, its own or of those ``shown``; ConfigError for a rank beyond them."""
+    """Returns the answer of a named plan, its own or of those ``shown``; ConfigError for a rank beyond them."""
     if named.answer is not None:
         return named.answer
     if named.rank > len(shown):
@@ -108,16 +110,50 @@ def answer_named(named: NamedPlan, shown: Sequence[Answer]) -> Answer:
     return shown[named.rank - 1]
 
 
-def are_searched(said: Mapping[str, Any]) -> bool:
-    """Whether a search chooses each of these keys; none does a layout, or a number of layers that run again."""
-    return bool(said) and said.keys() <= bounded_settings().keys()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan held against others, and the ``obstacles`` that keep it from running. Where a few keys name it: the
+    ``modes`` that it is the best of without a strategy among the keys, and the best plan of these keys with all
+    others searched, None where they were not, or where ``none_runs``."""
+
+    answer: Answer
+    obstacles: tuple[str, ...]
+    modes: tuple[str, ...] = ()
+    best_of_keys: Answer | None = None
+    none_runs: bool = False
 
 
-def best_with(said: Mapping[str, Any], question: Question, constraints: Constraints) -> Answer | None:
-    """The fastest plan that fits, has the keys as ``said``, and keeps the ``constraints`` on others; None
-    where there is none. The keys are_searched."""
-    others = tuple(bound for bound in constraints.bounds if bound.key not in said)
-    both = replace(constraints, bounds=(*others, *constraints_of({"fix": said}).bounds))
+def candidate(named: NamedPlan, opened: Opened, shown: Sequence[Answer]) -> Candidate:
+    """Returns a named plan that was priced (with_price), or is one of those ``shown``, and its obstacles.
+
+    Raises ProfileError for times that no machine could take.
+    """
+    answer = answer_named(named, shown)
+    check_believable((answer,), opened.source)
+    return Candidate(answer=answer, obstacles=obstacles(opened.question, answer, opened.constraints))
+
+
+def are_searched(keys: Mapping[str, Any]) -> bool:
+    """Returns whether a search chooses each of these keys; none does a layout, or a number of recomputed layers."""
+    return bool(keys) and keys.keys() <= bounded_settings().keys()
+
+
+def challenger(named: NamedPlan, opened: Opened, shown: Sequence[Answer]) -> Candidate:
+    """Returns the same with the best plan of its keys, which a search finds where they are_searched."""
+    one = replace(candidate(named, opened, shown), modes=named.modes)
+    if not are_searched(named.keys):
+        return one
+    best = best_with(named.keys, opened.question, opened.constraints)
+    if best is not None:
+        check_believable((best,), opened.source)
+    return replace(one, best_of_keys=best, none_runs=best is None and bool(one.obstacles))
+
+
+def best_with(keys: Mapping[str, Any], question: Question, constraints: Constraints) -> Answer | None:
+    """Returns the fastest plan that fits, has these ``keys``, and keeps the ``constraints`` on others; None where
+    there is none."""
+    others = tuple(bound for bound in constraints.bounds if bound.key not in keys)
+    both = replace(constraints, bounds=(*others, *constraints_of({"fix": keys}).bounds))
     try:
         return search(question, full_space(question.model, question.job, both), top_k=1).best[0]
     except NoFeasiblePlanError:

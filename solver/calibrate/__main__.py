@@ -15,7 +15,7 @@ from pathlib import Path
 from solver.calibrate.factors import Calibration, Fit, beside, write_calibration
 from solver.calibrate.fit import fit
 from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
-from solver.report.tables import table
+from solver.report.sections import table
 from solver.request import DEFAULT_PROFILE, Request, profile_path
 from spec.errors import ConfigError
 from spec.program.parser import OneLineParser

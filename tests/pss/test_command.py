@@ -4,9 +4,7 @@ from unittest.mock import patch
 
 import pytest
 
-import gen_profiler_data
-import run_workload
-import simulation_train_formulaic
+from pss import plans, profile, workload
 from pss.command import help_lines, main
 from pss.verbs import VERBS
 from spec.program.version import VERSION_LINE
@@ -43,7 +41,7 @@ def test_a_verb_speaks_under_its_own_name(verb: str, capsys: pytest.CaptureFixtu
     ],
 )
 def test_plans_are_typed_before_options(words: list[str], handed: list[str]) -> None:
-    with patch.object(simulation_train_formulaic, "main", return_value=3) as called:
+    with patch.object(plans, "main", return_value=3) as called:
         assert main(words) == 3
     called.assert_called_once_with(handed, f"pss {words[0]}")
 
@@ -56,7 +54,7 @@ def test_plans_are_typed_before_options(words: list[str], handed: list[str]) -> 
     ],
 )
 def test_workloads_verbs(words: list[str], handed: list[str], program: str) -> None:
-    with patch.object(run_workload, "main", return_value=0) as called:
+    with patch.object(workload, "main", return_value=0) as called:
         assert main(words) == 0
     called.assert_called_once_with(handed, program)
 
@@ -84,7 +82,7 @@ def test_what_cannot_be_meant_is_one_line_and_2(
 
 @pytest.mark.parametrize(
     "program",
-    [main, simulation_train_formulaic.main, gen_profiler_data.main, run_workload.main],
+    [main, plans.main, profile.main, workload.main],
     ids=["pss", "search", "profile", "workload"],
 )
 def test_every_program_says_its_version(program, capsys: pytest.CaptureFixture[str]) -> None:

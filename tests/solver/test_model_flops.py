@@ -13,7 +13,7 @@ from solver.model_flops import (
     model_flops_per_sequence,
 )
 from solver.plans.plan_table import Plan, PlanTable
-from solver.report.tables import used_line
+from solver.report.plans import utilisation_words
 from solver.search import price_plan
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
@@ -152,8 +152,8 @@ def test_an_answer_says_what_the_log_would() -> None:
     (answer,) = price_plan(asked, PlanTable.of(plan))
     half = model_flops_per_sequence(asked.model, asked.job) - 3 * 8 * 2 * asked.job.seq_len**2 * H
     tflops = half * 64 / 4 / answer.step_s / 1e12
-    assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, of a causal matrix half" in used_line(
+    assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, half of a causal matrix" in utilisation_words(
         answer, asked
     )
     silent = replace(asked, job=replace(asked.job, preset=PRESETS["hf-trainer"]))
-    assert "would log" not in used_line(answer, silent)
+    assert "would log" not in utilisation_words(answer, silent)

@@ -1,19 +1,21 @@
 """Of plans that differ in zero_size alone and are within 1 %, one is shown and names the others."""
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf, nan, sqrt
 
 import numpy as np
 import pytest
 
 from solver.estimate import estimate_memory, step_time
+from solver.memory.device_memory import usable_bytes
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
-from solver.result import Answer, SlowestStage, check_believable, grouped
+from solver.result import Answer, SlowestStage, check_believable, grouped, paired_error_s, roomiest_fast
 from solver.search import price_plan, search
 from spec.errors import ProfileError
 from spec.presets.registry import PRESETS
+from spec.settings.constraints import constraints_of
 from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.questions import question, small_model
 
@@ -144,3 +146,32 @@ def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
     flops = 3 * 2 * 1024 * (held * (4 * h * h + 3 * h * f) + table.stages.head * h * vocab)
     assert int(cost.stage[0]) == int(rows[np.argmax(flops)])
     assert cost.parts["gemm"][0] == pytest.approx(8 * flops.max() / 100e12, rel=1e-9)
+
+
+def test_the_roomiest_fast_plan_is_what_a_search_with_so_much_headroom_finds() -> None:
+    asked = question(world_size=8, sequences=8, preset=PRESETS["megatron"])
+    usable = usable_bytes(asked.cluster)
+    front = search(asked, full_space(asked.model, asked.job), top_k=1).pareto
+    assert len(front) > 3
+    for limit in (front[1].needed_bytes, front[len(front) // 2].needed_bytes):
+        share = limit / usable + 1e-9
+        found = roomiest_fast(front, usable, share)
+        left = full_space(asked.model, asked.job, constraints_of({"headroom": 1 - share}))
+        assert found is not None
+        assert found.step_s == search(asked, left, top_k=1).best[0].step_s
+        assert found.step_s > front[0].step_s
+    assert roomiest_fast(front, usable, 0.001) is None
+
+
+def test_errors_of_one_family_cancel_and_those_of_two_do_not() -> None:
+    plan = Plan(strategy="mtp", preset="internevo", num_micro=4)
+    any_answer = price_plan(question(world_size=1, sequences=4), PlanTable.of(plan))[0]
+
+    def priced(**errors_s: float) -> Answer:
+        return replace(any_answer, errors_s=errors_s)
+
+    one = priced(gemm=3.0, attention=4.0)
+    assert paired_error_s(one, one) == 0.0
+    assert paired_error_s(one, priced(gemm=3.0)) == pytest.approx(4.0)
+    assert paired_error_s(priced(gemm=3.0), priced(all_reduce=4.0)) == pytest.approx(5.0)
+    assert paired_error_s(one, priced(gemm=1.0, attention=1.0)) == pytest.approx(sqrt(4.0 + 9.0))

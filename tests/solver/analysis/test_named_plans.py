@@ -26,7 +26,7 @@ def test_a_rank_is_of_the_plans_shown_and_a_plan_is_priced() -> None:
     shown = search(asked, full_space(asked.model, asked.job), top_k=2).best
     assert answer_named(named_plan("rank=2", "--explain", shown=2), shown) == shown[1]
     named = with_price(named_plan("strategy=fsp,tp=4,pp=2", "--explain", shown=2), asked)
-    assert named.said == {"strategy": "fsp", "tp": 4, "pp": 2}
+    assert named.keys == {"strategy": "fsp", "tp": 4, "pp": 2}
     written = answer_named(named, shown)
     assert (written.plan.strategy, written.plan.tp, written.plan.num_micro) == ("fsp", 4, 8)
     with pytest.raises(ConfigError, match="1 to 1, the plans shown"):

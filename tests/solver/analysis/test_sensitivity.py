@@ -7,9 +7,11 @@ import pytest
 
 from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
 from solver.memory.device_memory import usable_bytes
-from solver.opening import open_asked
+from solver.opening import Opened, open_asked
 from solver.plans.space import full_space
-from solver.report.beside import beside_lines, sensitivity_lines, sensitivity_record, ties
+from solver.report.plans import Plans, search_sections, ties
+from solver.report.reasons import sensitivity_section
+from solver.report.sections import record, text
 from solver.request import Request, read_request
 from solver.search import SearchResult, search
 from spec.units import GIB
@@ -29,19 +31,19 @@ REQUEST = Request(
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, tuple[WhatIf, ...], float]:
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, tuple[WhatIf, ...], Opened]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         asked = read_request(REQUEST)
         opened = open_asked(REQUEST, asked)
         space = full_space(opened.question.model, opened.question.job, opened.constraints)
         result = search(opened.question, space, top_k=3)
-        return result, sensitivities(REQUEST, asked, opened), opened.question.cluster.gpu.memory_bytes
+        return result, sensitivities(REQUEST, asked, opened), opened
 
 
 @pytest.mark.nightly
 def test_each_change_alone_makes_no_best_plan_slower(
-    answered: tuple[SearchResult, tuple[WhatIf, ...], float],
+    answered: tuple[SearchResult, tuple[WhatIf, ...], Opened],
 ) -> None:
     result, (network, memory, narrow), _ = answered
     now = result.best[0]
@@ -87,15 +89,19 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
 
 
 @pytest.mark.nightly
-def test_the_lines_name_ties_room_and_front(answered: tuple[SearchResult, tuple[WhatIf, ...], float]) -> None:
-    result, found, memory_bytes = answered
-    lines = beside_lines(result, memory_bytes)
-    assert lines[0].startswith("ties ")
-    assert lines[1].startswith("room ")
-    table = next(line for line in lines if line.startswith("plan"))
-    assert all(answer.plan.label() in table for answer in result.pareto[:8])
+def test_the_report_names_ties_room_and_front(
+    answered: tuple[SearchResult, tuple[WhatIf, ...], Opened],
+) -> None:
+    result, found, opened = answered
+    sections = search_sections(Plans(opened=opened, answers=result.best, result=result), result)
+    facts = dict(sections[1].facts)
+    assert {"ties", "headroom"} <= facts.keys()
+    printed = text(sections)
+    assert all(answer.plan.label() in printed for answer in result.pareto[:8])
     same = replace(result.best[0], errors_s={"gemm": 1.0})
     assert ties([result.best[0], same, result.best[0]]) == [2]
-    shown = "\n".join(sensitivity_lines(result.best[0], found))
-    assert "40 GB more memory a GPU" in shown
-    assert [one["what"] for one in sensitivity_record(found)] == [one.words for one in found]
+    section = sensitivity_section(result.best[0], found)
+    assert "40 GB more memory a GPU" in text([section])
+    changes = record([section])["sensitivity"]
+    assert isinstance(changes, list)
+    assert [one["what"] for one in changes] == [one.words for one in found]

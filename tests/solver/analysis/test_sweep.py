@@ -21,16 +21,15 @@ from solver.analysis.sweep import (
 )
 from solver.opening import open_question
 from solver.plans.space import full_space
-from solver.report.result_files import write_sweep_csv
-from solver.report.swept import (
-    fewest_line,
-    goodput_line,
-    replanned_record,
-    replanned_table,
-    swept_lines,
-    swept_record,
+from solver.report.files import write_sweep_csv
+from solver.report.sweeps import (
+    fewest_words,
+    goodput_words,
+    nodes_record,
+    nodes_table,
+    sweep_record,
+    sweep_table,
 )
-from solver.report.tables import table
 from solver.request import Request
 from solver.search import search
 from spec.errors import ConfigError
@@ -103,9 +102,7 @@ def test_efficiency_is_against_the_fewest_gpus_of_the_series(rows: tuple[SweepRo
 def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, ...]) -> None:
     taken = {row.values["world_size"]: best and best.values["world_size"] for row, best in replanned(rows)}
     assert taken == {1: None, 8: 8, 16: 16, 24: 16, 32: 32}
-    found = replanned_table(rows)
-    lines = table(found.cells, found.header).splitlines()
-    assert next(line for line in lines if line.startswith("3 ")).split()[:3] == ["3", "24", "1"]
+    assert next(row for row in nodes_table(rows).rows if row[0] == "3")[:3] == ["3", "24", "1"]
     assert node_counts(32, rows[0].opened.question.cluster) == (8, 16, 24, 32)
     assert node_counts(4, rows[0].opened.question.cluster) == (4,)
 
@@ -145,34 +142,34 @@ def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
     ]
     runs = [(row.values["cluster"], best and best.values["cluster"]) for row, best in replanned(both)]
     assert runs == [("h100-sxm", None), *[("h100-sxm", "h100-sxm")] * 4, *[("b200", "b200")] * 2]
-    found = replanned_table(both)
-    assert (found.header[0], found.cells[0][0], found.cells[-1][0]) == ("cluster", "h100-sxm", "b200")
+    found = nodes_table(both)
+    assert (found.header[0], found.rows[0][0], found.rows[-1][0]) == ("cluster", "h100-sxm", "b200")
     assert 0 in found.words
-    record = replanned_record(both)
+    record = nodes_record(both)
     assert [one["idle_nodes"] for one in record] == [None, 0, 0, 1, 0, 0, 0]
     assert record[2]["best"] is not None
     assert record[3]["best"] == record[2]["best"]
     assert [one["why_none"] == "" for one in record] == [False, *[True] * 6]
-    assert fewest_line(both) == "fewest GPUs that fit, of these: 8, in each series"
-    assert fewest_line([both[0], both[-1]]).endswith("cluster h100-sxm: none; cluster b200: 16")
-    assert fewest_line([both[0]]) == "no plan fits any of these"
+    assert fewest_words(both) == "fewest GPUs that fit, of these: 8, in each series"
+    assert fewest_words([both[0], both[-1]]).endswith("cluster h100-sxm: none; cluster b200: 16")
+    assert fewest_words([both[0]]) == "no plan fits any of these"
 
 
 def test_a_wait_for_a_node_is_told_where_it_is_a_tenth_of_a_minute(rows: tuple[SweepRow, ...]) -> None:
     for spare_nodes, told in ((0, True), (50, False)):
         one = judged(rows[4], Reliability(spare_nodes=spare_nodes, repair_hours=1.0), None).goodput
         assert one is not None
-        assert ("for a node" in goodput_line(one)) == told
+        assert ("for a node" in goodput_words(one)) == told
 
 
 def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_written(
     rows: tuple[SweepRow, ...], tmp_path: Path
 ) -> None:
     found = [judged(row, None, None) for row in rows]
-    assert "efficiency" in swept_lines(found)[0]
+    assert "efficiency" in sweep_table(found).header
     alone = [judged(replace(row, values={"micro_batch": 1}), None, None) for row in rows[1:2]]
-    assert "efficiency" not in swept_lines(alone)[0]
-    record = swept_record(found)["sweep"]
+    assert "efficiency" not in sweep_table(alone).header
+    record = sweep_record(found)["sweep"]
     assert isinstance(record, list)
     assert [one["efficiency"] for one in record] == efficiencies(rows)
     write_sweep_csv(tmp_path / "sweep.csv", found)
@@ -183,12 +180,11 @@ def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_writ
 
 def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, ...]) -> None:
     found = [judged(row, Reliability(), Terms(tokens=1e12)) for row in rows]
-    lines = swept_lines(found)
-    assert lines[-1] == "fewest GPUs that fit, of these: 8"
-    body = lines[0].splitlines()[2:]
-    assert [line.split()[0] for line in body] == [str(world) for world in WORLDS]
+    body = sweep_table(found).rows
+    assert [row[0] for row in body] == [str(world) for world in WORLDS]
     assert f"{tokens_per_s(rows[1]):,.0f}" in body[1]
-    record = swept_record(found)["sweep"]
+    assert fewest_words(rows) == "fewest GPUs that fit, of these: 8"
+    record = sweep_record(found)["sweep"]
     assert isinstance(record, list)
     assert [one["best"] is None for one in record] == [True, False, False, True, False]
 

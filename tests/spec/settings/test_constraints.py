@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from solver.command_line import constraints_typed, parser
+from pss.plan_options import constraints_typed, parser
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from spec.settings.constraints import Bound, bounded_settings, constraint_settings, constraints_of, merged

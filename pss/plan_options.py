@@ -1,0 +1,374 @@
+"""The options of a search, a priced plan and a sweep, and what they say together."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spec.errors import ConfigError
+from spec.presets.registry import PRESETS
+from spec.program.kinds import Flag, Several
+from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
+from spec.program.parser import OneLineParser, add_version, decimal, listed, scaled, whole, word
+from spec.readers.config_flags import add_config
+from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
+from spec.settings.job import DEFAULT_FRAMEWORK
+from spec.settings.precision import PRECISIONS
+from spec.settings.setting import typed_values
+
+if TYPE_CHECKING:
+    from solver.analysis.goodput import Reliability, Terms
+    from solver.analysis.named_plans import NamedPlan
+
+PROGRAM = "simulation_train_formulaic.py"
+
+
+LISTS = {
+    "cluster": "cluster",
+    "framework": "framework",
+    "seq_len": "seq_len",
+    "global_batch_tokens": "global_batch_size",
+    "micro_batch": "micro_batch",
+    "world_size": "world_size",
+}
+"""The option that lists each of solver.analysis.sweep.AXES."""
+OF_FAILURES = (
+    "mtbf_gpu_hours",
+    "restart_minutes",
+    "checkpoint_s",
+    "checkpoint_gb_per_s",
+    "spare_nodes",
+    "repair_hours",
+)
+OF_ONE_PLAN = (
+    "plan",
+    "explain",
+    "why_not",
+    "compare",
+    "parquet",
+    "write_cases",
+    "draw_heatmap",
+    "measure_missing",
+    "sensitivity",
+)
+MOST_COMPARED = 26
+"""Plans side by side have a letter each."""
+
+
+def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.ArgumentParser:
+    """Every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME; ``program`` is what
+    they are typed after."""
+    parser = OneLineParser(
+        prog=program,
+        description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
+        epilog="Exit status: 0, 2 for wrong input or when no plan fits, 3 for a priced plan that breaks a rule of "
+        "its framework or does not fit (priced and written all the same, but for launch settings of a framework that refuses it).",
+    )
+    add_version(parser)
+    what = parser.add_argument_group("what to train")
+    add_config(what)
+    what.add_argument("--model_size", help="billions of parameters: picks a preset, or checks --config")
+    what.add_argument(
+        "--world_size",
+        type=listed(whole(1, MOST_GPUS)),
+        required=True,
+        help="GPUs; 64,128 is a list (sweeps)",
+    )
+    what.add_argument(
+        "--global_batch_size",
+        type=listed(whole(1, MOST_STEP_TOKENS)),
+        help="tokens per optimizer step, or a list",
+    )
+    what.add_argument(
+        "--seq_len",
+        type=listed(whole(1, MOST_SEQUENCE_TOKENS)),
+        help="tokens per sequence, or a list (default: the config's)",
+    )
+    what.add_argument(
+        "--framework",
+        type=listed(word),
+        help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})",
+    )
+    what.add_argument("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
+    what.add_argument(
+        "--job",
+        action="append",
+        default=[],
+        help="settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
+    )
+    where = parser.add_argument_group("on what")
+    where.add_argument("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
+    where.add_argument(
+        "--cluster",
+        type=listed(word),
+        help="a sheet of configs/clusters, or a .toml, or a list (default: the profile's machine); modelled from the sheet where "
+        "the profile is of another",
+    )
+    where.add_argument(
+        "--transfer",
+        action="store_true",
+        help="with --cluster: restate a profile measured on another GPU instead",
+    )
+    where.add_argument(
+        "--calibration", type=Path, help="factors of this cluster that python -m solver.calibrate wrote"
+    )
+    where.add_argument(
+        "--missing",
+        choices=("error", "modelled"),
+        default="error",
+        help="what a missing curve is: an error, or the hardware sheet's model",
+    )
+    where.add_argument(
+        "--measure_missing",
+        action="store_true",
+        help="measure products and attention far from any sample on this machine's device, and keep them",
+    )
+    where.add_argument(
+        "--measure_minutes",
+        type=decimal(1e-12, MOST_MINUTES),
+        default=10.0,
+        help="with --measure_missing: start no measurement after so many minutes of them (default 10)",
+    )
+    where.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="with --measure_missing: what to measure on; the profile must be of it (default cuda)",
+    )
+    add_constraints(parser.add_argument_group("constraints on plans (docs/questions.md)"))
+    task = parser.add_argument_group("task")
+    task.add_argument("--run_all_solu", action="store_true", help="search every plan")
+    task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
+    task.add_argument("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
+    add_sweep(parser.add_argument_group("sweeps (docs/questions.md); a comma means a list"))
+    add_run(parser.add_argument_group("a whole run"))
+    add_reasons(parser.add_argument_group("reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)"))
+    add_results(parser.add_argument_group("results"), exports)
+    return parser
+
+
+def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> None:
+    """Files to write; ``exports`` as in parser."""
+    out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument("--csv", type=Path, help="write the plans shown, or the rows of a sweep, to this file")
+    out.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write everything as one page for a browser, DIR/index.html (needs jinja2)",
+    )
+    out.add_argument(
+        "--parquet", type=Path, help="write every plan that fits, priced, to this file (needs pyarrow)"
+    )
+    out.add_argument(
+        "--write_cases",
+        type=Path,
+        help="write the look-ups that the plans shown hang on, heaviest first, for gen_profiler_data.py --cases",
+    )
+    out.add_argument("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
+    out.add_argument("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
+    out.add_argument("--export_simai", type=Path, help="write the plan as a SimAI workload")
+    out.add_argument(
+        "--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0"
+    )
+    out.add_argument("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
+    for name, how in exports.items():
+        out.add_argument(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
+    out.add_argument(
+        "--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)"
+    )
+    out.add_argument(
+        "--strict_export", action="store_true", help="refuse to export what the format cannot say"
+    )
+
+
+def add_constraints(group: "argparse._ArgumentGroup") -> None:
+    """The options of spec.settings.constraints."""
+    for verb, means in (("fix", "values"), ("max", "the largest values"), ("min", "the smallest values")):
+        group.add_argument(
+            f"--{verb}", action="append", help=f"{means} of keys of a plan: tp=8,micro_batch=4"
+        )
+    group.add_argument("--modes", help="strategies to try: mtp,fsp")
+    group.add_argument("--zero", help="ZeRO stages to try: 0,1")
+    group.add_argument("--no_recompute", action="store_true", help="nothing runs again in the backward")
+    group.add_argument("--memory_gib", help="GiB that a plan may need of each device")
+    group.add_argument("--headroom", help="share of the usable memory to leave free: 10%%")
+    group.add_argument(
+        "--keep_tp_in_node",
+        action="store_true",
+        help="tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
+    )
+
+
+def add_sweep(group: "argparse._ArgumentGroup") -> None:
+    """What is varied beside the lists of other options."""
+    group.add_argument("--micro_batch", type=listed(whole(1, MOST_STEP_TOKENS)), help="micro-batches: 1,2,4")
+    group.add_argument(
+        "--every_node_count",
+        action="store_true",
+        help="the best plan for every number of nodes up to --world_size",
+    )
+    group.add_argument(
+        "--rank_by",
+        choices=("step", "goodput", "cost"),
+        help="order of the rows of a sweep (the plans of one question have the same order by each)",
+    )
+
+
+def add_run(group: "argparse._ArgumentGroup") -> None:
+    """Length, price and failures of a run (solver.analysis.goodput has the published defaults)."""
+    group.add_argument("--tokens", type=scaled(1.0, 1e18), help="tokens to train on: 1T, 300B")
+    group.add_argument("--price_per_gpu_hour", type=decimal(0.0, 1e6), help="in any currency")
+    group.add_argument(
+        "--goodput", action="store_true", help="count interruptions, with the published defaults below"
+    )
+    group.add_argument(
+        "--mtbf_gpu_hours",
+        type=decimal(1e-3, 1e12),
+        help="hours of one GPU between interruptions (default: Llama 3's)",
+    )
+    group.add_argument(
+        "--restart_minutes",
+        type=decimal(0.0, MOST_MINUTES),
+        help="from an interruption to training (default 10)",
+    )
+    group.add_argument(
+        "--checkpoint_s", type=decimal(0.0, 1e6), help="seconds that training waits for a checkpoint"
+    )
+    group.add_argument(
+        "--checkpoint_gb_per_s",
+        type=decimal(1e-3, 1e9),
+        help="GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
+    )
+    group.add_argument(
+        "--spare_nodes", type=whole(0, MOST_GPUS), help="nodes held idle (default: one is always at hand)"
+    )
+    group.add_argument(
+        "--repair_hours", type=decimal(0.0, 1e6), help="until a failed node is back, with --spare_nodes"
+    )
+
+
+def add_reasons(group: "argparse._ArgumentGroup") -> None:
+    """The options about single plans."""
+    for name, means in (
+        ("explain", "take a plan apart: its operations, how its step is put together, memory by stage"),
+        (
+            "why_not",
+            "with --run_all_solu: the rules that a plan breaks, and what it loses to the best, term by term",
+        ),
+    ):
+        group.add_argument(f"--{name}", metavar="PLAN", action="append", help=means)
+    group.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, products in fp8",
+    )
+    group.add_argument("--compare", metavar="PLAN", nargs="+", action="extend", help="plans side by side")
+
+
+def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
+    """The constraints of a command line, as written; ConfigError for keys and values that there are not."""
+    said: dict[str, object] = {}
+    for verb in BY_KEY:
+        if (texts := getattr(options, verb)) is not None:
+            said[verb] = typed_values(",".join(texts), keys_of(verb), f"--{verb}")
+    for key, setting in constraint_settings().items():
+        typed = getattr(options, key)
+        if isinstance(setting.kind, Flag):
+            said |= {key: True} if typed else {}
+        elif typed is not None:
+            text = typed.replace(",", "+") if isinstance(setting.kind, Several) else typed
+            said[key] = setting.read(text, f"--{key}")
+    return said
+
+
+def is_sweep(options: argparse.Namespace) -> bool:
+    """Returns whether any option is a list."""
+    listed = ("world_size", "global_batch_size", "seq_len", "cluster", "framework")
+    several = any(len(getattr(options, name) or ()) > 1 for name in listed)
+    return several or options.micro_batch is not None or options.every_node_count
+
+
+def sweep_axes(options: argparse.Namespace) -> dict[str, Sequence[object]]:
+    """Returns what the command line gives a list of, or requests for every number of nodes; {} for one question.
+
+    Raises ConfigError for a list without --run_all_solu, or beside options that are about one plan.
+    """
+    axes: dict[str, Sequence[object]] = {
+        axis: getattr(options, option)
+        for axis, option in LISTS.items()
+        if getattr(options, option) and (len(getattr(options, option)) > 1 or axis == "micro_batch")
+    }
+    if options.every_node_count:
+        axes["world_size"] = options.world_size
+    if axes and not options.run_all_solu:
+        raise _refused(LISTS[next(iter(axes))], next(iter(axes.values())), "a list with --run_all_solu alone")
+    if axes:
+        for name in (*OF_ONE_PLAN, *(name for name in vars(options) if name.startswith("export_"))):
+            if getattr(options, name):
+                raise _refused(name, getattr(options, name), "one question, not lists of them")
+    return axes
+
+
+def _refused(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(where=f"--{name}", key=name, value=value, allowed=allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What is stated of failures and of a run's length; None where nothing is."""
+
+    reliability: "Reliability | None" = None
+    terms: "Terms | None" = None
+
+
+def run_options(options: argparse.Namespace) -> RunOptions:
+    """Returns what is stated of a run; raises ConfigError for options that lack what they need."""
+    failures = {name: getattr(options, name) for name in OF_FAILURES if getattr(options, name) is not None}
+    goodput = bool(failures) or options.goodput or options.rank_by == "goodput"
+    if (options.spare_nodes is None) != (options.repair_hours is None):
+        raise _refused("spare_nodes", options.spare_nodes, "together with --repair_hours")
+    if options.tokens is None and options.price_per_gpu_hour is not None:
+        raise _refused("price_per_gpu_hour", options.price_per_gpu_hour, "together with --tokens")
+    if not goodput and options.tokens is None:
+        return RunOptions()
+    from solver.analysis.goodput import Reliability, Terms
+
+    # Each option in the unit of the class: minutes in seconds, GB/s in bytes/s.
+    names = {
+        "mtbf_gpu_hours": "mtbf_hours",
+        "restart_minutes": "restart_s",
+        "checkpoint_gb_per_s": "storage_bandwidth",
+    }
+    scales = {"restart_minutes": 60.0, "checkpoint_gb_per_s": 1e9}
+    stated = {names.get(name, name): scales.get(name, 1) * value for name, value in failures.items()}
+    terms = None
+    if options.tokens is not None:
+        terms = Terms(
+            tokens=options.tokens,
+            price_per_gpu_hour=options.price_per_gpu_hour,
+            spare_nodes=options.spare_nodes or 0,
+        )
+    return RunOptions(reliability=Reliability(**stated) if goodput else None, terms=terms)
+
+
+def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]"]:
+    """Returns the plans that --explain, --why_not and --compare name, by option; raises ConfigError for what is no
+    plan, and for what needs a search where none is requested."""
+    if options.why_not and not options.run_all_solu:
+        raise _refused("why_not", options.why_not, "with --run_all_solu, whose best plan wins")
+    if options.sensitivity and not options.run_all_solu:
+        raise _refused("sensitivity", True, "with --run_all_solu, whose best plan it changes")
+    if options.compare and not 2 <= len(options.compare) <= MOST_COMPARED:
+        raise _refused("compare", options.compare, f"2 to {MOST_COMPARED} plans")
+    texts = {name: getattr(options, name) or () for name in ("explain", "why_not", "compare")}
+    if not any(texts.values()):
+        return {}
+    from solver.analysis.named_plans import named_plan
+
+    shown = options.top_k if options.run_all_solu else 0
+    return {
+        name: tuple(named_plan(text, f"--{name}", shown=shown) for text in of_option)
+        for name, of_option in texts.items()
+    }

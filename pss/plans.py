@@ -1,0 +1,425 @@
+"""Which parallel plan should this model train with on this cluster, how fast, and will it fit?
+
+Searches every plan on a CPU (--run_all_solu) or prices one, from a profile of the cluster. What needs no
+profile is refused before one is loaded, and what a command does not print is not imported.
+"""
+
+# ruff: noqa: E402 - what follows takes a while to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
+
+quiet_interrupts()
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pss.plan_options import (
+    PROGRAM,
+    RunOptions,
+    constraints_typed,
+    is_sweep,
+    named_plans,
+    parser,
+    run_options,
+    sweep_axes,
+)
+from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
+from spec.errors import ConfigError
+from spec.program.outputs import check_outputs
+from spec.program.parquet import check_parquet
+from spec.program.progress import progress
+from spec.program.shipped import shipped_folder
+from spec.readers.read_config import config_file
+from spec.settings.job import job_settings
+from spec.settings.plan import WrittenPlan
+from spec.settings.setting import typed_values
+from workload.settings.frameworks import WRITTEN, check_framework
+
+if TYPE_CHECKING:
+    from profdb.on_demand import MeasuringDevice
+    from solver.analysis.named_plans import NamedPlan
+    from solver.opening import Opened
+    from solver.report.plans import Plans
+    from solver.report.sections import Section
+    from solver.result import Answer
+
+Value = TypeVar("Value")
+NOT_FEASIBLE = 3
+"""Exit status for a priced plan that breaks a rule or does not fit; the results are written all the same, and
+launch settings where the framework runs it."""
+ROOT = shipped_folder()
+
+
+def main(arguments: list[str], program: str = PROGRAM) -> int:
+    """Runs one command line, typed after ``program``; returns the exit status."""
+    said = argparse.Namespace(command=command_typed(program, arguments))
+    return exit_status(lambda: run(options_parser(program).parse_args(arguments, said)))
+
+
+def command_typed(program: str, arguments: list[str]) -> str:
+    """Returns a command line as a shell reads it."""
+    return shlex.join([*["python"] * program.endswith(".py"), *program.split(), *arguments])
+
+
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """Returns what reads a command line typed after ``program``."""
+    return parser({name: written.how for name, written in WRITTEN.items()}, program)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Searches or prices, prints, and writes what was requested; NOT_FEASIBLE for a priced plan that cannot run."""
+    check_options(options)
+    request = Request(
+        root=ROOT,
+        profile=options.pre_profiling_data_path,
+        config=options.config,
+        assume=options.assume,
+        model_size=options.model_size,
+        world_size=first(options.world_size),
+        global_batch_tokens=first(options.global_batch_size),
+        seq_len=first(options.seq_len),
+        cluster=first(options.cluster),
+        framework=first(options.framework),
+        precision=options.precision,
+        job=typed_values(",".join(options.job), job_settings(), "--job") if options.job else {},
+        missing=options.missing,
+        calibration=options.calibration,
+        transfer=options.transfer,
+        constraints=constraints_typed(options),
+    )
+    if is_sweep(options):
+        return sweep(options, request)
+    asked = read_request(request)
+    check_framework(launch_files(options), asked.job.preset.name)
+    return answer(options, request, asked)
+
+
+def first(values: tuple[Value, ...] | None) -> Value | None:
+    """Returns the first of a list, which is the only one of a single question."""
+    return None if values is None else values[0]
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuses options that contradict each other, and results that cannot be written, before any work is done."""
+    if options.run_all_solu and options.plan is not None:
+        allowed = "a plan to price, or --run_all_solu: not both"
+        raise ConfigError(where="--plan", key="plan", value=options.plan, allowed=allowed)
+    shown = options.top_k if options.run_all_solu else 1
+    if options.rank > shown:
+        allowed = f"1 to {shown}, the plans shown at most"
+        raise ConfigError(where="--rank", key="rank", value=options.rank, allowed=allowed)
+    if options.measure_missing and not (options.pre_profiling_data_path or DEFAULT_PROFILE.exists()):
+        raise ConfigError(
+            where="--measure_missing",
+            key="pre_profiling_data_path",
+            value=None,
+            allowed="the profile in which to keep what is measured",
+        )
+    names = ("json", "csv", "parquet", "write_cases", "export_simai")
+    files = {f"--{name}": getattr(options, name) for name in names}
+    if options.report:
+        from solver.report.html import FILE, check_page_can_be_made
+
+        check_page_can_be_made(options.report)
+        if options.report.is_dir():
+            files["--report"] = options.report / FILE
+    if options.parquet:
+        check_parquet("--parquet")
+    check_outputs(
+        files | {f"--export_{name}": path for name, path in launch_files(options).items()},
+        folders={
+            "--export_bundle": options.export_bundle,
+            "--report": options.report,
+            "--draw_heatmap_path": options.draw_heatmap_path if options.draw_heatmap else None,
+        },
+        inputs={
+            "--config": config_file(options.config) if options.config else None,
+            "--pre_profiling_data_path": options.pre_profiling_data_path or DEFAULT_PROFILE,
+            "--calibration": options.calibration,
+            "--cluster": Path(options.cluster[0]) if options.cluster else None,
+        },
+    )
+
+
+def launch_files(options: argparse.Namespace) -> dict[str, Path]:
+    """Returns the launch settings to write: exporter -> path."""
+    named = {name: getattr(options, f"export_{name}") for name in WRITTEN}
+    return {name: path for name, path in named.items() if path is not None}
+
+
+def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
+    """Loads the profile, then searches or prices, prints and writes; returns the exit status."""
+    from solver.analysis.named_plans import obstacles
+    from solver.opening import open_asked
+    from solver.report.plans import question_section
+    from solver.report.sections import text
+    from solver.typed_plan import parse_plan
+
+    named, stated = named_plans(options), run_options(options)
+    plan = None if options.plan is None else parse_plan(options.plan)
+    if asked.config.plan is None:
+        plan = plan or first_written(named)
+    if exports := launch_files(options):
+        from workload.launch_files import check_exports
+
+        check_exports(exports, asked.config.model, asked.job)
+    device = measuring_device(options) if options.measure_missing else None
+    opened = open_asked(request, asked, device)
+    sections = [
+        question_section(
+            opened.question,
+            opened.times,
+            assumed_framework=asked.assumed_framework,
+            constraints=asked.constraints,
+        )
+    ]
+    print(text(sections), end="\n\n", flush=True)
+    try:
+        named = {option: price_named(option, plans, opened) for option, plans in named.items()}
+        plans, found = searched(options, opened) if options.run_all_solu else priced(options, opened, plan)
+        sections += found
+        if stated != RunOptions():
+            sections += run_sections(stated, plans)
+        for option, of_option in named.items():
+            sections += reason_sections(option, of_option, plans)
+        print(text(sections[1:]))
+        if options.sensitivity:
+            sections.append(what_if(request, asked, plans))
+            print("", text(sections[-1:]), sep="\n")
+    finally:
+        keep_learned(options, opened, device)
+    write_results(options, plans, sections)
+    chosen = hand_on(options, plans)
+    runs = options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
+    return 0 if runs else NOT_FEASIBLE
+
+
+def first_written(named: "dict[str, tuple[NamedPlan, ...]]") -> WrittenPlan | None:
+    """Returns the first plan of --explain and --compare that is written out."""
+    written = (one.written for option in ("explain", "compare") for one in named.get(option, ()))
+    return next((one for one in written if one is not None), None)
+
+
+def price_named(option: str, plans: "tuple[NamedPlan, ...]", opened: "Opened") -> "tuple[NamedPlan, ...]":
+    """Returns the plans that are written out with their prices, before any search; why one of --why_not cannot run
+    is printed.
+
+    Raises ConfigError for a plan that there is no order of work or no world for.
+    """
+    from solver.analysis.named_plans import obstacles, with_best_price, with_price
+
+    question = opened.question
+    if option != "why_not":
+        return tuple(with_price(one, question) for one in plans)
+    found = tuple(with_best_price(one, question, opened.constraints) for one in plans)
+    lines = [
+        f"{one.answer.plan.label()} cannot run: {reason}"
+        for one in found
+        if one.answer is not None
+        for reason in obstacles(question, one.answer, opened.constraints)
+    ]
+    if lines:
+        print(*lines, sep="\n", end="\n\n", flush=True)
+    return found
+
+
+def searched(options: argparse.Namespace, opened: "Opened") -> "tuple[Plans, list[Section]]":
+    """Searches every plan; returns the plans shown and their sections."""
+    from solver.plans.space import full_space
+    from solver.report.plans import Plans, search_sections
+    from solver.session import Session
+
+    blocks = len(full_space(opened.question.model, opened.question.job).blocks)
+    with progress(blocks, "search", "block") as bar:
+        result = Session(opened=opened).search(top_k=options.top_k, tick=bar.update)
+    plans = Plans(opened=opened, answers=result.best, result=result)
+    return plans, search_sections(plans, result)
+
+
+def priced(
+    options: argparse.Namespace, opened: "Opened", plan: WrittenPlan | None
+) -> "tuple[Plans, list[Section]]":
+    """Prices the ``plan`` or that of the config; returns it and its sections."""
+    from solver.analysis.named_plans import obstacles
+    from solver.report.plans import Plans, plan_sections
+    from solver.session import Session
+
+    written = plan or opened.config.plan
+    if written is None or written == WrittenPlan():
+        raise ConfigError(
+            where=opened.config.path,
+            key="plan",
+            value=None,
+            allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
+        )
+    where = "--plan" if options.plan else opened.config.path
+    found = Session(opened=opened).price(written, where=where)
+    plans = Plans(opened=opened, answers=(found,))
+    return plans, plan_sections(plans, obstacles(opened.question, found, opened.constraints))
+
+
+def run_sections(stated: RunOptions, plans: "Plans") -> "list[Section]":
+    """Returns the goodput of the best plan and what a run with it takes, where requested."""
+    from solver.analysis.goodput import goodput_of, run_cost
+    from solver.report.sweeps import run_sections
+
+    question = plans.opened.question
+    reliability, terms = stated.reliability, stated.terms
+    goodput = None if reliability is None else goodput_of(question.model, question.job, reliability)
+    cost = None
+    if terms is not None:
+        cost = run_cost(question.job, question.cluster, plans.best.step_s, terms, goodput)
+    return run_sections(goodput, cost)
+
+
+def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans") -> "list[Section]":
+    """Returns the sections of the plans that --explain, --why_not or --compare names."""
+    from solver.analysis.explanation import explain_plan
+    from solver.analysis.named_plans import candidate, challenger
+    from solver.report.reasons import compare_section, explanation_sections, why_not_section
+
+    opened, question = plans.opened, plans.opened.question
+    if option == "why_not":
+        others = [challenger(one, opened, plans.answers) for one in named]
+        return [why_not_section(place, plans.best, one) for place, one in enumerate(others, start=1)]
+    candidates = [candidate(one, opened, plans.answers) for one in named]
+    if option == "compare":
+        return [compare_section(candidates)] if candidates else []
+    found = [(one.answer, explain_plan(question, one.answer.plan)) for one in candidates]
+    return explanation_sections(found, calibrated=question.calibration is not None)
+
+
+def what_if(request: Request, asked: Asked, plans: "Plans") -> "Section":
+    """Returns what three changes would bring."""
+    from solver.analysis.sensitivity import sensitivities
+    from solver.report.reasons import sensitivity_section
+    from solver.result import check_believable
+
+    with progress(3, "what if", "question") as bar:
+        found = sensitivities(request, asked, plans.opened, tick=bar.update)
+    check_believable([one.answer for one in found if one.answer is not None], plans.opened.source)
+    return sensitivity_section(plans.best, found)
+
+
+def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[Section]") -> None:
+    """Writes the sections as JSON and as a page, where requested."""
+    if options.json:
+        from solver.report.files import write_json
+        from solver.report.sections import record
+
+        write_json(options.json, record(sections))
+    if options.report:
+        from solver.report.html import write_page
+        from solver.report.page import plans_page
+
+        print(f"\nwrote {write_page(plans_page(plans, sections, options.command), options.report)}")
+
+
+def sweep(options: argparse.Namespace, request: Request) -> int:
+    """Answers the questions of every list, prints and writes."""
+    from solver.analysis.sweep import Shared, judged, node_counts, ranked, sweep_requests, swept
+    from solver.report.files import write_json, write_sweep_csv
+    from solver.report.sections import record, text
+    from solver.report.sweeps import sweep_sections
+    from solver.result import check_believable
+
+    axes, stated = sweep_axes(options), run_options(options)
+    if options.every_node_count:
+        axes["world_size"] = node_counts(max(options.world_size), read_request(request).sheet)
+    requests = sweep_requests(request, axes)
+    with progress(len(requests), "sweep", "question") as bar:
+        rows = swept(requests, shared=Shared(), tick=bar.update)
+    for row in rows:
+        if row.answer is not None:
+            check_believable((row.answer,), row.opened.source)
+    found = [judged(row, stated.reliability, stated.terms) for row in rows]
+    if options.rank_by:
+        found = ranked(found, options.rank_by)
+    sections = sweep_sections(rows, found, ranked_by=options.rank_by, by_nodes=options.every_node_count)
+    print(text(sections))
+    if options.json:
+        write_json(options.json, record(sections))
+    if options.csv:
+        write_sweep_csv(options.csv, found)
+    if options.report:
+        from solver.report.html import write_page
+        from solver.report.page import sweep_page
+
+        print(f"\nwrote {write_page(sweep_page(found, sections, options.command), options.report)}")
+    return 0
+
+
+def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
+    """Writes what was requested of the plans shown, and of the one chosen, which is returned."""
+    answers, opened = plans.answers, plans.opened
+    if options.csv:
+        from solver.report.files import write_csv
+
+        write_csv(options.csv, answers)
+    if options.parquet:
+        from solver.report.frames import write_every_plan
+
+        write_every_plan(options.parquet, opened)
+    if options.write_cases:
+        write_look_ups(options.write_cases, plans)
+    if options.rank > len(answers):
+        allowed = f"1 to {len(answers)}, the plans shown"
+        raise ConfigError(where="--rank", key="rank", value=options.rank, allowed=allowed)
+    chosen: Answer = answers[options.rank - 1]
+    files = launch_files(options)
+    if options.draw_heatmap or options.export_simai or options.export_bundle or files:
+        from workload import handing_on
+
+        if options.draw_heatmap:
+            handing_on.draw(options, opened, chosen)
+        if options.export_simai:
+            handing_on.export(options, opened, chosen)
+        if options.export_bundle:
+            handing_on.bundle(options, opened, chosen, ROOT)
+        if files:
+            handing_on.launch_settings(opened, chosen, files)
+    return chosen
+
+
+def write_look_ups(path: Path, plans: "Plans") -> None:
+    """Writes the cases to measure for these plans, with the question and the times' source."""
+    from profdb.store.case_file import write_cases
+    from solver.analysis.look_ups import look_ups
+    from solver.report.files import question_record
+
+    question = plans.opened.question
+    origin = question_record(question) | {"times": plans.opened.source, "plans": len(plans.answers)}
+    cases = look_ups(question, [one.plan for one in plans.answers])
+    write_cases(path, cases, origin)
+    print(f"\n{path}: {len(cases)} cases to measure (gen_profiler_data.py --cases {path})")
+
+
+def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
+    """Returns the device of this machine, for what the profile does not hold."""
+    with uninterrupted():
+        from profiler.on_demand import measuring_device as device_here
+    return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
+
+
+def keep_learned(options: argparse.Namespace, opened: "Opened", device: "MeasuringDevice | None") -> None:
+    """Keeps what hardware specs were asked; merges what was measured into the profile, also after a search that
+    failed or was interrupted."""
+    if opened.times.kept is not None:
+        opened.times.kept.keep()
+    on_demand = opened.times.on_demand
+    if device is None or on_demand is None:
+        return
+    from profdb.on_demand import keep
+
+    samples = on_demand.samples()
+    keep(opened.profile_path, samples, device.machine)
+    failed = sum(sample.status != "ok" for sample in samples)
+    print(
+        f"\nmeasured {len(samples)} shapes in {on_demand.spent_s:.1f} s, {failed} of which do not run here; "
+        f"kept in {opened.profile_path}"
+    )
+    if on_demand.left:
+        print(f"{on_demand.left} more were left to the curves: --measure_minutes was spent", file=sys.stderr)

@@ -1,1 +1,0 @@
-"""An answer as one page for a browser, with nothing outside the file."""

@@ -1,0 +1,63 @@
+"""A page as one HTML file in which everything lies that it shows (jinja2, an optional extra)."""
+
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from solver.report.sections import Page
+from spec.errors import ConfigError, ExportError
+from spec.program.version import DISTRIBUTION, VERSION_LINE
+from spec.replaced_file import replaced_file
+
+FILE = "index.html"
+
+
+def check_page_can_be_made(folder: Path | None) -> None:
+    """Raises ConfigError, before any work, where a page is requested and jinja2 is not installed."""
+    if folder is not None and find_spec("jinja2") is None:
+        raise ConfigError(
+            where="--report",
+            key="report",
+            value=str(folder),
+            allowed=f"needs jinja2: pip install '{DISTRIBUTION}[report]', or pip install jinja2",
+        )
+
+
+def write_page(page: Page, folder: Path) -> Path:
+    """Writes the page as ``folder``/index.html, whole or not at all, and returns its path; the folder is made.
+
+    Raises ExportError where it cannot be.
+    """
+    text = page_text(page)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    path = folder / FILE
+    with replaced_file(path) as handle:
+        handle.write(text)
+    return path
+
+
+def page_text(page: Page) -> str:
+    """Returns the HTML of a page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    files = PackageLoader("solver.report", "template")
+    environment = Environment(
+        loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"first_upper": first_upper, "sentence": sentence}
+    template = environment.get_template("page.html")
+    rendered = template.render(page=page, date=datetime.now(UTC).strftime("%Y-%m-%d"), version=VERSION_LINE)
+    return rendered + "\n"
+
+
+def first_upper(words: str) -> str:
+    """Returns the words with a capital first letter."""
+    return f"{words[:1].upper()}{words[1:]}"
+
+
+def sentence(words: str) -> str:
+    """Returns the words as a sentence."""
+    return first_upper(words) if words.endswith(".") else f"{first_upper(words)}."

@@ -1,0 +1,251 @@
+"""The pages of --report: what is printed, with pictures, and the best plan taken apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from solver.analysis.explanation import Explanation, adjacent_equal, explain_plan
+from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
+from solver.analysis.sweep import Judged, tokens_per_s
+from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.opening import Opened
+from solver.report.html import check_page_can_be_made, write_page
+from solver.report.pictures import breakdown_picture, memory_picture, pareto_picture, shares_picture
+from solver.report.plans import (
+    Plans,
+    front_of,
+    in_gib,
+    in_ms,
+    origin_words,
+    plan_sections,
+    plans_table,
+    question_section,
+    search_sections,
+)
+from solver.report.reasons import (
+    assembly_table,
+    compare_section,
+    operations_table,
+    stages_table,
+    why_not_section,
+)
+from solver.report.scaling_picture import row_words, scaling_picture
+from solver.report.sections import Page, Picture, Section, Table, Tile
+from solver.report.sweeps import row_name
+from solver.report.timeline_picture import timeline_picture
+from solver.result import Answer
+from solver.session import PlanText, Session, plan_keys
+from spec.origin import ORIGIN_MEANINGS, ORIGIN_NAMES, Origin
+from spec.settings.plan import WrittenPlan
+from spec.units import seconds_to_ms
+
+
+def plans_page(plans: Plans, sections: Sequence[Section], command: str = "") -> Page:
+    """Returns the page of a search, or of a plan that was specified: the ``sections`` that are printed, the
+    question first, with pictures, then the best plan taken apart; ``command`` is what was typed."""
+    question = plans.opened.question
+    nodes = question.cluster.nodes_for(question.job.world_size)
+    gpus = f"{question.job.world_size:,} x {question.cluster.gpu.name} ({nodes:,} node{'s' * (nodes > 1)})"
+    lead = "The fastest plan that fits" if plans.result is not None else "The plan"
+    return Page(
+        title=f"{question.model.name} on {gpus}",
+        lead=f"{lead}: {plans.best.label()}",
+        tiles=tiles(plans.opened, plans.best),
+        sections=(*_illustrated(plans, sections[1:]), _asked(sections[0], command)),
+    )
+
+
+def sweep_page(judged: Sequence[Judged], sections: Sequence[Section], command: str = "") -> Page:
+    """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, where every row's time goes,
+    and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
+    best = max(judged, key=lambda one: tokens_per_s(one.row)).row
+    title = f"{best.opened.question.model.name}: {len(judged)} questions"
+    if best.answer is None:
+        return Page(title=title, lead="No plan fits any of the questions", tiles=(), sections=sections)
+    curve = scaling_picture(judged)
+    plotted = replace(sections[0], pictures=() if curve is None else (curve,))
+    named = [(row_words(one), one.row.answer) for one in judged if one.row.answer is not None]
+    answers, names = [answer for _, answer in named], [name for name, _ in named]
+    shares = Section(
+        anchor="shares",
+        title="Where the time goes in each",
+        pictures=(shares_picture(named),),
+        tables=(plans_table(answers, "parts of the step, ms", names),),
+    )
+    plans = Plans(opened=best.opened, answers=(best.answer,))
+    question = question_section(best.opened.question, best.opened.times, constraints=best.opened.constraints)
+    return Page(
+        title=title,
+        lead=f"Most tokens per second: {row_name(best.values)}: {best.answer.label()}",
+        tiles=tiles(best.opened, best.answer),
+        sections=(
+            plotted,
+            *sections[1:],
+            shares,
+            *_illustrated(plans, plan_sections(plans)),
+            _asked(question, command),
+        ),
+    )
+
+
+def write_report(
+    folder: str | Path,
+    asked: Session,
+    *,
+    plan: PlanText | None = None,
+    top_k: int = 10,
+    why_not: Sequence[PlanText] = (),
+    compare: Sequence[PlanText] = (),
+) -> Path:
+    """Writes the page of ``--report`` as ``folder``/index.html and returns its path: of a search, or of one
+    ``plan``, with plans held against its best (``why_not``) and side by side (``compare``).
+
+    Raises as Session.search and Session.price, ConfigError where jinja2 is not installed, ExportError where it
+    cannot be written.
+    """
+    check_page_can_be_made(Path(folder))
+    opened = asked.opened
+    against = [_challenger(asked, one) for one in why_not]
+    compared = [_candidate(asked, one, "compare") for one in compare]
+    if plan is None:
+        result = asked.search(top_k=top_k)
+        plans = Plans(opened=opened, answers=result.best, result=result)
+        sections = search_sections(plans, result)
+    else:
+        alone = _candidate(asked, plan, "plan")
+        plans = Plans(opened=opened, answers=(alone.answer,))
+        sections = plan_sections(plans, alone.obstacles)
+    sections += [why_not_section(place, plans.best, one) for place, one in enumerate(against, start=1)]
+    sections += [compare_section(compared)] if compared else []
+    question = question_section(opened.question, opened.times, constraints=opened.constraints)
+    return write_page(plans_page(plans, [question, *sections]), Path(folder))
+
+
+def _candidate(asked: Session, plan: PlanText, where: str) -> Candidate:
+    named = NamedPlan(option=where, answer=asked.price(plan, where=where))
+    return candidate(named, asked.opened, ())
+
+
+def _challenger(asked: Session, plan: PlanText) -> Candidate:
+    if isinstance(plan, Answer):
+        return _candidate(asked, plan, "why_not")
+    keys = plan_keys(plan, "why_not")
+    named = NamedPlan(option="why_not", written=WrittenPlan(**keys), keys=keys)
+    priced = with_best_price(named, asked.opened.question, asked.opened.constraints)
+    return challenger(priced, asked.opened, ())
+
+
+def tiles(opened: Opened, best: Answer) -> tuple[Tile, ...]:
+    """Returns the best plan at a glance."""
+    question = opened.question
+    low, high = (seconds_to_ms(bound) for bound in (best.interval_low_s, best.interval_high_s))
+    figures = {
+        "step": (f"{seconds_to_ms(best.step_s):,.1f} ms", f"80 % interval {low:,.0f} to {high:,.0f}"),
+        "throughput": (
+            f"{best.tgs:,.0f} tokens/s",
+            f"of a GPU; {question.job.global_batch_tokens / best.step_s:,.0f} of all",
+        ),
+        "MFU": (f"{100 * best.mfu:.1f} %", f"of the dense peak of {question.job.precision.compute}"),
+        "memory": (
+            f"{in_gib(best.needed_bytes)} GiB",
+            f"of {in_gib(limit_bytes(question.cluster, opened.constraints))} to use",
+        ),
+        "origin": (origin_words(best).split(" ")[0], origin_words(best)),
+    }
+    return tuple(Tile(what=what, value=value, note=note) for what, (value, note) in figures.items())
+
+
+def _asked(question: Section, command: str) -> Section:
+    """The question as printed, with the command that asks it again."""
+    if not command:
+        return question
+    return replace(
+        question,
+        title="The question, and how to ask it again",
+        paragraphs=["the same question, from the project's folder"],
+        typed=command,
+    )
+
+
+def _illustrated(plans: Plans, sections: Sequence[Section]) -> list[Section]:
+    """The sections with their pictures, then memory, pipeline and origins of the best plan."""
+    question = plans.opened.question
+    found = explain_plan(question, plans.best.plan)
+    usable, limit = usable_bytes(question.cluster), limit_bytes(question.cluster, plans.opened.constraints)
+    stages = adjacent_equal(found.stages)
+    pictures: dict[str, Picture] = {"breakdown": breakdown_picture(plans.answers)}
+    if plans.result is not None:
+        pictures["pareto"] = pareto_picture(front_of(plans.result), plans.answers, usable)
+    added: Mapping[str, tuple[Table, ...]] = {"breakdown": (assembly_table(found),)}
+    calibrated = ["the sum below is before the calibration"] * (question.calibration is not None)
+    illustrated = [
+        replace(
+            one,
+            pictures=[pictures[one.anchor]] if one.anchor in pictures else (),
+            tables=[*one.tables, *added.get(one.anchor, ())],
+            paragraphs=[*one.paragraphs, *(calibrated if one.anchor == "breakdown" else ())],
+        )
+        for one in sections
+    ]
+    memory = Section(
+        anchor="memory",
+        title="Memory by stage",
+        pictures=(memory_picture(stages, usable_bytes=usable, limit_bytes=limit),),
+        tables=(stages_table(stages),),
+    )
+    return [*illustrated, memory, _timeline(plans), _origins(plans, found)]
+
+
+def _timeline(plans: Plans) -> Section:
+    plan = plans.best.plan
+    if plan.pp == 1:
+        return Section(
+            anchor="timeline",
+            title="Pipeline",
+            paragraphs=["the best plan has one stage: nothing waits in a pipeline"],
+        )
+    picture = timeline_picture(plans.opened.question, plan)
+    return Section(anchor="timeline", title="Pipeline", pictures=(picture,))
+
+
+def _origins(plans: Plans, found: Explanation) -> Section:
+    best = plans.best
+    share = 100 * best.standard_error_s / best.step_s
+    origins = [
+        [
+            ORIGIN_NAMES[origin],
+            f"{100 * best.origins_s[ORIGIN_NAMES[origin]] / best.step_s:.1f}",
+            in_ms(best.origins_s[ORIGIN_NAMES[origin]]),
+            ORIGIN_MEANINGS[origin],
+        ]
+        for origin in Origin
+        if best.origins_s.get(ORIGIN_NAMES[origin], 0.0) > 0
+    ]
+    errors = [
+        [family.replace("_", " "), in_ms(error), f"{100 * error / best.step_s:.1f}"]
+        for family, error in sorted(best.errors_s.items(), key=lambda item: -item[1])
+        if error > 0
+    ]
+    return Section(
+        anchor="origins",
+        title="Where the numbers come from",
+        paragraphs=(
+            f"times: {plans.opened.source}",
+            f"standard error of the step from its curves: {share:.1f} %; the interval also holds the errors of "
+            "formulas (docs/accuracy.md)",
+        ),
+        tables=(
+            Table(
+                caption="seconds of the best plan's step by origin",
+                header=("origin", "% of the step", "ms", "means"),
+                rows=origins,
+                words=frozenset({0, 3}),
+            ),
+            Table(
+                caption="standard error of the step by family of curves",
+                header=("curves", "ms", "% of the step"),
+                rows=errors,
+            ),
+            operations_table(found),
+        ),
+    )

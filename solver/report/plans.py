@@ -1,0 +1,392 @@
+"""Sections about one question's plans: the question, the ranking, where the time goes, memory, what was rejected."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ops.recompute.layers import Recompute
+from profdb.sample import ProfileDatabase
+from solver.cluster_times import ClusterTimes
+from solver.memory.device_memory import usable_bytes
+from solver.memory.shortfall import nearly_all_words, retries_words
+from solver.model_flops import counts_whole_attention, logged_tflops
+from solver.opening import Opened
+from solver.plans.space import NO_CONSTRAINTS
+from solver.question import Question
+from solver.report.sections import Section, Table
+from solver.result import ROOMY_SHARE, Answer, roomiest_fast, tied
+from solver.search import SearchResult
+from spec.origin import ORIGIN_NAMES
+from spec.parameters import num_parameters
+from spec.settings.constraints import Constraints
+from spec.settings.job import settings_apart
+from spec.settings.setting import typed
+from spec.units import bytes_to_gib, seconds_to_ms
+
+COMPUTE_PARTS = ("gemm", "grouped_gemm", "attention", "memory_bound")
+PART_NAMES: dict[str, tuple[str, str]] = {
+    "gemm": ("gemm", "matrix products"),
+    "grouped_gemm": ("experts", "expert matrix products"),
+    "attention": ("attn", "attention"),
+    "memory_bound": ("mem-bound", "memory-bound kernels"),
+    "tp_comm": ("tp", "waiting for tensor-parallel communication"),
+    "cp_comm": ("cp", "waiting for context-parallel communication"),
+    "ep_comm": ("ep", "waiting for expert all-to-alls"),
+    "wp_comm": ("wp", "waiting for gathered weights"),
+    "dp_comm": ("dp", "waiting for gradients and parameters of data parallelism"),
+    "pp_comm": ("pp", "waiting for pipeline transfers"),
+    "bubble": ("bubble", "pipeline bubble"),
+    "optimizer": ("optim", "the optimizer"),
+    "offload": ("offload", "waiting for the host's memory and its part of the update"),
+    "host": ("host", "kernel launches"),
+}
+"""The parts of a step: the title of a column, and words."""
+PART_TITLES = {part: title for part, (title, _) in PART_NAMES.items()}
+PART_WORDS = {part: words for part, (_, words) in PART_NAMES.items()}
+
+FRONT_PRINTED, FRONT_LISTED = 8, 60
+"""Plans of a front that are printed, and listed on a page; --json has all."""
+TIE = "; a tie: within the 80 % interval of their difference"
+
+
+def in_ms(seconds: float) -> str:
+    """Returns milliseconds to a tenth."""
+    return f"{seconds_to_ms(seconds):.1f}"
+
+
+def in_gib(size_bytes: float) -> str:
+    """Returns GiB to a tenth."""
+    return f"{bytes_to_gib(size_bytes):.1f}"
+
+
+def slower_by(answer: Answer, best: Answer) -> str:
+    """Returns how much longer a plan's step takes than the best one's, in per cent with its sign."""
+    return f"{100 * (answer.step_s / best.step_s - 1):+.1f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """Plans of one question, best first, and the search that ranked them, None where one was specified."""
+
+    opened: Opened
+    answers: tuple[Answer, ...]
+    result: SearchResult | None = None
+
+    @property
+    def best(self) -> Answer:
+        """The first plan, which a page takes apart."""
+        return self.answers[0]
+
+
+def question_section(
+    question: Question,
+    times: ClusterTimes,
+    *,
+    assumed_framework: bool = False,
+    constraints: Constraints = NO_CONSTRAINTS,
+) -> Section:
+    """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster, and
+    which data answers. ``assumed_framework``: nobody named it."""
+    model, job, cluster = question.model, question.job, question.cluster
+    nodes = cluster.nodes_for(job.world_size)
+    settings = settings_apart(job, cluster.gpu.architecture)
+    ratios = sorted(question.pricer.sustained.ratios.items())
+    facts = {
+        "model": f"{model.name}: {num_parameters(model).total:,} parameters, {model.num_layers} layers, "
+        f"hidden {model.hidden}",
+        "job": f"{job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
+        f"{job.seq_len:,}), {job.preset.name} preset"
+        + " (assumed; --framework names another)"
+        * assumed_framework,
+        "settings": ", ".join(f"{key}={typed(value)}" for key, value in settings.items()),
+        "limits": "; ".join(constraints.words()),
+        "cluster": f"{cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
+        "profile": times.source or profile_words(times.profile),
+        "clocks": ", ".join(f"{ratio:.1%} in {dtype}" for dtype, ratio in ratios),
+    }
+    if ratios:
+        facts["clocks"] = f"products sustain {facts['clocks']} of their benchmark rate (measured)"
+    rows = [(key, fact) for key, fact in facts.items() if fact]
+    rows[1:1] = [("assumed", assumption) for assumption in model.assumptions]
+    return Section(anchor="question", title="The question", facts=rows)
+
+
+def profile_words(profile: ProfileDatabase) -> str:
+    """Returns machine, date and number of samples by origin."""
+    counts: dict[str, int] = {}
+    for family in profile.tables.values():
+        for code in family.origin.tolist():
+            counts[ORIGIN_NAMES[code]] = counts.get(ORIGIN_NAMES[code], 0) + 1
+    shown = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda i: -i[1]))
+    return f"{profile.machine.gpu} ({profile.machine.date or 'undated'}): {shown} samples"
+
+
+def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[Section]:
+    """Returns the sections of one plan that was specified, with the ``obstacles`` that keep it from running."""
+    return [
+        Section(
+            anchor="ranking",
+            title="The plan",
+            tables=(plans_table([plans.best], "the plan (parts of the step in ms)"),),
+            record=lambda: _priced_record(plans),
+        ),
+        breakdown_section(plans.best, plans.opened.question, {}),
+        *_obstacle_section(obstacles),
+        settings_section(plans.best, plans.opened.question),
+    ]
+
+
+def search_sections(plans: Plans, result: SearchResult) -> list[Section]:
+    """Returns the sections of a search: the ranking, why the best wins, step against memory, what was rejected."""
+    question, best = plans.opened.question, plans.best
+    usable = usable_bytes(question.cluster)
+    modes = list(result.best_of_mode.values())
+    return [
+        Section(
+            anchor="ranking",
+            title="Ranking",
+            tables=(
+                plans_table(result.best, f"best {len(result.best)} plans (parts of the step in ms)"),
+                plans_table(modes, "best of each mode"),
+            ),
+            record=lambda: _search_record(plans, result),
+        ),
+        breakdown_section(best, question, result.best_of_mode, _neighbours(result, usable)),
+        front_section(result, usable),
+        rejected_section(result),
+        settings_section(best, question),
+    ]
+
+
+def plans_table(answers: Sequence[Answer], caption: str, names: Sequence[str] = ()) -> Table:
+    """Returns a row a plan: step, throughput, memory, and every part of the step in ms; ``names`` label the rows
+    instead of the plans where they are given."""
+    parts = [part for part in PART_NAMES if any(one.parts_s[part] > 1e-9 * one.step_s for one in answers)]
+    rows = [
+        [
+            name,
+            in_ms(one.step_s),
+            f"{in_ms(one.interval_low_s)}..{in_ms(one.interval_high_s)}",
+            f"{one.tgs:.0f}",
+            f"{100 * one.mfu:.1f}",
+            in_gib(one.needed_bytes),
+            *(in_ms(one.parts_s[part]) for part in parts),
+            origin_words(one),
+        ]
+        for name, one in zip(names or [one.label() for one in answers], answers, strict=True)
+    ]
+    header = ["question" if names else "plan", "step ms", "80 % interval", "TGS", "MFU %", "GiB"]
+    header += [*(PART_TITLES[part] for part in parts), "origin"]
+    return Table(caption=caption, header=header, rows=rows, words=frozenset({0, len(header) - 1}))
+
+
+def origin_words(answer: Answer) -> str:
+    """Returns whole per cents of the step by origin, largest first."""
+    shares = sorted(((s / answer.step_s, name) for name, s in answer.origins_s.items()), reverse=True)
+    return " ".join(f"{name} {100 * share:.0f}%" for share, name in shares if share >= 0.005)
+
+
+def breakdown_section(
+    best: Answer,
+    question: Question,
+    best_of_mode: Mapping[str, Answer],
+    facts: Sequence[tuple[str, str]] = (),
+) -> Section:
+    """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
+    utilisation, memory and origins, and more ``facts``."""
+    others = [answer for mode, answer in best_of_mode.items() if mode != best.plan.strategy]
+    limit = usable_bytes(question.cluster)
+    tight = best.needed_bytes <= limit and nearly_all_words(best.needed_bytes, limit)
+    warnings = (tight, retries_words(best.needed_bytes, best.device_bytes, limit))
+    origins = [
+        f"{name} {100 * best.origins_s[name] / best.step_s:.1f} %"
+        for name in ORIGIN_NAMES
+        if best.origins_s.get(name, 0.0) > 0
+    ]
+    return Section(
+        anchor="breakdown",
+        title="Where the time goes",
+        paragraphs=[where_the_time_goes(best), *(difference(best, other) for other in others)],
+        facts=[
+            ("slowest", f"{best.slowest.words()}; the columns are of it"),
+            ("mfu", utilisation_words(best, question)),
+            ("memory", memory_words(best)),
+            *(("warning", words) for words in warnings if words),
+            ("origin", ", ".join(origins)),
+            *facts,
+        ],
+    )
+
+
+def where_the_time_goes(answer: Answer) -> str:
+    """Returns the largest parts of the step in words."""
+    compute = sum(answer.parts_s[part] for part in COMPUTE_PARTS)
+    shown = ", ".join(
+        f"{PART_WORDS[part]} {100 * seconds / answer.step_s:.1f} %"
+        for part, seconds in sorted(answer.parts_s.items(), key=lambda item: -item[1])
+        if seconds >= 0.002 * answer.step_s
+    )
+    return f"{100 * compute / answer.step_s:.1f} % of the step computes: {shown}"
+
+
+def difference(best: Answer, other: Answer) -> str:
+    """Returns what the other plan pays more and what it saves, in ms."""
+    deltas = {part: other.parts_s[part] - best.parts_s[part] for part in PART_NAMES}
+    worth_saying = 0.0005 * best.step_s
+    dearer = sorted((d, part) for part, d in deltas.items() if d > worth_saying)[::-1][:3]
+    cheaper = sorted((d, part) for part, d in deltas.items() if d < -worth_saying)[:2]
+    pays = ", ".join(f"{PART_WORDS[part]} +{in_ms(d)} ms" for d, part in dearer)
+    saves = ", ".join(f"{PART_WORDS[part]} {in_ms(d)} ms" for d, part in cheaper)
+    words = f"{other.plan.label()} is {100 * (other.step_s / best.step_s - 1.0):.1f} % slower"
+    words += f": {pays}" if pays else ""
+    words += f" (against {saves})" if saves else ""
+    return words + TIE * tied(best, other)
+
+
+def utilisation_words(answer: Answer, question: Question) -> str:
+    """Returns model-FLOP utilisation, of which peak, how it counts attention, and what the framework's log would say."""
+    precision, log = question.job.precision, question.job.preset.log
+    linear = f", of {precision.linear} for linear layers" if precision.linear != precision.compute else ""
+    counted = (
+        "counts the whole attention matrix, causal or not (PaLM's convention)"
+        if counts_whole_attention(question.model, question.job)
+        else "counts what causal masks leave of the attention matrix, as the sequence is long"
+    )
+    logged = logged_tflops(question.model, question.job, answer.plan.recompute, answer.step_s)
+    words = "" if logged is None else f"; {question.job.preset.name} would log {logged:.1f} TFLOP/s a GPU"
+    words += ", half of a causal matrix" * (log.attention == "half")
+    words += ", with recomputation" * bool(log.repeats and answer.plan.recompute is not Recompute.NONE)
+    return f"{100 * answer.mfu:.1f} % of the dense peak of {precision.compute}{linear}; {counted}{words}"
+
+
+def memory_words(answer: Answer) -> str:
+    """Returns the named terms of the worst stage in GiB, largest first."""
+    terms = sorted(answer.memory_bytes.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} {bytes_to_gib(size):.2f}" for name, size in terms if size >= 2**20)
+    return (
+        f"needs {in_gib(answer.needed_bytes)} GiB: {in_gib(answer.allocated_bytes)} allocated ({shown}); "
+        f"the allocator reserves {in_gib(answer.reserved_bytes)} if it can, "
+        f"{in_gib(answer.device_bytes)} on the device"
+        + (f"; {in_gib(answer.host_bytes)} in the host's memory" if answer.host_bytes else "")
+    )
+
+
+def ties(best: Sequence[Answer]) -> list[int]:
+    """Returns the places, from 2, of the plans whose step is within the 80 % interval of the first one's."""
+    return [place for place, answer in enumerate(best[1:], start=2) if tied(best[0], answer)]
+
+
+def _neighbours(result: SearchResult, usable: float) -> list[tuple[str, str]]:
+    """The preset, ties within the interval, and the fastest plan with room in memory."""
+    best, alike = result.best[0], ties(result.best)
+    places = ", ".join(map(str, alike))
+    plural = len(alike) > 1
+    tie_words = f"plan{'s' * plural} {places} {'are' if plural else 'is'} tied with the best"
+    # Recomputation is chosen to fit into all of memory, not into this share of it.
+    search_words = f"(--headroom {100 - 100 * ROOMY_SHARE:.0f}% searches for others)"
+    roomy = roomiest_fast(result.pareto, usable)
+    if roomy is None:
+        room = f"none of the plans priced {search_words}"
+    elif roomy.plan == best.plan:
+        room = "the best plan"
+    else:
+        room = (
+            f"{roomy.plan.label()}: {in_ms(roomy.step_s)} ms ({slower_by(roomy, best)}), "
+            f"{in_gib(roomy.needed_bytes)} GiB {search_words}"
+        )
+    return [
+        ("preset", best.plan.preset),
+        ("ties", tie_words if alike else "none within the 80 % interval of the difference"),
+        ("headroom", f"fastest plan below {100 * ROOMY_SHARE:g} % of memory: {room}"),
+    ]
+
+
+def front_section(result: SearchResult, usable: float) -> Section:
+    """Returns the plans that no other beats in both step and memory, numbered as in their picture."""
+    front = front_of(result)
+    rows = [
+        [
+            f"{at}",
+            one.plan.label(),
+            in_ms(one.step_s),
+            slower_by(one, result.best[0]),
+            in_gib(one.needed_bytes),
+            f"{100 * one.needed_bytes / usable:.0f} %",
+        ]
+        for at, one in enumerate(front, start=1)
+    ]
+    shown = Table(
+        caption="step against memory: no plan is better in both",
+        header=("number", "plan", "step ms", "slower", "GiB", "of memory"),
+        rows=rows,
+        words=frozenset({1}),
+        shown=FRONT_PRINTED,
+    )
+    return Section(anchor="pareto", title="Step against memory", tables=(shown,))
+
+
+def front_of(result: SearchResult) -> list[Answer]:
+    """Returns the plans of the front that are listed, fastest first."""
+    return sorted(result.pareto, key=lambda one: one.step_s)[:FRONT_LISTED]
+
+
+def rejected_section(result: SearchResult) -> Section:
+    """Returns plans by the reason that removed them, the nearest miss, and how fast feasible plans were priced;
+    plans that a rule rejects in bulk count as seen, but not in the rate."""
+    rate = result.num_priced / result.seconds
+    rejected = sorted(result.rejected.items(), key=lambda item: -item[1])
+    return Section(
+        anchor="dropped",
+        title="Rejected plans",
+        paragraphs=[
+            f"{result.num_seen:,} plans seen, {result.num_priced:,} feasible ones priced, optimum proven "
+            f"in {result.seconds:.2f} s ({rate:,.0f} feasible plans/s)"
+        ],
+        facts=[("nearest miss", result.nearest_miss)] if result.nearest_miss else (),
+        tables=(
+            Table(
+                caption="plans rejected, by reason",
+                header=("reason", "plans"),
+                rows=[[reason, f"{count:,}"] for reason, count in rejected],
+            ),
+        ),
+    )
+
+
+def settings_section(answer: Answer, question: Question) -> Section:
+    """Returns the plan under InternEvo's keys."""
+    plan = answer.plan
+    keys = {
+        "algo_type": plan.strategy,
+        "seq_len": question.job.seq_len,
+        "micro_num": plan.num_micro,
+        "micro_bsz": plan.micro_batch,
+        "pp_size": plan.pp,
+        "tp_size": plan.tp,
+        "wp_size": plan.wp,
+        "zp_size": plan.zero_size,
+        "activation_ckpt": plan.recompute is Recompute.FULL,
+        **({"ckpt_layers": plan.num_recompute_layers} if plan.recompute is Recompute.BLOCK else {}),
+    }
+    return Section(anchor="settings", title="The plan under InternEvo's keys", typed=str(keys))
+
+
+def _obstacle_section(obstacles: Sequence[str]) -> list[Section]:
+    facts = [("not feasible:", reason) for reason in obstacles]
+    return [Section(anchor="obstacles", title="Why the plan cannot run", facts=facts)] if facts else []
+
+
+def _priced_record(plans: Plans) -> dict[str, object]:
+    from solver.report.files import answer_record, question_record
+
+    return question_record(plans.opened.question) | {"plan": answer_record(plans.best)}
+
+
+def _search_record(plans: Plans, result: SearchResult) -> dict[str, object]:
+    from solver.report.files import answer_record, search_record
+
+    question = plans.opened.question
+    roomy = roomiest_fast(result.pareto, usable_bytes(question.cluster))
+    return search_record(question, result, plans.opened.constraints) | {
+        "ties": ties(result.best),
+        "roomy": None if roomy is None else answer_record(roomy),
+    }

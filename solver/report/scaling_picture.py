@@ -1,0 +1,117 @@
+"""The picture of a sweep: throughput by number of GPUs, or one bar a question."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from solver.analysis.sweep import Judged, tokens_per_s
+from solver.report.sections import Picture
+from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
+
+MOST_SERIES = 8
+MOST_BARS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """GPUs, tokens per second of all of them, tokens per second of each."""
+
+    gpus: int
+    tokens_per_s: float
+    tgs: float
+
+
+def scaling_picture(rows: Sequence[Judged]) -> Picture | None:
+    """Curves where several worlds were asked about, bars where something else was varied; None where nothing fits."""
+    curves = {name: points for name, points in series_of(rows).items() if len(points) > 1}
+    if curves:
+        return _curves(dict(list(curves.items())[:MOST_SERIES]))
+    bars = [(row_words(one), one.row.answer.tgs) for one in rows if one.row.answer is not None]
+    return _bars(bars[:MOST_BARS]) if bars else None
+
+
+def series_of(rows: Sequence[Judged]) -> dict[str, list[Point]]:
+    """Questions that differ in their number of GPUs alone, by what they share in words."""
+    found: dict[str, list[Point]] = {}
+    for one in sorted(rows, key=lambda judged: judged.row.opened.question.job.world_size):
+        if one.row.answer is None:
+            continue
+        name = row_words(one, apart=("world_size",)) or "best plan"
+        point = Point(
+            gpus=one.row.opened.question.job.world_size,
+            tokens_per_s=tokens_per_s(one.row),
+            tgs=one.row.answer.tgs,
+        )
+        found.setdefault(name, []).append(point)
+    return found
+
+
+def row_words(one: Judged, apart: Sequence[str] = ()) -> str:
+    """The values that a question has of what is varied."""
+    return ", ".join(
+        f"{value:,}" if isinstance(value, int) else str(value)
+        for key, value in one.row.values.items()
+        if key not in apart
+    )
+
+
+def _curves(curves: dict[str, list[Point]]) -> Picture:
+    roles = {name: f"c{at}" for at, name in enumerate(curves, start=1)}
+    worlds = sorted({point.gpus for points in curves.values() for point in points})
+
+    def draw(figure: Figure) -> None:
+        shape = (2, 1) if is_narrow(figure) else (1, 2)
+        whole, each = figure.subplots(*shape)
+        for name, points in curves.items():
+            gpus = [point.gpus for point in points]
+            whole.plot(gpus, [point.tokens_per_s for point in points], "-o", color=colour(roles[name]))
+            ideal = [points[0].tgs * point.gpus for point in points]
+            whole.plot(gpus, ideal, "--", color=colour("muted"), linewidth=1.0)
+            each.plot(gpus, [point.tgs for point in points], "-o", color=colour(roles[name]))
+        whole.set_yscale("log")
+        whole.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        whole.yaxis.set_minor_locator(NullLocator())
+        whole.set_ylabel("tokens/s (dashed: as the fewest GPUs)")
+        each.set_ylim(0, 1.08 * max(point.tgs for points in curves.values() for point in points))
+        each.set_ylabel("tokens/s of a GPU")
+        for axes in (whole, each):
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+            _gpus_axis(axes, worlds, most=5 if is_narrow(figure) else 8)
+        legend(figure, patches(roles))
+
+    first, last = worlds[0], worlds[-1]
+    told = (
+        f"Throughput from {first:,} to {last:,} GPUs, of all GPUs and of each, for {len(curves)} series. The table has the figures.",
+        "The best plan for each number of GPUs; dashed: the throughput of the fewest GPUs times their number.",
+    )
+    return picture("scaling", draw, heights=(380, 640), told=told)
+
+
+def _gpus_axis(axes: Axes, worlds: Sequence[int], most: int) -> None:
+    axes.set_xscale("log", base=2)
+    axes.tick_params(length=0)
+    every = -(-len(worlds) // most)
+    axes.xaxis.set_major_locator(FixedLocator([float(world) for world in worlds[::every]]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("GPUs")
+
+
+def _bars(bars: Sequence[tuple[str, float]]) -> Picture:
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, grid="x")
+        for row, (words, tgs) in enumerate(bars):
+            axes.barh(row, tgs, height=0.5, color=colour("c1"))
+            axes.text(0, row - 0.3, words, va="bottom", fontsize=11)
+        axes.set(xlabel="tokens/s of a GPU", ylim=(len(bars) - 0.5, -0.75), yticks=[])
+        axes.spines["left"].set_visible(False)
+
+    best = max(bars, key=lambda one: one[1])
+    told = (
+        f"Bars of tokens per GPU and second for {len(bars)} questions; {best[0]} has most, {best[1]:,.0f}. The table has the figures.",
+        "Tokens per second of a GPU, by what was varied.",
+    )
+    return picture("scaling", draw, heights=(46 * len(bars) + 80, 46 * len(bars) + 80), told=told)

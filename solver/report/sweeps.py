@@ -1,0 +1,234 @@
+"""Sections about a sweep: a row a question, the fewest GPUs that fit, what to run as nodes come and go, a whole run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from solver.analysis.goodput import Goodput, RunCost
+from solver.analysis.sweep import (
+    Judged,
+    SweepRow,
+    efficiencies,
+    fewest_gpus,
+    replanned,
+    shared_values,
+    tokens_per_s,
+)
+from solver.report.files import answer_record, question_record
+from solver.report.plans import in_gib, in_ms
+from solver.report.sections import Section, Table
+from spec.units import DAY_S, bytes_to_gib
+
+TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_batch": "micro-batch"}
+
+
+def sweep_sections(
+    rows: Sequence[SweepRow],
+    judged: Sequence[Judged],
+    *,
+    ranked_by: str | None = None,
+    by_nodes: bool = False,
+) -> list[Section]:
+    """Returns the sections of a sweep: ``rows`` in the order of the questions, and as they are ranked (``judged``);
+    with ``by_nodes`` also what to run on every number of nodes."""
+    sources = [f"answered from {source}" for source in dict.fromkeys(row.opened.source for row in rows)]
+    ranked = [f"ranked by {ranked_by}"] if ranked_by else []
+    fewest = [fewest_words([one.row for one in judged])] if "world_size" in rows[0].values else []
+    sections = [
+        Section(
+            anchor="sweep",
+            title=f"{len(rows)} questions about {rows[0].opened.question.model.name}",
+            paragraphs=[*sources, *ranked, *fewest],
+            tables=(sweep_table(judged),),
+            record=lambda: sweep_record(judged),
+        )
+    ]
+    if by_nodes:
+        sections.append(
+            Section(
+                anchor="nodes",
+                title="What to run as nodes come and go",
+                tables=(nodes_table(rows),),
+                record=lambda: {"replanned": nodes_record(rows)},
+            )
+        )
+    if judged[0].goodput is not None:
+        words = f"{goodput_words(judged[0].goodput)} (of the first row)"
+        sections.append(Section(anchor="run", title="The run", facts=[("goodput", words)]))
+    return sections
+
+
+def sweep_table(rows: Sequence[Judged]) -> Table:
+    """Returns the best plan of every question; where worlds are varied, with parallel efficiency against the
+    fewest GPUs of its series."""
+    axes = list(rows[0].row.values)
+    scaled = "world_size" in axes
+    goodput = any(one.goodput for one in rows)
+    cost = any(one.cost for one in rows)
+    price = any(one.cost is not None and one.cost.price is not None for one in rows)
+    header = [*(TITLES.get(axis, axis) for axis in axes), "step ms", "tokens/s", "TGS"]
+    header += [*["efficiency"] * scaled, "MFU %", "GiB", *["goodput"] * goodput]
+    header += ["days", "GPU-hours", *["price"] * price, "MWh"] if cost else []
+    cells = []
+    for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True):
+        varied = [in_words(value) for value in one.row.values.values()]
+        figures = _figures(one, [_share(efficiency)] * scaled, goodput=goodput, price=price)
+        empty = [""] * (len(header) - len(varied) - len(figures))
+        cells.append(
+            [
+                *varied,
+                *figures,
+                *empty,
+                one.row.why_none if one.row.answer is None else one.row.answer.label(),
+            ]
+        )
+    words = frozenset({*_of_words(axes, [one.row for one in rows]), len(header)})
+    return Table(caption="the best plan of every question", header=[*header, "plan"], rows=cells, words=words)
+
+
+def in_words(value: object) -> str:
+    """Returns a value as it is printed."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _share(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:.1f} %"
+
+
+def _of_words(axes: Sequence[str], rows: Sequence[SweepRow]) -> list[int]:
+    """Which of the ``axes`` have words for values."""
+    return [at for at, axis in enumerate(axes) if any(isinstance(row.values[axis], str) for row in rows)]
+
+
+def _figures(one: Judged, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
+    """What stands between the values of a row and its plan; nothing where there is none."""
+    answer = one.row.answer
+    if answer is None:
+        return []
+    found = [in_ms(answer.step_s), f"{tokens_per_s(one.row):,.0f}", f"{answer.tgs:.0f}", *efficiency]
+    found += [f"{100 * answer.mfu:.1f}", in_gib(answer.needed_bytes)]
+    if goodput:
+        found.append(_share(None if one.goodput is None else one.goodput.effective))
+    if one.cost is not None:
+        found += [f"{one.cost.days:.1f}", f"{one.cost.gpu_hours:,.0f}"]
+        found += [f"{one.cost.price or 0.0:,.0f}"] * price
+        found.append(f"{one.cost.energy_kwh / 1e3:,.1f}" if one.cost.energy_kwh else "no watts specified")
+    return found
+
+
+def fewest_words(rows: Sequence[SweepRow]) -> str:
+    """Returns the fewest GPUs that fit, of each series where there are several."""
+    fewest = fewest_gpus(rows)
+    if all(world is None for _, world in fewest):
+        return "no plan fits any of these"
+    if len({world for _, world in fewest}) == 1:
+        return f"fewest GPUs that fit, of these: {fewest[0][1]:,}{', in each series' * (len(fewest) > 1)}"
+    series = [f"{row_name(values)}: {'none' if world is None else f'{world:,}'}" for values, world in fewest]
+    return f"fewest GPUs that fit, of these: {'; '.join(series)}"
+
+
+def row_name(values: Mapping[str, object]) -> str:
+    """Returns what is varied, in words."""
+    return ", ".join(f"{TITLES.get(axis, axis)} {in_words(value)}" for axis, value in values.items())
+
+
+def nodes_table(rows: Sequence[SweepRow]) -> Table:
+    """Returns for every number of nodes of each series the plan to run, which may leave some of them idle."""
+    axes = list(shared_values(rows[0]))
+    header = [
+        *(TITLES.get(axis, axis) for axis in axes),
+        "nodes",
+        "GPUs",
+        "idle nodes",
+        "step ms",
+        "tokens/s",
+    ]
+    cells = []
+    for row, best in replanned(rows):
+        cluster, world = row.opened.question.cluster, row.opened.question.job.world_size
+        varied = [in_words(value) for value in shared_values(row).values()]
+        varied += [f"{cluster.nodes_for(world)}", f"{world:,}"]
+        if best is None or best.answer is None:
+            cells.append([*varied, "", "", "", row.why_none])
+            continue
+        figures = [f"{_idle_nodes(row, best)}", in_ms(best.answer.step_s), f"{tokens_per_s(best):,.0f}"]
+        cells.append([*varied, *figures, best.answer.label()])
+    return Table(
+        caption="what to run as nodes come and go",
+        header=[*header, "plan"],
+        rows=cells,
+        words=frozenset({*_of_words(axes, rows), len(header)}),
+    )
+
+
+def nodes_record(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
+    """Returns the same as plain values."""
+    return [
+        {
+            "values": row.values,
+            "idle_nodes": None if best is None else _idle_nodes(row, best),
+            "best": None if best is None or best.answer is None else answer_record(best.answer),
+            "why_none": row.why_none if best is None else "",
+        }
+        for row, best in replanned(rows)
+    ]
+
+
+def _idle_nodes(row: SweepRow, runs: SweepRow) -> int:
+    cluster = row.opened.question.cluster
+    used = runs.opened.question.job.world_size
+    return cluster.nodes_for(row.opened.question.job.world_size) - cluster.nodes_for(used)
+
+
+def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[Section]:
+    """Returns the goodput of one plan and what a run with it takes, where requested."""
+    facts = [] if goodput is None else [("goodput", goodput_words(goodput))]
+    facts += [] if cost is None else [("run", cost_words(cost))]
+    results = {"goodput": goodput, "run": cost}
+
+    def record() -> dict[str, object]:
+        return {key: asdict(one) for key, one in results.items() if one is not None}
+
+    return [Section(anchor="run", title="The run", facts=facts, record=record)] if facts else []
+
+
+def goodput_words(found: Goodput) -> str:
+    """Returns how the goodput comes about."""
+    waits = f" (of which {found.spare_wait_s / 60:.1f} for a node)" if found.spare_wait_s >= 3.0 else ""
+    return (
+        f"{100 * found.effective:.1f} % of the time trains: an interruption every {found.mtbf_s / 3600:.1f} h, "
+        f"{found.restart_s / 60:.1f} min to train again{waits}, a checkpoint of "
+        f"{bytes_to_gib(found.checkpoint_bytes):,.0f} GiB in {found.checkpoint_s:.1f} s every "
+        f"{found.interval_s / 60:.1f} min"
+    )
+
+
+def cost_words(found: RunCost) -> str:
+    """Returns what a run takes."""
+    cost = "" if found.price is None else f", cost: {found.price:,.0f}"
+    energy = (
+        f", {found.energy_kwh / 1e3:,.1f} MWh at the hardware spec's watts"
+        if found.energy_kwh
+        else ", the hardware spec has no watts"
+    )
+    return (
+        f"{found.tokens / 1e9:,.1f} G tokens: {found.seconds / DAY_S:.1f} days, "
+        f"{found.gpu_hours:,.0f} GPU-hours{cost}{energy}"
+    )
+
+
+def sweep_record(rows: Sequence[Judged]) -> dict[str, object]:
+    """Returns a sweep as plain values."""
+    return {
+        "sweep": [
+            {
+                "values": one.row.values,
+                "question": question_record(one.row.opened.question),
+                "best": None if one.row.answer is None else answer_record(one.row.answer),
+                "efficiency": efficiency,
+                "why_none": one.row.why_none,
+                "goodput": None if one.goodput is None else asdict(one.goodput),
+                "run": None if one.cost is None else asdict(one.cost),
+            }
+            for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True)
+        ]
+    }

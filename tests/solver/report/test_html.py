@@ -1,0 +1,66 @@
+"""A page is one file, whole or not there, in which what others named stays text."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from solver.report.html import check_page_can_be_made, page_text, write_page
+from solver.report.sections import Page, Section, Table, Tile
+from spec.errors import ConfigError, ExportError
+
+EVIL = "<script>alert('a')</script>"
+TABLE = Table(caption="Plans", header=("plan", "ms"), rows=[[EVIL, "1,2"], ["b", ""]])
+PAGE = Page(
+    title=EVIL,
+    lead="lead",
+    tiles=(Tile(what="step", value="1 ms"),),
+    sections=(Section(anchor="one", title="One", tables=(TABLE,), typed=f"--config {EVIL}"),),
+)
+
+
+def test_names_from_outside_stay_text() -> None:
+    text = page_text(PAGE)
+    assert EVIL not in text
+    assert text.count("&lt;script&gt;alert") == 4  # window, heading, a cell, what was typed
+    assert text.count("<script>") == 1
+
+
+def test_a_table_is_a_table() -> None:
+    text = page_text(PAGE)
+    assert "<caption><span>Plans</span></caption>" in text
+    assert '<th scope="col">plan</th>' in text
+    assert '<th scope="col" class="number">ms</th>' in text
+    assert '<th scope="row">b</th><td class="number"></td>' in text
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    text = page_text(PAGE)
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+    assert not any(word in text for word in ("http://", "https://", "@import", "src="))
+
+
+def test_the_folder_is_made_and_an_older_page_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    path = write_page(PAGE, folder)
+    (folder / "mine.txt").write_text("kept")
+    first = path.read_text(encoding="utf-8")
+    assert write_page(PAGE, folder).read_text(encoding="utf-8") == first
+    assert sorted(one.name for one in folder.iterdir()) == ["index.html", "mine.txt"]
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot be made"):
+        write_page(PAGE, tmp_path / "file" / "folder")
+    (tmp_path / "index.html").mkdir()
+    with pytest.raises(ExportError, match="is a folder"):
+        write_page(PAGE, tmp_path)
+
+
+def test_without_jinja2_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_page_can_be_made(tmp_path)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    check_page_can_be_made(None)
+    with pytest.raises(ConfigError, match=r"needs jinja2: pip install '[\w-]+\[report\]'"):
+        check_page_can_be_made(tmp_path)

@@ -1,0 +1,113 @@
+"""What a report says of the question, of its plans, and of the search: the answer's own figures."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.recompute.layers import Recompute
+from profdb.sample import MachineFacts, ProfileDatabase
+from solver.analysis.explanation import adjacent_equal, explain_plan, memory_terms
+from solver.cluster_times import ClusterTimes
+from solver.plans.plan_table import Plan, PlanTable
+from solver.report.plans import difference, plans_table, question_section, rejected_section
+from solver.report.reasons import stages_table
+from solver.search import SearchResult, price_plan
+from spec.presets.registry import PRESETS
+from spec.settings.job import AskedJob, job_of
+from spec.units import bytes_to_gib, seconds_to_ms
+from tests.solver.flat_cost_model import FlatCostModel
+from tests.solver.questions import question, small_model
+
+PLANS = (
+    Plan(strategy="fsp", preset="megatron", tp=2, pp=4, num_micro=16),
+    Plan(strategy="fsp", preset="megatron", tp=2, pp=4, num_micro=16, recompute=Recompute.FULL),
+)
+CASE = question(model=small_model(layers=8), world_size=8, sequences=16, preset=PRESETS["megatron"])
+ANSWERS = tuple(price_plan(CASE, PlanTable.of(plan))[0] for plan in PLANS)
+
+
+def facts(*, assumed: bool = False, **settings: object) -> dict[str, str]:
+    times = ClusterTimes(
+        cost_model=FlatCostModel(),
+        profile=ProfileDatabase(machine=MachineFacts(gpu="flat", cluster="flat"), samples=()),
+        source="made for this test",
+    )
+    asked = AskedJob(
+        world_size=16,
+        seq_len=1024,
+        global_batch_tokens=65536,
+        settings={key.replace("__", "."): value for key, value in settings.items()},
+    )
+    here = replace(question(preset=PRESETS["megatron"]), job=job_of(asked))
+    return dict(question_section(here, times, assumed_framework=assumed).facts)
+
+
+def test_an_assumed_framework_is_named() -> None:
+    assert facts(assumed=True)["job"].endswith("megatron preset (assumed; --framework names another)")
+    assert facts()["job"].endswith("megatron preset")
+
+
+def test_settings_that_are_not_the_framework_s_own_are_shown_as_they_are_typed() -> None:
+    assert "settings" not in facts(dropout=False, precision__gradient="fp32")
+    shown = facts(cuda_graphs=["mlp", "attn"], precision__recipe="fp8-current", precision__gradient="bf16")
+    assert shown["settings"] == (
+        "precision.gradient=bf16, precision.linear=fp8, precision.scale_recipe=tensor, "
+        "precision.scaling=current, cuda_graphs=attn+mlp"
+    )
+
+
+def test_the_rate_counts_feasible_plans_alone() -> None:
+    found = SearchResult(
+        best=(),
+        best_of_mode={},
+        pareto=(),
+        num_seen=400_000,
+        num_priced=7_000,
+        rejected={},
+        nearest_miss="",
+        seconds=2.0,
+    )
+    (line,) = rejected_section(found).paragraphs
+    assert line.startswith("400,000 plans seen, 7,000 feasible")
+    assert line.endswith("in 2.00 s (3,500 feasible plans/s)")
+
+
+def test_the_parts_of_a_step_sum_to_it() -> None:
+    shown = plans_table(ANSWERS, "plans")
+    for row, answer in zip(shown.rows, ANSWERS, strict=True):
+        cells = dict(zip(shown.header, row, strict=True))
+        step_ms = seconds_to_ms(answer.step_s)
+        assert float(cells["step ms"]) == pytest.approx(step_ms, abs=0.06)
+        parts = row[shown.header.index("GiB") + 1 : -1]
+        assert sum(map(float, parts)) == pytest.approx(step_ms, abs=0.06 * len(parts))
+
+
+def test_memory_terms_sum_to_what_a_stage_needs() -> None:
+    found = explain_plan(CASE, PLANS[0])
+    for stage in found.stages:
+        terms = memory_terms(stage)
+        assert sum(terms.values()) == pytest.approx(stage.needed_bytes, rel=1e-12)
+        assert terms["context"] > 0
+    table = stages_table(found.stages)
+    assert [float(cell) for cell in table.rows[-1][1:]] == pytest.approx(
+        [bytes_to_gib(stage.needed_bytes) for stage in found.stages], abs=0.006
+    )
+
+
+def test_neighbours_that_hold_the_same_are_shown_together() -> None:
+    first, *others = explain_plan(CASE, PLANS[0]).stages
+    pair = [replace(first, first=1, last=1), replace(first, first=2, last=3), *others]
+    merged = adjacent_equal(pair)
+    assert merged[0].words() == "stages 1 to 3"
+    assert merged[1:] == adjacent_equal(others)
+
+
+def test_a_difference_names_the_largest_parts_and_a_tie() -> None:
+    best = replace(ANSWERS[0], errors_s={"gemm": 1e-3})
+    slower_by = 0.01 * best.step_s
+    parts = best.parts_s | {"gemm": best.parts_s["gemm"] + slower_by}
+    other = replace(best, step_s=best.step_s + slower_by, parts_s=parts)
+    assert "1.0 % slower: matrix products +" in difference(best, other)
+    assert "a tie" not in difference(best, other)
+    unlike = replace(other, errors_s={"all_reduce": slower_by})
+    assert "a tie: within the 80 % interval" in difference(best, unlike)

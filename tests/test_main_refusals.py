@@ -61,7 +61,7 @@ def test_why_a_plan_cannot_run_is_told_before_the_search(
     def never(*_: object, **__: object) -> None:
         raise ConfigError(where="search", key="began", value=True, allowed="later")
 
-    monkeypatch.setattr("solver.session.best_plans", never)
+    monkeypatch.setattr("solver.analysis.best_plans.best_plans", never)
     assert command.main([*changed(), "--why_not", "strategy=mtp,tp=16,pp=4"]) == 2
     printed = capsys.readouterr()
     assert "mtp tp16 pp4 dp2 mb1x512 cannot run: kv heads do not divide by tp" in printed.out

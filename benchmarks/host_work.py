@@ -1,4 +1,4 @@
-"""Python calls of Megatron-Core's modules, the source of ops/host_work.py's table.
+"""Python calls of Megatron-Core's modules, the source of ops/cpu_overhead.py's table.
 
     pip install --no-deps megatron-core==0.13.1
     python benchmarks/host_work.py [--experts 32]

@@ -1,28 +1,186 @@
-"""Whole layers: the one place where a strategy, a block and a recompute mode meet."""
+"""One layer, and the two ends of a model, as the operations of one rank.
+
+Read from top to bottom it is the algorithm:
+
+    block_ops        norm -> projections -> core -> output -> norm -> residual, then the same around a feed-forward network
+                     or experts; the strategy (``context.sharding``) says what is communicated around each product
+    ends             embedding before the first layer, final norm, head and loss behind the last
+    LayerOps         both for every different block of a model, before any of it runs again
+    apply_recompute  what the backward runs again, what ZeRO gathers and reduces around it, and what waits on the host
+
+What a job leaves off is neither called nor imported on the way: adapters, sharded parameters, offload.
+"""
 
 from dataclasses import dataclass, field, replace
 
-from ops.adapters.frozen import adapted, frozen_ends
-from ops.context import LayerContext
-from ops.data_parallel.offload import activations_offloaded, offloaded_shares
-from ops.data_parallel.offloaded_modules import LAYER_INPUT, modules_offloaded
-from ops.data_parallel.weight_sharding import sharded_over_data
+from ops.context import HeadTensors, LayerContext
 from ops.embedding_and_head import embedding, head, loss
-from ops.experts.moe_block import moe_half
+from ops.head_exchange import exchanged, over_cp
 from ops.layout import Layout
 from ops.linear import Linear, linear
-from ops.memory_bound import norm
-from ops.mixers.mixer_half import mixer_half
-from ops.mlp_block import mlp_half
+from ops.memory_bound import norm, residual
+from ops.mixers.registry import MIXERS
+from ops.mlp_block import feed_forward
 from ops.op import Comm, Op, Piece, sequence
-from ops.recompute.layers import Recompute, recomputed
-from ops.recompute.modules import felt_by, modules_recomputed
+from ops.recompute import Recompute, felt_by, modules_recomputed, recomputed
 from ops.roles import Module, Role
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import Sharding, layer_context
-from spec.arrays import ceil_div
+from ops.strategies import STRATEGIES
 from spec.job import JobSpec
-from spec.model import BlockSpec, ModelSpec
+from spec.model import BlockSpec, ModelSpec, NormPlace
+
+
+def mixer_half(context: LayerContext, block: BlockSpec) -> Piece:
+    """Returns everything from the first norm, wherever it stands, to the first residual add; nothing where a block
+    does not mix tokens."""
+    mixer = block.mixer
+    if mixer is None:
+        return Piece()
+    row, rows, place = MIXERS[type(mixer)], context.norm_rows, block.norm_place
+    tensors = row.exchanged(mixer)
+    before, after = context.sharding.around_attention(context, tensors)
+    cp_before, cp_after = _around_context(context, tensors)
+    return sequence(
+        norm(context, row.module, rows) if place.leads else Piece(),
+        row.project(context, mixer),
+        before,
+        cp_before,
+        row.core(context, mixer),
+        cp_after,
+        after,
+        row.output(context, mixer),
+        norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Piece(),
+        residual(context, row.module, rows),
+    )
+
+
+def _around_context(context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
+    """All-to-alls of context parallelism; a ring's messages stand beside its core's steps."""
+    if not context.exchanges_context or not (context.layout.cp > 1).any():
+        return Piece(), Piece()
+    return exchanged(context, tensors, over_cp(context))
+
+
+def second_half(context: LayerContext, block: BlockSpec) -> Piece:
+    """Returns everything from the second norm to the second residual add, around a feed-forward network or experts."""
+    rows, place = context.norm_rows, block.norm_place
+    # Halves that share a norm share its output, which the mixer's linears keep.
+    keeps = place is not NormPlace.SHARED
+    added = residual(context, Module.MLP, rows)
+    if block.moe is not None:
+        from ops.experts.moe_block import expert_branch, shared_output_kept
+
+        branch = expert_branch(context, block.moe, keeps_input=keeps)
+        if context.job.overlap_expert_a2a and block.moe.shared_ffn_hidden:
+            added = shared_output_kept(context, added)
+    elif block.mlp is not None:
+        branch = feed_forward(context, block.mlp, Module.MLP, keeps_input=keeps)
+    else:
+        raise ValueError("a block without a feed-forward network or experts has no second half")
+    return sequence(
+        norm(context, Module.MLP, rows) if place.leads_second else Piece(),
+        branch,
+        norm(context, Module.MLP, rows, f"{Module.MLP}.output_norm") if place.follows else Piece(),
+        added,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockOps:
+    """Operations of a block before any of it runs again, and of a prediction block what stands ``around`` it."""
+
+    context: LayerContext
+    block: BlockSpec
+    piece: Piece
+    around: tuple[Piece, Piece] | None
+
+    def apply_recompute(self, mode: Recompute, modules: tuple[str, ...] = ()) -> Piece:
+        """Returns the block of which ``mode`` says what runs again, or unless that is all of it the named ``modules``."""
+        context, chosen = self.context, self.context.job.preset.recomputation
+        piece = self.piece
+        if modules and mode is not Recompute.FULL:
+            piece = modules_recomputed(piece, modules, norms_lead=self.block.norm_place.leads)
+        layer = recomputed(piece, mode, context.activations(context.norm_rows, context.model.hidden), chosen)
+        return layer if self.around is None else sequence(self.around[0], layer, self.around[1])
+
+
+def block_ops(context: LayerContext, block: BlockSpec) -> BlockOps:
+    """Returns one transformer block, or one multi-token-prediction block with its own pass through the head."""
+    context = replace(context, norm_place=block.norm_place)
+    if block.wide:
+        context = replace(context, job=replace(context.job, precision=context.job.precision.of_wide_layers))
+    piece = mixer_half(context, block)
+    if block.feeds_forward:
+        together = context.job.preset.tensor_parallel.reduces_halves and block.moe is None
+        if together and block.parallel_residual:
+            piece = _without_output_collectives(piece)
+        piece = sequence(piece, second_half(context, block))
+    around = _around_prediction(context) if block.mtp else None
+    return BlockOps(context=context, block=block, piece=_with_adapters(context, piece), around=around)
+
+
+def _with_adapters(context: LayerContext, piece: Piece) -> Piece:
+    if not context.job.adapter_rank:
+        return piece
+    from ops.adapters import adapted
+
+    return adapted(context, piece)
+
+
+def _without_output_collectives(first: Piece) -> Piece:
+    """The first half, whose partial output waits for the second's where a framework reduces the sum of both
+    (GPT-NeoX megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under
+    gpt_j_residual, an all-reduce or, with sequences cut, a reduce-scatter; experts are left as they are).
+    Backward each half reduces its input gradient; with sequences cut the gather of what both halves read goes."""
+
+    def stays(op: Op) -> bool:
+        return not (op.role is Role.LEAVE and isinstance(op, Comm))
+
+    return Piece(forward=tuple(filter(stays, first.forward)), backward=tuple(filter(stays, first.backward)))
+
+
+def _around_prediction(context: LayerContext) -> tuple[Piece, Piece]:
+    """Two norms and a 2h -> h projection before the block; the head, shared, runs once more after it
+    (arXiv 2412.19437 sec. 2.2, eq. 21-23)."""
+    rows, hidden = context.norm_rows, context.model.hidden
+    project = Linear(
+        module=Module.MTP,
+        role=Role.PROJECTION,
+        tokens=rows,
+        inputs=context.layout.constant(2 * hidden),
+        outputs=context.layout.constant(hidden),
+        saved_bytes=context.activations(rows, 2 * hidden),
+    )
+    before = sequence(
+        norm(context, Module.MTP, rows, "mtp.hidden_norm"),
+        norm(context, Module.MTP, rows, "mtp.embedding_norm"),
+        linear(context, project),
+    )
+    shared_head = _without_parameters(sequence(head(context), loss(context)))
+    behind = sequence(norm(context, Module.MTP, rows, "mtp.head_norm"), shared_head)
+    return _with_adapters(context, before), _with_adapters(context, behind)
+
+
+def _without_parameters(piece: Piece) -> Piece:
+    """The same operations on weights that another operation owns."""
+    forward = (
+        replace(op, parameters=0 * op.parameters, frozen=0 * op.frozen, cached_bytes=0 * op.cached_bytes)
+        for op in piece.forward
+    )
+    return replace(piece, forward=tuple(forward))
+
+
+def ends(context: LayerContext, mode: Recompute) -> tuple[Piece, Piece]:
+    """Returns the embedding, and the head with its loss; run again with all layers where the framework does."""
+    first, last = embedding(context), head(context)
+    if context.job.adapter_rank:
+        from ops.adapters import adapted, frozen_ends
+
+        first, last = frozen_ends(first), adapted(context, last)
+    recomputation = context.job.preset.recomputation
+    if mode is Recompute.FULL and recomputation.recomputes_ends:
+        first = recomputed(first, mode, 8.0 * context.tokens)
+        last = recomputed(last, mode, context.activations(context.norm_rows, context.model.hidden))
+    return first, sequence(last, loss(context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,225 +194,87 @@ class ModelOps:
     head: Piece
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOps:
+    """Operations of every different block of a model for N layouts under one strategy, none of them run again. What is
+    the same under several recompute policies is the very same piece (``cache``)."""
+
+    context: LayerContext
+    blocks: dict[BlockSpec, BlockOps]
+    cache: dict[tuple[object, ...], Piece] = field(default_factory=dict, compare=False, repr=False)
+
+    def apply_recompute(
+        self, mode: Recompute, modules: tuple[str, ...] = (), offloaded: tuple[str, ...] = ()
+    ) -> ModelOps:
+        """Returns the operations under a recompute ``mode``, with ``modules`` of layers run again beside that and what
+        others save ``offloaded`` to the host."""
+        context, model = self.context, self.context.model
+        modes = (Recompute.FULL, Recompute.NONE) if mode is Recompute.BLOCK else (mode,)
+        # Runs of equal blocks, of which hybrids have many, share one piece.
+        layers = {
+            (one, block): self._layer(block, one, modules, offloaded)
+            for one in modes
+            for block in self.blocks
+        }
+        blocks = tuple(layers[one, run.block] for one in modes for run in model.blocks)
+        if context.layout.offloaded_layers.any():
+            from ops.data_parallel.offload import activations_offloaded, offloaded_shares
+
+            shares = offloaded_shares(model, context.layout.offloaded_layers) * len(modes)
+            blocks = tuple(map(activations_offloaded, blocks, shares))
+        return ModelOps(
+            blocks=blocks, embedding=self._end(mode, Module.EMBEDDING), head=self._end(mode, Module.HEAD)
+        )
+
+    def _layer(
+        self, block: BlockSpec, mode: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]
+    ) -> Piece:
+        """A layer under modules, of which those count that do anything to it."""
+        ops = self.blocks[block]
+        whole = mode is Recompute.FULL
+        felt = felt_by(ops.piece, modules) if modules and not whole else ()
+        key = (mode, block, felt, offloaded)
+        if key not in self.cache:
+            layer = sharded(self.context, ops.apply_recompute(mode, felt), Module.LAYER)
+            if offloaded:
+                from ops.data_parallel.offload import LAYER_INPUT, modules_offloaded
+
+                # Of a layer that runs again whole nothing is kept but its input.
+                layer = modules_offloaded(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
+            self.cache[key] = layer
+        return self.cache[key]
+
+    def _end(self, mode: Recompute, module: Module) -> Piece:
+        if (mode, module) not in self.cache:
+            for name, end in zip((Module.EMBEDDING, Module.HEAD), ends(self.context, mode), strict=True):
+                self.cache[mode, name] = sharded(self.context, end, name)
+        return self.cache[mode, module]
+
+
+def sharded(context: LayerContext, piece: Piece, module: Module, name: str = "") -> Piece:
+    """Returns ``piece`` of ``module`` with the gathers and reductions of ZeRO stages 2 and 3, where a row has one."""
+    if not (context.layout.zero_stage >= 2).any():
+        return piece
+    from ops.data_parallel.weight_sharding import sharded_over_data
+
+    return sharded_over_data(context, piece, module, name)
+
+
+def layer_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> LayerOps:
+    """Returns every block of ``model`` for N layouts under one strategy, none of it run again."""
+    context = LayerContext(sharding=STRATEGIES[strategy], model=model, job=job, layout=layout)
+    blocks = dict.fromkeys(run.block for run in model.blocks)
+    return LayerOps(context=context, blocks={block: block_ops(context, block) for block in blocks})
+
+
 def model_ops(
     model: ModelSpec,
     job: JobSpec,
     layout: Layout,
     strategy: str,
-    recompute: Recompute,
+    mode: Recompute,
     modules: tuple[str, ...] = (),
 ) -> ModelOps:
-    """Every operation a rank may run for N layouts under one strategy and recompute mode, with ``modules`` of
-    layers (ops.recompute.modules) run again beside that."""
-    return bare_ops(model, job, layout, strategy).running_again(recompute, modules)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BareBlock:
-    """A block of which nothing runs again: its operations, and around a prediction block what comes before
-    and behind.
-    """
-
-    context: LayerContext
-    block: BlockSpec
-    piece: Piece
-    around: tuple[Piece, Piece] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BareOps:
-    """What a rank runs for N layouts under one strategy, as if nothing ran again: every different block,
-    embedding, head and loss. What runs again is put on top, in as many ways as are asked for."""
-
-    context: LayerContext
-    sharding: Sharding
-    blocks: dict[BlockSpec, BareBlock]
-    ends: tuple[Piece, Piece, Piece]
-    known: dict[tuple[Recompute, BlockSpec | None, tuple[str, ...], tuple[str, ...]], tuple[Piece, ...]] = (
-        field(default_factory=dict, compare=False, repr=False)
-    )
-
-    def running_again(
-        self, recompute: Recompute, modules: tuple[str, ...] = (), offloaded: tuple[str, ...] = ()
-    ) -> ModelOps:
-        """Under a recompute mode, with ``modules`` of layers run again beside that and what others save
-        ``offloaded`` to the host. What of it is the same under several is the very same piece."""
-        context, model = self.context, self.context.model
-        kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
-        # Runs of equal blocks, of which hybrids have many, share one piece.
-        pieces = {
-            (kind, block): self._layer(block, kind, modules, offloaded)
-            for kind in kinds
-            for block in self.blocks
-        }
-        blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
-        shares = offloaded_shares(model, context.layout.offloaded_layers) * len(kinds)
-        blocks = tuple(map(activations_offloaded, blocks, shares))
-        embedding, head = self._ends(recompute)
-        return ModelOps(blocks=blocks, embedding=embedding, head=head)
-
-    def _layer(
-        self, block: BlockSpec, kind: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]
-    ) -> Piece:
-        """A layer under modules, of which those count that do anything to it."""
-        bare = self.blocks[block]
-        felt = () if kind is Recompute.FULL else felt_by(bare.piece, modules)
-        key = (kind, block, felt, offloaded)
-        if key not in self.known:
-            layer = _running_again(self.sharding, bare, kind, felt)
-            layer = sharded_over_data(self.context, layer, Module.LAYER)
-            # Of a layer that runs again whole nothing is kept but its input.
-            whole = kind is Recompute.FULL
-            sent = [name for name in offloaded if (name == LAYER_INPUT) == whole]
-            self.known[key] = (modules_offloaded(layer, sent),)
-        return self.known[key][0]
-
-    def _ends(self, recompute: Recompute) -> tuple[Piece, ...]:
-        """Embedding and head."""
-        key = (recompute, None, (), ())
-        if key not in self.known:
-            first, last = _ends_running_again(self.context, self.sharding, self.ends, recompute)
-            self.known[key] = (
-                sharded_over_data(self.context, first, Module.EMBEDDING),
-                sharded_over_data(self.context, last, Module.HEAD),
-            )
-        return self.known[key]
-
-
-def bare_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> BareOps:
-    """Every operation of N layouts under one strategy, none of them run again."""
-    sharding = STRATEGIES[strategy]
-    context = layer_context(sharding, model, job, layout)
-    blocks = {run.block: None for run in model.blocks}
-    return BareOps(
-        context=context,
-        sharding=sharding,
-        blocks={block: _bare_block(context, sharding, block) for block in blocks},
-        ends=_bare_ends(context, sharding),
-    )
-
-
-def end_ops(context: LayerContext, sharding: Sharding, recompute: Recompute) -> tuple[Piece, Piece]:
-    """The embedding, and the head with its loss; run again with all layers where the framework does."""
-    return _ends_running_again(context, sharding, _bare_ends(context, sharding), recompute)
-
-
-def _bare_ends(context: LayerContext, sharding: Sharding) -> tuple[Piece, Piece, Piece]:
-    """Embedding, head and loss."""
-    first = frozen_ends(context, embedding(context, sharding))
-    return first, adapted(context, head(context, sharding)), loss(context, sharding)
-
-
-def _ends_running_again(
-    context: LayerContext, sharding: Sharding, ends: tuple[Piece, Piece, Piece], recompute: Recompute
-) -> tuple[Piece, Piece]:
-    first, last, losses = ends
-    if recompute is Recompute.FULL and context.job.preset.recomputation.recomputes_ends:
-        rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
-        first = recomputed(first, recompute, 8.0 * context.tokens)
-        last = recomputed(last, recompute, context.activations(rows, context.model.hidden))
-    return first, sequence(last, losses)
-
-
-def block_ops(
-    context: LayerContext,
-    sharding: Sharding,
-    block: BlockSpec,
-    recompute: Recompute,
-    modules: tuple[str, ...] = (),
-) -> Piece:
-    """One transformer block, or one multi-token-prediction block with its own pass through the head; ``modules``
-    of it run again unless all of it does."""
-    return _running_again(sharding, _bare_block(context, sharding, block), recompute, modules)
-
-
-def _bare_block(context: LayerContext, sharding: Sharding, block: BlockSpec) -> BareBlock:
-    context = replace(context, norm_place=block.norm_place)
-    if block.wide:
-        context = replace(context, job=replace(context.job, precision=context.job.precision.of_wide_layers))
-    piece = mixer_half(context, sharding, block)
-    if block.feeds_forward:
-        second = moe_half if block.moe is not None else mlp_half
-        piece = sequence(_reduced_later(context, piece, block), second(context, sharding, block))
-    return BareBlock(
-        context=context,
-        block=block,
-        piece=adapted(context, piece),
-        around=_around_prediction(context, sharding) if block.mtp else None,
-    )
-
-
-def _reduced_later(context: LayerContext, first: Piece, block: BlockSpec) -> Piece:
-    """The first half, whose partial output waits for the second's where a framework reduces the sum of both
-    (GPT-NeoX megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under
-    gpt_j_residual, an all-reduce or, with sequences cut, a reduce-scatter; experts are left as they are).
-    Backward each half reduces its input gradient."""
-    asked = context.job.preset.tensor_parallel.reduces_halves
-    if not (asked and block.parallel_residual and block.moe is None):
-        return first
-    return replace(
-        first,
-        forward=tuple(op for op in first.forward if not _leaves(op)),
-        backward=tuple(op for op in first.backward if not _leaves(op)),
-    )
-
-
-def _leaves(op: Op) -> bool:
-    """A collective behind a half's last product; backward, with sequences cut, the gather of what both halves read."""
-    return op.role is Role.LEAVE and isinstance(op, Comm)
-
-
-def _running_again(
-    sharding: Sharding, bare: BareBlock, recompute: Recompute, modules: tuple[str, ...]
-) -> Piece:
-    context, block, piece = bare.context, bare.block, bare.piece
-    rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
-    if recompute is not Recompute.FULL:
-        piece = modules_recomputed(piece, modules, norms_lead=block.norm_place.leads)
-    preset = context.job.preset
-    layer = recomputed(
-        piece,
-        recompute,
-        context.activations(rows, context.model.hidden),
-        preset.recomputation.selective,
-        stops=preset.recomputation.stops_early,
-        keeps=preset.recomputation.keeps,
-    )
-    if bare.around is None:
-        return layer
-    before, behind = bare.around
-    return sequence(before, layer, behind)
-
-
-def _around_prediction(context: LayerContext, sharding: Sharding) -> tuple[Piece, Piece]:
-    """Two norms and a 2h -> h projection before the block; the head, shared, runs once more after it
-    (arXiv 2412.19437 sec. 2.2, eq. 21-23)."""
-    rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
-    hidden = context.model.hidden
-    project = Linear(
-        module=Module.MTP,
-        role=Role.PROJECTION,
-        tokens=rows,
-        inputs=context.layout.constant(2 * hidden),
-        outputs=context.layout.constant(hidden),
-        saved_bytes=context.activations(rows, 2 * hidden),
-    )
-    shared_head = without_parameters(sequence(head(context, sharding), loss(context, sharding)))
-    before = sequence(
-        norm(context, Module.MTP, rows, "mtp.hidden_norm"),
-        norm(context, Module.MTP, rows, "mtp.embedding_norm"),
-        linear(context, project),
-    )
-    behind = sequence(norm(context, Module.MTP, rows, "mtp.head_norm"), shared_head)
-    return adapted(context, before), adapted(context, behind)
-
-
-def without_parameters(piece: Piece) -> Piece:
-    """The same operations on weights that another operation owns."""
-    return Piece(
-        forward=tuple(
-            replace(op, parameters=0 * op.parameters, frozen=0 * op.frozen, cached_bytes=0 * op.cached_bytes)
-            for op in piece.forward
-        ),
-        backward=piece.backward,
-    )
+    """Returns every operation a rank may run for N layouts under one strategy and recompute mode, with ``modules`` of
+    layers (ops.recompute.MODULES) run again beside that."""
+    return layer_ops(model, job, layout, strategy).apply_recompute(mode, modules)

@@ -5,53 +5,50 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.linear import Linear, linear
+from ops.linear import linear
 from ops.memory_bound import Kernel, kernel, memory_pass, norm, soft_capped
-from ops.op import Axis, Comm, Ops, Phase, Piece, sequence
-from ops.roles import Identity, Module, Role
-from ops.strategies.sharding import Sharding
+from ops.op import Axis, Comm, Linear, Ops, Phase, Piece, collective, sequence
+from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import BoolArray, IntArray, ceil_div
 from spec.collectives import Collective
 from spec.model import PositionKind
 
 
-def padded_vocab(context: LayerContext, sharding: Sharding) -> IntArray:
+def padded_vocab(context: LayerContext) -> IntArray:
     """The vocabulary as the framework pads it: to its multiple, times the parts of the embedding where it says
     so."""
     preset, model = context.job.preset, context.model
     unit = context.layout.constant(max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple))
     if preset.tensor_parallel.vocab_pad_times_tp:
-        unit = unit * sharding.embedding_shards(context.layout)
+        unit = unit * context.sharding.embedding_shards(context.layout)
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
 
-def embedding_elements(context: LayerContext, sharding: Sharding) -> IntArray:
+def embedding_elements(context: LayerContext) -> IntArray:
     """Parameters of the token embedding that a rank holds."""
-    whole = padded_vocab(context, sharding) * context.model.hidden
-    return ceil_div(whole, sharding.embedding_shards(context.layout))
+    whole = padded_vocab(context) * context.model.hidden
+    return ceil_div(whole, context.sharding.embedding_shards(context.layout))
 
 
-def embedding(context: LayerContext, sharding: Sharding) -> Piece:
+def embedding(context: LayerContext) -> Piece:
     """Token embedding, cut over the vocabulary or the hidden size where the strategy cuts it, learned
     positions, and the collective that assembles its output."""
-    layout, model = context.layout, context.model
-    rows = ceil_div(context.tokens, sharding.lookup_shards(layout))
-    parameters = embedding_elements(context, sharding)
+    model, rows = context.model, context.gemm_rows
+    parameters = embedding_elements(context)
     if model.position is PositionKind.LEARNED:
         parameters = parameters + model.max_positions * model.hidden
     table = kernel(
         context,
         Kernel(
-            module=Module.EMBEDDING,
-            role=Role.TABLE,
-            kernel="embedding",
-            rows=rows,
-            width=model.hidden,
+            OpKey(Module.EMBEDDING, Role.TABLE),
+            "embedding",
+            rows,
+            model.hidden,
             saved_bytes=8.0 * rows,
             parameters=parameters,
         ),
     )
-    pieces = [table, _table_gradient(context, sharding), _assemble(context, sharding)]
+    pieces = [table, _table_gradient(context), _assemble(context)]
     if model.embedding_norm:
         pieces.append(norm(context, Module.EMBEDDING, rows))
     return sequence(*pieces)
@@ -61,7 +58,7 @@ def embedding(context: LayerContext, sharding: Sharding) -> Piece:
 ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumulate"}
 
 
-def _table_gradient(context: LayerContext, sharding: Sharding) -> Piece:
+def _table_gradient(context: LayerContext) -> Piece:
     """A lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu,
     embedding_dense_backward_cuda: at::zeros, whose write is not counted), added to that of earlier
     micro-batches by a kernel of its own, since no product makes it (Megatron-Core
@@ -69,7 +66,7 @@ def _table_gradient(context: LayerContext, sharding: Sharding) -> Piece:
     to the head's gradient instead, unless that product has added up its own."""
     layout, hidden = context.layout, context.layout.constant(context.model.hidden)
     accumulation, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
-    rows = ceil_div(embedding_elements(context, sharding), hidden)
+    rows = ceil_div(embedding_elements(context), hidden)
     joined = (layout.pp == 1) & (context.model.tied_embeddings and accumulation not in ADDED_APART)
 
     def passed(way: str, word: str, where: BoolArray) -> Ops:
@@ -84,49 +81,46 @@ def _table_gradient(context: LayerContext, sharding: Sharding) -> Piece:
     return Piece(backward=backward)
 
 
-def _assemble(context: LayerContext, sharding: Sharding) -> Piece:
+def _assemble(context: LayerContext) -> Piece:
     """Partial embeddings summed, or summed and scattered, or slices of them exchanged."""
     layout = context.layout
-    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // sharding.lookup_shards(layout)
+    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
     size = (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
 
     def moved(kind: Collective, phase: Phase) -> Comm:
-        return Comm(
-            module=Module.EMBEDDING,
-            role=Role.ASSEMBLE,
-            phase=phase,
-            collective=kind,
-            axis=Axis.TP,
-            size_bytes=size,
-            dtype=context.job.precision.activation,
+        return collective(
+            OpKey(Module.EMBEDDING, Role.ASSEMBLE),
+            phase,
+            kind,
+            Axis.TP,
+            size,
+            context.job.precision.activation,
         )
 
-    ahead, back = sharding.traits.assembles
+    ahead, back = context.traits.assembles
     return Piece(
         forward=(moved(ahead, Phase.FORWARD),) if ahead else (),
         backward=(moved(back, Phase.INPUT_GRAD),) if back else (),
     )
 
 
-def head(context: LayerContext, sharding: Sharding) -> Piece:
+def head(context: LayerContext) -> Piece:
     """Final norm and the vocabulary projection.
 
     Tied to the embedding it owns no weights of its own, unless the two stand on different stages: then
     each keeps a copy.
     """
     layout, model = context.layout, context.model
-    norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
-    vocab = padded_vocab(context, sharding)
-    width = ceil_div(vocab, layout.tp) if sharding.traits.cuts_vocabulary else vocab
+    norm_rows = context.norm_rows
+    vocab = padded_vocab(context)
+    width = ceil_div(vocab, layout.tp) if context.traits.cuts_vocabulary else vocab
     layer = Linear(
         module=Module.HEAD,
         role=Role.LOGITS,
-        tokens=ceil_div(context.tokens, sharding.gemm_shards(layout)),
+        tokens=context.gemm_rows,
         inputs=layout.constant(model.hidden),
         outputs=width,
-        saved_bytes=context.activations(
-            ceil_div(context.tokens, sharding.saved_input_shards(layout)), model.hidden
-        ),
+        saved_bytes=context.activations(context.saved_rows, model.hidden),
         bias=model.head_bias,
         # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns) unless
         # they are told not to (Megatron-LM d98e8a6 extensions/transformer_engine.py,
@@ -135,11 +129,11 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
     )
     return sequence(
         norm(context, Module.HEAD, norm_rows),
-        sharding.enter(context, layer.key, model.hidden),
-        sharding.weights(context, layer.key, layer.inputs * layer.outputs),
+        context.sharding.column_parallel_input(context, layer.key, model.hidden),
+        context.sharding.weights(context, layer.key, layer.inputs * layer.outputs),
         _tied(context, linear(context, layer)),
         _soft_capped(context, layer) if model.logit_softcap else Piece(),
-        _gathered_logits(context, layer) if _gathers(context, sharding) else Piece(),
+        _gathered_logits(context, layer) if _gathers(context) else Piece(),
     )
 
 
@@ -155,8 +149,8 @@ def _soft_capped(context: LayerContext, projection: Linear) -> Piece:
     )
 
 
-def _gathers(context: LayerContext, sharding: Sharding) -> bool:
-    return context.job.preset.loss.gathers_logits and sharding.traits.cuts_vocabulary
+def _gathers(context: LayerContext) -> bool:
+    return context.job.preset.loss.gathers_logits and context.traits.cuts_vocabulary
 
 
 def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
@@ -165,28 +159,19 @@ def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
     layout = context.layout
     rows = np.where(layout.tp > 1, projection.tokens, 0)
     whole = projection.outputs * layout.tp
-    gather = Comm(
-        module=Module.HEAD,
-        role=Role.GATHER,
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_GATHER,
-        axis=Axis.TP,
-        size_bytes=context.activations(rows, whole).astype(np.int64),
-        dtype=context.job.precision.activation,
+    gather = collective(
+        OpKey(Module.HEAD, Role.GATHER),
+        Phase.FORWARD,
+        Collective.ALL_GATHER,
+        Axis.TP,
+        context.activations(rows, whole),
+        context.job.precision.activation,
     )
 
     def copied(width: IntArray) -> Piece:
         return kernel(
             context,
-            Kernel(
-                module=Module.HEAD,
-                role=Role.COPY,
-                name="head.join",
-                kernel="copy",
-                rows=rows,
-                width=width,
-                saved_bytes=0.0 * rows,
-            ),
+            Kernel(OpKey(Module.HEAD, Role.COPY).named("head.join"), "copy", rows, width),
         )
 
     return Piece(forward=(gather, *copied(whole).forward), backward=copied(projection.outputs).backward)
@@ -200,7 +185,7 @@ def _tied(context: LayerContext, projection: Piece) -> Piece:
     return Piece(forward=forward, backward=projection.backward)
 
 
-def loss(context: LayerContext, sharding: Sharding) -> Piece:
+def loss(context: LayerContext) -> Piece:
     """Cross-entropy over this rank's slice of the vocabulary, or over the whole of it where the framework
     gathers the logits.
 
@@ -208,20 +193,19 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``).
     """
     layout = context.layout
-    whole = not sharding.traits.cuts_vocabulary or _gathers(context, sharding)
-    rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    width = padded_vocab(context, sharding) if whole else ceil_div(padded_vocab(context, sharding), layout.tp)
+    whole = not context.traits.cuts_vocabulary or _gathers(context)
+    rows = context.gemm_rows
+    width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), layout.tp)
     name, saved_bytes, transient_bytes = _loss_kernel(context)
     chosen = context.job.preset.loss
     upcasts = chosen.fused and chosen.upcasts and not chosen.chunked
     entropy = kernel(
         context,
         Kernel(
-            module=Module.LOSS,
-            role=Role.CROSS_ENTROPY,
-            kernel=name,
-            rows=rows,
-            width=width,
+            OpKey(Module.LOSS, Role.CROSS_ENTROPY),
+            name,
+            rows,
+            width,
             saved_bytes=saved_bytes * rows * width,
             transient_bytes=transient_bytes * rows * width,
             dtype="fp32" if upcasts else "",
@@ -231,30 +215,23 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
         entropy = sequence(_upcast(context, rows, width), entropy)
     if whole:
         return entropy
-    reduced = Comm(
-        module=Module.LOSS,
-        role=Role.REDUCE,
-        phase=Phase.FORWARD,
+    reduced = replace(
+        collective(
+            OpKey(Module.LOSS, Role.REDUCE),
+            Phase.FORWARD,
+            Collective.ALL_REDUCE,
+            Axis.TP,
+            4 * context.tokens,
+            "fp32",
+        ),
         repeat=3,
-        collective=Collective.ALL_REDUCE,
-        axis=Axis.TP,
-        size_bytes=4 * context.tokens,
-        dtype="fp32",
     )
     return sequence(entropy, Piece(forward=(reduced,)))
 
 
 def _upcast(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     """The logits brought to fp32, and their gradient back."""
-    cast = Kernel(
-        module=Module.LOSS,
-        role=Role.CAST,
-        serves=Role.CROSS_ENTROPY,
-        kernel="cast",
-        rows=rows,
-        width=width,
-        saved_bytes=0.0 * rows,
-    )
+    cast = Kernel(OpKey(Module.LOSS, Role.CAST, Role.CROSS_ENTROPY), "cast", rows, width)
     return kernel(context, cast)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.context import LayerContext
+from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, MemoryBound, Op, Phase, Piece
-from ops.roles import Module, OpKey, Role
+from ops.op import Axis, Comm, MemoryBound, Op, Phase, Piece, collective
+from ops.roles import OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 
@@ -27,27 +27,6 @@ COPIES = {
     # DeepSpeed, sequence/layer.py, single_all_to_all: permuted before the one, after the other.
     "permuted": (1, 1),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadTensor:
-    """An activation of ``dim`` channels for each of a layer's ``heads``; ``repeats``: fewer heads than ranks are
-    repeated, also where others of the layer suffice."""
-
-    name: str
-    heads: int
-    dim: int
-    repeats: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadTensors:
-    """What goes ``into`` the part of a mixer that needs the whole sequence of some heads, and comes ``out``;
-    ``module`` is the mixer's."""
-
-    module: Module
-    into: tuple[HeadTensor, ...]
-    out: tuple[HeadTensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +69,13 @@ def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tu
         heads = np.maximum(ceil_div(context.layout.constant(tensor.heads), over.cut), least)
         elements = over.tokens * heads * tensor.dim
         name = f"{tensors.module}.{tensor.name}_{over.label}"
-        message = Comm(
-            module=tensors.module,
-            role=Role.HEAD_EXCHANGE,
-            name=name,
-            phase=phase,
-            collective=Collective.ALL_TO_ALL,
-            axis=over.axis,
-            size_bytes=(elements * context.activation_bytes).astype(np.int64),
-            dtype=context.job.precision.activation,
+        message = collective(
+            OpKey(tensors.module, Role.HEAD_EXCHANGE).named(name),
+            phase,
+            Collective.ALL_TO_ALL,
+            over.axis,
+            elements * context.activation_bytes,
+            context.job.precision.activation,
         )
         return message, _copied(context, message, np.where(over.ranks > 1, elements, 0), copies)
 

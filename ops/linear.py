@@ -1,213 +1,149 @@
 """A linear layer as its three matrix products, each with its own shape."""
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from ops.context import LayerContext
 from ops.memory_bound import memory_pass
-from ops.op import BatchedGemm, GroupedGemm, Op, Owner, Phase, Piece
-from ops.quantize import Operands, casts, recipe_of
+from ops.op import BatchedGemm, GroupedGemm, Linear, Op, Owner, Phase, Piece, gemm, sequence
 from ops.roles import Identity, Role
-from spec.arrays import FloatArray, IntArray, ceil_div
-from spec.dtypes import dtype_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear(Identity):
-    """``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
-
-    ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
-    where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
-    hands it its input. Ranks cast ``parts`` of its input and of its output gradient before these are gathered. An input
-    ``kept_whole`` by another operation too may be kept once, then as ``kept_share`` of its bytes.
-    """
-
-    tokens: IntArray
-    inputs: IntArray
-    outputs: IntArray
-    saved_bytes: FloatArray
-    bias: bool = False
-    dtype: str = ""
-    after_norm: bool = False
-    kept_whole: bool = False
-    kept_share: float = 1.0
-    input_parts: IntArray | int = 1
-    gradient_parts: IntArray | int = 1
+from spec.arrays import IntArray, ceil_div
 
 
 def linear(context: LayerContext, layer: Linear) -> Piece:
-    """The products, with the casts to a narrower format that the job's recipe makes."""
-    recipe = None if layer.dtype else recipe_of(context)
-    if recipe is None:
-        return products(context, layer, layer.saved_bytes)
-    operands = Operands(
-        module=layer.module,
-        role=layer.role,
-        name=layer.name,
-        tokens=layer.tokens,
-        inputs=layer.inputs,
-        outputs=layer.outputs,
-        after_norm=layer.after_norm,
-        shared_input=not layer.saved_bytes.any(),
-        input_parts=np.ones_like(layer.tokens) * layer.input_parts,
-        gradient_parts=np.ones_like(layer.tokens) * layer.gradient_parts,
-    )
-    before, behind = casts(context, recipe, operands)
+    """Returns the products, with the casts to a lower precision that the job's recipe makes."""
+    made = products(context, layer)
+    if layer.dtype or not context.job.precision.narrows:
+        return made
+    from ops.low_precision import cast_linear
+
+    return cast_linear(context, layer, made)
+
+
+def products(context: LayerContext, layer: Linear) -> Piece:
+    """Returns forward NT (t, i, o), input gradient NN (t, o, i) and weight gradient TN (o, t, i)."""
     precision = context.job.precision
-    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
-    if layer.kept_whole and shares_kept_inputs(context):
-        share = layer.kept_share
-    piece = _with_weight_copies(context, products(context, layer, layer.saved_bytes * share))
-    return Piece(forward=(*before, *piece.forward), backward=(*behind, *piece.backward))
-
-
-def keeps_narrow_inputs(context: LayerContext) -> bool:
-    """Whether products keep their inputs in their own, narrower format."""
-    recipe = recipe_of(context)
-    return recipe is not None and recipe.keeps_narrow
-
-
-def shares_kept_inputs(context: LayerContext) -> bool:
-    """Whether a narrow product keeps an input that another operation keeps whole as that one does
-    (Megatron-LM d98e8a6 ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the
-    output of the fused core_attn is saved by itself, and linear_proj also saves the quantized tensor of this
-    output", so save_original_input, but not under delayed scaling)."""
-    shares = context.job.preset.layers.shares_kept_inputs
-    return keeps_narrow_inputs(context) and shares and context.job.precision.scaling != "delayed"
-
-
-def _with_weight_copies(context: LayerContext, piece: Piece) -> Piece:
-    """Narrow weights stay from step to step, or from each forward that casts them to its backward."""
-    forward = []
-    for op in piece.forward:
-        copies = narrow_weight_bytes(context, op.parameters)
-        if context.job.precision.casts_every_forward:
-            forward.append(replace(op, saved_bytes=op.saved_bytes + copies))
-        else:
-            forward.append(replace(op, cached_bytes=copies))
-    return Piece(forward=tuple(forward), backward=piece.backward)
-
-
-def narrow_weight_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
-    """Bytes of the narrow copies of a weight of ``elements`` that last until its backward; 0 for recipes that cast
-    it again there (torchao), and less the weight itself where it is stored narrow.
-
-    Transformer Engine (``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving): one along
-    rows, and one along columns where products want both orders.
-    """
-    recipe, precision = recipe_of(context), context.job.precision
-    width = dtype_bytes(precision.linear)
-    copies = recipe.weight.writes if recipe is not None and recipe.keeps_narrow else 0.0
-    stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
-    return elements * width * max(copies - stored, 0.0)
-
-
-def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> Piece:
-    """Forward NT (t, i, o), input gradient NN (t, o, i), weight gradient TN (o, t, i)."""
-    precision = context.job.precision
-    one = np.ones_like(layer.tokens)
-    held = ceil_div((layer.inputs + int(layer.bias)) * layer.outputs, context.layout.wp)
-
-    def gemm(phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> BatchedGemm:
-        m, k, n = shape
-        forward = phase is Phase.FORWARD
-        return BatchedGemm(
-            module=layer.module,
-            role=layer.role,
-            name=layer.name,
-            phase=phase,
-            batch=one,
-            m=m,
-            k=k,
-            n=n,
-            layout=layout,
-            dtype=layer.dtype or precision.linear,
-            scale_recipe="" if layer.dtype else precision.scale_recipe,
-            bias=layer.bias and forward,
-            saved_bytes=saved_bytes if forward else 0.0 * saved_bytes,
-            parameters=held if forward else 0 * one,
-            owner=context.traits.copies.linear_owner,
-        )
-
+    recipe = "" if layer.dtype else precision.scale_recipe
     t, i, o = layer.tokens, layer.inputs, layer.outputs
+
+    def product(phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> BatchedGemm:
+        made = gemm(layer, phase, shape, layout, layer.dtype or precision.linear)
+        none = 0.0 * layer.saved_bytes
+        return replace(made, scale_recipe=recipe, saved_bytes=none, parameters=0 * t, owner=owner)
+
+    owner = context.traits.copies.linear_owner
+    forward = replace(
+        product(Phase.FORWARD, (t, i, o), "NT"),
+        bias=layer.bias,
+        saved_bytes=layer.saved_bytes,
+        parameters=ceil_div((i + int(layer.bias)) * o, context.layout.wp),
+    )
     backward: list[Op] = [
-        gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
-        gemm(Phase.WEIGHT_GRAD, (o, t, i), "TN"),
+        product(Phase.INPUT_GRAD, (t, o, i), "NN"),
+        product(Phase.WEIGHT_GRAD, (o, t, i), "TN"),
+        *_accumulated(context, layer, i),
     ]
-    backward.extend(_accumulated(context, layer, i))
     if layer.bias:
         what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
-    return Piece(forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),), backward=tuple(backward))
+    return Piece(forward=(forward,), backward=tuple(backward))
 
 
 def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
     """The weight gradient of this micro-batch, ``rows`` x outputs, added to that of earlier ones."""
-    if not context.job.preset.data_parallel.accumulation:
-        return []
-    what = Identity(
-        module=layer.module, role=Role.ACCUMULATE, serves=layer.role, name=f"{layer.name}.accumulate"
-    )
     kernel, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
+    if not kernel:
+        return []
+    what = layer.key.served_by(Role.ACCUMULATE, f"{layer.name}.accumulate")
     return [memory_pass(what, Phase.WEIGHT_GRAD, kernel, rows, dtype, layer.outputs)]
 
 
 def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Piece:
-    """The same for ``groups`` experts that share ``tokens`` rows; weights belong to the experts."""
+    """Returns the same for ``groups`` experts that share ``tokens`` rows; weights belong to the experts."""
     precision = context.job.precision
-
-    def gemm(phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> GroupedGemm:
-        m, k, n = shape
-        forward = phase is Phase.FORWARD
-        return GroupedGemm(
-            module=layer.module,
-            role=layer.role,
-            name=layer.name,
-            phase=phase,
-            groups=groups,
-            m=m,
-            k=k,
-            n=n,
-            layout=layout,
-            dtype=precision.linear,
-            scale_recipe=precision.scale_recipe,
-            saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
-            parameters=groups * (layer.inputs + int(layer.bias)) * layer.outputs if forward else 0 * groups,
-            owner=Owner.EXPERT,
-            one_kernel=context.job.preset.layers.grouped_kernel or rows_on_device(context),
-        )
-
     t, i, o = layer.tokens, layer.inputs, layer.outputs
-    piece = Piece(
-        forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),),
-        backward=(
-            gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
-            gemm(Phase.WEIGHT_GRAD, (t, i, o), "TN"),
-            *_accumulated(context, layer, groups * i),
-        ),
+    forward = GroupedGemm(
+        **layer.words,
+        phase=Phase.FORWARD,
+        groups=groups,
+        m=t,
+        k=i,
+        n=o,
+        layout="NT",
+        dtype=precision.linear,
+        scale_recipe=precision.scale_recipe,
+        saved_bytes=layer.saved_bytes,
+        parameters=groups * (i + int(layer.bias)) * o,
+        owner=Owner.EXPERT,
+        one_kernel=context.job.preset.layers.grouped_kernel or rows_on_device(context),
     )
-    return _with_weight_copies(context, piece)
+    gradient = replace(forward, saved_bytes=0.0 * layer.saved_bytes, parameters=0 * groups)
+    backward = (
+        replace(gradient, phase=Phase.INPUT_GRAD, k=o, n=i, layout="NN"),
+        replace(gradient, phase=Phase.WEIGHT_GRAD, layout="TN"),
+        *_accumulated(context, layer, groups * i),
+    )
+    made = Piece(forward=(forward,), backward=backward)
+    if not precision.narrows:
+        return made
+    from ops.low_precision import with_weight_copies
+
+    return with_weight_copies(context, made)
 
 
 def rows_on_device(context: LayerContext) -> bool:
-    """Whether only the device knows each expert's rows: a graph of the whole iteration, which no host
+    """Returns whether only the device knows each expert's rows: a graph of the whole iteration, which no host
     interrupts, of experts that drop no tokens. Megatron-LM d98e8a6 ``transformer_config.py``:
     moe_expert_rank_capacity_factor "requires use_transformer_engine_op_fuser=True or
     moe_use_grouped_tensor=True", one product of Transformer Engine 2.x (d0067d0)
     ``pytorch/ops/fused/grouped_mlp.py`` for all experts, or general_grouped_gemm_for_grouped_tensor."""
+    if "full_iteration" not in context.job.cuda_graphs:
+        return False
     routed = [run.block.moe for run in context.model.blocks if run.block.moe is not None]
-    drops = any(context.job.capacity_factor(moe) is not None for moe in routed)
-    return "full_iteration" in context.job.cuda_graphs and not drops
+    return all(context.job.capacity_factor(moe) is None for moe in routed)
 
 
 def summed_gradients(context: LayerContext, layer: Linear) -> Piece:
-    """The input gradient of one more linear with the same input: added to the others' by a kernel of its own,
+    """Returns the input gradient of one more linear with the same input: added to the others' by a kernel of its own,
     or read beside theirs by the kernel that follows."""
-    what = Identity(
-        module=layer.module, role=Role.ACCUMULATE, serves=layer.role, name=f"{layer.name}.add_gradients"
-    )
+    what = layer.key.served_by(Role.ACCUMULATE, f"{layer.name}.add_gradients")
     kernel = "bias" if context.job.preset.layers.fused_sums else "accumulate"
     dtype = context.job.precision.activation
-    added = memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs)
-    return Piece(backward=(added,))
+    return Piece(backward=(memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs),))
+
+
+def column_parallel(
+    context: LayerContext, layer: Linear, *, matrices: int = 1, first: bool = True, width: int = 0
+) -> Piece:
+    """Returns a linear cut over tp by its outputs, with what the strategy communicates of its weights and of its input of
+    ``width`` channels (the hidden size when 0).
+
+    Its gradients are those of so many ``matrices``, one after another; unless it is the ``first`` that reads its input,
+    this is gathered, and its input gradient added to the others'. Assumption: products of several matrices take what
+    one of all takes.
+    """
+    enter = context.sharding.column_parallel_input(context, layer.key, width or context.model.hidden)
+    further = Piece() if first and matrices == 1 else _further_gradient(context, layer, enter)
+    return sequence(
+        enter if first else further,
+        *[further] * (matrices - 1),
+        context.sharding.weights(context, layer.key, layer.weights),
+        linear(context, layer),
+    )
+
+
+def _further_gradient(context: LayerContext, layer: Linear, enter: Piece) -> Piece:
+    """The input gradient of one more matrix that reads what ``enter`` brought, each reduced by itself unless the gathered
+    input is a tensor that all keep (msp) or the framework reduces their sum (DTensor; Picotron
+    picotron/tensor_parallel/tp_communications.py, linear_with_all_reduce: one all-reduce a linear)."""
+    at_once = context.traits.shares_gathered_input or context.job.preset.tensor_parallel.reduces_sums
+    summed = summed_gradients(context, layer)
+    return summed if at_once else sequence(summed, Piece(backward=enter.backward))
+
+
+def row_parallel(context: LayerContext, layer: Linear) -> Piece:
+    """Returns a linear cut over tp by its inputs, with what the strategy communicates of its weights and output."""
+    return sequence(
+        context.sharding.weights(context, layer.key, layer.weights),
+        linear(context, layer),
+        context.sharding.row_parallel_output(context, layer.key),
+    )

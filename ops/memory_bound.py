@@ -7,21 +7,22 @@ import numpy as np
 from ops.context import LayerContext
 from ops.kernels import KERNELS
 from ops.op import KernelCalls, MemoryBound, Ops, Phase, Piece, sequence
-from ops.roles import Identity, Module, Role
+from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.model import NormKind
 from spec.parameters import norm_parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel(Identity):
-    """``kernel`` of ops.kernels over rows x width; ``saved_bytes`` kept for its backward and
-    ``transient_bytes`` held beside them for a moment; ``stands_for`` as in MemoryBound."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """``kernel`` of ops.kernels over ``rows`` x ``width`` that is ``what``; ``saved_bytes`` kept for its backward and
+    ``transient_bytes`` held beside them for a moment; ``dtype`` "" for the activations'; ``stands_for`` as in MemoryBound."""
 
+    what: OpKey | Identity
     kernel: str
     rows: IntArray
     width: IntArray | int
-    saved_bytes: FloatArray
+    saved_bytes: FloatArray | float = 0.0
     transient_bytes: FloatArray | float = 0.0
     parameters: int | IntArray = 0
     dtype: str = ""
@@ -29,48 +30,35 @@ class Kernel(Identity):
 
 
 def memory_pass(
-    what: Identity, phase: Phase, kernel: str, rows: IntArray, dtype: str, width: IntArray | None = None
+    what: OpKey | Identity,
+    phase: Phase,
+    kernel: str,
+    rows: IntArray,
+    dtype: str,
+    width: IntArray | None = None,
 ) -> MemoryBound:
-    """One kernel of ops.kernels over rows x ``width`` (1) that keeps nothing and has no twin."""
-    return MemoryBound(
-        module=what.module,
-        role=what.role,
-        serves=what.serves,
-        name=what.name,
-        phase=phase,
-        kernel=kernel,
-        rows=rows,
-        width=np.ones_like(rows) if width is None else width,
-        dtype=dtype,
-    )
+    """Returns one kernel of ops.kernels over rows x ``width`` (1) that keeps nothing and has no twin."""
+    width = np.ones_like(rows) if width is None else width
+    return MemoryBound(**what.words, phase=phase, kernel=kernel, rows=rows, width=width, dtype=dtype)
 
 
 def kernel(context: LayerContext, spec: Kernel) -> Piece:
-    """The forward kernel and its backward twin."""
-    width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), spec.rows.shape)
+    """Returns the forward kernel and its backward twin."""
+    rows, none = spec.rows, np.zeros(spec.rows.shape)
+    width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), rows.shape)
     dtype = spec.dtype or context.job.precision.activation
-
-    def op(phase: Phase) -> MemoryBound:
-        forward = phase is Phase.FORWARD
-        return MemoryBound(
-            module=spec.module,
-            role=spec.role,
-            serves=spec.serves,
-            name=spec.name,
-            phase=phase,
-            kernel=spec.kernel,
-            rows=spec.rows,
-            width=width,
-            dtype=dtype,
-            stands_for=spec.stands_for,
-            saved_bytes=spec.saved_bytes if forward else 0.0 * spec.saved_bytes,
-            transient_bytes=spec.transient_bytes + 0.0 * spec.saved_bytes
-            if forward
-            else 0.0 * spec.saved_bytes,
-            parameters=spec.parameters + 0 * spec.rows if forward else 0 * spec.rows,
-        )
-
-    return Piece(forward=(op(Phase.FORWARD),), backward=(op(Phase.INPUT_GRAD),))
+    twin = memory_pass(spec.what, Phase.INPUT_GRAD, spec.kernel, rows, dtype, width)
+    twin = replace(
+        twin, saved_bytes=none, transient_bytes=none, parameters=0 * rows, stands_for=spec.stands_for
+    )
+    forward = replace(
+        twin,
+        phase=Phase.FORWARD,
+        saved_bytes=none + spec.saved_bytes,
+        transient_bytes=none + spec.transient_bytes,
+        parameters=0 * rows + spec.parameters,
+    )
+    return Piece(forward=(forward,), backward=(twin,))
 
 
 def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Piece:
@@ -86,12 +74,10 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     normed = kernel(
         context,
         Kernel(
-            module=module,
-            role=Role.NORM,
-            name=name,
-            kernel=f"{kind.kernel}_unfused" if unfused else kind.kernel,
-            rows=rows,
-            width=hidden,
+            OpKey(module, Role.NORM).named(name),
+            f"{kind.kernel}_unfused" if unfused else kind.kernel,
+            rows,
+            hidden,
             saved_bytes=kept_bytes * rows * hidden,
             parameters=norm_parameters(kind, hidden),
             dtype="fp32" if wide else "",
@@ -102,14 +88,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     if not wide:
         return normed
     cast = Kernel(
-        module=module,
-        role=Role.CAST,
-        serves=Role.NORM,
-        name=f"{name}.cast" if name else "",
-        kernel="cast",
-        rows=rows,
-        width=hidden,
-        saved_bytes=np.zeros(len(rows)),
+        OpKey(module, Role.CAST, Role.NORM).named(f"{name}.cast" if name else ""), "cast", rows, hidden
     )
     return sequence(kernel(context, cast), normed)
 
@@ -121,12 +100,10 @@ def soft_capped(context: LayerContext, what: Identity, rows: IntArray, width: In
 
     def step(word: str, moves: str, saved_bytes: FloatArray) -> Piece:
         named = Kernel(
-            module=what.module,
-            role=what.role,
-            name=f"{what.name}.{word}",
-            kernel=moves,
-            rows=rows,
-            width=width,
+            OpKey(what.module, what.role).named(f"{what.name}.{word}"),
+            moves,
+            rows,
+            width,
             saved_bytes=saved_bytes,
         )
         return kernel(context, named)
@@ -158,13 +135,10 @@ def _read_again(context: LayerContext, normed: Piece, name: str) -> Piece:
         return kernel(
             context,
             Kernel(
-                module=again.module,
-                role=again.role,
-                serves=again.serves,
-                name=again.name,
-                kernel=kernel_name,
-                rows=one_pass.rows,
-                width=one_pass.width,
+                again,
+                kernel_name,
+                one_pass.rows,
+                one_pass.width,
                 saved_bytes=0.0 * one_pass.saved_bytes,
                 dtype=one_pass.dtype,
             ),
@@ -187,12 +161,10 @@ def residual(context: LayerContext, module: Module, rows: IntArray, name: str = 
     return kernel(
         context,
         Kernel(
-            module=module,
-            role=Role.RESIDUAL,
-            name=name,
-            kernel="bias_dropout_add" if dropout else "add",
-            rows=rows,
-            width=hidden,
+            OpKey(module, Role.RESIDUAL).named(name),
+            "bias_dropout_add" if dropout else "add",
+            rows,
+            hidden,
             saved_bytes=float(dropout) * rows * hidden,
         ),
     )

@@ -263,6 +263,55 @@ Ops = tuple[Op, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Linear(Identity):
+    """A linear layer to be written as its products: ``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
+
+    ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
+    where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
+    hands it its input. ``gathered`` over tp is its "input" (of a column-parallel linear) or its output "gradient" (of a
+    row-parallel one). An input ``kept_whole`` by another operation too may be kept once, then as ``kept_share`` of its
+    bytes.
+    """
+
+    tokens: IntArray
+    inputs: IntArray
+    outputs: IntArray
+    saved_bytes: FloatArray
+    bias: bool = False
+    dtype: str = ""
+    after_norm: bool = False
+    kept_whole: bool = False
+    kept_share: float = 1.0
+    gathered: str = ""
+
+    @property
+    def weights(self) -> IntArray:
+        """Elements of its matrix on one rank."""
+        return self.inputs * self.outputs
+
+
+def gemm(
+    what: OpKey | Identity, phase: Phase, shape: tuple[IntArray, ...], layout: str, dtype: str
+) -> BatchedGemm:
+    """Returns a product of ``shape`` (m, k, n) or (batch, m, k, n)."""
+    batch, m, k, n = shape if len(shape) == 4 else (np.ones_like(shape[0]), *shape)
+    return BatchedGemm(**what.words, phase=phase, batch=batch, m=m, k=k, n=n, layout=layout, dtype=dtype)
+
+
+def collective(
+    what: OpKey | Identity,
+    phase: Phase,
+    kind: Collective,
+    axis: Axis,
+    size_bytes: IntArray | FloatArray,
+    dtype: str,
+) -> Comm:
+    """Returns a collective of ``size_bytes``, rounded down to whole bytes, that the rank waits for."""
+    size = np.asarray(size_bytes).astype(np.int64)
+    return Comm(**what.words, phase=phase, collective=kind, axis=axis, size_bytes=size, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """A part of a layer: what it runs forward, and what it runs backward in that order."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Module(StrEnum):
@@ -116,8 +116,17 @@ class OpKey(NamedTuple):
     role: Role
     serves: Role | None = None
 
+    @property
+    def words(self) -> dict[str, Any]:
+        """The fields of its Identity, of which an operation is made."""
+        return self.named("").words
+
+    def named(self, name: str) -> "Identity":
+        """Returns it with the label that people read."""
+        return Identity(module=self.module, role=self.role, serves=self.serves, name=name)
+
     def served_by(self, role: Role, name: str = "") -> "Identity":
-        """What an operation is that helps this one."""
+        """Returns what an operation in ``role`` is that helps this one."""
         return Identity(module=self.module, role=role, serves=self.role, name=name)
 
 
@@ -147,6 +156,11 @@ class Identity:
     def served(self) -> OpKey:
         """The operation it stands with: the one it serves, or itself."""
         return OpKey(self.module, self.serves or self.role)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Its fields by name, of which an operation is made."""
+        return {"module": self.module, "role": self.role, "serves": self.serves, "name": self.name}
 
     def is_within(self, parts: Collection[Module | OpKey]) -> bool:
         """Whether it belongs to one of ``parts``: a whole module, or an operation with all that serves it."""

@@ -15,7 +15,7 @@ from ops.block import model_ops
 from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Op
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from profdb.cost_model import ProfileCostModel
 from profdb.lookup.op_queries import kernel_s
 from profdb.lookup.priced import TimeEstimate

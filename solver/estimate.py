@@ -18,10 +18,10 @@ from functools import partial
 
 import numpy as np
 
-from ops.data_parallel.owners import num_owned, sent_by_owners
+from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
+from ops.data_parallel.step import num_owned, sent_by_owners
 from ops.op import Ops, Owner, Piece
-from ops.strategies.sharding import layer_context
 from solver.layers import LayerTable, layer_table
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
@@ -197,9 +197,11 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     rows = np.arange(len(stages.plan)) if rows is None else rows
     tied = stages.tied(model, plans.layout.pp[stages.plan])[rows]
     on_rank = table.bytes.on_rank.take(rows)
-    context = layer_context(plans.sharding, model, job, plans.layout.take(stages.plan[rows]))
+    context = LayerContext(
+        sharding=plans.sharding, model=model, job=job, layout=plans.layout.take(stages.plan[rows])
+    )
     mirrored = plans.schedule.placement.directions > 1
-    ops = operations(context, plans.sharding, on_rank, tied, mirrored=mirrored)
+    ops = operations(context, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
         tensors = {
             owner: _counted(table, partial(num_owned, owner=owner))[rows]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.candidates import Candidates, Pipeline, candidates_of, fastest_s
 from solver.estimate import Estimate, estimate_memory, least_ends_s, repartitioned, steps_s
 from solver.plans.plan_table import Plan, PlanTable

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ops.block import BareOps, ModelOps, bare_ops
+from ops.block import LayerOps, ModelOps, layer_ops
 from ops.context import has_separate_ends
+from ops.cpu_overhead.hooks import runs_hooks
 from ops.data_parallel.step import RankParameters
-from ops.host_work.forward_hooks import runs_hooks
 from ops.layout import Layout, unique_rows
 from ops.op import BatchedGemm, GroupedGemm, HostTransfer, Lane, Op, Ops, Owner, Piece, multiplies_narrow
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Role
 from solver.plans.plan_table import PlanTable
 from spec.arrays import FloatArray, IntArray
@@ -86,7 +86,7 @@ class LayerTable:
     ``policy`` says which do. Tables that differ in their plans and policy alone share what was made of the layers.
     """
 
-    bare: BareOps
+    bare: LayerOps
     row: IntArray
     policy: RecomputePolicy
     memo: _Memo = field(default_factory=lambda: _Memo({}, {}), compare=False, repr=False)
@@ -138,7 +138,7 @@ class LayerTable:
             plain = self._ops(policy._replace(mode=Recompute.NONE))
             known[policy] = replace(plain, blocks=(*whole.blocks, *plain.blocks))
         elif policy not in known:
-            known[policy] = self.bare.running_again(*policy)
+            known[policy] = self.bare.apply_recompute(*policy)
         return known[policy]
 
     def _bytes(self, piece: Piece) -> LayerBytes:
@@ -154,12 +154,12 @@ def layer_table(
     """The layers of the plans; those of ``like``, of the same model and job, where these have all of the plans' layouts
     under the same strategy."""
     policy = RecomputePolicy.of(plans)
-    if like is not None and like.bare.sharding is plans.sharding:
+    if like is not None and like.bare.context.sharding is plans.sharding:
         row = _rows_among(job, like.layout, plans.layout)
         if (row >= 0).all():
             return replace(like, row=row, policy=policy)
     first, row = unique_rows(layer_keys(job, plans.layout))
-    bare = bare_ops(model, job, plans.layout.take(first), plans.strategy)
+    bare = layer_ops(model, job, plans.layout.take(first), plans.strategy)
     return LayerTable(bare=bare, row=row, policy=policy)
 
 
@@ -179,7 +179,7 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
     change what a layer runs and where; a tied head owns weights only where pp > 1, and the host calls hooks of
     gathers where the optimizer is sharded. Of weights that are cast once a step a micro-batch has a share that
-    depends on dp (ops.quantize)."""
+    depends on dp (ops.low_precision)."""
     several = (layout.pp > 1).astype(np.int64)
     stage = np.where((layout.zero_stage >= 2) | runs_hooks(job), layout.zero_stage, 0)
     groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ops.block import model_ops
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Module
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec

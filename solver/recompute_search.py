@@ -13,10 +13,9 @@ from itertools import combinations
 
 import numpy as np
 
-from ops.data_parallel.offloaded_modules import LAYER_INPUT
+from ops.data_parallel.offload import LAYER_INPUT
 from ops.op import Piece
-from ops.recompute.layers import CORE_ATTENTION, Recompute
-from ops.recompute.modules import MODULES, RecomputedModule
+from ops.recompute import CORE_ATTENTION, MODULES, Recompute, RecomputedModule
 from solver.candidates import Candidates, candidates_of, fastest_s, with_own_layers
 from solver.estimate import Estimate, estimate_memory
 from solver.layers import LayerBytes, LayerTable, RecomputePolicy
@@ -354,7 +353,7 @@ def least_sets(
 
 
 Set = tuple[str, ...]
-"""Names of parts, of ops.recompute.modules or the attention core."""
+"""Names of parts, of ops.recompute or the attention core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

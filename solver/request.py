@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ops.strategies.registry import strategy_named
+from ops.strategies import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
 from solver.memory.device_memory import limit_bytes

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.candidates import CandidatePool, Candidates, candidates_of, costs, with_own_layers
 from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.interval import calibrated_interval, causes_of, interval_of, relative_std

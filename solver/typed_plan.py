@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ops.context import Sharding
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import strategy_named
-from ops.strategies.sharding import Sharding
+from ops.recompute import Recompute
+from ops.strategies import strategy_named
 from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import Plan, PlanTable

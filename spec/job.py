@@ -45,7 +45,7 @@ class Precision:
     scale_recipe: Literal["tensor", "row", "block", "mx", ""] = ""
     """What shares a scale in narrow products (GemmCase.scale_recipe)."""
     scaling: Literal["delayed", "current", "block", "dynamic", "row", ""] = ""
-    """How a framework finds the scales and casts (ops.quantize.RECIPES); "" by the scales. Of scales of
+    """How a framework finds the scales and casts (ops.low_precision.RECIPES); "" by the scales. Of scales of
     blocks "dynamic" finds none beforehand, but casts again in the backward."""
     transposed_copies: bool = True
     """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
@@ -72,6 +72,11 @@ class Precision:
     def narrows(self) -> bool:
         """Whether linear layers' products run in a narrower format than the activations'."""
         return dtype_bytes(self.linear) < dtype_bytes(self.activation)
+
+    @property
+    def narrows_attention(self) -> bool:
+        """Whether the attention kernel reads a narrower format than the activations'."""
+        return dtype_bytes(self.attention) < dtype_bytes(self.activation)
 
     @property
     def gathers_narrow(self) -> bool:
@@ -161,7 +166,7 @@ class JobSpec:
     cuda_graphs: frozenset[
         Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
     ] = frozenset()
-    """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
+    """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.cpu_overhead.issuing.GRAPHED)."""
     nvlink_segment: Annotated[int, Whole(least=0, most=1024)] = 0
     """GPUs that the scheduler gives of each NVLink domain of several nodes, as 64 or 72 of 72 (Slurm's --segment, in
     nodes there); 0: the largest power of two that divides the world, else the most that do."""
@@ -183,7 +188,7 @@ class JobSpec:
     """
     adapter_code: Literal["autocast", "fused", ""] = ""
     """How adapters run: "" as written, in their own format; under torch.autocast, products in the format of
-    all others; or fused, as Unsloth's functions (ops.adapters.passes)."""
+    all others; or fused, as Unsloth's functions (ops.adapters)."""
     adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
     """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
     and out of the feed-forward layer."""

@@ -10,17 +10,14 @@ from typing import ClassVar, Self
 
 import pytest
 
-from ops.context import LayerContext
-from ops.head_exchange import HeadTensor, HeadTensors
+from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.kernels import KERNELS, KernelTraffic
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.mixer_row import MixerRow
-from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.registry import MIXERS as OPERATIONS
 from ops.op import Piece
 from ops.roles import Module as Part
 from ops.roles import OpKey, Role
-from ops.strategies.sharding import Sharding
 from spec.mixers.registry import MIXERS as KINDS
 from spec.section import Section
 from spec.weights import Module, linear_module, parameter_module
@@ -63,30 +60,29 @@ class RecurrenceSpec:
         yield linear_module(f"{prefix}.out", (hidden, width))
 
 
-def _project(context: LayerContext, sharding: Sharding, mixer: RecurrenceSpec) -> Piece:
-    width = projected_heads(context, sharding, mixer.num_heads) * mixer.head_dim
-    return into_mixer(context, sharding, OpKey(Part.MIXER, Role.PROJECTION), 2 * width)
+def _project(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
+    width = projected_heads(context, mixer.num_heads) * mixer.head_dim
+    return into_mixer(context, OpKey(Part.MIXER, Role.PROJECTION), 2 * width)
 
 
-def _core(context: LayerContext, sharding: Sharding, mixer: RecurrenceSpec) -> Piece:
+def _core(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
     heads = core_heads(context, mixer.num_heads)
     rows = context.layout.micro_batch * core_length(context)
     width = heads * mixer.head_dim
     scan = Kernel(
-        module=Part.MIXER,
-        role=Role.CORE,
-        kernel=SCAN,
-        rows=rows,
-        width=width,
+        OpKey(Part.MIXER, Role.CORE),
+        SCAN,
+        rows,
+        width,
         saved_bytes=context.activations(rows, 2 * width),
-        parameters=projected_heads(context, sharding, mixer.num_heads),
+        parameters=projected_heads(context, mixer.num_heads),
     )
     return kernel(context, scan)
 
 
-def _output(context: LayerContext, sharding: Sharding, mixer: RecurrenceSpec) -> Piece:
-    width = projected_heads(context, sharding, mixer.num_heads) * mixer.head_dim
-    return out_of_mixer(context, sharding, OpKey(Part.MIXER, Role.OUT), width)
+def _output(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
+    width = projected_heads(context, mixer.num_heads) * mixer.head_dim
+    return out_of_mixer(context, OpKey(Part.MIXER, Role.OUT), width)
 
 
 def _exchanged(mixer: RecurrenceSpec) -> HeadTensors:

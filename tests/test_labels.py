@@ -8,9 +8,9 @@ from itertools import count
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Identity
-from ops.strategies.registry import STRATEGIES
+from ops.strategies import STRATEGIES
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question

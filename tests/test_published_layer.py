@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops.block import model_ops
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times

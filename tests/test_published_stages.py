@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import solver
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from workload.launch_files import write_launch_files
 
 pytestmark = pytest.mark.nightly

@@ -11,22 +11,18 @@ from math import prod
 
 import numpy as np
 
-from ops.block import block_ops, end_ops
-from ops.context import LayerContext
-from ops.data_parallel.offloaded_modules import modules_offloaded
+from ops.block import block_ops, ends, mixer_half, second_half, sharded
+from ops.context import LayerContext, Sharding
+from ops.data_parallel.offload import modules_offloaded
 from ops.data_parallel.sliced_collectives import sliced_return
 from ops.data_parallel.step import RankParameters
-from ops.data_parallel.weight_sharding import sharded_over_data
-from ops.experts.moe_block import moe_half
 from ops.layout import Layout
-from ops.linear import Linear, linear
+from ops.linear import linear
 from ops.memory_bound import norm, residual
-from ops.mixers.mixer_half import mixer_half
 from ops.mixers.registry import MIXERS
-from ops.mlp_block import Rows, feed_forward, mlp_half
-from ops.op import HostWork, Op, Ops, Owner, Piece
+from ops.mlp_block import feed_forward
+from ops.op import HostWork, Linear, Op, Ops, Owner, Piece
 from ops.roles import Module, Role
-from ops.strategies.sharding import Sharding, layer_context
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.times.step_end import operations
@@ -122,7 +118,9 @@ class Workshop:
     def __post_init__(self) -> None:
         layout = PlanTable.of(self.plan).layout
         object.__setattr__(self, "layout", layout)
-        context = layer_context(self.plan.sharding, self.question.model, self.question.job, layout)
+        context = LayerContext(
+            sharding=self.plan.sharding, model=self.question.model, job=self.question.job, layout=layout
+        )
         object.__setattr__(self, "context", context)
 
     @property
@@ -132,7 +130,7 @@ class Workshop:
 
     def leaf(self, name: str, piece: Piece, module: Module = Module.OTHER) -> MockedOps:
         """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
-        whole = sharded_over_data(self.context, piece, module, name)
+        whole = sharded(self.context, piece, module, name)
 
         def items(ops: tuple[Op, ...]) -> WorkItems:
             return tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
@@ -148,35 +146,30 @@ class Workshop:
         return self.leaf("head", self._ends()[1], Module.HEAD)
 
     def _ends(self) -> tuple[Piece, Piece]:
-        return end_ops(self.context, self.sharding, self.plan.recompute)
+        return ends(self.context, self.plan.recompute)
 
     def block(self, block: BlockSpec) -> MockedOps:
         """A whole transformer block, with the plan's recomputation."""
-        layer = block_ops(
-            self.context, self.sharding, block, self.plan.recompute, self.plan.recompute_modules
-        )
+        plan = self.plan
+        layer = block_ops(self.context, block).apply_recompute(plan.recompute, plan.recompute_modules)
         layer = modules_offloaded(layer, self.plan.offload_modules)
         return self.leaf("block", layer, Module.LAYER)
 
     def mixer(self, block: BlockSpec) -> MockedOps:
         """Norm, what mixes the tokens, and residual of a block."""
-        half = mixer_half(self.context, self.sharding, block)
+        half = mixer_half(self.context, block)
         if block.mixer is None:
             raise ValueError("the block mixes no tokens")
         return self.leaf(block.mixer.name, half, MIXERS[type(block.mixer)].module)
 
     def feed_forward(self, block: BlockSpec) -> MockedOps:
         """Norm, MLP or experts, and residual of a block."""
-        half = mlp_half if block.moe is None else moe_half
         module = Module.MLP if block.moe is None else Module.MOE
-        return self.leaf("feed_forward", half(self.context, self.sharding, block), module)
+        return self.leaf("feed_forward", second_half(self.context, block), module)
 
     def mlp(self, name: str, mlp: MlpSpec) -> MockedOps:
         """A feed-forward network alone, without norm and residual."""
-        shards = self.sharding.gemm_shards(self.layout), self.sharding.saved_input_shards(self.layout)
-        gemm, saved = (ceil_div(self.context.tokens, each) for each in shards)
-        rows = Rows(gemm=gemm, saved=saved)
-        network = feed_forward(self.context, self.sharding, mlp, rows, Module.OTHER)
+        network = feed_forward(self.context, mlp, Module.OTHER)
         forward, backward = _labelled(network.forward, name), _labelled(network.backward, name)
         return self.leaf(name, Piece(forward=forward, backward=backward))
 
@@ -209,7 +202,7 @@ class Workshop:
         """
         on_rank = self._held(model)
         ops = (
-            *operations(self.context, self.sharding, on_rank, bools([False])),
+            *operations(self.context, on_rank, bools([False])),
             *sliced_return(self.context, on_rank.total, ints(len(list(model.parameters())))),
         )
         # What the host does by itself is no work of a device.
@@ -245,7 +238,7 @@ class Workshop:
         )
 
     def _rows(self) -> IntArray:
-        return ceil_div(self.context.tokens, self.sharding.norm_shards(self.layout))
+        return self.context.norm_rows
 
     def _held(self, model: MockedModel) -> RankParameters:
         total = {

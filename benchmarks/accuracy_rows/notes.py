@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from benchmarks.accuracy_rows.row import Row
 from benchmarks.accuracy_rows.stated_schedules import schedule_in
-from ops.data_parallel.offloaded_modules import PARTS
-from ops.host_work.cuda_graphs import GRAPHED
-from ops.recompute.modules import MODULES
+from ops.cpu_overhead.issuing import GRAPHED
+from ops.data_parallel.offload import PARTS
+from ops.recompute import MODULES
 
 # Hybrid sharding in the words of PyTorch, torchtitan, OLMo and accelerate: shards in a group, copies over groups.
 HYBRID = re.compile(

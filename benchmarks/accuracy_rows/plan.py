@@ -16,11 +16,10 @@ from benchmarks.accuracy_rows.remat import policy
 from benchmarks.accuracy_rows.row import Row, RowError
 from benchmarks.accuracy_rows.stated_schedules import INTERLEAVED
 from benchmarks.accuracy_rows.stated_sharding import updates_on_host, zero_stage_of
-from ops.data_parallel.offloaded_modules import PARTS
+from ops.data_parallel.offload import PARTS
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
-from ops.recompute.modules import MODULES
-from ops.strategies.registry import STRATEGIES
+from ops.recompute import MODULES, Recompute
+from ops.strategies import STRATEGIES
 from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.plan_table import Plan
 from spec.errors import ConfigError

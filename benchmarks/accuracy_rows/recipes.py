@@ -8,7 +8,7 @@ import re
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.remat import POLICIES, policy
 from benchmarks.accuracy_rows.row import Row
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 
 # Stated by the framework's own recipes: NeMo-Framework-Launcher, conf/training/gpt3/*.yaml,
 # activations_checkpoint_num_layers 0.

@@ -8,7 +8,7 @@ from benchmarks.accuracy_rows.job import scores_in_fp32
 from benchmarks.accuracy_rows.whole_iterations import narrowed
 from benchmarks.recipe_rows.model import model_of
 from benchmarks.recipe_rows.recipe import SHEETS, Recipe
-from ops.recompute.modules import MODULES
+from ops.recompute import MODULES
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan
 from solver.question import Question

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.search_speeds.questions import Timed
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.estimate import Estimate, estimate_memory, step_time, timed_pieces
 from solver.memory.device_memory import usable_bytes
 from solver.opening import open_question

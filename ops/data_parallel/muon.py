@@ -19,9 +19,9 @@ from ops.block import model_ops
 from ops.context import LayerContext
 from ops.layout import Layout
 from ops.memory_bound import memory_pass
-from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Owner, Phase
-from ops.recompute.layers import Recompute
-from ops.roles import Identity, Module, Role
+from ops.op import Axis, BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, collective, gemm
+from ops.recompute import Recompute
+from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.job import JobSpec
@@ -143,15 +143,13 @@ def update_ops(context: LayerContext, dealt_out: Dealt, owner: Owner) -> list[Op
         what = Identity(module=Module.STEP, role=Role.UPDATE, name=f"{Module.STEP}.muon_{owner.value}_{name}")
         return memory_pass(what, Phase.STEP, kernel, elements, dtype)
 
-    gather = Comm(
-        module=Module.STEP,
-        role=Role.UPDATE,
-        name=f"{Module.STEP}.muon_{owner.value}_gather",
-        phase=Phase.STEP,
-        collective=Collective.ALL_GATHER,
-        axis=axis,
-        size_bytes=np.where(ranks > 1, FP32_BYTES * whole, 0).astype(np.int64),
-        dtype="fp32",
+    gather = collective(
+        OpKey(Module.STEP, Role.UPDATE).named(f"{Module.STEP}.muon_{owner.value}_gather"),
+        Phase.STEP,
+        Collective.ALL_GATHER,
+        axis,
+        np.where(ranks > 1, FP32_BYTES * whole, 0),
+        "fp32",
     )
     return [
         one_pass("decay", "copy", own),
@@ -179,18 +177,17 @@ def _newton_schulz(held: HeldMatrices, dealt_out: Dealt) -> list[Op]:
         "turn": (small, small, large, "NN"),
     }
     return [
-        BatchedGemm(
-            module=Module.STEP,
-            role=Role.UPDATE,
-            name=f"{Module.STEP}.muon_{name}_{held.matrix.small}x{held.matrix.large}",
-            phase=Phase.STEP,
+        replace(
+            gemm(
+                OpKey(Module.STEP, Role.UPDATE).named(
+                    f"{Module.STEP}.muon_{name}_{held.matrix.small}x{held.matrix.large}"
+                ),
+                Phase.STEP,
+                (m, k, n),
+                layout,
+                "bf16",
+            ),
             repeat=share,
-            batch=np.ones_like(small),
-            m=m,
-            k=k,
-            n=n,
-            layout=layout,
-            dtype="bf16",
         )
         for name, (m, k, n, layout) in shapes.items()
     ]

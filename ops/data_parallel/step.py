@@ -4,7 +4,7 @@ Sources: ZeRO (arXiv 1910.02054 sec. 5 and 7: reduce-scatter of gradients, all-g
 InternEvo sends updated shards by broadcast, one per owner.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,13 +12,142 @@ import numpy as np
 from ops.context import LayerContext
 from ops.data_parallel.muon import Dealt, HeldMatrices, dealt, update_ops
 from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
-from ops.data_parallel.optimizer_passes import optimizer_passes, update_passes
+from ops.data_parallel.sliced_collectives import num_tensors
 from ops.groups import ranks_and_stride
-from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Update
+from ops.low_precision import finds_scale_first
+from ops.memory_bound import memory_pass
+from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Phase, Piece, Update, collective
 from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
+from spec.job import Precision
+
+# What runs over gradients and parameters around the optimizer's own pass, once a step.
+#
+# Mixed precision keeps an fp32 master copy, so gradients are brought to it and the new parameters back
+# (Micikevicius et al. 2017, arXiv 1710.03740 sec. 3.1). In the order of Megatron-LM
+# (``Float16OptimizerWithFloat16Params.step`` in megatron/optimizer/optimizer.py,
+# ``zero_grad_buffer`` and ``allreduce_gradients`` in megatron/model/distributed.py, v2.3 to v3.0; Megatron-Core
+# kept the passes): the gradient buffer is zeroed and, among several ranks, divided by their number; the owned part is
+# copied to fp32, with fp16 unscaled and checked for infinities, its norm taken, clipped, and after the update
+# copied back. DeepSpeed (``step`` of runtime/zero/stage_1_and_2.py: ``unscale_and_clip_grads``) and InternEvo
+# (``HybridZeroOptimizer.step``) make the same passes over their shards;
+# InternEvo averages inside its all-reduce and copies gradients into a flat bucket before it and back after
+# (0.5.2, internlm/solver/optimizer/store.py, ``TensorBucket.flatten`` and ``unflatten_and_copy``; utils.py,
+# ``reduce_tensor``), which releases 0.1 and 0.2 divide there first (``tensor_to_reduce.div_(world_size)``).
+
+
+def narrows_gradients(precision: Precision) -> bool:
+    """Whether gradients that add up in a wider format than the parameters' are brought to it for an update without a
+    master copy: torch takes no gradient of another format than its parameter's (Picotron
+    picotron/data_parallel/data_parallel.py, _post_backward: p.grad = p.main_grad.to(p.dtype))."""
+    return not precision.master and dtype_bytes(precision.gradient) > dtype_bytes(precision.parameter)
+
+
+def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
+    """Kernels before and after the update, for ``on_rank`` gradient elements that a rank keeps (a shard at stages 2
+    and 3) and the ``owned`` ones whose state it keeps.
+
+    ``Assumption:`` the norm is above the limit, as in the first steps of a training, so that every gradient is
+    scaled down.
+    """
+    precision, preset, layout = context.job.precision, context.job.preset, context.layout
+    narrow_gradient = bool(precision.master) and dtype_bytes(precision.gradient) < dtype_bytes(
+        precision.master
+    )
+    narrow_parameter = bool(precision.master) and precision.parameter != precision.master
+    wide = precision.master or precision.gradient
+    copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
+    whole = np.where(layout.zero_stage < 2, on_rank, 0)
+    divided = np.where(copies > 1, whole, 0)
+    before: list[tuple[str, str, IntArray, str]] = [("divide_gradients", "copy", divided, precision.gradient)]
+    if context.widens_gradients:
+        # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket
+        before = [
+            ("widen_gradients", "cast", divided, precision.gradient),
+            ("divide_gradients", "copy", divided, context.reduce_dtype),
+            ("narrow_gradients", "cast", divided, precision.gradient),
+        ]
+    if preset.host.checks_numbers:
+        # megatron/core/distributed/param_and_grad_buffer.py, check_grads; Megatron-FSDP takes check_for_nan_in_grad and
+        # never reads it (core 0.15, distributed/fsdp/src/megatron_fsdp)
+        before.insert(0, ("check_gradients", "norm_reduce", whole, precision.gradient))
+    if preset.data_parallel.flattened_buckets:
+        divides = preset.data_parallel.divides_buckets
+        ways = ("flatten", "divide", "unflatten") if divides else ("flatten", "unflatten")
+        before = [(f"{way}_gradients", "copy", divided, precision.gradient) for way in ways]
+    if preset.data_parallel.contiguous_gradients:
+        # of Megatron-FSDP's shard: param_and_grad_buffer.py, zero_grad (main_grad_buffer.data)
+        before.append(("zero_gradients", "fill", on_rank, precision.gradient))
+    if narrow_gradient:
+        before.append(("master_gradients", "cast", owned, precision.gradient))
+    if precision.compute == "fp16":
+        before.append(("unscale_gradients", "copy", owned, wide))
+    if preset.data_parallel.clips_gradients:
+        before.append(("gradient_norm", "norm_reduce", owned, wide))
+        before.append(("clip_gradients", "copy", owned, wide))
+    if narrows_gradients(precision):
+        before.append(("parameter_gradients", "cast", owned, precision.parameter))
+    after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
+    if precision.narrow_parameters and precision.gathers_narrow and finds_scale_first(precision):
+        # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the
+        # master's shards first
+        after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
+    gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
+    return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
+
+
+# torch/optim/adamw.py, _multi_tensor_adamw of PyTorch 2.1: the operations mul_, lerp_, mul_, addcmul_, sqrt,
+# div_, add_ and addcdiv_ read 12 tensors and write 8 (_single_tensor_adamw of 1.13 one more each); a fused
+# update reads parameters, gradients and both moments and writes all but gradients.
+FURTHER_READS, FURTHER_WRITES = 12 - 4, 8 - 3
+
+
+def update_passes(context: LayerContext, elements: IntArray) -> Ops:
+    """What an update in elementwise operations, one after another, moves of ``elements`` beyond one in one
+    kernel; nothing where it is fused."""
+    if not context.job.preset.data_parallel.update_copies:
+        return ()
+    dtype = context.job.precision.moments
+    copied = _pass(Role.PARAMETER_PASS, "update_copies", "copy", elements, dtype)
+    read = _pass(Role.PARAMETER_PASS, "update_reads", "norm_reduce", elements, dtype)
+    return replace(copied, repeat=FURTHER_WRITES), replace(read, repeat=FURTHER_READS - FURTHER_WRITES)
+
+
+def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
+    """One kernel of ops.kernels over ``elements``, once a step."""
+    what = Identity(module=Module.STEP, role=role, name=f"{Module.STEP}.{name}")
+    return memory_pass(what, Phase.STEP, kernel, elements, dtype)
+
+
+# Updated parameters sent by who owns whole ones.
+#
+# Source: InternEvo, internlm/solver/optimizer/hybrid_zero_optim.py: ``_partition_param_list`` gives every
+# parameter whole to the rank that has fewest elements so far, and ``_broadcast_params`` leaves out ranks that
+# got none.
+
+
+def num_owned(piece: Piece, owner: Owner) -> IntArray:
+    """Parameters of ``owner`` that a piece has, per row."""
+    return num_tensors(Piece(forward=tuple(op for op in piece.forward if op.owner is owner)))
+
+
+def sent_by_owners(ops: Ops, tensors: Mapping[Owner, IntArray]) -> Ops:
+    """``ops`` of a step with no more broadcasts of an owner's parameters than it has ``tensors`` on the rank,
+    and all of their bytes. Owners that ``tensors`` leaves out have more of them than ranks (experts, a tensor
+    each and product)."""
+
+    def sent(op: Op) -> Op:
+        if not isinstance(op, Comm) or op.collective is not Collective.BROADCAST:
+            return op
+        if op.role is not Role.PARAMETER_GATHER or op.owner not in tensors:
+            return op
+        shards = np.asarray(op.repeat, dtype=np.int64)
+        owners = np.minimum(shards, np.maximum(tensors[op.owner], 1))
+        return replace(op, repeat=owners, size_bytes=ceil_div(op.size_bytes * shards, owners))
+
+    return tuple(sent(op) for op in ops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,17 +294,7 @@ def _comm(
     owner: Owner = Owner.DENSE,
 ) -> Comm:
     """A collective of the step over the parameters of ``owner``."""
-    return Comm(
-        owner=owner,
-        module=what.module,
-        role=what.role,
-        name=what.name,
-        phase=Phase.STEP,
-        collective=kind,
-        axis=axis,
-        size_bytes=size_bytes,
-        dtype=dtype,
-    )
+    return replace(collective(what, Phase.STEP, kind, axis, size_bytes, dtype), owner=owner)
 
 
 def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> list[Op]:
@@ -215,7 +334,7 @@ def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> 
 
 
 def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
-    """The passes over gradients and parameters around the optimizer's own (ops.data_parallel.optimizer_passes)."""
+    """The passes over gradients and parameters around the optimizer's own (ops.data_parallel.step)."""
     owned = owned_elements(context, on_rank)
     here = owned - offloaded_elements(context, owned)
     kept = np.where(context.layout.zero_stage < 2, on_rank.total, owned)

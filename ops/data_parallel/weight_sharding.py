@@ -19,9 +19,9 @@ from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.sliced_collectives import sliced
 from ops.groups import ranks_and_stride
 from ops.kernels import bytes_moved_per_element
+from ops.low_precision import one_copy, recipe_of
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece, multiplies_narrow
-from ops.quantize import one_copy, recipe_of
+from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece, collective, multiplies_narrow
 from ops.roles import Identity, Module, Role
 from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div, floats
 from spec.collectives import Collective
@@ -141,16 +141,9 @@ def _moved(context: LayerContext, what: Identity, weights: Gathered, phase: Phas
     size = padded_to_ranks(weights.wide, ranks, dtype_bytes(precision.wide_gather))
     if weights.narrow.any():
         size = size + padded_to_ranks(weights.narrow, ranks, dtype_bytes(precision.parameter_gather))
-    return Comm(
-        module=what.module,
-        role=what.role,
-        name=what.name,
-        phase=phase,
+    return replace(
+        collective(what, phase, Collective.ALL_GATHER, weights.axis, size, dtype),
         lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
-        collective=Collective.ALL_GATHER,
-        axis=weights.axis,
-        size_bytes=size,
-        dtype=dtype,
     )
 
 
@@ -200,17 +193,7 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
     whole = padded_to_ranks(sharded, ranks, dtype_bytes(dtype))
 
     def reduction(kind: Collective, over: Axis, size: IntArray, lane: Lane = Lane.PREFETCH) -> Comm:
-        return Comm(
-            module=what.module,
-            role=what.role,
-            name=what.name,
-            phase=Phase.WEIGHT_GRAD,
-            lane=lane,
-            collective=kind,
-            axis=over,
-            size_bytes=size,
-            dtype=dtype,
-        )
+        return replace(collective(what, Phase.WEIGHT_GRAD, kind, over, size, dtype), lane=lane)
 
     ops: list[Op] = []
     if context.job.preset.data_parallel.copies_parameters:

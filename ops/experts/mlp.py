@@ -12,66 +12,56 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.experts.load import aligned
-from ops.experts.quantize import ExpertRows, cast_gradient, cast_input, cast_weights, kept_bytes, padded
-from ops.linear import Linear, grouped_linear
+from ops.linear import grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation
-from ops.op import Piece, sequence
-from ops.roles import Module, Role
+from ops.op import Linear, Piece, sequence
+from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.model import MoeSpec
 
 
-def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
-    """``rows`` through the rank's num_experts / ep experts, cut over etp."""
+def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Piece:
+    """Returns the rows that ``arrived`` through the rank's num_experts / ep experts, cut over etp."""
     layout, channels = context.layout, moe.routed_hidden(context.model.hidden)
     experts = np.maximum(moe.num_experts // layout.ep, 1)
     width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
     hidden = layout.constant(channels)
-    inward = width * (2 if moe.gated else 1)
+    before, behind, rows, input_bytes = Piece(), Piece(), arrived, context.activation_bytes
+    if context.job.precision.narrows:
+        from ops.experts.casts import kept_input_bytes, padded_rows, padding
 
-    arrived, rows = rows, aligned(context, moe, rows, experts)
+        input_bytes = kept_input_bytes(context)
+        rows = padded_rows(context, moe, arrived, experts)
+        before = padding(context, "moe.pad", (arrived, rows), channels)
+        behind = padding(context, "moe.unpad", (rows, arrived), channels)
 
-    def shared(channels: IntArray) -> ExpertRows:
-        return ExpertRows(rows=rows, width=channels, experts=experts)
+    def product(role: Role, inputs: IntArray, outputs: IntArray) -> Piece:
+        layer = Linear(
+            module=Module.MOE,
+            role=role,
+            tokens=rows,
+            inputs=inputs,
+            outputs=outputs,
+            saved_bytes=input_bytes * rows * inputs,
+            bias=moe.bias,
+        )
+        made = grouped_linear(context, layer, experts)
+        if not context.job.precision.narrows:
+            return made
+        from ops.experts.casts import cast_experts
 
-    def weights(inputs: IntArray, outputs: IntArray) -> ExpertRows:
-        return ExpertRows(rows=experts * inputs, width=outputs, experts=experts)
+        return cast_experts(context, layer, experts, made)
 
-    up = _product(context, moe, Role.UP, rows, (hidden, inward))
-    down = _product(context, moe, Role.DOWN, rows, (width, hidden))
     return sequence(
-        padded(context, "moe.pad", (arrived, rows), channels),
-        cast_input(context, Role.UP, shared(hidden)),
-        cast_weights(context, Role.UP, weights(hidden, inward)),
-        grouped_linear(context, up, experts),
-        cast_gradient(context, Role.UP, shared(inward)),
+        before,
+        product(Role.UP, hidden, width * (2 if moe.gated else 1)),
         _clamp(context, rows, width) if _limits_apart(context, moe) else Piece(),
         _activation(context, moe, rows, width),
         _probability_gradient(context, moe, rows, width),
-        cast_input(context, Role.DOWN, shared(width)),
-        cast_weights(context, Role.DOWN, weights(width, hidden)),
-        grouped_linear(context, down, experts),
-        cast_gradient(context, Role.DOWN, shared(hidden)),
+        product(Role.DOWN, width, hidden),
         _bias_by_probability(context, moe, arrived, experts) if moe.bias else Piece(),
-        padded(context, "moe.unpad", (rows, arrived), channels),
-    )
-
-
-def _product(
-    context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray, sizes: tuple[IntArray, IntArray]
-) -> Linear:
-    """A product of ``sizes`` in and out that keeps its input, in the format it runs in."""
-    inputs, outputs = sizes
-    return Linear(
-        module=Module.MOE,
-        role=role,
-        tokens=rows,
-        inputs=inputs,
-        outputs=outputs,
-        saved_bytes=kept_bytes(context) * rows * inputs,
-        bias=moe.bias,
+        behind,
     )
 
 
@@ -85,11 +75,10 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     return kernel(
         context,
         Kernel(
-            module=Module.MOE,
-            role=Role.CLAMP,
-            kernel="clamp_glu_unfused",
-            rows=rows,
-            width=width,
+            OpKey(Module.MOE, Role.CLAMP),
+            "clamp_glu_unfused",
+            rows,
+            width,
             saved_bytes=2.0 * context.activations(rows, width),
         ),
     )
@@ -114,14 +103,10 @@ def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, w
     summed = kernel(
         context,
         Kernel(
-            module=Module.MOE,
-            role=Role.STATISTICS,
-            serves=Role.ACTIVATION,
-            name="moe.activation.probability",
-            kernel="bias",
-            rows=reads * rows,
-            width=width,
-            saved_bytes=np.zeros(len(rows)),
+            OpKey(Module.MOE, Role.STATISTICS, Role.ACTIVATION).named("moe.activation.probability"),
+            "bias",
+            reads * rows,
+            width,
         ),
     )
     return Piece(backward=summed.backward)
@@ -134,12 +119,10 @@ def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, ex
     one = kernel(
         context,
         Kernel(
-            module=Module.MOE,
-            role=Role.BIAS,
-            kernel="expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
-            rows=ceil_div(rows, experts),
-            width=moe.routed_hidden(context.model.hidden),
-            saved_bytes=np.zeros(len(rows)),
+            OpKey(Module.MOE, Role.BIAS),
+            "expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
+            ceil_div(rows, experts),
+            moe.routed_hidden(context.model.hidden),
         ),
     )
     return Piece(

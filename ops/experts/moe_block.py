@@ -1,4 +1,4 @@
-"""The expert half of a block: router, dispatch, grouped experts, combine, shared experts.
+"""The expert part of a block: router, dispatch, grouped experts, combine, shared experts.
 
 Groups follow Megatron-Core's folding (arXiv 2504.14960 sec. 3): experts are cut over ep ranks and each
 expert's matrices over etp ranks, both laid over the ranks of tp x cp x dp.
@@ -9,61 +9,49 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.experts.exchange import exchange, fold
+from ops.experts.exchange import Exchange, all_to_all, fold
 from ops.experts.mlp import expert_mlp
-from ops.experts.wide_router import wide_gradients
-from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
-from ops.memory_bound import Kernel, kernel, norm, residual
-from ops.mlp_block import OUTPUT_NORM, Rows, feed_forward, keeps_input
-from ops.op import Piece, sequence
-from ops.quantize import recipe_of
-from ops.roles import Module, Role
-from ops.strategies.sharding import Sharding
+from ops.linear import linear
+from ops.memory_bound import Kernel, kernel, memory_pass
+from ops.mlp_block import feed_forward
+from ops.op import BatchedGemm, Linear, Op, Piece, sequence
+from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
-from spec.model import BlockSpec, MlpSpec, MoeSpec
+from spec.dtypes import dtype_bytes
+from spec.model import MlpSpec, MoeSpec
 
 
-def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
-    """Everything from the second norm to the second residual add of an expert block."""
-    moe = block.moe
-    if moe is None:
-        raise ValueError("a block without experts has no expert half")
-    layout = context.layout
-    norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
-    own_rows = ceil_div(context.tokens, layout.tp)
-    place, keeps = block.norm_place, keeps_input(block)
-    pieces = [norm(context, Module.MLP, norm_rows)] if place.leads_second else []
-    # Shared experts keep the router's input, but for a narrow copy of their own.
-    apart = not moe.shared_ffn_hidden or (keeps_narrow_inputs(context) and not shares_kept_inputs(context))
-    pieces.append(_router(context, moe, own_rows, keeps=keeps and apart))
+def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> Piece:
+    """Returns router, shared experts, and dispatch, experts and combine of an expert block; unless it ``keeps_input``,
+    the mixer keeps what they read."""
+    own_rows = ceil_div(context.tokens, context.layout.tp)
+    # Shared experts keep the router's input, but for a low-precision copy of their own.
+    apart = not moe.shared_ffn_hidden or _low_precision_input_apart(context)
+    pieces = [_router(context, moe, own_rows, keeps=keeps_input and apart)]
     if moe.shared_ffn_hidden:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
-        rows = Rows(
-            gemm=ceil_div(context.tokens, sharding.gemm_shards(layout)),
-            saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)) * keeps,
-        )
-        pieces.append(feed_forward(context, sharding, shared, rows, Module.SHARED_EXPERTS))
+        pieces.append(feed_forward(context, shared, Module.SHARED_EXPERTS, keeps_input=keeps_input))
         if moe.shared_gate:
             pieces.append(_shared_gate(context, own_rows))
-    pieces.append(_experts(context, moe, own_rows))
-    if place.follows:
-        pieces.append(norm(context, Module.MLP, norm_rows, OUTPUT_NORM))
-    return sequence(*pieces, _added(context, moe, norm_rows))
+    return sequence(*pieces, _experts(context, moe, own_rows))
 
 
-def _added(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
-    """The second residual add. Where exchanges run beside another micro-batch the shared experts' output,
+def _low_precision_input_apart(context: LayerContext) -> bool:
+    if not context.job.precision.narrows:
+        return False
+    from ops.low_precision import keeps_own_input
+
+    return keeps_own_input(context)
+
+
+def shared_output_kept(context: LayerContext, added: Piece) -> Piece:
+    """Returns the second residual add where exchanges run beside another micro-batch: the shared experts' output,
     which it reads, was cut from its graph and stays until their backward (Megatron-LM d98e8a6
     ``models/common/utils.py``, detach: before_detached; ``fine_grained_callables.py``,
     submodule_pre_dispatch_forward)."""
-    piece = residual(context, Module.MLP, rows)
-    if not (context.job.overlap_expert_a2a and moe.shared_ffn_hidden):
-        return piece
-    stays = context.activations(rows, context.model.hidden) * (context.layout.ep > 1)
-    (add, *others) = piece.forward
-    return Piece(
-        forward=(replace(add, saved_bytes=add.saved_bytes + stays), *others), backward=piece.backward
-    )
+    stays = context.activations(context.norm_rows, context.model.hidden) * (context.layout.ep > 1)
+    (add, *others) = added.forward
+    return replace(added, forward=(replace(add, saved_bytes=add.saved_bytes + stays), *others))
 
 
 def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool) -> Piece:
@@ -84,17 +72,16 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
         dtype=context.job.precision.compute,
     )
     best = Kernel(
-        module=Module.MOE,
-        role=Role.TOP_K,
-        kernel="masked_softmax",
-        rows=rows,
-        width=moe.num_experts,
+        OpKey(Module.MOE, Role.TOP_K),
+        "masked_softmax",
+        rows,
+        moe.num_experts,
         saved_bytes=4.0 * rows * moe.num_experts,
         dtype="fp32",
     )
     scores = linear(context, layer)
     wide = context.job.precision.router == "fp32"
-    return sequence(wide_gradients(context, scores) if wide else scores, kernel(context, best))
+    return sequence(_fp32_gradients(context, scores) if wide else scores, kernel(context, best))
 
 
 def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
@@ -113,7 +100,7 @@ def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
 
 def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
     """Dispatch, the experts on what arrives, combine; in their latent, if they have one."""
-    around = exchange(context, moe, own_rows)
+    around = _exchange(context, moe, own_rows)
     width = moe.routed_hidden(context.model.hidden)
     return sequence(
         _latent(context, moe, Role.LATENT_DOWN, own_rows) if moe.latent_hidden else Piece(),
@@ -128,13 +115,27 @@ def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
     )
 
 
+def _exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
+    """What the job's dispatcher runs around the experts for ``own_rows`` tokens per rank."""
+    job = context.job
+    if job.sends_tokens_once and job.capacity_factor(moe) is None:
+        from ops.experts.dispatchers import deduplicated
+
+        return deduplicated(context, moe, own_rows)
+    if job.moe_dispatcher == "all_gather":
+        from ops.experts.dispatchers import gathered
+
+        return gathered(context, moe, own_rows)
+    return all_to_all(context, moe, own_rows)
+
+
 def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> Piece:
     """The product into the experts' latent, or the one out of it; every rank has both whole and works on its own
     tokens (Megatron-LM moe_layer.py, fc1_latent_proj and fc2_latent_proj: duplicated). The first reads what
     the router or the shared experts keep; where products are narrow each linear keeps its own copy."""
     hidden, latent = context.model.hidden, moe.latent_hidden
     inputs, outputs = (hidden, latent) if role is Role.LATENT_DOWN else (latent, hidden)
-    keeps = role is Role.LATENT_UP or recipe_of(context) is not None
+    keeps = role is Role.LATENT_UP or context.job.precision.narrows
     layer = Linear(
         module=Module.MOE,
         role=role,
@@ -145,3 +146,36 @@ def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> 
         bias=moe.bias,
     )
     return linear(context, layer)
+
+
+FP32_PRODUCTS = "tf32"
+
+
+def _fp32_gradients(context: LayerContext, scores: Piece) -> Piece:
+    """The product ``scores`` of a router whose scores are fp32 (Megatron-Core, --moe-router-dtype fp32), with its
+    gradients; that of its result is fp32 already.
+
+    ``megatron/core/transformer/moe/moe_utils.py`` (core 0.13 and later), RouterGatingLinearFunction: forward one
+    product of 16-bit operands with an fp32 result; backward weight and input are copied to fp32, both products
+    run on fp32 operands alone, that is in TF32 (Transformer Engine ``common/gemm/cublaslt_gemm.cu``:
+    CUBLAS_COMPUTE_32F_FAST_TF32), and both results are copied back.
+    """
+    backward: list[Op] = []
+    for op in scores.backward:
+        if isinstance(op, BatchedGemm):
+            backward += [
+                _copied(context, op, "widen", op.k * op.n),
+                replace(op, dtype=FP32_PRODUCTS),
+                _copied(context, op, "narrow", op.m * op.n),
+            ]
+        else:
+            backward.append(op)
+    return Piece(forward=scores.forward, backward=tuple(backward))
+
+
+def _copied(context: LayerContext, op: BatchedGemm, word: str, elements: IntArray) -> Op:
+    """``elements`` brought to fp32 or back, as a copy within the activations' format of as many bytes."""
+    own = context.job.precision.activation
+    share = (dtype_bytes(own) + dtype_bytes(FP32_PRODUCTS)) / (2.0 * dtype_bytes(own))
+    what = op.key.served_by(Role.CAST, f"{op.name}.{word}")
+    return memory_pass(what, op.phase, "copy", np.ceil(elements * share).astype(np.int64), own)

@@ -4,28 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.context import LayerContext
-from ops.head_exchange import HeadTensor, HeadTensors
-from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
+from ops.context import HeadTensor, HeadTensors, LayerContext
+from ops.linear import column_parallel, linear
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.context_parallel import parts_of_sequence
-from ops.mixers.copied_heads import (
+from ops.mixers.attention_kernels import (
     copied_heads,
+    joined_heads,
     repeated_heads,
     repeats_keys,
+    score_kernels,
+    score_saved_bytes,
     split_heads,
+    split_projection,
 )
-from ops.mixers.documents import documents_of, span
-from ops.mixers.mixer_row import MixerRow
-from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
-from ops.mixers.sinks import with_sinks
-from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
-from ops.narrow_attention import casts_around, is_narrow, kept_share
-from ops.op import Attention, Phase, Piece, sequence
+from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.op import Attention, Linear, Phase, Piece, sequence
 from ops.roles import Module, OpKey, Role
-from ops.strategies.narrow_gather import cast_parts
-from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import PositionKind
 
@@ -33,32 +29,31 @@ from spec.model import PositionKind
 LATENTS = {"q": (Role.Q_DOWN, Role.Q_UP), "kv": (Role.KV_DOWN, Role.KV_UP)}
 
 
-def _project(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+def _project(context: LayerContext, attention: AttentionSpec) -> Piece:
     """Queries, keys and values, normed and rotated."""
     if attention.kind is AttentionKind.MLA:
-        return _mla_projections(context, sharding, attention)
-    return _projections(context, sharding, attention)
+        return _mla_projections(context, attention)
+    return _projections(context, attention)
 
 
-def _output(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+def _output(context: LayerContext, attention: AttentionSpec) -> Piece:
     """The heads' outputs, gated where the layer gates them, times the output matrix."""
-    inputs = projected_heads(context, sharding, attention.num_heads) * attention.v_dim
+    inputs = projected_heads(context, attention.num_heads) * attention.v_dim
     key = OpKey(Module.ATTENTION, Role.OUT)
     kept = context.job.flash_attention
-    product = out_of_mixer(context, sharding, key, inputs, bias=attention.out_bias, kept_whole=kept)
-    return sequence(_gate(context, sharding, inputs), product) if attention.output_gate else product
+    product = out_of_mixer(context, key, inputs, bias=attention.out_bias, kept_whole=kept)
+    return sequence(_gate(context, inputs), product) if attention.output_gate else product
 
 
-def _gate(context: LayerContext, sharding: Sharding, width: IntArray) -> Piece:
+def _gate(context: LayerContext, width: IntArray) -> Piece:
     """Each channel times the sigmoid of its gate, as one kernel that keeps both (Megatron-LM attention.py,
     _apply_output_gate)."""
-    rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
+    rows = context.gemm_rows
     gated = Kernel(
-        module=Module.ATTENTION,
-        role=Role.OUTPUT_GATE,
-        kernel="swiglu",
-        rows=rows,
-        width=width,
+        OpKey(Module.ATTENTION, Role.OUTPUT_GATE),
+        "swiglu",
+        rows,
+        width,
         saved_bytes=2.0 * context.activations(rows, width),
     )
     return kernel(context, gated)
@@ -78,18 +73,18 @@ def _exchanged(attention: AttentionSpec) -> HeadTensors:
     )
 
 
-def _projections(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+def _projections(context: LayerContext, attention: AttentionSpec) -> Piece:
     """One fused query-key-value GEMM, q/k norms and rotary embedding."""
-    gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
-    heads = projected_heads(context, sharding, attention.num_heads)
-    kv_heads = projected_heads(context, sharding, attention.num_kv_heads)
+    gemm_rows = context.gemm_rows
+    heads = projected_heads(context, attention.num_heads)
+    kv_heads = projected_heads(context, attention.num_kv_heads)
     q_width = heads * attention.qk_dim
     k_width = kv_heads * attention.qk_dim
     gates = heads * attention.v_dim * attention.output_gate
     width = q_width + gates + k_width + kv_heads * attention.v_dim
     qkv = OpKey(Module.ATTENTION, Role.QKV)
     matrices = 1 if context.job.preset.layers.joined_qkv else 3
-    pieces = [into_mixer(context, sharding, qkv, width, bias=attention.qkv_bias, matrices=matrices)]
+    pieces = [into_mixer(context, qkv, width, bias=attention.qkv_bias, matrices=matrices)]
     if not context.job.flash_attention:
         pieces.append(split_projection(context, attention, gemm_rows, width))
     elif context.job.preset.layers.copies_heads:
@@ -110,13 +105,10 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
     return kernel(
         context,
         Kernel(
-            module=Module.ATTENTION,
-            role=Role.NORM,
-            serves=Role.QKV,
-            name="attention.qk_norm",
-            kernel=context.model.norm.kernel,
-            rows=rows * heads,
-            width=attention.qk_dim,
+            OpKey(Module.ATTENTION, Role.NORM, Role.QKV).named("attention.qk_norm"),
+            context.model.norm.kernel,
+            rows * heads,
+            attention.qk_dim,
             saved_bytes=context.activations(rows * heads, attention.qk_dim),
             parameters=attention.qk_norm_parameters,
         ),
@@ -129,11 +121,10 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     rotated = kernel(
         context,
         Kernel(
-            module=Module.ATTENTION,
-            role=Role.ROTARY,
-            kernel="rotary_unfused" if "rotary" in context.job.unfused else "rotary",
-            rows=rows,
-            width=width,
+            OpKey(Module.ATTENTION, Role.ROTARY),
+            "rotary_unfused" if "rotary" in context.job.unfused else "rotary",
+            rows,
+            width,
             saved_bytes=context.activations(rows, width) * context.job.preset.layers.keeps_joined_qkv,
         ),
     )
@@ -142,23 +133,19 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     return replace(rotated, forward=forward)
 
 
-def _mla_projections(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Piece:
     """DeepSeek-V2's low-rank projections (arXiv 2405.04434 sec. 2.1.2, eq. 9-19).
 
     The down projections are small and every rank computes them for its own tokens; the up
     projections are cut over heads.
     """
-    layout = context.layout
-    gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
-    own_rows = ceil_div(context.tokens, np.maximum(sharding.norm_shards(layout), 1))
-    heads = projected_heads(context, sharding, attention.num_heads)
+    layout, rows, own_rows = context.layout, context.gemm_rows, context.norm_rows
+    heads = projected_heads(context, attention.num_heads)
     nope = attention.qk_dim - attention.rope_dim
     hidden = context.model.hidden
     own_input = context.activations(own_rows, hidden)
-    pieces: list[Piece] = []
 
-    def down(name: str, rank: int, extra: int, saved: FloatArray) -> list[Piece]:
+    def down(name: str, rank: int, extra: int, saved: FloatArray) -> Piece:
         role, next_role = LATENTS[name]
         layer = Linear(
             module=Module.ATTENTION,
@@ -169,115 +156,164 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
             saved_bytes=saved,
         )
         latent_norm = Kernel(
-            module=Module.ATTENTION,
-            role=Role.NORM,
-            serves=next_role,
-            name=f"{Module.ATTENTION}.{name}_norm",
-            kernel=context.model.norm.kernel,
-            rows=own_rows,
-            width=rank,
+            OpKey(Module.ATTENTION, Role.NORM, next_role).named(f"{Module.ATTENTION}.{name}_norm"),
+            context.model.norm.kernel,
+            own_rows,
+            rank,
             saved_bytes=context.activations(own_rows, rank),
             parameters=rank,
         )
-        return [
-            sharding.weights(context, layer.key, layer.inputs * layer.outputs),
+        return sequence(
+            context.sharding.weights(context, layer.key, layer.weights),
             linear(context, layer),
             kernel(context, latent_norm),
-        ]
+        )
 
-    def up(role: Role, inputs: int, outputs: IntArray, entering: int = 0) -> list[Piece]:
+    def up(role: Role, inputs: int, outputs: IntArray, entering: int) -> Piece:
         layer = Linear(
             module=Module.ATTENTION,
             role=role,
-            tokens=gemm_rows,
+            tokens=rows,
             inputs=layout.constant(inputs),
             outputs=outputs,
-            saved_bytes=context.activations(saved_rows, inputs),
-            input_parts=cast_parts(context, sharding, OpKey(Module.ATTENTION, role)),
+            saved_bytes=context.activations(context.saved_rows, inputs),
+            gathered="input",
         )
-        return [
-            sharding.enter(context, layer.key, entering or inputs),
-            sharding.weights(context, layer.key, layer.inputs * layer.outputs),
-            linear(context, layer),
-        ]
+        return column_parallel(context, layer, width=entering)
 
-    q_width = heads * attention.qk_dim
-    if attention.q_lora_rank:
-        pieces += down("q", attention.q_lora_rank, 0, own_input)
-        pieces += up(Role.Q_UP, attention.q_lora_rank, q_width)
-    else:
-        pieces += up(Role.Q_UP, hidden, q_width)
-    # Products that keep their inputs narrow each cast their own.
-    shares = attention.q_lora_rank and not keeps_narrow_inputs(context)
-    shared_input = 0.0 * own_input if shares else own_input
-    pieces += down("kv", attention.kv_lora_rank, attention.rope_dim, shared_input)
-    kv_entering = attention.kv_lora_rank + attention.rope_dim
-    pieces += up(Role.KV_UP, attention.kv_lora_rank, heads * (nope + attention.v_dim), kv_entering)
-    pieces.append(_rotary(context, gemm_rows, (heads + 1) * attention.rope_dim))
-    return sequence(*pieces)
+    # Both down projections read one input, of which low-precision products each keep their own copy.
+    q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
+    shares = bool(q_rank)
+    if shares and context.job.precision.narrows:
+        from ops.low_precision import keeps_low_precision
+
+        shares = not keeps_low_precision(context)
+    q_inputs = q_rank or hidden
+    return sequence(
+        down("q", q_rank, 0, own_input) if q_rank else Piece(),
+        up(Role.Q_UP, q_inputs, heads * attention.qk_dim, q_inputs),
+        down("kv", kv_rank, attention.rope_dim, 0.0 * own_input if shares else own_input),
+        up(Role.KV_UP, kv_rank, heads * (nope + attention.v_dim), kv_rank + attention.rope_dim),
+        _rotary(context, rows, (heads + 1) * attention.rope_dim),
+    )
 
 
-def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
     """The attention kernel over this rank's heads and the keys of the whole sequence.
 
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135 sec. 3.1); without
     it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and the dropped output.
     """
     layout, job = context.layout, context.job
-    exchanged = context.exchanges_context
-    heads = core_heads(context, attention.num_heads)
+    heads, length = core_heads(context, attention.num_heads), core_length(context)
     latent = attention.kind is AttentionKind.MLA
     kv_heads = heads if latent else core_heads(context, attention.num_kv_heads)
-    length = core_length(context)
     rows = layout.micro_batch * length
     read = heads if repeats_keys(context, attention) else kv_heads
     inputs = context.activations(rows, heads * attention.qk_dim + read * (attention.qk_dim + attention.v_dim))
-    kv_len = layout.constant(job.seq_len)
-    # Where an exchange follows, or a product keeps its input narrow, the kernel's own output and that input are two tensors.
-    narrow = keeps_narrow_inputs(context) and not (shares_kept_inputs(context) or attention.output_gate)
-    kept_narrow = (narrow and job.flash_attention) or is_narrow(context)
-    apart = exchanged or (context.exchanges_heads | kept_narrow)
-    own_output = context.activations(rows, heads * attention.v_dim) * apart
-    saved = (inputs + own_output) * kept_share(context) + 4.0 * rows * heads
-    if not job.flash_attention:
-        scores = (rows * heads * kv_len).astype(np.float64)
-        saved = inputs + own_output + score_saved_bytes(job, attention) * scores
-    documents, document = documents_of(context, attention, length)
+    # Where an exchange follows, the kernel's own output and what the next product reads are two tensors.
+    apart = context.exchanges_context | context.exchanges_heads | _output_kept_twice(context, attention)
+    output = context.activations(rows, heads * attention.v_dim) * apart
+    if job.flash_attention:
+        saved = inputs + output
+        if job.precision.narrows_attention:
+            from ops.low_precision import attention_kept_share
+
+            saved = saved * attention_kept_share(context)
+        saved = saved + 4.0 * rows * heads
+    else:
+        scores = (rows * heads * layout.constant(job.seq_len)).astype(np.float64)
+        saved = inputs + output + score_saved_bytes(job, attention) * scores
     forward = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
         phase=Phase.FORWARD,
-        batch=layout.micro_batch * documents,
-        q_len=document,
-        kv_len=document,
+        batch=layout.micro_batch,
+        q_len=length,
+        kv_len=length,
         heads=heads,
         kv_heads=kv_heads,
         qk_dim=layout.constant(attention.qk_dim),
         v_dim=layout.constant(attention.v_dim),
-        mask="window" if attention.window else "varlen" if span(job, attention) else "causal",
+        mask="window" if attention.window else "causal",
         window=layout.constant(attention.window or 0),
         kernel=job.attention_kernel if job.flash_attention else "core",
         dtype=job.precision.attention,
         saved_bytes=saved,
         input_bytes=inputs,
     )
-    pieces = [_with_backward(forward), casts_around(context, inputs, own_output)]
+    tokens = document_span(job, attention)
+    if tokens:
+        forward = _within_documents(context, forward, tokens)
+    backward = replace(forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * saved)
+    pieces = [Piece(forward=(forward,), backward=(backward,))]
     if attention.sinks:
-        owned = projected_heads(context, sharding, attention.num_heads)
-        pieces[0] = with_sinks(context, pieces[0], owned, rows * heads)
-    if not exchanged:
+        owned = projected_heads(context, attention.num_heads)
+        pieces[0] = _with_sinks(context, pieces[0], owned, rows * heads)
+    if job.precision.narrows_attention:
+        from ops.low_precision import attention_casts
+
+        pieces.append(attention_casts(context, inputs, output))
+    if not context.exchanges_context and (layout.cp > 1).any():
+        from ops.mixers.context_parallel import parts_of_sequence
+
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
-        pieces.append(score_kernels(context, attention, rows * heads, kv_len))
+        pieces.append(score_kernels(context, attention, rows * heads, layout.constant(job.seq_len)))
         pieces.append(joined_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
 
 
-def _with_backward(forward: Attention) -> Piece:
-    backward = replace(
-        forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * forward.saved_bytes
+def _output_kept_twice(context: LayerContext, attention: AttentionSpec) -> bool:
+    """Whether the kernel and the next product keep its output in two precisions."""
+    precision = context.job.precision
+    if precision.narrows_attention or not precision.narrows:
+        return precision.narrows_attention
+    from ops.low_precision import keeps_own_input
+
+    return context.job.flash_attention and not attention.output_gate and keeps_own_input(context)
+
+
+def document_span(job: JobSpec, attention: AttentionSpec) -> int:
+    """Tokens that attend to each other: a document, or a chunk where that is less; 0 where all of a sequence do."""
+    spans = [span for span in (job.document_tokens, attention.chunk or 0) if 0 < span < job.seq_len]
+    return min(spans, default=0) if job.flash_attention else 0
+
+
+def _within_documents(context: LayerContext, call: Attention, tokens: int) -> Attention:
+    """The call within documents of so many ``tokens``: the mask of packed documents, and of chunks, is block-diagonal
+    (flash-attn, flash_attn_varlen_func: cu_seqlens). A ring hands on whole blocks of keys, so under it a sequence
+    counts as one."""
+    length = call.q_len
+    whole = (context.layout.cp > 1) & (not context.exchanges_context)
+    document = np.where(whole, length, np.minimum(length, tokens))
+    batch = call.batch * ceil_div(length, document)
+    mask = call.mask if call.mask == "window" else "varlen"
+    return replace(call, batch=batch, q_len=document, kv_len=document, mask=mask)
+
+
+# Two fp32 numbers in elements of 16 bits.
+READ_OF_A_ROW = 4
+
+
+def _with_sinks(context: LayerContext, core: Piece, owned: IntArray, rows: IntArray) -> Piece:
+    """``core`` that owns ``owned`` attention sinks on a rank, with their gradient over ``rows`` of scores: a logit of each
+    head that no key belongs to, in the denominator of every row's softmax (gpt-oss).
+
+    A flash kernel starts its denominator with it and does nothing more; backward the logits' gradient
+    ``-sum exp(sink - log-sum-exp) dO.O`` is a kernel of its own over two fp32 numbers of every row and head (cuDNN's
+    frontend, SDPA backward: dsink; Transformer Engine takes cuDNN for sinks, ``dot_product_attention/utils.py``,
+    get_attention_backend: no FlashAttention, and of the ways to cut sequences all-to-all alone). Without a flash kernel
+    they are one column more of the scores, put beside them, and the softmax is PyTorch's (Megatron-Core
+    ``fusions/fused_softmax.py``, SoftmaxOne and is_kernel_available).
+    """
+    what = OpKey(Module.ATTENTION, Role.STATISTICS, Role.CORE).named("attention.core.sinks")
+    gradient = kernel(context, Kernel(what, "bias", rows, READ_OF_A_ROW))
+    owner, *others = core.forward
+    return Piece(
+        forward=(replace(owner, parameters=owner.parameters + owned), *others),
+        backward=core.backward + gradient.backward,
     )
-    return Piece(forward=(forward,), backward=(backward,))
 
 
 ATTENTION = MixerRow(

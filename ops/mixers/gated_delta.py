@@ -3,22 +3,126 @@ gated norm, projection.
 
 Source: arXiv 2412.06464; Megatron-LM core/ssm/gated_delta_net/gdn.py and common.py for the order of things,
 what is copied (queries and keys are repeated for the heads that share them) and the exchanges of context
-parallelism. The rule itself is ops.mixers.delta_rule.
+parallelism. The rule itself is ops.mixers.gated_delta.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ops.context import LayerContext
-from ops.head_exchange import HeadTensor, HeadTensors
+from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.delta_rule import DeltaRule, delta_rule
-from ops.mixers.mixer_row import MixerRow
-from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
-from ops.op import Piece, sequence
+from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.op import BatchedGemm, Phase, Piece, gemm, run_again, sequence
 from ops.roles import Module, OpKey, Role
-from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.mixers.gated_delta import GatedDeltaSpec
+
+# The gated delta rule over chunks as products, kernel by kernel of flash-linear-attention.
+#
+# Source: fla/ops/gated_delta_rule/chunk.py (chunk_gated_delta_rule_fwd, _bwd, save_for_backward), chunk_fwd.py,
+# wy_fast.py, fla/ops/common/chunk_delta_h.py and chunk_o.py: every ``tl.dot`` is counted, with chunks of 64
+# tokens (gdn.py). A head of a chunk is one problem; its operands are C x K queries and keys, C x V values, K x
+# V states, C x C scores.
+#
+# ``Assumption:`` products of one kernel that share a dimension run as one batched product of their FLOPs,
+# masked halves cost as much as the rest, and the recurrence, one block of threads a head that takes chunk after
+# chunk, runs as a product whose inner dimension is the sequence.
+
+CHUNK = 64
+# Solving a chunk's triangle multiplies 16 pairs of 16 x 16 blocks (chunk_fwd.py, step 4): as much as 16 more channels
+# of the keys do.
+SOLVE_CHANNELS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRule:
+    """A rank's ``sequences`` (one for each head of a micro-batch) of ``length`` tokens."""
+
+    sequences: IntArray
+    length: IntArray
+    key_dim: int
+    value_dim: int
+
+    @property
+    def chunks(self) -> IntArray:
+        """Of one sequence; the last one is padded."""
+        return ceil_div(self.length, CHUNK)
+
+
+def delta_rule(context: LayerContext, rule: DeltaRule) -> Piece:
+    """Forward and backward; the backward first makes the WY representation and the states again."""
+    forward = _forward(context, rule)
+    _, weights, recurrence, *_ = forward
+    return Piece(
+        forward=forward,
+        backward=(run_again(weights), run_again(recurrence), *_backward(context, rule)),
+    )
+
+
+def _forward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
+    """Scores of keys against keys with their triangle solved (kept, C x C); w and u of the WY representation; the
+    corrected values and the states; queries against keys; the output from states and values."""
+    k, v = rule.key_dim, rule.value_dim
+    tokens = rule.sequences * rule.chunks * CHUNK
+    states = rule.sequences * rule.chunks * k * v
+    # w, u, the corrected values and every chunk's state wait for the kernel after them
+    waiting = context.activation_bytes * (tokens * (k + 2 * v) + states)
+    solved = _chunk_product(context, rule, "solve", (CHUNK, k + SOLVE_CHANNELS, CHUNK))
+    return (
+        replace(solved, saved_bytes=context.activation_bytes * tokens * CHUNK),
+        _chunk_product(context, rule, "weights", (CHUNK, CHUNK, k + v)),
+        replace(_recurrence(context, rule, "recurrence", 2), transient_bytes=waiting + 0.0),
+        _chunk_product(context, rule, "scores", (CHUNK, k, CHUNK)),
+        _chunk_product(context, rule, "outputs", (CHUNK, k + CHUNK, v)),
+    )
+
+
+def _backward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
+    """chunk_bwd_dv_local, chunk_gated_delta_rule_bwd_dhu, chunk_bwd_dqkwg and prepare_wy_repr_bwd, in that order."""
+    k, v = rule.key_dim, rule.value_dim
+    shapes = {
+        "d_values_scores": (CHUNK, k, CHUNK),
+        "d_values": (CHUNK, CHUNK, v),
+        "d_scores": (CHUNK, v, CHUNK),
+        # of queries, keys and w through the states
+        "d_through_states": (3 * CHUNK, v, k),
+        "d_within": (2 * CHUNK, CHUNK, k),
+        "d_solved": (CHUNK, k + v, CHUNK),
+        "d_weights": (CHUNK, CHUNK, k + v),
+        "d_solve": (CHUNK, CHUNK, 2 * CHUNK),
+        "solve_scores": (CHUNK, k, CHUNK),
+        "d_solve_keys": (2 * CHUNK, CHUNK, k),
+    }
+    first, second, *rest = (
+        replace(_chunk_product(context, rule, name, shape), phase=Phase.INPUT_GRAD)
+        for name, shape in shapes.items()
+    )
+    recurrence = replace(_recurrence(context, rule, "d_recurrence", 3), phase=Phase.INPUT_GRAD)
+    return (first, second, recurrence, *rest)
+
+
+def _chunk_product(
+    context: LayerContext, rule: DeltaRule, name: str, shape: tuple[int, int, int]
+) -> BatchedGemm:
+    """A product of ``shape`` (m, k, n) for every head of every chunk."""
+    m, k, n = (context.layout.constant(size) for size in shape)
+    return gemm(
+        OpKey(Module.GATED_DELTA, Role.CORE).named(f"gated_delta.{name}"),
+        Phase.FORWARD,
+        (rule.sequences * rule.chunks, m, k, n),
+        "NN",
+        context.job.precision.activation,
+    )
+
+
+def _recurrence(context: LayerContext, rule: DeltaRule, name: str, products: int) -> BatchedGemm:
+    """``products`` of C x K x V a chunk, one chunk after the other."""
+    return replace(
+        _chunk_product(context, rule, name, (rule.key_dim, 1, rule.value_dim)),
+        batch=rule.sequences,
+        k=products * rule.chunks * CHUNK,
+        layout="TN",
+    )
+
 
 FP32_BYTES = 4.0
 
@@ -32,23 +136,23 @@ class Widths:
     heads: IntArray
 
 
-def _projected(context: LayerContext, sharding: Sharding, spec: GatedDeltaSpec) -> Widths:
-    heads = projected_heads(context, sharding, spec.num_value_heads)
-    keys = projected_heads(context, sharding, spec.num_key_heads) * spec.key_dim
+def _projected(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
+    heads = projected_heads(context, spec.num_value_heads)
+    keys = projected_heads(context, spec.num_key_heads) * spec.key_dim
     return Widths(keys=keys, values=heads * spec.value_dim, heads=heads)
 
 
-def _project(context: LayerContext, sharding: Sharding, spec: GatedDeltaSpec) -> Piece:
+def _project(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
     """Queries, keys, values, gates, write strengths and decays of every token in one product."""
-    own = _projected(context, sharding, spec)
+    own = _projected(context, spec)
     outputs = 2 * own.keys + 2 * own.values + 2 * own.heads
-    return into_mixer(context, sharding, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
+    return into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
 
 
-def _output(context: LayerContext, sharding: Sharding, spec: GatedDeltaSpec) -> Piece:
+def _output(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
     """The product back to hidden states."""
-    values = _projected(context, sharding, spec).values
-    return out_of_mixer(context, sharding, OpKey(Module.GATED_DELTA, Role.OUT), values)
+    values = _projected(context, spec).values
+    return out_of_mixer(context, OpKey(Module.GATED_DELTA, Role.OUT), values)
 
 
 def _exchanged(spec: GatedDeltaSpec) -> HeadTensors:
@@ -68,7 +172,7 @@ def _exchanged(spec: GatedDeltaSpec) -> HeadTensors:
     )
 
 
-def _core(context: LayerContext, sharding: Sharding, spec: GatedDeltaSpec) -> Piece:
+def _core(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
     """Everything between the projections: over whole sequences of this rank's heads."""
     heads = core_heads(context, spec.num_value_heads)
     keys = core_heads(context, spec.num_key_heads) * spec.key_dim
@@ -80,7 +184,7 @@ def _core(context: LayerContext, sharding: Sharding, spec: GatedDeltaSpec) -> Pi
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
     )
-    own = _projected(context, sharding, spec)
+    own = _projected(context, spec)
     return sequence(
         _convolution(context, rows, widths, spec.conv_kernel * (2 * own.keys + own.values)),
         _prepared(context, rows, widths, spec),
@@ -96,11 +200,10 @@ def _convolution(context: LayerContext, rows: IntArray, widths: Widths, paramete
     return kernel(
         context,
         Kernel(
-            module=Module.GATED_DELTA,
-            role=Role.CONVOLUTION,
-            kernel="causal_conv1d",
-            rows=rows,
-            width=mixed,
+            OpKey(Module.GATED_DELTA, Role.CONVOLUTION),
+            "causal_conv1d",
+            rows,
+            mixed,
             saved_bytes=context.activations(rows, mixed + widths.values + 2 * widths.heads),
             transient_bytes=context.activations(rows, mixed),
             parameters=parameters,
@@ -116,23 +219,19 @@ def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: Gated
     shared = spec.num_value_heads // spec.num_key_heads
     both = 2 * widths.keys
     normed = Kernel(
-        module=Module.GATED_DELTA,
-        role=Role.NORM,
-        serves=Role.PROJECTION,
-        name="gated_delta.qk_norm",
-        kernel="rmsnorm",
-        rows=rows * ceil_div(both, spec.key_dim),
-        width=spec.key_dim,
+        OpKey(Module.GATED_DELTA, Role.NORM, Role.PROJECTION).named("gated_delta.qk_norm"),
+        "rmsnorm",
+        rows * ceil_div(both, spec.key_dim),
+        spec.key_dim,
         saved_bytes=context.activations(rows, both) * (shared > 1),
     )
     # a copy reads and writes as much; repeating reads once what it writes ``shared`` times
     repeated = ceil_div(both * (1 + shared), 2) if shared > 1 else 0
     copied = Kernel(
-        module=Module.GATED_DELTA,
-        role=Role.COPY,
-        kernel="copy",
-        rows=rows,
-        width=both + 2 * widths.values + repeated,
+        OpKey(Module.GATED_DELTA, Role.COPY),
+        "copy",
+        rows,
+        both + 2 * widths.values + repeated,
         saved_bytes=context.activations(rows, both * shared + 2 * widths.values),
     )
     return sequence(kernel(context, normed), kernel(context, copied))
@@ -144,12 +243,10 @@ def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) 
     return kernel(
         context,
         Kernel(
-            module=Module.GATED_DELTA,
-            role=Role.CORE,
-            name="gated_delta.decays",
-            kernel="cast",
-            rows=rows,
-            width=2 * widths.heads,
+            OpKey(Module.GATED_DELTA, Role.CORE).named("gated_delta.decays"),
+            "cast",
+            rows,
+            2 * widths.heads,
             saved_bytes=(FP32_BYTES + context.activation_bytes) * rows * widths.heads,
             parameters=2 * own.heads,
         ),
@@ -160,22 +257,18 @@ def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: Gat
     """common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both keep what they
     read, and the gate stands already in one piece."""
     normed = Kernel(
-        module=Module.GATED_DELTA,
-        role=Role.NORM,
-        serves=Role.OUT,
-        name="gated_delta.inner_norm",
-        kernel="rmsnorm",
-        rows=rows * widths.heads,
-        width=spec.value_dim,
+        OpKey(Module.GATED_DELTA, Role.NORM, Role.OUT).named("gated_delta.inner_norm"),
+        "rmsnorm",
+        rows * widths.heads,
+        spec.value_dim,
         saved_bytes=context.activations(rows, widths.values),
         parameters=spec.value_dim,
     )
     gated = Kernel(
-        module=Module.GATED_DELTA,
-        role=Role.OUTPUT_GATE,
-        kernel="swiglu",
-        rows=rows,
-        width=widths.values,
+        OpKey(Module.GATED_DELTA, Role.OUTPUT_GATE),
+        "swiglu",
+        rows,
+        widths.values,
         saved_bytes=context.activations(rows, widths.values),
     )
     return sequence(kernel(context, normed), kernel(context, gated))

@@ -14,14 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.context import LayerContext
-from ops.head_exchange import HeadTensor, HeadTensors
+from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.mixer_row import MixerRow
-from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
-from ops.op import BatchedGemm, MemoryBound, Op, Phase, Piece, run_again, sequence
+from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.op import BatchedGemm, MemoryBound, Op, Phase, Piece, gemm, run_again, sequence
 from ops.roles import Module, OpKey, Role
-from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.mixers.mamba2 import Mamba2Spec
 
@@ -44,31 +41,28 @@ def _channels(spec: Mamba2Spec, heads: IntArray, groups: IntArray) -> tuple[IntA
     return heads * spec.head_dim, 2 * groups * spec.state_size
 
 
-def _project(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
+def _project(context: LayerContext, spec: Mamba2Spec) -> Piece:
     """z, x, B, C and dt of every token in one product."""
-    heads = projected_heads(context, sharding, spec.num_heads)
-    inner, states = _channels(spec, heads, projected_heads(context, sharding, spec.num_groups))
-    return into_mixer(context, sharding, OpKey(Module.MAMBA2, Role.PROJECTION), 2 * inner + states + heads)
+    heads = projected_heads(context, spec.num_heads)
+    inner, states = _channels(spec, heads, projected_heads(context, spec.num_groups))
+    return into_mixer(context, OpKey(Module.MAMBA2, Role.PROJECTION), 2 * inner + states + heads)
 
 
-def _output(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
+def _output(context: LayerContext, spec: Mamba2Spec) -> Piece:
     """The norm over each group's channels, which keeps its input, and the product back to hidden states."""
-    rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
-    inner = projected_heads(context, sharding, spec.num_heads) * spec.head_dim
+    rows = context.gemm_rows
+    inner = projected_heads(context, spec.num_heads) * spec.head_dim
     normed = Kernel(
-        module=Module.MAMBA2,
-        role=Role.NORM,
-        serves=Role.OUT,
-        name="mamba2.inner_norm",
-        kernel="rmsnorm",
-        rows=rows,
-        width=inner,
+        OpKey(Module.MAMBA2, Role.NORM, Role.OUT).named("mamba2.inner_norm"),
+        "rmsnorm",
+        rows,
+        inner,
         saved_bytes=context.activations(rows, inner),
         parameters=inner,
     )
     return sequence(
         kernel(context, normed),
-        out_of_mixer(context, sharding, OpKey(Module.MAMBA2, Role.OUT), inner),
+        out_of_mixer(context, OpKey(Module.MAMBA2, Role.OUT), inner),
     )
 
 
@@ -88,7 +82,7 @@ def _exchanged(spec: Mamba2Spec) -> HeadTensors:
     )
 
 
-def _core(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
+def _core(context: LayerContext, spec: Mamba2Spec) -> Piece:
     """Convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
     layout, length = context.layout, core_length(context)
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
@@ -99,7 +93,7 @@ def _core(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
         width=ceil_div(heads * spec.head_dim, groups),
         state=layout.constant(spec.state_size),
     )
-    convolution, decays, gate = _passes(context, sharding, spec)
+    convolution, decays, gate = _passes(context, spec)
     recurrence = _recurrence(context, chunks)
     made_again = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
     return Piece(
@@ -114,41 +108,35 @@ def _core(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
     )
 
 
-def _passes(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> tuple[Piece, Piece, Piece]:
+def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Piece, Piece, Piece]:
     """The convolution over x, B and C with its SiLU; softplus(dt) and its running sum over a chunk, both fp32;
     the output times SiLU(z). Kept: all that came in, and what the gate reads."""
     rows = context.layout.micro_batch * core_length(context)
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
     inner, states = _channels(spec, heads, groups)
-    own_heads = projected_heads(context, sharding, spec.num_heads)
-    own_inner, own_states = _channels(spec, own_heads, projected_heads(context, sharding, spec.num_groups))
+    own_heads = projected_heads(context, spec.num_heads)
+    own_inner, own_states = _channels(spec, own_heads, projected_heads(context, spec.num_groups))
     convolution = Kernel(
-        module=Module.MAMBA2,
-        role=Role.CONVOLUTION,
-        kernel="causal_conv1d",
-        rows=rows,
-        width=inner + states,
+        OpKey(Module.MAMBA2, Role.CONVOLUTION),
+        "causal_conv1d",
+        rows,
+        inner + states,
         saved_bytes=context.activations(rows, 2 * inner + states + heads),
         transient_bytes=context.activations(rows, inner + states),
         parameters=(spec.conv_kernel + 1) * (own_inner + own_states),
     )
     decays = Kernel(
-        module=Module.MAMBA2,
-        role=Role.CORE,
-        name="mamba2.decays",
-        kernel="cast",
-        rows=rows,
-        width=2 * heads,
-        saved_bytes=np.zeros(len(rows)),
+        OpKey(Module.MAMBA2, Role.CORE).named("mamba2.decays"),
+        "cast",
+        rows,
+        2 * heads,
         parameters=3 * own_heads,
     )
     gate = Kernel(
-        module=Module.MAMBA2,
-        role=Role.CORE,
-        name="mamba2.gate",
-        kernel="swiglu",
-        rows=rows,
-        width=inner,
+        OpKey(Module.MAMBA2, Role.CORE).named("mamba2.gate"),
+        "swiglu",
+        rows,
+        inner,
         saved_bytes=context.activations(rows, inner),
     )
     return kernel(context, convolution), kernel(context, decays), kernel(context, gate)
@@ -162,17 +150,12 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Piece:
     length, width, state = chunks.length, chunks.width, chunks.state
 
     def product(name: str, layout: str, m: IntArray, k: IntArray, n: IntArray) -> BatchedGemm:
-        return BatchedGemm(
-            module=Module.MAMBA2,
-            role=Role.CORE,
-            name=f"mamba2.{name}",
-            phase=Phase.INPUT_GRAD if name.startswith("d_") else Phase.FORWARD,
-            batch=chunks.products,
-            m=m,
-            k=k,
-            n=n,
-            layout=layout,
-            dtype=context.job.precision.activation,
+        return gemm(
+            OpKey(Module.MAMBA2, Role.CORE).named(f"mamba2.{name}"),
+            Phase.INPUT_GRAD if name.startswith("d_") else Phase.FORWARD,
+            (chunks.products, m, k, n),
+            layout,
+            context.job.precision.activation,
         )
 
     states = chunks.products * state * width

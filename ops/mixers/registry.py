@@ -5,7 +5,7 @@ from typing import Any
 from ops.mixers.attention import ATTENTION
 from ops.mixers.gated_delta import GATED_DELTA
 from ops.mixers.mamba2 import MAMBA2
-from ops.mixers.mixer_row import MixerRow
+from ops.mixers.mixer import MixerRow
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec

@@ -20,7 +20,7 @@ from ops.calls import (
 from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, product_dtypes
 from profiler.cases.planned import Planned, planned
 from spec.arrays import ints

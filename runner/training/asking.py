@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ops.recompute.layers import CORE_ATTENTION, Recompute
+from ops.recompute import CORE_ATTENTION, Recompute
 from profdb.modelled.kept_book import KeptBook
 from profiler.device import Device
 from profiler.machine import matching_sheet

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from runner.reference.layers import FeedForward, SelfAttention, core_of, regathering
 from runner.reference.transformer import Block, RoutedFeedForward, Share, Stage, Surroundings, stage_of
 from runner.training.data_parallel import Copies, LocalOptimizer, Meshes, Sum, add_up, meshes_of, place

@@ -4,11 +4,10 @@ from math import inf
 
 import numpy as np
 
-from ops.context import LayerContext
+from ops.context import LayerContext, WeightCopies
 from ops.groups import Group, group_of, place
 from ops.layout import Layout
 from ops.op import Axis
-from ops.strategies.weight_copies import WeightCopies
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError

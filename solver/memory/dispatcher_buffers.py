@@ -10,10 +10,10 @@ False), with a scale for 128 channels and fp32 probabilities of all experts of a
 
 import numpy as np
 
+from ops.context import Sharding
 from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import Axis
-from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div, floats
 from spec.job import JobSpec
 from spec.model import ModelSpec, MoeSpec

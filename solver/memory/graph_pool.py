@@ -11,8 +11,7 @@ optimizer's buffers do not find the room of activations.
 
 import numpy as np
 
-from ops.context import LayerContext
-from ops.strategies.sharding import Sharding
+from ops.context import LayerContext, Sharding
 from spec.arrays import FloatArray, ceil_div
 from spec.mixers.attention import AttentionSpec
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from ops.context import LayerContext
+from ops.context import LayerContext, Sharding
 from ops.experts.exchange import routed_rows
-from ops.quantize import recipe_of
-from ops.strategies.sharding import Sharding
+from ops.low_precision import recipe_of
 from solver.layers import LayerBytes
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
@@ -91,5 +90,6 @@ def _of_experts(context: LayerContext, moe: MoeSpec) -> FloatArray:
 
 def _narrow_gradient_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
     """Bytes of the narrow copies of an output gradient of ``elements`` that both products of a backward read."""
-    recipe = recipe_of(context)
-    return elements * dtype_bytes(context.job.precision.linear) * (recipe.gradient.writes if recipe else 0.0)
+    if not context.job.precision.narrows:
+        return 0.0 * elements
+    return elements * dtype_bytes(context.job.precision.linear) * recipe_of(context).gradient.writes

@@ -15,8 +15,7 @@ from ops.data_parallel.muon import held_matrices
 from ops.data_parallel.offload import optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import Owner
-from ops.recompute.layers import Recompute
-from ops.strategies.sharding import layer_context
+from ops.recompute import Recompute
 from solver.layers import LayerBytes
 from solver.memory.chunk_activations import looped_bytes, saved_by_chunk, turning_bytes
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes, exchanging_axes
@@ -85,7 +84,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     """Memory of every stage row of every plan."""
     plans, kinds, stages = tables.plans, tables.kinds, tables.stages
     layout = plans.layout.take(stages.plan)
-    context = layer_context(plans.sharding, model, job, layout)
+    context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
     row = tables.row[stages.plan]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
@@ -229,7 +228,7 @@ def _beside_tensors(model: ModelSpec, job: JobSpec, tables: Tables) -> FloatArra
     if tables.cluster is None:
         return np.zeros(len(tables.stages.plan))
     sharding, layout, cluster = tables.plans.sharding, tables.plans.layout, tables.cluster
-    context = layer_context(sharding, model, job, layout)
+    context = LayerContext(sharding=sharding, model=model, job=job, layout=layout)
     held = communicator_bytes(layout, cluster, sharding.traits.copies, exchanging_axes(context))
     held = held + dispatcher_bytes(model, job, sharding, layout, cluster.domains[0].ranks)
     overlapped = user_buffer_bytes(context, sharding)

@@ -9,8 +9,7 @@ get_cublas_workspace: one for single products, one a stream for grouped ones, th
 
 import numpy as np
 
-from ops.context import LayerContext
-from ops.strategies.sharding import Sharding
+from ops.context import LayerContext, Sharding
 from solver.times.op_times import STREAMS
 from spec.arrays import FloatArray
 from spec.cluster.architecture import ArchitectureSpec

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Placement
 from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints

@@ -2,10 +2,10 @@
 
 from dataclasses import fields, replace
 
-from ops.adapters.frozen import ADAPTED
+from ops.adapters import ADAPTED
 from ops.block import model_ops
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import OpKey, Role
 from spec.errors import ConfigError
 from spec.job import JobSpec

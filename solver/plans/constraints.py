@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.op import Axis
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.draft import Draft
 from solver.plans.rules import Rule

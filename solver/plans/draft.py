@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from ops.context import Sharding
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Owner
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import Sharding
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.pipeline.schedules import Schedule
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec

@@ -4,7 +4,7 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.op import Axis
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.draft import Draft
 from spec.arrays import BoolArray, bools
 from spec.errors import ConfigError

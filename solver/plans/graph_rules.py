@@ -5,7 +5,7 @@ cuda_graph_impl: "CUDA graphs not supported with CPU offloading", "full recomput
 iteration CUDA graph", "moe recompute is not supported with moe_router CUDA graph".
 """
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.draft import Draft
 from spec.arrays import BoolArray, bools
 

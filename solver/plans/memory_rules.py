@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ops.data_parallel.offloaded_modules import LAYER_INPUT
-from ops.recompute.layers import Recompute
+from ops.data_parallel.offload import LAYER_INPUT
+from ops.recompute import Recompute
 from solver.plans.draft import Draft
 from spec.arrays import BoolArray, bools
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, IntArray, ceil_div
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
-from ops.strategies.weight_copies import WeightCopies
+from ops.context import WeightCopies
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.draft import Draft
 from spec.arrays import BoolArray, IntArray, bools

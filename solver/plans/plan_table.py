@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from ops.context import Sharding
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import Sharding
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.pipeline.schedules import Schedule
 from spec.arrays import FloatArray, IntArray, floats, ints
 from spec.settings.plan import WrittenPlan, plan_settings

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.constraints import SHARED, constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft

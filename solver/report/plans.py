@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
 from solver.cluster_times import ClusterTimes
 from solver.memory.device_memory import usable_bytes

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.host_work.forward_hooks import hook_calls
-from ops.host_work.issuing import host_work
-from ops.host_work.sharded_modules import sharding_calls
+from ops.cpu_overhead.hooks import hook_calls, sharding_calls
+from ops.cpu_overhead.issuing import host_work
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, Op
 from solver.times.op_times import Pricer, TimedOp

@@ -50,7 +50,7 @@ def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> Flo
 
 
 def in_pieces(comm_s: FloatArray, compute_s: FloatArray, pieces: Pieces, loss: float) -> FloatArray:
-    """A collective cut into pieces with the product that makes or uses its array (ops.strategies.pipelined): of
+    """A collective cut into pieces with the product that makes or uses its array (ops.tp_overlap): of
     ``n`` pieces ``1 - 1 / n`` of the product run beside what of the collective can."""
     alone = 1.0 / pieces.count
     waited = comm_s * alone if pieces.last_waits else np.zeros_like(comm_s)

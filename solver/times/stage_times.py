@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.context import LayerContext
 from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, Op, Phase
 from ops.roles import Identity, Module, Role
-from ops.strategies.sharding import full_tokens_bytes, layer_context
+from ops.strategies import full_tokens_bytes
 from profdb.lookup.overlap_losses import Losses
 from solver.layers import LayerTable
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
@@ -178,7 +179,7 @@ def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     framework cuts what it sends."""
     layout = plans.layout
     sharding = plans.sharding
-    context = layer_context(sharding, model, job, layout)
+    context = LayerContext(sharding=sharding, model=model, job=job, layout=layout)
     shards = layout.tp if job.preset.pipeline.scattered_hops else sharding.norm_shards(layout)
     return full_tokens_bytes(context) // shards
 
@@ -189,7 +190,7 @@ def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer
     seconds = pricer.hop(layout, hop_bytes(model, job, plans)).seconds
     if not job.preset.pipeline.scattered_hops:
         return seconds
-    context = layer_context(plans.sharding, model, job, layout)
+    context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
     whole = (plans.sharding.norm_shards(layout) == 1) & (layout.tp > 1) & (layout.pp > 1)
     gathered = gathered_slices(np.where(whole, full_tokens_bytes(context), 0), job)
     gathers = PARTITIONED_GATHERS if job.preset.pipeline.partitioned_tensors else 1.0

@@ -11,7 +11,6 @@ from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
 from ops.op import Axis, Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Update
 from ops.roles import Role
-from ops.strategies.sharding import Sharding
 from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.times.contention import Contention, averaged, lost_by_collective
@@ -37,7 +36,6 @@ class StepTimes:
 
 def operations(
     context: LayerContext,
-    sharding: Sharding,
     on_rank: RankParameters,
     tied_here: BoolArray,
     *,
@@ -46,7 +44,7 @@ def operations(
     """The step's operations for every stage row; ``tied_here`` marks rows whose embedding or head is
     tied to another stage's, ``mirrored`` says that another stage holds all its parameters too."""
     tied = tied_here & (context.job.adapter_rank == 0)
-    shared = np.where(tied, embedding_elements(context, sharding), 0)
+    shared = np.where(tied, embedding_elements(context), 0)
     return step_ops(context, on_rank, shared, mirrored=mirrored)
 
 

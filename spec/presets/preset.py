@@ -50,7 +50,7 @@ class Loss:
 class TensorParallel:
     """How a layer, the vocabulary and the sequence are cut over ranks, and what is communicated beside what."""
 
-    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies.registry"), least=1)]
+    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)]
     """Tensor-parallel modes it can run."""
     cuts_layers: bool = True
     """Matrices of layers may be cut over tp."""
@@ -61,7 +61,7 @@ class TensorParallel:
     partial_attention: Literal["fused", "torch"] = "fused"
     """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused
     kernels, or PyTorch's context_parallel in fp32, one elementwise kernel after another
-    (ops.mixers.partial_attention)."""
+    (ops.mixers.context_parallel)."""
     exchange_copies: Literal["reordered", "lists", "permuted"] = "reordered"
     """What all-to-alls that exchange tokens for heads copy beside: Transformer Engine's packing and order of
     blocks, lists of tensors (InternEvo, XTuner), or one permutation (DeepSpeed; ops.head_exchange)."""
@@ -75,7 +75,7 @@ class TensorParallel:
     """Under sequence parallelism collectives overlap the GEMM that makes or uses their array, inside one NVLink domain
     (Megatron-LM tp_comm_overlap; torchtitan's asynchronous tensor parallelism); how, the next six say."""
     overlap_ag: bool = True
-    """All-gathers in pieces as a GEMM reads them (tp_comm_overlap_ag; ops.strategies.pipelined)."""
+    """All-gathers in pieces as a GEMM reads them (tp_comm_overlap_ag; ops.tp_overlap)."""
     overlap_rs: bool = True
     """Reduce-scatters in pieces as the forward's GEMM makes them (tp_comm_overlap_rs)."""
     overlap_rs_dgrad: bool = False
@@ -98,7 +98,7 @@ class TensorParallel:
     """
     copies_sequences: bool = False
     """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
-    along its first dimension (ops.strategies.sequence_copies)."""
+    along its first dimension (ops.tp_overlap)."""
     overlap_backward: bool = True
     """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198
     sec. 4.2.2).
@@ -230,7 +230,7 @@ class Host:
     """What the Python process does for the device."""
 
     code: Literal["modules", "torch", "nanotron", "picotron", "compiled"] = "modules"
-    """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
+    """How its layers are written, a key of ops.cpu_overhead.calls.CALLS: "modules" of many Python layers
     (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's or Picotron's own, or "compiled" code."""
     checks_numbers: bool = False
     """The host reads each loss before its backward, gradients are read again before they are reduced: to find

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.recipe_recall import main, one_each
 from benchmarks.recipe_rows.question import question_of, recipe_plan, settings_of
 from benchmarks.recipe_rows.recipe import Recipe, read_recipes
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 from ops.block import ModelOps, model_ops
 from ops.layout import Layout
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
 from spec.presets.preset import FrameworkPreset

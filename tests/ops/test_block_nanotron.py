@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.issuing import host_work
 from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Op, Piece

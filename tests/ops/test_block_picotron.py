@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.optimizer_passes import optimizer_passes, update_passes
-from ops.host_work.calls import CALLS, NCCL_CALLS, TRITON_2_CALLS
+from ops.cpu_overhead.calls import CALLS, NCCL_CALLS, TRITON_2_CALLS
+from ops.data_parallel.step import optimizer_passes, update_passes
 from ops.layout import Layout
 from ops.op import Axis, Comm, MemoryBound, Op
 from ops.roles import Module, Role

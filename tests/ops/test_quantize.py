@@ -7,8 +7,8 @@ import pytest
 
 from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
+from ops.low_precision import CAST_AGAIN, cast_calls
 from ops.op import BatchedGemm, MemoryBound, Phase, Piece
-from ops.quantize import CAST_AGAIN, cast_calls
 from ops.roles import Module
 from spec.arrays import ints
 from spec.job import JobSpec

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.model_flops import (
     counts_whole_attention,
     least_s_per_sequence,

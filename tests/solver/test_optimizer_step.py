@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
 from ops.op import Axis, Comm
 from ops.roles import Role
-from ops.strategies.sharding import layer_context
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery
@@ -51,8 +51,8 @@ def times(
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)
     sharding = table.plans.sharding
-    context = layer_context(sharding, asked.model, asked.job, layout)
-    ops = operations(context, sharding, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
+    context = LayerContext(sharding=sharding, model=asked.model, job=asked.job, layout=layout)
+    ops = operations(context, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
     passes = PassTimes(
         forward_s=floats(forward_s),
         backward_s=floats(backward_s),
@@ -203,8 +203,8 @@ def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
     plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=4)
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)
-    context = layer_context(table.plans.sharding, asked.model, asked.job, layout)
-    ops = operations(context, table.plans.sharding, table.bytes.on_rank, np.zeros(1, dtype=bool))
+    context = LayerContext(sharding=table.plans.sharding, model=asked.model, job=asked.job, layout=layout)
+    ops = operations(context, table.bytes.on_rank, np.zeros(1, dtype=bool))
     none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
     step = step_times(
         replace(asked.pricer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none
@@ -243,8 +243,8 @@ def test_frozen_tied_embeddings_have_no_gradients_to_add_up() -> None:
     sent = []
     for rank in (0, 8):
         job = replace(asked.job, adapter_rank=rank)
-        context = layer_context(plans.sharding, asked.model, job, plans.layout)
-        ops = operations(context, plans.sharding, table.bytes.on_rank.take(ints([0])), np.ones(1, dtype=bool))
+        context = LayerContext(sharding=plans.sharding, model=asked.model, job=job, layout=plans.layout)
+        ops = operations(context, table.bytes.on_rank.take(ints([0])), np.ones(1, dtype=bool))
         sent.append(
             sum(int(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.axis is Axis.EMBEDDING)
         )

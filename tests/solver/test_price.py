@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.estimate import STEP_PARTS, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question

@@ -12,8 +12,7 @@ from ops.block import model_ops
 from ops.groups import KnownGroups
 from ops.layout import Layout
 from ops.op import Piece
-from ops.recompute.layers import CORE_ATTENTION, Recompute
-from ops.recompute.modules import modules_recomputed
+from ops.recompute import CORE_ATTENTION, Recompute, modules_recomputed
 from solver.candidates import Candidates
 from solver.estimate import assembled_step, estimate_memory, pipelines, stage_times, step_time, timed_pieces
 from solver.layers import layer_table

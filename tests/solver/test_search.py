@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.memory.device_memory import usable_bytes
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import PlanTable

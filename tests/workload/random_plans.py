@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
+from ops.context import LayerContext
 from ops.groups import group_of, ranks_and_stride
 from ops.layout import Layout
 from ops.op import Comm
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import layer_context
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -131,7 +131,7 @@ def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     one = table.stages.plan[[row]]
     layout = table.plans.layout.take(one)
     tied = table.stages.tied(asked.model, table.plans.layout.pp[table.stages.plan])[[row]]
-    context = layer_context(plan.sharding, asked.model, asked.job, layout)
-    for op in operations(context, plan.sharding, table.bytes.on_rank.take(one * 0 + row), tied):
+    context = LayerContext(sharding=plan.sharding, model=asked.model, job=asked.job, layout=layout)
+    for op in operations(context, table.bytes.on_rank.take(one * 0 + row), tied):
         add(op, layout, 1)
     return {kind: size for kind, size in total.items() if size}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simulation_train_formulaic as script
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError

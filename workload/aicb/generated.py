@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from profdb.cost_model import CostModel
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan

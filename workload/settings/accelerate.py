@@ -9,7 +9,7 @@ gradient checkpointing under FSDP1, are the training script's and stand in the f
 
 import json
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec, Precision

@@ -9,7 +9,7 @@ stages, activation checkpointing) stands in the file under SCRIPT, a key that it
 import json
 
 from ops.groups import ranks_and_stride
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from spec.job import JobSpec, Precision

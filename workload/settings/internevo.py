@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pprint import pformat
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from ops.strategies.launch import Launch
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
@@ -78,9 +78,51 @@ def unsaid_settings(question: Question, says: Collection[str]) -> tuple[str, ...
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How the settings of a framework name a strategy: ``settings`` are entries of the framework's own; ``in_script``
+    what only the training script can set, one line each."""
+
+    settings: dict[str, Any]
+    in_script: tuple[str, ...] = ()
+
+
 def launch_of(framework: str, plan: Plan, title: str) -> Launch:
-    """What ``framework`` is told of the plan's strategy; raises ExportError where it has no words for it."""
-    launch = plan.sharding.launch(framework, plan.tp)
+    """Returns what ``framework`` is told of the plan's strategy; raises ExportError where it has no words for it."""
+    launch = strategy_launch(framework, plan.strategy, plan.tp)
     if launch is None:
         raise ExportError(f"{title} has no setting for {plan.strategy} sharding")
     return launch
+
+
+def strategy_launch(framework: str, strategy: str, tp: int) -> Launch | None:
+    """Returns how ``framework`` (a preset's name, or a launcher's: accelerate, torchtitan) runs a strategy over ``tp``
+    ranks; None where it cannot. Keys of Megatron-LM, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py), InternEvo's
+    mode (its wp stands in a section of its own), accelerate's and torchtitan's degrees (parallelism_config.py;
+    config/configs.py)."""
+    megatron = {"--tensor-model-parallel-size": tp}
+    settings: dict[tuple[str, str], dict[str, Any]] = {
+        ("megatron", "mtp"): megatron,
+        ("megatron", "fsp"): megatron | ({"--sequence-parallel": None} if tp > 1 else {}),
+        ("deepspeed", "mtp"): {"tensor_parallel": {"autotp_size": tp}} if tp > 1 else {},
+        ("deepspeed", "ulysses"): {"sequence_parallel_size": tp},
+        ("accelerate", "mtp"): {"parallelism_config_tp_size": tp},
+        ("torchtitan", "mtp"): {"tensor_parallel_degree": tp, "enable_sequence_parallel": False},
+        ("torchtitan", "fsp"): {"tensor_parallel_degree": tp, "enable_sequence_parallel": tp > 1},
+    }
+    settings |= {("internevo", mode): {"size": tp, "mode": mode} for mode in ("mtp", "msp", "fsp", "isp")}
+    if (framework, strategy) not in settings:
+        return None
+    script = _ulysses_script(tp) if strategy == "ulysses" else ()
+    return Launch(settings=settings[framework, strategy], in_script=script)
+
+
+def _ulysses_script(tp: int) -> tuple[str, ...]:
+    """What a training script does beside DeepSpeed's key (runtime/config.py;
+    docs/_tutorials/ulysses-alst-sequence-parallelism.md)."""
+    return (
+        f"mpu = UlyssesSPAttentionHF.register_with_transformers(..., sequence_parallel_size={tp}) before the "
+        "model is made, then deepspeed.initialize(..., mpu=mpu); in Megatron-DeepSpeed "
+        f"--ds-sequence-parallel-size {tp}",
+        "UlyssesSPDataLoaderAdapter(...) around the data loader, and a loss averaged over the sequence group",
+    )

@@ -4,7 +4,7 @@ Source: Megatron-LM core 0.14, megatron/training/arguments.py and core/models/gp
 latent attention exist only with --qk-layernorm); core 0.16 for the gate of shared experts.
 """
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec, Precision
@@ -158,7 +158,7 @@ def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
 # summed and reduced in fp32 unless told otherwise.
 
 FORMATS = {"bf16": "--bf16", "fp16": "--fp16"}
-# by ops.quantize.RECIPES: --fp8-recipe and --fp8-format
+# by ops.low_precision.RECIPES: --fp8-recipe and --fp8-format
 FP8_RECIPES = {
     "delayed": ("delayed", "hybrid"),
     "current": ("tensorwise", "hybrid"),
@@ -180,7 +180,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "optimizer adapter_rank adapted expandable_segments"
     )
 )
-# of ops.recompute.modules those of DeepSeek and InternEvo
+# of ops.recompute those of DeepSeek and InternEvo
 NOT_ITS_MODULES = frozenset({"norm", "dropout_norm"})
 UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"}
 

@@ -9,7 +9,7 @@ every other layer).
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import Plan

@@ -11,7 +11,7 @@ import numpy as np
 
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Module, Role
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable

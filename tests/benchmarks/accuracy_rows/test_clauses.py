@@ -10,7 +10,7 @@ from benchmarks.accuracy_rows.job import asked_job
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import WHOLE_LAYERS, notes_of
 from benchmarks.accuracy_rows.row import RowError
-from ops.host_work.cuda_graphs import GRAPHED
+from ops.cpu_overhead.issuing import GRAPHED
 from tests.benchmarks.made_up_rows import job_of_row, plans, row
 
 RECIPE = "recipe@v9.9: recompute_modules={} cpu_offload_layers={} cuda_graph={} dispatcher=None (some words)"

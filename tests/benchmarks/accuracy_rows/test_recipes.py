@@ -6,7 +6,7 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from spec.mixers.attention import AttentionSpec
 from spec.model import NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, plans, row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from tests.benchmarks.made_up_rows import job_of_row, plans, row
 
 NEMO = {"framework": "NeMo/Megatron-Core", "notes": "NeMo 24.07 container, FP8"}

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.accuracy_rows.clauses import Reading, readings
 from benchmarks.accuracy_rows.releases import NEWEST, UNNUMBERED_CORE, Release, release_of
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, plans, predict, row
 

@@ -9,7 +9,7 @@ from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from benchmarks.accuracy_rows.row import RowError
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from spec.mixers.attention import AttentionKind
 from spec.model import ModelSpec, NormKind, PositionKind

@@ -18,7 +18,7 @@ from ops.data_parallel.step import (
 )
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Owner, Update
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from spec.arrays import ints
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec

@@ -9,8 +9,7 @@ from ops.context import LayerContext
 from ops.data_parallel.offload import keeps_gradients_on_host
 from ops.layout import Layout
 from ops.op import HostTransfer, HostUpdate
-from ops.recompute.layers import Recompute
-from ops.strategies.sharding import layer_context
+from ops.recompute import Recompute
 from profdb.modelled.offload import LINK_SHARE
 from solver.estimate import Estimate, estimate_memory, stage_times, step_time
 from solver.memory.memory_cost import MemoryCost
@@ -67,8 +66,8 @@ def transfers(case: tuple[Question, Plan]) -> dict[str, float]:
     """Bytes of every transfer of the step, all launches."""
     table = laid_out(case)
     sharding = table.plans.sharding
-    context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
-    ops = operations(context, sharding, table.bytes.on_rank, np.zeros(1, bool))
+    context = LayerContext(sharding=sharding, model=case[0].model, job=case[0].job, layout=table.plans.layout)
+    ops = operations(context, table.bytes.on_rank, np.zeros(1, bool))
     return {op.name: float((op.size_bytes * op.repeat)[0]) for op in ops if isinstance(op, HostTransfer)}
 
 
@@ -152,8 +151,8 @@ def test_the_devices_part_of_the_update_runs_beside_the_hosts() -> None:
     step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
     table = laid_out(case)
     sharding = table.plans.sharding
-    context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
-    ops = operations(context, sharding, table.bytes.on_rank, np.zeros(1, bool))
+    context = LayerContext(sharding=sharding, model=case[0].model, job=case[0].job, layout=table.plans.layout)
+    ops = operations(context, table.bytes.on_rank, np.zeros(1, bool))
     host = next(op for op in ops if isinstance(op, HostUpdate))
     assert case[0].pricer.time(host, table.plans.layout).seconds[0] > 0.0
     kernels_s = sum(

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.block import bare_ops
-from ops.data_parallel.offloaded_modules import modules_offloaded
-from ops.host_work.calls import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS
-from ops.host_work.issuing import host_work
+from ops.block import layer_ops
+from ops.cpu_overhead.calls import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS
+from ops.cpu_overhead.issuing import host_work
+from ops.data_parallel.offload import modules_offloaded
 from ops.layout import Layout
 from ops.op import HostTransfer, Lane, Phase, Piece
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Role
 from profdb.modelled.offload import LINK_SHARE
 from solver.estimate import estimate_memory, step_time
@@ -34,8 +34,8 @@ def model(name: str = "671B_deepseek_v3.toml") -> ModelSpec:
 
 
 def layer(which: int, *names: str, again: tuple[str, ...] = (), of: ModelSpec | None = None) -> Piece:
-    bare = bare_ops(of or model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
-    return bare.running_again(Recompute.NONE, again, names).blocks[which]
+    bare = layer_ops(of or model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
+    return bare.apply_recompute(Recompute.NONE, again, names).blocks[which]
 
 
 def moved(piece: Piece, role: Role = Role.ACTIVATIONS_TO_HOST) -> dict[str, float]:
@@ -114,27 +114,27 @@ def test_what_runs_again_is_not_sent() -> None:
 
 
 def test_a_layer_that_runs_again_sends_its_input_alone() -> None:
-    bare = bare_ops(model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
+    bare = layer_ops(model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
     sent = ("layer_input",)
-    whole = bare.running_again(Recompute.FULL, (), sent).blocks[EXPERTS]
-    kept = bare.running_again(Recompute.FULL).blocks[EXPERTS]
+    whole = bare.apply_recompute(Recompute.FULL, (), sent).blocks[EXPERTS]
+    kept = bare.apply_recompute(Recompute.FULL).blocks[EXPERTS]
     assert moved(whole) == {"layer_input.to_host": SEQ * 2 * HIDDEN}
     assert (saved(kept), saved(whole)) == (SEQ * 2 * HIDDEN, 0.0)
-    assert moved(bare.running_again(Recompute.NONE, (), sent).blocks[EXPERTS]) == {}
-    partly = bare.running_again(Recompute.BLOCK, (), sent).blocks
+    assert moved(bare.apply_recompute(Recompute.NONE, (), sent).blocks[EXPERTS]) == {}
+    partly = bare.apply_recompute(Recompute.BLOCK, (), sent).blocks
     half = len(partly) // 2
     assert [bool(moved(one)) for one in partly] == [True] * half + [False] * half
-    assert len(partly) == 2 * len(bare.running_again(Recompute.NONE).blocks)
+    assert len(partly) == 2 * len(bare.apply_recompute(Recompute.NONE).blocks)
     # Parts of a layer that runs again whole are not kept and not sent.
-    assert moved(bare.running_again(Recompute.FULL, (), ("core_attn",)).blocks[EXPERTS]) == {}
+    assert moved(bare.apply_recompute(Recompute.FULL, (), ("core_attn",)).blocks[EXPERTS]) == {}
 
 
 def test_equal_layers_share_a_piece() -> None:
-    bare = bare_ops(model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
-    first, second = (bare.running_again(Recompute.NONE, (), ("core_attn",)) for _ in range(2))
+    bare = layer_ops(model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
+    first, second = (bare.apply_recompute(Recompute.NONE, (), ("core_attn",)) for _ in range(2))
     assert first.blocks[DENSE] is second.blocks[DENSE]
-    assert first.blocks[DENSE] is not bare.running_again(Recompute.NONE).blocks[DENSE]
-    piece = bare.running_again(Recompute.NONE).blocks[DENSE]
+    assert first.blocks[DENSE] is not bare.apply_recompute(Recompute.NONE).blocks[DENSE]
+    piece = bare.apply_recompute(Recompute.NONE).blocks[DENSE]
     assert modules_offloaded(piece, ("expert_fc1",)).forward == piece.forward
 
 

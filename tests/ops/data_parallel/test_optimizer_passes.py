@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.optimizer_passes import optimizer_passes, update_passes
-from ops.data_parallel.step import RankParameters, step_ops
+from ops.data_parallel.step import RankParameters, optimizer_passes, step_ops, update_passes
 from ops.layout import Layout
 from ops.op import MemoryBound, Update
 from spec.arrays import ints

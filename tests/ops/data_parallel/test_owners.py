@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.owners import num_owned, sent_by_owners
-from ops.data_parallel.step import RankParameters, step_ops
+from ops.data_parallel.step import RankParameters, num_owned, sent_by_owners, step_ops
 from ops.layout import Layout
 from ops.op import Comm, Op, Owner
 from ops.roles import Role

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ops.host_work.calls import NCCL_CALLS
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.calls import NCCL_CALLS
+from ops.cpu_overhead.issuing import host_work
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Phase
 from ops.roles import Role

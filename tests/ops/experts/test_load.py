@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ops.context import LayerContext
-from ops.experts.load import busiest_share
+from ops.experts.exchange import busiest_share
 from ops.layout import Layout
 from spec.model import MoeSpec
 from tests.ops.experts.test_moe_block import model

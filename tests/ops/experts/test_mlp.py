@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.issuing import host_work
 from ops.op import GroupedGemm, MemoryBound, Phase
-from ops.recompute.modules import modules_recomputed
+from ops.recompute import modules_recomputed
 from ops.roles import Module, OpKey, Role
 from spec.job import JobSpec
 from spec.presets.registry import PRESETS

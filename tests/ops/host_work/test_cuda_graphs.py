@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.host_work.cuda_graphs import REPLAY_CALLS, is_replayed
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.issuing import REPLAY_CALLS, host_work, is_replayed
 from ops.layout import Layout
 from ops.op import Op
 from ops.roles import Module, OpKey, Role

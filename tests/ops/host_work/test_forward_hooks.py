@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.host_work.calls import HOOK_CALLS, HOOKED_PARAMETER_CALLS, NARROW_HOOKED_PARAMETER_CALLS
-from ops.host_work.forward_hooks import hook_calls
+from ops.cpu_overhead.calls import HOOK_CALLS, HOOKED_PARAMETER_CALLS, NARROW_HOOKED_PARAMETER_CALLS
+from ops.cpu_overhead.hooks import hook_calls
 from ops.layout import Layout
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Phase
 from ops.roles import Module, Role

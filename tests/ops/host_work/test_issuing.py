@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.host_work.calls import CALLS, FP8_CALLS_RATIO, NARROW_GRADIENT_CALLS
-from ops.host_work.cuda_graphs import REPLAY_CALLS
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.calls import CALLS, FP8_CALLS_RATIO, NARROW_GRADIENT_CALLS
+from ops.cpu_overhead.issuing import REPLAY_CALLS, host_work
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Phase
 from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective

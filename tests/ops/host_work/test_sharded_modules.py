@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.host_work.sharded_modules import SLICE_CALLS, sharding_calls
+from ops.cpu_overhead.hooks import SLICE_CALLS, sharding_calls
 from ops.layout import Layout
 from ops.op import Op, Phase
 from spec.presets.registry import PRESETS

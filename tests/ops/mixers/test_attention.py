@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.issuing import host_work
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, MemoryBound, Phase, Piece
 from ops.roles import Role

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from ops.block import bare_ops
+from ops.block import layer_ops
 from ops.layout import Layout
 from ops.op import Op, Phase, Piece
-from ops.recompute.layers import Recompute
-from ops.recompute.modules import MODULES, felt_by, modules_recomputed
+from ops.recompute import MODULES, Recompute, felt_by, modules_recomputed
 from ops.roles import Module, OpKey, Role
 from spec.model import ModelSpec
 from spec.presets.registry import PRESETS
@@ -61,15 +60,15 @@ def test_a_module_is_felt_where_it_changes_what_runs_or_is_kept(which: int) -> N
     assert {name for name in MODULES if done(plain, name) != done(plain)} == set(felt_by(plain, MODULES))
     # Under modules of which it feels the same, a layer is the very same piece.
     layout = Layout.of(8, ep=8)
-    bare = bare_ops(deepseek(), job(seq_len=SEQ), layout, "mtp")
-    both = [bare.running_again(Recompute.NONE, names) for names in (("mlp",), ("mlp", "moe"))]
+    bare = layer_ops(deepseek(), job(seq_len=SEQ), layout, "mtp")
+    both = [bare.apply_recompute(Recompute.NONE, names) for names in (("mlp",), ("mlp", "moe"))]
     assert (both[0].blocks[which] is both[1].blocks[which]) == (which == DENSE)
     assert both[0].head is both[1].head
     # Not so where ends run again with all layers, whichever is asked for first.
     ends = PRESETS["megatron"].changed({"recomputation.recomputes_ends": True})
-    bare = bare_ops(deepseek(), job(seq_len=SEQ, preset=ends), layout, "mtp")
+    bare = layer_ops(deepseek(), job(seq_len=SEQ, preset=ends), layout, "mtp")
     kinds = (Recompute.FULL, Recompute.NONE)
-    assert [len(repeated(bare.running_again(kind).head)) > 0 for kind in kinds] == [True, False]
+    assert [len(repeated(bare.apply_recompute(kind).head)) > 0 for kind in kinds] == [True, False]
 
 
 def test_expert_activations_run_again_from_the_first_product() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.host_work.issuing import host_work
+from ops.cpu_overhead.issuing import host_work
 from ops.layout import Layout
 from ops.op import Comm, Lane, MemoryBound, Phase, Piece
 from ops.roles import Role

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ops.block import ModelOps
+from ops.context import LayerContext
 from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import Comm, Op, Phase
 from ops.roles import Role
-from ops.strategies.sharding import layer_context
 from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -106,8 +106,8 @@ def laid_out(one: Plan, asked_of: Question) -> Estimate:
 def step_of(table: Estimate, asked_of: Question) -> tuple[Op, ...]:
     """The operations of the optimizer step."""
     sharding, layout = table.plans.sharding, table.plans.layout
-    context = layer_context(sharding, asked_of.model, asked_of.job, layout)
-    return operations(context, sharding, table.bytes.on_rank, np.zeros(len(layout), bool))
+    context = LayerContext(sharding=sharding, model=asked_of.model, job=asked_of.job, layout=layout)
+    return operations(context, table.bytes.on_rank, np.zeros(len(layout), bool))
 
 
 @pytest.mark.parametrize(

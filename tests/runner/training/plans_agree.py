@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from runner.reference.transformer import Experts
 from runner.training.trainer import Trainer, Training
 from solver.pipeline.schedules import schedule_named

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.analysis.explanation import explain_plan
 from solver.estimate import estimate_memory, stage_times
 from solver.pipeline.schedules import Schedule

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
-from ops.strategies.registry import STRATEGIES
+from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.memory.device_memory import LOCAL_CONNECTION_BYTES
 from solver.memory.dispatcher_buffers import dispatcher_bytes

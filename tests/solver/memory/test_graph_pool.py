@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.context import LayerContext
 from ops.layout import Layout
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import layer_context
+from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.memory.graph_pool import pool_bytes
 from solver.memory.memory_cost import MemoryCost
@@ -27,7 +27,7 @@ MUCH, LITTLE = np.array([1e12]), np.array([5.0])
 def pool(*scopes: str, model: ModelSpec = EXPERTS, passing: np.ndarray = MUCH, tp: int = 1) -> float:
     sharding = STRATEGIES["fsp"]
     asked = replace(job(seq_len=TOKENS), cuda_graphs=frozenset(scopes))
-    context = layer_context(sharding, model, asked, Layout.of(tp, tp=tp))
+    context = LayerContext(sharding=sharding, model=model, job=asked, layout=Layout.of(tp, tp=tp))
     return float(pool_bytes(context, sharding, passing, np.array([7.0]))[0])
 
 

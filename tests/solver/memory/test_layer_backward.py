@@ -7,8 +7,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import layer_context
+from ops.strategies import STRATEGIES
 from solver.layers import LayerBytes
 from solver.memory.layer_backward import widest_bytes, working_bytes
 from spec.arrays import floats, ints
@@ -64,7 +63,7 @@ def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
     kinds = [of_layer(elements) for elements in (1000, 3000, 9000, 9000)]
     sharding = STRATEGIES[strategy]
     asked = job(seq_len=SEQ)
-    context = layer_context(sharding, small_model(), asked, Layout.of(8, **degrees))
+    context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(8, **degrees))
     found = float(working_bytes(context, sharding, kinds, ints(0))[0])
     motion = 2 * 2 * SEQ * HIDDEN
     assert found == motion + float(widest_bytes(context)[0]) + whole * 3000 * 4

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.estimate import estimate_memory
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable

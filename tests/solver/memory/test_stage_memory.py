@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ops.context import LayerContext
 from ops.layout import Layout
 from ops.op import Axis
-from ops.recompute.layers import Recompute
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import layer_context
+from ops.recompute import Recompute
+from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.memory.device_memory import (
     ALLOCATOR_SLACK,
@@ -214,7 +214,11 @@ def test_who_exchanges() -> None:
 
     def axes(model: ModelSpec, strategy: str = "mtp", **changes: Any) -> set[Axis]:
         asked = replace(question(model=model, preset=PRESETS["megatron"]).job, **changes)
-        return set(exchanging_axes(layer_context(STRATEGIES[strategy], model, asked, Layout.of(8))))
+        return set(
+            exchanging_axes(
+                LayerContext(sharding=STRATEGIES[strategy], model=model, job=asked, layout=Layout.of(8))
+            )
+        )
 
     assert axes(EXPERTS) == {Axis.EP}
     assert axes(EXPERTS, moe_dispatcher="hybridep") == axes(small_model()) == set()

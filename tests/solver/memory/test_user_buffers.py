@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ops.context import LayerContext
 from ops.layout import Layout
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import layer_context
+from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.memory.user_buffers import user_buffer_bytes, workspace_bytes
 from solver.plans.plan_table import PlanTable
@@ -36,7 +36,7 @@ def held(
     asked = job(seq_len=TOKENS, preset=preset)
     asked = replace(asked, precision=replace(asked.precision, linear=linear))
     sharding = STRATEGIES[strategy]
-    context = layer_context(sharding, small_model(), asked, Layout.of(tp, tp=tp))
+    context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(tp, tp=tp))
     return float(user_buffer_bytes(context, sharding)[0])
 
 
@@ -63,7 +63,9 @@ def test_no_buffers_without_sequences_cut_or_overlap_of_its_own() -> None:
 )
 def test_workspaces(model: ModelSpec, overlapped: float, count: int) -> None:
     """get_cublas_workspace: one, four for grouped products, three for overlapped ones; 32 MiB on Hopper, 4 before."""
-    context = layer_context(STRATEGIES["mtp"], model, job(preset=BRIDGE), Layout.of(1))
+    context = LayerContext(
+        sharding=STRATEGIES["mtp"], model=model, job=job(preset=BRIDGE), layout=Layout.of(1)
+    )
     for name, each in (("hopper", 32), ("blackwell", 32), ("ampere", 4)):
         architecture = read_architecture(name, root=ROOT)
         assert (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.estimate import estimate_memory
 from solver.pipeline.schedules import Schedule
 from solver.pipeline.simulation import ChunkTimes, program

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.exchange_rules import (
     beside_another_micro_batch,
     check_exchange,

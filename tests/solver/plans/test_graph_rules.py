@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.graph_rules import beside_graphs
 from solver.plans.memory_rules import modules_again
 from solver.plans.rules import RULES

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.memory_rules import parts_on_host
 from solver.plans.rules import RULES
 from solver.typed_plan import broken_rules, parse_plan, plan_of

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ops.recompute.modules import MODULES
-from ops.strategies.registry import STRATEGIES
+from ops.recompute import MODULES
+from ops.strategies import STRATEGIES
 from solver.plans.plan_table import CONSTANTS, NAMES, Plan, PlanTable
 from spec.settings.plan import plan_settings
 

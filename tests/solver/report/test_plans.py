@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.analysis.explanation import adjacent_equal, explain_plan, memory_terms
 from solver.cluster_times import ClusterTimes

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.experts.beside_tokens import probability_bytes
+from ops.experts.dispatchers import probability_bytes
 from ops.experts.routing import Routing, places_visited
 from ops.groups import group_of
 from ops.layout import Layout

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.host_work.calls import HOOK_CALLS
-from ops.host_work.issuing import host_work
-from ops.host_work.sharded_modules import sharding_calls
+from ops.cpu_overhead.calls import HOOK_CALLS
+from ops.cpu_overhead.hooks import sharding_calls
+from ops.cpu_overhead.issuing import host_work
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role

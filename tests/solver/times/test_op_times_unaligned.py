@@ -8,7 +8,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import BatchedGemm
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Role
 from profdb.lookup.unaligned_products import RELATIVE_STD
 from solver.plans.plan_table import Plan, PlanTable

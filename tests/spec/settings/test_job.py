@@ -6,10 +6,10 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ops.host_work.calls import CALLS
-from ops.host_work.cuda_graphs import GRAPHED
+from ops.cpu_overhead.calls import CALLS
+from ops.cpu_overhead.issuing import GRAPHED
 from ops.kernels import KERNELS
-from ops.quantize import RECIPES
+from ops.low_precision import RECIPES
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2
 from spec.cluster.architecture_reader import read_architecture
 from spec.errors import ConfigError

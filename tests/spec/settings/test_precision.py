@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ops.quantize import RECIPES
+from ops.low_precision import RECIPES
 from profdb.lookup.reuse import FP8_RECIPES
 from spec.dtypes import dtype_bytes
 from spec.job import Precision, precision_of

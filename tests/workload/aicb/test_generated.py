@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from spec.errors import UserError
 from spec.mixers.attention import AttentionKind
 from tests.workload.generating import made

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.typed_plan import plan_of

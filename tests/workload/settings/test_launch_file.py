@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from ops.op import Axis
-from ops.recompute.layers import Recompute
+from ops.recompute import Recompute
 from ops.roles import Role
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError

@@ -1,10 +1,11 @@
 """The host's work for one operation, whatever kind it is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ops.host_work.calls import (
+from ops.cpu_overhead.calls import (
     CALLS,
     EXPERT_BULK_CAST_CALLS,
     EXPERT_CALLS,
@@ -12,16 +13,18 @@ from ops.host_work.calls import (
     EXPERT_GRADIENT_CALLS,
     EXTENSION_LAUNCHES,
     FP8_CALLS_RATIO,
+    FUSED_ROUTER,
     NARROW_GRADIENT_CALLS,
+    OF_KERNEL,
+    OF_ROLE,
     OFFLOADED_PART_CALLS,
     OFFLOADED_TENSOR_CALLS,
     PIECE_LAUNCHES,
     TRITON_CALLS,
     ModuleCalls,
 )
-from ops.host_work.cuda_graphs import is_replayed, replay_calls
-from ops.host_work.launches import FUSED_ROUTER, OF_KERNEL, OF_ROLE
 from ops.kernels import KERNELS
+from ops.low_precision import BLOCKS
 from ops.op import (
     Attention,
     Axis,
@@ -34,10 +37,47 @@ from ops.op import (
     Op,
     Phase,
 )
-from ops.quantize import BLOCKS
-from ops.roles import Module, Role
+from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
+
+# What a CUDA graph replays, and so costs the host next to nothing (Megatron-Core's --cuda-graph-scope).
+
+# Of each scope the modules it holds whole, and the operations with all that serves them.
+GRAPHED: dict[str, frozenset[Module | OpKey]] = {
+    "attn": frozenset({Module.ATTENTION, Module.GATED_DELTA}),
+    "mamba": frozenset({Module.MAMBA2}),
+    "mlp": frozenset({Module.MLP}),
+    "moe_router": frozenset(
+        {OpKey(Module.MLP, Role.NORM), OpKey(Module.MOE, Role.ROUTER), Module.SHARED_EXPERTS}
+    ),
+    "moe_preprocess": frozenset({OpKey(Module.MOE, Role.PERMUTE)}),
+    "full_iteration": frozenset(Module),
+}
+
+# Assumption: a graph's replay takes as many calls as a linear module; the operation that stands for it.
+REPLAY_CALLS = 3.0
+REPLAYS = frozenset(
+    {
+        OpKey(Module.ATTENTION, Role.NORM),
+        OpKey(Module.GATED_DELTA, Role.NORM),
+        OpKey(Module.MAMBA2, Role.NORM),
+        OpKey(Module.MLP, Role.UP),
+        OpKey(Module.MOE, Role.ROUTER),
+        OpKey(Module.MOE, Role.PERMUTE),
+    }
+)
+
+
+def is_replayed(op: Op, scopes: Iterable[str]) -> bool:
+    """Whether a graph of one of ``scopes`` holds the operation."""
+    return any(op.is_within(GRAPHED.get(scope, frozenset())) for scope in scopes)
+
+
+def replay_calls(op: Op, scopes: Iterable[str]) -> float:
+    """Calls of the replay that ``op`` stands for; a graph of the whole iteration has none."""
+    stands = op.key in REPLAYS and op.phase is not Phase.WEIGHT_GRAD
+    return REPLAY_CALLS if stands and "full_iteration" not in scopes else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

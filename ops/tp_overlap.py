@@ -9,7 +9,7 @@ Source: Transformer Engine, ``pytorch/module/base.py`` initialize_ub (which prod
   multiplied, the own one last; then one kernel adds up what has come (reduce_bf16);
 - "pipeline" reduce-scatter (CommOverlapBase::split_overlap_rs): 4 pieces, each reduced on 16 multiprocessors
   while the next is multiplied, so that the last is waited for;
-- "bulk": whole, beside the other gradient's product (ops.strategies.sharding.backward_lane).
+- "bulk": whole, beside the other gradient's product (ops.strategies.backward_lane).
 
 PyTorch's asynchronous tensor parallelism (``distributed/_symmetric_memory``, _pipelined_all_gather_and_consume and
 _pipelined_produce_and_all2all) is the ring exchange both ways, also for input gradients, and has no bulk.
@@ -25,8 +25,9 @@ import numpy as np
 from ops.context import LayerContext
 from ops.memory_bound import memory_pass
 from ops.op import Comm, Lane, MemoryBound, Ops, Phase, Pieces
-from ops.roles import Module, OpKey, Role
+from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import IntArray
+from spec.dtypes import dtype_bytes
 
 PIPELINE_PIECES = 4  # num_splits
 PIPELINE_BLOCKS = 16  # num_sm
@@ -54,7 +55,7 @@ OUT_OF = frozenset(
 def gathered_into(context: LayerContext, gather: Comm, product: OpKey) -> Comm:
     """An all-gather whose pieces ``product`` multiplies as they arrive, in the gather's own phase."""
     choices = context.job.preset.tensor_parallel
-    if not (choices.overlap and choices.overlap_ag) or product not in INTO | OUT_OF:
+    if not choices.overlap_ag or product not in INTO | OUT_OF:
         return gather
     return _beside(gather, product, _ring(context))
 
@@ -65,7 +66,7 @@ def scattered_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
     choices = context.job.preset.tensor_parallel
     into = product in INTO
     wanted = choices.overlap_rs_dgrad if into else choices.overlap_rs
-    if not (choices.overlap and wanted) or product not in INTO | OUT_OF:
+    if not wanted or product not in INTO | OUT_OF:
         return (scatter,)
     if choices.overlap_rs_method == "pipeline":
         count = context.layout.constant(PIPELINE_PIECES)
@@ -75,11 +76,9 @@ def scattered_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
 
 
 def in_bulk(context: LayerContext, comm: Comm, product: OpKey) -> Comm:
-    """A whole collective of the backward beside the other gradient of ``product``, as user buffers run it: on
+    """Returns a whole collective of the backward beside the other gradient of ``product``, as user buffers run it: on
     multiprocessors that they keep the product off."""
-    choices = context.job.preset.tensor_parallel
-    bulk = choices.bulk_dgrad if comm.beside_phase is Phase.INPUT_GRAD else choices.bulk_wgrad
-    if not (choices.overlap and bulk) or product not in INTO:
+    if product not in INTO:
         return comm
     whole = Pieces(count=context.layout.constant(1), last_waits=True, thread_blocks=PIPELINE_BLOCKS)
     return replace(comm, pieces=whole)
@@ -101,3 +100,25 @@ def _summed(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound
     what = product.served_by(Role.REDUCE)
     phase = Phase.FORWARD if scatter.phase is Phase.FORWARD else Phase.INPUT_GRAD
     return memory_pass(what, phase, "copy", rows, context.job.precision.activation)
+
+
+# Copies around collectives that join along the first dimension of an array whose sequences are another.
+#
+# PyTorch's functional collectives (torch/distributed/_functional_collectives.py: all_gather_single,
+# reduce_scatter_single; DTensor's Shard(1)) gather along dimension 0 and bring parts into order by chunk and
+# cat, before a reduction likewise. With one sequence parts lie in order. Products that send pieces themselves
+# (ops.tp_overlap; torch/distributed/_symmetric_memory) read and write them where they belong.
+
+
+def in_order(context: LayerContext, whole: Comm) -> Ops:
+    """A pass over the array of a gather or a reduction over the sequence, in the collective's own phase."""
+    layout = context.layout
+    if whole.pieces is not None:
+        return ()
+    several = (layout.micro_batch > 1) & (layout.tp > 1)
+    if not several.any():
+        return ()
+    width = context.model.hidden
+    rows = np.ceil(whole.size_bytes / (width * dtype_bytes(whole.dtype))).astype(np.int64) * several
+    what = Identity(module=whole.module, role=Role.COPY, serves=whole.serves, name=f"{whole.name}_in_order")
+    return (memory_pass(what, whole.phase, "copy", rows, whole.dtype, np.full_like(rows, width)),)

@@ -27,9 +27,24 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.kernels import bytes_moved_per_element
-from ops.op import KernelCalls, MemoryBound, Op, Phase
-from ops.roles import Identity, Role
+from ops.memory_bound import memory_pass
+from ops.op import (
+    Axis,
+    Comm,
+    KernelCalls,
+    Lane,
+    Linear,
+    MemoryBound,
+    Op,
+    Ops,
+    Phase,
+    Piece,
+    Pieces,
+    collective,
+)
+from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.job import Precision
 
@@ -129,11 +144,9 @@ FUSED = Recipe(
 order is turned when it is read (gemm_rewriter.cc). A kernel that writes narrow numbers alone is priced as if it wrote wide ones."""
 
 
-def recipe_of(context: LayerContext) -> Recipe | None:
-    """The job's recipe; None where products run in the activations' format."""
+def recipe_of(context: LayerContext) -> Recipe:
+    """Returns the recipe of a job whose products run in a lower precision than its activations."""
     precision = context.job.precision
-    if not precision.narrows:
-        return None
     fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
     blocks = precision.scaling == "dynamic" and precision.scale_recipe in BLOCKS
     named = RECIPES[_scaling(precision)] if precision.linear != "fp4" else NVFP4
@@ -186,37 +199,77 @@ def one_copy(passes: Passes) -> Passes:
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operands(Identity):
-    """What one linear multiplies: rows of ``tokens``, a weight of ``inputs`` x ``outputs``. Its input and its output gradient
-    are cast in ``parts`` of the tokens, a rank one, where they are gathered afterwards."""
+def cast_linear(context: LayerContext, layer: Linear, made: Piece) -> Piece:
+    """Returns the products ``made`` of a linear with the casts of the job's recipe, which may keep inputs and weights in
+    the products' format."""
+    recipe, precision = recipe_of(context), context.job.precision
+    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
+    if layer.kept_whole and shares_kept_inputs(context):
+        share = layer.kept_share
+    (product, *others) = made.forward
+    kept = replace(product, saved_bytes=layer.saved_bytes * share)
+    made = with_weight_copies(context, replace(made, forward=(kept, *others)))
+    before, behind = _casts(context, recipe, layer)
+    return Piece(forward=(*before, *made.forward), backward=(*behind, *made.backward))
 
-    tokens: IntArray
-    inputs: IntArray
-    outputs: IntArray
-    after_norm: bool
-    shared_input: bool
-    input_parts: IntArray
-    gradient_parts: IntArray
+
+def keeps_low_precision(context: LayerContext) -> bool:
+    """Returns whether products keep their inputs in their own, lower precision."""
+    return recipe_of(context).keeps_narrow
 
 
-def _input_and_gradient(recipe: Recipe, operands: Operands) -> tuple[Passes, Passes]:
+def shares_kept_inputs(context: LayerContext) -> bool:
+    """Returns whether a low-precision product keeps an input that another operation keeps whole as that one does
+    (Megatron-LM d98e8a6 ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the
+    output of the fused core_attn is saved by itself, and linear_proj also saves the quantized tensor of this
+    output", so save_original_input, but not under delayed scaling)."""
+    shares = context.job.preset.layers.shares_kept_inputs
+    return keeps_low_precision(context) and shares and context.job.precision.scaling != "delayed"
+
+
+def keeps_own_input(context: LayerContext) -> bool:
+    """Returns whether a product keeps a low-precision copy of an input that another operation keeps too."""
+    return keeps_low_precision(context) and not shares_kept_inputs(context)
+
+
+def with_weight_copies(context: LayerContext, made: Piece) -> Piece:
+    """Returns products whose low-precision weights stay from step to step, or from each forward that casts them to its
+    backward: one copy along rows, and one along columns where products want both orders (Transformer Engine
+    ``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving); none for recipes that cast
+    again in the backward (torchao), and one less where the weight itself is stored so."""
+    recipe, precision = recipe_of(context), context.job.precision
+    width = dtype_bytes(precision.linear)
+    copies = recipe.weight.writes if recipe.keeps_narrow else 0.0
+    stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
+    forward = []
+    for op in made.forward:
+        held = op.parameters * width * max(copies - stored, 0.0)
+        if precision.casts_every_forward:
+            forward.append(replace(op, saved_bytes=op.saved_bytes + held))
+        else:
+            forward.append(replace(op, cached_bytes=held))
+    return replace(made, forward=tuple(forward))
+
+
+def _input_and_gradient(recipe: Recipe, layer: Linear) -> tuple[Passes, Passes]:
     """Over a product's input and its output gradient. Elementwise code makes mlp.down's input for it alone, and gradients
     but those that the residual path carries on."""
-    entering, leaving = recipe.normed_input if operands.after_norm else recipe.input, recipe.gradient
-    if operands.role is Role.DOWN:
+    entering, leaving = recipe.normed_input if layer.after_norm else recipe.input, recipe.gradient
+    if layer.role is Role.DOWN:
         entering = recipe.made_input or entering
-    if operands.role not in (Role.OUT, Role.DOWN):
+    if layer.role not in (Role.OUT, Role.DOWN):
         leaving = recipe.made_gradient or leaving
     return entering, leaving
 
 
-def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """Passes around the forward product and around the backward ones. An input that another linear has
-    cast (``shared_input``) is not cast again."""
-    t, i, o = operands.tokens, operands.inputs, operands.outputs
-    entering, leaving = _input_and_gradient(recipe, operands)
-    own = 0.0 if operands.shared_input else 1.0
+    cast, since it keeps it, is not cast again."""
+    t, i, o = layer.tokens, layer.inputs, layer.outputs
+    entering, leaving = _input_and_gradient(recipe, layer)
+    own = float(layer.saved_bytes.any())
+    parts_of = {way: _cast_parts(context, layer, way) for way in ("input", "gradient")}
+    input_parts, gradient_parts = parts_of["input"], parts_of["gradient"]
     each = _weight_casts(context)
     precision = context.job.precision
     wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
@@ -228,10 +281,10 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
     ) -> MemoryBound:
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
         return MemoryBound(
-            module=operands.module,
+            module=layer.module,
             role=Role.CAST,
-            serves=operands.role,
-            name=f"{operands.name}.{what}",
+            serves=layer.role,
+            name=f"{layer.name}.{what}",
             phase=phase,
             kernel="copy",
             rows=np.ceil(moved_bytes / copied).astype(np.int64),
@@ -271,21 +324,21 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
     def part_cast(what: str, phase: Phase, passes: Passes, once: float = own) -> MemoryBound:
         """Of the input, unless another linear has cast it (``once`` 0), or of the output gradient."""
         entering = what == "cast_input"
-        parts, width = (operands.input_parts, i) if entering else (operands.gradient_parts, o)
+        parts, width = (input_parts, i) if entering else (gradient_parts, o)
         return op(what, phase, in_parts(passes, parts) * once, width, calls(passes, parts, once))
 
-    turned_input = behind(operands.input_parts) * own
+    turned_input = behind(input_parts) * own
     forward = (
         part_cast("cast_input", Phase.FORWARD, entering),
         weight_cast(Phase.FORWARD, weight),
     )
     backward = (
         part_cast("cast_gradient", Phase.INPUT_GRAD, leaving, 1.0),
-        op("cast_turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
+        op("cast_turned_gradient", Phase.INPUT_GRAD, behind(gradient_parts), o),
         weight_cast(Phase.INPUT_GRAD, weight_again),
         op("cast_turned_input", Phase.WEIGHT_GRAD, turned_input, i),
         part_cast("cast_input", Phase.WEIGHT_GRAD, recipe.input_again),
-        op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, operands.role is not Role.DOWN), i),
+        op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, layer.role is not Role.DOWN), i),
         op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaled(i * 1.0, wanted=True), o),
     )
     return tuple(one for one in forward if one.rows.any()), tuple(one for one in backward if one.rows.any())
@@ -297,3 +350,129 @@ def _weight_casts(context: LayerContext) -> FloatArray:
     if context.job.precision.casts_every_forward:
         return np.ones(len(layout))
     return np.minimum(layout.dp * layout.micro_batch / context.job.global_batch_sequences, 1.0)
+
+
+# What is cast around an attention kernel that reads 8 bits.
+#
+# Transformer Engine, ``pytorch/attention/dot_product_attention/backends.py`` of 2.x, FusedAttnFunc: forward
+# ``combine_and_quantize`` of q, k and v, backward the output's gradient (dO_quantizer). With a scale known beforehand
+# ("delayed") the kernel writes its output and the three gradients in 8 bits, and ``dequantize`` and
+# ``combine_and_dequantize`` bring them back; with one found from the tensor ("current") each is read for its maximum
+# first and the kernel writes 16 bits. For its backward it keeps q, k, v and the output in 8 bits (``save_for_backward``).
+#
+# A pass is priced as a copy that moves as many bytes; kernels of few tensors at once as one.
+
+
+def attention_kept_share(context: LayerContext) -> float:
+    """Bytes of what the kernel keeps for its backward over what it would be as layers hand it on."""
+    precision = context.job.precision
+    return dtype_bytes(precision.attention) / dtype_bytes(precision.activation)
+
+
+def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: FloatArray) -> Piece:
+    """Passes over q, k and v (``read_bytes`` as layers hand them on) and over the output (``made_bytes``), forward and
+    backward; float64 arrays of a row each."""
+    precision = context.job.precision
+    wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.attention)
+    searched = finds_scale_first(precision)
+    cast = (wide + narrow + wide * searched) / wide
+    back = (narrow + wide) / wide if precision.scaling == "delayed" else 0.0
+
+    def passed(what: str, phase: Phase, moved_bytes: FloatArray) -> MemoryBound:
+        copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
+        named = Identity(
+            module=Module.ATTENTION, role=Role.CAST, serves=Role.CORE, name=f"attention.core.{what}"
+        )
+        rows = np.ceil(moved_bytes / copied).astype(np.int64)
+        return memory_pass(named, phase, "copy", rows, precision.activation)
+
+    return Piece(
+        forward=(
+            passed("cast_inputs", Phase.FORWARD, read_bytes * cast),
+            passed("cast_output", Phase.FORWARD, made_bytes * back),
+        ),
+        backward=(
+            passed("cast_gradient", Phase.INPUT_GRAD, made_bytes * cast),
+            passed("cast_input_gradients", Phase.INPUT_GRAD, read_bytes * back),
+        ),
+    )
+
+
+# Tokens gathered over tp in the few bits that products multiply them in.
+#
+# Source: Transformer Engine, ``pytorch/module/layernorm_linear.py`` and ``linear.py`` (an input is cast before
+# its gather; in the backward the saved narrow input is gathered again), ``module/base.py``
+# grad_output_preprocess (an output gradient is cast before its gather) and ``pytorch/distributed.py``
+# gather_along_first_dim, by recipe:
+#
+# - whole-tensor scales (``delayed``, ``current``; _all_gather_fp8): the copy along rows, also where columns are wanted,
+#   which are turned after the gather. Ranks must agree on the scale: ``current`` scaling reduces the maximum over tp first
+#   (set_quantizer_amax_reduction_group), delayed scaling those of all tensors once a step;
+# - scales of blocks (1 x 128, 1 x 32 MXFP8, 1 x 16 NVFP4): the copy that is wanted with its scales, of an output
+#   gradient both; those along columns of 1 x 128 and NVFP4 arrive part by part and are put in order (swap_first_dims).
+#
+# What is reduced travels in the activations' format, and so do torchao's gathers, which cast behind them.
+# Shared experts that run beside the exchange of tokens are gathered before they are cast (Megatron-LM
+# ``moe/shared_experts.py``, pre_forward_comm).
+
+SCALE_BYTES = {"tensor": 0.0, "row": 0.0, "block": 4 / 128, "mx": 1 / 32}
+"""Of an element's scale, one for a row or the tensor aside: 4 bytes for 128 (Float8BlockScaling), 1 for 32 (MXFP8)."""
+FP4_SCALE_BYTES = 1 / 16
+"""NVFP4: 1 byte for 16."""
+
+
+def scale_bytes(precision: Precision) -> float:
+    """Bytes of scales that travel with an element of a narrow tensor."""
+    return FP4_SCALE_BYTES if precision.linear == "fp4" else SCALE_BYTES[precision.scale_recipe or "tensor"]
+
+
+def gathers_low_precision(context: LayerContext, linear: OpKey) -> bool:
+    """Returns whether what ``linear`` reads is cast before it is gathered."""
+    if not recipe_of(context).gathers_narrow or linear.module is Module.HEAD:
+        return False
+    return not (linear.module is Module.SHARED_EXPERTS and context.job.overlap_shared_experts)
+
+
+def _cast_parts(context: LayerContext, layer: Linear, tensor: str) -> IntArray:
+    """Parts of the ``tensor`` of a linear ("input" or "gradient") that ranks cast, one each, before it is gathered;
+    else 1."""
+    if layer.gathered != tensor or not gathers_low_precision(context, layer.key):
+        return context.layout.constant(1)
+    shards, layout = context.sharding, context.layout
+    parts: IntArray = shards.norm_shards(layout) // shards.gemm_shards(layout)
+    return parts
+
+
+def low_precision_gather(context: LayerContext, gather: Comm, linear: OpKey) -> Comm:
+    """Returns a gather of one copy of an input or an output gradient of ``linear``, with its scales."""
+    if not gathers_low_precision(context, linear):
+        return gather
+    precision = context.job.precision
+    share = (dtype_bytes(precision.linear) + scale_bytes(precision)) / dtype_bytes(precision.activation)
+    tp = context.layout.tp
+    size: IntArray = (ceil_div(np.ceil(gather.size_bytes * share).astype(np.int64), tp) * tp).astype(np.int64)
+    return replace(gather, size_bytes=size, dtype=precision.linear)
+
+
+def other_order(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
+    """The gather of an output gradient's copy along columns, where that has scales of its own: waited for
+    with the other, or, where that one travels in pieces, whole beside the input gradient, by copy engines
+    (linear.py, bulk_overlap_ag_with_external_gemm)."""
+    if not gathers_low_precision(context, linear) or context.job.precision.scale_recipe not in BLOCKS:
+        return ()
+    name = f"{gather.name}_columns"
+    if gather.pieces is None:
+        return (replace(gather, name=name),)
+    whole = Pieces(count=context.layout.constant(1), last_waits=True, thread_blocks=0)
+    return (replace(gather, name=name, lane=Lane.BESIDE, beside_phase=Phase.INPUT_GRAD, pieces=whole),)
+
+
+def agreed_scale(context: LayerContext, linear: OpKey, phase: Phase) -> Ops:
+    """The maximum that ranks agree on before they cast what they gather: an fp32 number of each order."""
+    if not gathers_low_precision(context, linear) or not finds_scale_first(context.job.precision):
+        return ()
+    what = linear.served_by(Role.REDUCE, f"{linear.module}.{linear.role}.amax")
+    orders = 2 if context.job.precision.linear == "fp4" else 1
+    return (
+        collective(what, phase, Collective.ALL_REDUCE, Axis.TP, context.layout.constant(4 * orders), "fp32"),
+    )

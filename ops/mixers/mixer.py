@@ -1,0 +1,110 @@
+"""What a kind of token mixer runs: its row of the table in ops.mixers.registry."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ops.context import HeadTensors, LayerContext
+from ops.linear import column_parallel, row_parallel
+from ops.op import Linear, Piece
+from ops.roles import Module, OpKey
+from spec.arrays import IntArray, ceil_div
+
+Spec = TypeVar("Spec")
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixerRow(Generic[Spec]):
+    """The operations between a layer's first norm and its first residual add, in three parts; each operation
+    says what it saves, owns and moves."""
+
+    module: Module
+    """What they belong to, and the norm and the residual add around them too."""
+    project: Callable[[LayerContext, Spec], Piece]
+    """From the normed hidden states to what the core reads, token by token."""
+    core: Callable[[LayerContext, Spec], Piece]
+    """What needs a whole sequence: over this rank's heads. It may own weights of more heads than it works on:
+    those of the projections."""
+    output: Callable[[LayerContext, Spec], Piece]
+    """From what the core gives back to hidden states, token by token."""
+    exchanged: Callable[[Spec], HeadTensors]
+    """What the core reads and gives: it travels where ranks hold tokens outside the core and heads inside."""
+    context_parallel: frozenset[str] = frozenset()
+    """The ways (JobSpec.context_parallel) in which the core can work where sequences are cut over cp."""
+    whole_rows: Callable[[Spec], bool] = _never
+    """Whether a core needs all keys of its heads at once, so that all-to-all alone can cut sequences."""
+
+    def cuts_sequences(self, spec: Spec, way: str) -> bool:
+        """Whether the core of ``spec`` can work where sequences are cut in ``way``."""
+        return way in self.context_parallel and (way == "all_to_all" or not self.whole_rows(spec))
+
+
+# The linears in and out of a mixer, and the share of it that a rank holds.
+
+KEPT_SHARE = {"": 1.0, "e5m6": 12 / 16}
+"""Of the bytes of 16-bit activations: a sign, five bits of exponent and six of mantissa."""
+
+
+def projected_heads(context: LayerContext, heads: int) -> IntArray:
+    """Heads whose projections one rank computes; fewer heads than ranks are replicated."""
+    shards = context.sharding.weight_shards(context.layout)
+    return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
+
+
+def core_heads(context: LayerContext, heads: int) -> IntArray:
+    """Heads of the core on one rank: cut over tp, and over cp where context parallelism exchanges."""
+    layout = context.layout
+    cut = layout.tp * layout.cp if context.exchanges_context else layout.tp
+    return np.maximum(ceil_div(layout.constant(heads), cut), 1)
+
+
+def core_length(context: LayerContext) -> IntArray:
+    """Tokens of one sequence that the core of one rank holds at a time."""
+    return context.layout.constant(context.job.seq_len) if context.exchanges_context else context.sequence
+
+
+def into_mixer(
+    context: LayerContext, key: OpKey, outputs: IntArray, *, bias: bool = False, matrices: int = 1
+) -> Piece:
+    """Returns the linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its
+    ``outputs`` on one rank, with the gradients of so many ``matrices``."""
+    hidden = context.model.hidden
+    layer = Linear(
+        module=key.module,
+        role=key.role,
+        tokens=context.gemm_rows,
+        inputs=context.layout.constant(hidden),
+        outputs=outputs,
+        saved_bytes=context.activations(context.saved_rows, hidden),
+        bias=bias,
+        after_norm=context.norm_place.leads,
+        gathered="input",
+    )
+    return column_parallel(context, layer, matrices=matrices)
+
+
+def out_of_mixer(
+    context: LayerContext, key: OpKey, inputs: IntArray, *, bias: bool = False, kept_whole: bool = False
+) -> Piece:
+    """Returns the linear back to hidden states, cut over tp by its ``inputs`` on one rank, which the mixer may keep as
+    well (``kept_whole``), then in the preset's format of it."""
+    rows = context.gemm_rows
+    layer = Linear(
+        module=key.module,
+        role=key.role,
+        tokens=rows,
+        inputs=inputs,
+        outputs=context.layout.constant(context.model.hidden),
+        saved_bytes=context.activations(rows, inputs),
+        bias=bias,
+        kept_whole=kept_whole,
+        kept_share=KEPT_SHARE[context.job.preset.layers.kept_attention],
+        gathered="gradient",
+    )
+    return row_parallel(context, layer)

@@ -1,0 +1,385 @@
+"""What runs again in the backward: whole layers, named modules, every second product."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from ops.kernels import KERNELS
+from ops.op import (
+    Attention,
+    Axis,
+    BatchedGemm,
+    Comm,
+    GroupedGemm,
+    MemoryBound,
+    Op,
+    Ops,
+    Phase,
+    Piece,
+    run_again,
+)
+from ops.roles import Module, OpKey, Role
+from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+from spec.presets.preset import Recomputation
+
+# A layer's input, which recomputation keeps, and the norm that reads it.
+
+
+def held_again(first: Op, kept: FloatArray) -> FloatArray:
+    """What a layer's first operation holds while the layer runs again, beyond the ``kept`` bytes of its input: a norm
+    that keeps what it reads as it is keeps that very tensor."""
+    held: FloatArray = first.transient_bytes + first.saved_bytes
+    if first.role is not Role.NORM:
+        return held
+    return held - np.where(first.saved_bytes == kept, kept, 0.0)
+
+
+# torchtitan's selective recomputation: of the matrix products every second runs again.
+#
+# Source: torchtitan ``activation_checkpoint.py`` (selective, option "op"): the outputs of attention kernels,
+# of reduce-scatters and of the first, third, ... product of a layer are kept, everything else is made again.
+# Its layers have separate query, key, value, gate and up products, which count one by one also where this
+# project runs them as one.
+
+EVERY_SECOND_PRODUCT = "every_second_product"
+ATTENTION_OUT = OpKey(Module.ATTENTION, Role.OUT)
+
+
+def every_second_product(block: Piece, input_bytes: FloatArray, until: int | None = None) -> Piece:
+    """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept. Of the forward's
+    operations only the first ``until`` run again (torch.utils.checkpoint, early_stop, which holds for a policy too).
+    """
+    cores = [op for op in block.forward if isinstance(op, Attention)]
+    core = cores[0] if cores else None
+    gated = any(_is_gate(op) for op in block.forward)
+    apart = any(op.role is Role.GATE for op in block.forward)
+    forward: list[Op] = []
+    repeated: list[Op] = []
+    products = 0
+    last = len(block.forward) if until is None else until
+    for index, op in enumerate(block.forward):
+        kept = input_bytes if index == 0 else 0.0 * op.saved_bytes
+        if isinstance(op, BatchedGemm) and op.role is not Role.CORE:
+            widths = _products(op, core, joined=gated and not apart)
+            stay = sum((w for i, w in enumerate(widths) if (products + i) % 2 == 0), 0 * op.n)
+            products += len(widths)
+            # Results of 8-bit products are 16-bit.
+            kept = kept + max(dtype_bytes(op.dtype), 2.0) * op.m * stay
+            if op.key == ATTENTION_OUT:
+                kept = kept + op.saved_bytes
+            if np.any(op.n > stay) and index < last:
+                repeated.append(run_again(replace(op, n=op.n - stay)))
+        elif isinstance(op, Attention):
+            kept = kept + op.saved_bytes - op.input_bytes
+        elif not _is_kept(op) and index < last:
+            repeated.append(run_again(op))
+        held = op.transient_bytes + op.saved_bytes if index else held_again(op, input_bytes)
+        forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
+    return Piece(forward=tuple(forward), backward=(*repeated, *block.backward))
+
+
+def _is_gate(op: Op) -> bool:
+    """Whether it multiplies gate and up; a mixer's own gate does neither."""
+    return isinstance(op, MemoryBound) and KERNELS[op.kernel].gated and op.role is Role.ACTIVATION
+
+
+def _is_kept(op: Op) -> bool:
+    """Whether its result is kept: a reduce-scatter's, and that of all that attention to parts of a sequence takes."""
+    if op.role is Role.RING_HOP or op.serves is Role.CORE:
+        return True
+    return isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER
+
+
+def _products(op: BatchedGemm, core: Attention | None, *, joined: bool) -> list[IntArray]:
+    """Output widths of the products that one of ours stands for."""
+    if op.role is Role.QKV and core is not None:
+        key = core.kv_heads * core.qk_dim
+        value = core.kv_heads * core.v_dim
+        return [op.n - key - value, key, value]
+    if joined and op.role is Role.UP:
+        return [op.n // 2, op.n - op.n // 2]
+    return [op.n]
+
+
+# Which forward operations run again in the backward, and what is kept instead.
+#
+# Source: Korthikanti et al. 2022 (arXiv 2205.05198) sec. 5: full recomputation keeps a layer's input
+# and repeats its forward; selective recomputation repeats the attention core alone, torchtitan's every second
+# product (ops.recompute).
+
+CORE_ATTENTION = "core_attn"
+# What selective recomputation of the attention core repeats: its kernels, and the router's top-k over its scores.
+SCORES = frozenset(
+    {
+        OpKey(Module.ATTENTION, Role.CORE),
+        OpKey(Module.ATTENTION, Role.RING),
+        OpKey(Module.ATTENTION, Role.RING_HOP),
+        OpKey(Module.ATTENTION, Role.BIAS),
+        OpKey(Module.ATTENTION, Role.SOFTMAX),
+        OpKey(Module.ATTENTION, Role.DROPOUT),
+        OpKey(Module.ATTENTION, Role.JOINED_HEADS),
+        OpKey(Module.MOE, Role.TOP_K),
+    }
+)
+WIDE_BYTES = 2.0  # of an element that stays, in 16 bits
+
+
+class Recompute(StrEnum):
+    """How much of a layer is run again: SELECTIVE what the preset selects; BLOCK everything in the first
+    num_recompute_layers layers of every chunk of a stage and nothing in the others (Megatron-LM,
+    recompute_method "block")."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+    BLOCK = "block"
+
+
+PLAIN = Recomputation()
+
+
+def recomputed(
+    block: Piece, mode: Recompute, input_bytes: FloatArray, chosen: Recomputation = PLAIN
+) -> Piece:
+    """Returns the block with ``mode`` applied as a framework has ``chosen`` to: what selective recomputation repeats,
+    whether full recomputation ends with the last thing needed, and what it keeps of attention too; ``input_bytes`` is
+    what full recomputation keeps.
+
+    With full recomputation what the layer saves lives only while its own backward runs: it moves from
+    ``saved_bytes`` to ``transient_bytes``.
+    """
+    if mode is Recompute.NONE:
+        return block
+    if mode is Recompute.SELECTIVE and chosen.selective != EVERY_SECOND_PRODUCT:
+        return _repeat(block, lambda op: op.key in SCORES, keep=None)
+    until = _needed(block) if chosen.stops_early else None
+    if mode is Recompute.SELECTIVE:
+        return every_second_product(block, input_bytes, until)
+    whole = _repeat(block, lambda op: True, keep=input_bytes, until=until)
+    return _keeping(block, whole, chosen.keeps, input_bytes) if chosen.keeps else whole
+
+
+# By what full recomputation keeps: the operations that make it.
+MLPS = (Module.MLP, Module.MOE)
+MAKERS: dict[str, frozenset[OpKey]] = {
+    "qkv": frozenset({OpKey(Module.ATTENTION, Role.QKV), OpKey(Module.ATTENTION, Role.ROTARY)}),
+    "context": frozenset({OpKey(Module.ATTENTION, Role.CORE), OpKey(Module.ATTENTION, Role.RING)}),
+    "out": frozenset({OpKey(Module.ATTENTION, Role.OUT)}),
+    "up": frozenset(OpKey(module, role) for module in MLPS for role in (Role.GATE, Role.UP)),
+}
+
+
+def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: FloatArray) -> Piece:
+    """Queries, keys and values stay as attention reads them, its own result, its output product's (as large
+    as a layer's input) or those of gate and up, and what makes them does not run again (MaxText
+    ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the rotary embedding, the
+    kernel and each product). Casts do, of inputs for the weight gradients. ``Assumption:`` of weights too,
+    which nobody needs and which take little."""
+    makers = frozenset[OpKey]().union(*(MAKERS[name] for name in kept))
+
+    def makes(op: Op) -> bool:
+        return op.served in makers and op.role is not Role.CAST
+
+    def more(op: Op) -> FloatArray:
+        none = 0.0 * input_bytes
+        if isinstance(op, Attention):
+            beside = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
+            both: FloatArray = ("qkv" in kept) * op.input_bytes + ("context" in kept) * beside
+            return both
+        if not isinstance(op, (BatchedGemm, GroupedGemm)) or op.phase is not Phase.FORWARD:
+            return none
+        if op.role is Role.OUT:
+            # a wide product reads what attention made, beside a narrow one the kernel keeps it itself
+            read = op.saved_bytes if dtype_bytes(op.dtype) >= WIDE_BYTES else none
+            return ("out" in kept) * input_bytes + ("context" in kept) * read
+        return WIDE_BYTES * op.m * op.n if "up" in kept and op.served in MAKERS["up"] else none
+
+    forward = tuple(
+        replace(op, saved_bytes=op.saved_bytes + more(was), transient_bytes=op.transient_bytes - more(was))
+        if isinstance(op, Attention)
+        else replace(op, saved_bytes=op.saved_bytes + more(was))
+        for op, was in zip(again.forward, block.forward, strict=True)
+    )
+    backward = tuple(op for op in again.backward if not (op.phase is Phase.RECOMPUTE and makes(op)))
+    return Piece(forward=forward, backward=backward)
+
+
+def _needed(block: Piece) -> int:
+    """How many of the forward operations bring back all that the backward needs: a last product's input is
+    known before it runs, and nothing after it keeps anything (torch.utils.checkpoint, early_stop)."""
+    keeping = [index for index, op in enumerate(block.forward) if op.saved_bytes.any()]
+    last = keeping[-1] if keeping else -1
+    return last + int(last < 0 or not isinstance(block.forward[last], BatchedGemm))
+
+
+def _repeat(
+    block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None
+) -> Piece:
+    """Copy the chosen ones of the first ``until`` forward operations into the backward and let go of what
+    they save."""
+    again: Ops = tuple(run_again(op) for op in block.forward[:until] if chosen(op))
+    forward = []
+    for op in block.forward:
+        if not chosen(op):
+            forward.append(op)
+            continue
+        kept: FloatArray = 0.0 * op.saved_bytes
+        held: FloatArray = op.transient_bytes + op.saved_bytes
+        if keep is None:
+            kept = _inputs_of_core(op)
+        elif op is block.forward[0]:
+            kept, held = keep, held_again(op, keep)
+        forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
+    backward = tuple(op for op in block.backward if keep is None or not _gathers_weights(op))
+    return Piece(forward=tuple(forward), backward=again + backward)
+
+
+def _gathers_weights(op: Op) -> bool:
+    """isp's gather before the backward: the repeated forward has just gathered the same weights, and
+    InternEvo keeps them until the layer's backward is done."""
+    return isinstance(op, Comm) and op.axis is Axis.WP and op.phase is Phase.INPUT_GRAD
+
+
+def _inputs_of_core(op: Op) -> FloatArray:
+    """What the attention core needs to run again: q, k and v, without its own by-products."""
+    return op.input_bytes if isinstance(op, Attention) else 0.0 * op.saved_bytes
+
+
+# Parts of a layer that run again in the backward by name, as Megatron-LM's --recompute-modules.
+#
+# Source where no other is named: Megatron-LM ``core/transformer/moe/README.md``, "Checkpointing", and
+# ``transformer_config.py``, recompute_modules. What a part hands on is dropped and made again; its own input
+# stays. Norms before linears that Transformer Engine fuses them into are not modules of their own and stay as
+# they are.
+
+
+def _in(module: Module, *roles: Role) -> frozenset[OpKey]:
+    return frozenset(OpKey(module, role) for role in roles)
+
+
+ROUTER, DENSE_UP = OpKey(Module.MOE, Role.ROUTER), OpKey(Module.MLP, Role.UP)
+LATENT = OpKey(Module.ATTENTION, Role.KV_DOWN)
+SHARED_INNER = _in(Module.SHARED_EXPERTS, Role.ACTIVATION, Role.DOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputedModule:
+    """``again`` are the operations, or the modules whole, that run again with all that serves them; ``drops``
+    those that need not keep what they saved (the attention core: its inputs); only where an operation ``where``
+    is in the layer.
+    """
+
+    again: frozenset[Module | OpKey]
+    drops: frozenset[OpKey]
+    where: OpKey | None = None
+
+    @property
+    def begins_with_norm(self) -> bool:
+        """Whether norms before linears are among what runs again."""
+        return any(isinstance(part, OpKey) and part.role is Role.NORM for part in self.again)
+
+
+# By the name of the module; "layernorm" is two, before experts and before MLA's projections.
+MODULES: dict[str, tuple[RecomputedModule, ...]] = {
+    "moe_act": (
+        RecomputedModule(
+            again=_in(Module.MOE, Role.CLAMP, Role.ACTIVATION), drops=_in(Module.MOE, Role.CLAMP, Role.DOWN)
+        ),
+    ),
+    "layernorm": (
+        RecomputedModule(
+            again=_in(Module.MLP, Role.NORM),
+            drops=_in(Module.SHARED_EXPERTS, Role.UP) | {ROUTER},
+            where=ROUTER,
+        ),
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM),
+            drops=_in(Module.ATTENTION, Role.Q_DOWN, Role.KV_DOWN),
+            where=LATENT,
+        ),
+    ),
+    # DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.3): every RMSNorm runs again and nothing keeps what it makes.
+    "norm": (
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM) | _in(Module.MLP, Role.NORM),
+            drops=_in(Module.ATTENTION, Role.QKV, Role.Q_DOWN, Role.KV_DOWN)
+            | _in(Module.MLP, Role.UP)
+            | _in(Module.SHARED_EXPERTS, Role.UP)
+            | {ROUTER},
+        ),
+    ),
+    # InternEvo's dropout_selective_checkpoint (internlm/model/modeling_internlm.py): residual add and norm.
+    "dropout_norm": (
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM, Role.RESIDUAL) | _in(Module.MLP, Role.NORM),
+            drops=frozenset(),
+            where=DENSE_UP,
+        ),
+    ),
+    "mla_up_proj": (
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.Q_UP, Role.KV_UP, Role.ROTARY),
+            drops=_in(Module.ATTENTION, Role.Q_UP, Role.KV_UP, Role.CORE),
+            where=LATENT,
+        ),
+    ),
+    "mlp": (
+        RecomputedModule(
+            again=_in(Module.MLP, Role.NORM, Role.GATE, Role.UP, Role.ACTIVATION, Role.DOWN),
+            drops=_in(Module.MLP, Role.UP, Role.ACTIVATION, Role.DOWN),
+            where=DENSE_UP,
+        ),
+    ),
+    "shared_experts": (RecomputedModule(again=frozenset({Module.SHARED_EXPERTS}), drops=SHARED_INNER),),
+    "moe": (
+        RecomputedModule(
+            again=frozenset({Module.MOE, Module.SHARED_EXPERTS}),
+            drops=SHARED_INNER
+            | _in(Module.MOE, Role.TOP_K, Role.UP, Role.CLAMP, Role.ACTIVATION, Role.DOWN)
+            | _in(Module.MOE, Role.LATENT_DOWN, Role.LATENT_UP),
+            where=ROUTER,
+        ),
+    ),
+}
+
+
+def felt_by(block: Piece, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the named modules that do anything to ``block``; KeyError for an unknown name."""
+    keys = {op.key for op in block.forward}
+    return tuple(
+        name
+        for name in sorted(names)
+        if any(
+            (one.where is None or one.where in keys)
+            and (keys & one.drops or any(op.is_within(one.again) for op in block.forward))
+            for one in MODULES[name]
+        )
+    )
+
+
+def modules_recomputed(block: Piece, names: Iterable[str], *, norms_lead: bool = True) -> Piece:
+    """``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what linears read
+    (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from its input."""
+    present = {op.key for op in block.forward}
+    modules = [
+        module
+        for name in sorted(names)
+        for module in MODULES[name]
+        if (module.where is None or module.where in present) and (norms_lead or not module.begins_with_norm)
+    ]
+    again = tuple(run_again(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
+    dropped = {key for module in modules for key in module.drops}
+    forward = tuple(_without_saved(op) if op.key in dropped else op for op in block.forward)
+    return Piece(forward=forward, backward=again + block.backward)
+
+
+def _without_saved(op: Op) -> Op:
+    """What it saved lives only while its layer runs."""
+    kept = 0.0 * op.saved_bytes
+    if isinstance(op, Attention):
+        kept = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
+    return replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes - kept)

@@ -1,1 +1,0 @@
-"""What runs again in the backward: whole layers, named modules, every second product."""

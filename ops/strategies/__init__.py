@@ -1,1 +1,0 @@
-"""How a layer is cut over the tensor-parallel ranks; one file per strategy."""

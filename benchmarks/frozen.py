@@ -31,7 +31,7 @@ import run_workload  # noqa: E402
 import simulation_train_formulaic  # noqa: E402
 import solver  # noqa: E402
 from spec.errors import UserError  # noqa: E402
-from spec.presets.registry import PRESETS  # noqa: E402
+from spec.frameworks import framework_names  # noqa: E402
 from spec.settings.plan import WrittenPlan, typed_plan_settings  # noqa: E402
 from workload.settings.frameworks import WRITTEN  # noqa: E402
 
@@ -64,7 +64,7 @@ def drawn_question(rng: random.Random, *, largest: int) -> Question:
             "world_size": world,
             "global_batch_tokens": world * rng.choice([2, 4, 8]) * sequence,
             "seq_len": sequence,
-            "framework": rng.choice(sorted(PRESETS)),
+            "framework": rng.choice(framework_names(legacy=True)),
             "precision": rng.choice(PRECISIONS),
         },
     }

@@ -24,7 +24,7 @@ from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
-from spec.presets.preset import Recomputation
+from spec.frameworks import Recomputation
 
 # A layer's input, which recomputation keeps, and the norm that reads it.
 

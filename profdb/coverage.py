@@ -23,9 +23,9 @@ from profdb.lookup.queries import CollectiveQuery, OptimizerQuery, P2PQuery
 from spec.arrays import ints
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError, MissingCurveError
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
 from spec.origin import ORIGIN_NAMES, Origin
-from spec.presets.megatron import MEGATRON
 from spec.readers.config_file import ConfigFile
 from spec.units import MIB
 
@@ -54,6 +54,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
             value=None,
             allowed="a config that says its sequence length, or --seq_len",
         )
+    preset = framework_preset("megatron")
     for tp in DEGREES:
         if any(heads % tp for heads in config.model.cut_heads):
             continue
@@ -61,8 +62,8 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
             world_size=tp,
             seq_len=config.seq_len,
             global_batch_tokens=config.seq_len,
-            preset=MEGATRON,
-            precision=precision_of(MEGATRON),
+            preset=preset,
+            precision=precision_of(preset),
         )
         layout = Layout.of(tp, tp=tp, micro_batch=ints([1]))
         made = model_ops(config.model, job, layout, "fsp", Recompute.NONE)

@@ -14,9 +14,8 @@ from pss.verbs import VERBS, sub_parsers
 from solver.report.schema import schemas
 from spec.cluster.reader import known_clusters
 from spec.errors import CommandLineError
-from spec.presets.registry import PRESETS
+from spec.frameworks import STRATEGIES, framework_names
 from spec.program.shipped import CONFIGS, shipped_folder
-from spec.settings.plan import STRATEGIES
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -108,7 +107,7 @@ def known_values() -> dict[str, tuple[str, ...]]:
     return {
         "--cluster": clusters,
         "--from_cluster": clusters,
-        "--framework": tuple(PRESETS),
+        "--framework": framework_names(),
         "--config": models,
         "--modes": STRATEGIES,
     }

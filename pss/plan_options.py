@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_names
 from spec.program.kinds import Flag, Several
 from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
 from spec.program.parser import OneLineParser, add_version, decimal, listed, scaled, whole, word
@@ -88,7 +88,7 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
     what.add_argument(
         "--framework",
         type=listed(word),
-        help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})",
+        help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
     )
     what.add_argument("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
     what.add_argument(

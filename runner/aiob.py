@@ -21,10 +21,10 @@ from profdb.sample import ProfileDatabase, Sample
 from solver.estimate import estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
 from spec.errors import ConfigError
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockSpec, ModelSpec
-from spec.presets.registry import preset_named
 from spec.units import US
 from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
 from workload.aicb.time_source import FixedCostModel
@@ -126,7 +126,7 @@ def module_cases(run: ModuleRun) -> ModuleCases:
     """
     _check(run)
     world = lcm(run.tp, run.ep)
-    preset = preset_named("megatron")
+    preset = framework_preset("megatron")
     job = JobSpec(
         world_size=world,
         seq_len=run.seq_len,

@@ -10,7 +10,7 @@ from runner.compare_verb import add_compare, compare
 from runner.replay.program import Typed, Work, planned_work, read_work
 from solver.request import Request
 from spec.errors import ConfigError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_names
 from spec.program.ending import uninterrupted
 from spec.program.limits import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.program.outputs import check_outputs
@@ -146,7 +146,8 @@ def add_train(verb: argparse.ArgumentParser) -> None:
         "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
     )
     what.add_argument(
-        "--framework", help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})"
+        "--framework",
+        help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
     )
     what.add_argument(
         "--job",

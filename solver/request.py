@@ -18,10 +18,10 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented
 from spec.errors import ConfigError, ProfileError
+from spec.frameworks import FrameworkPreset
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from spec.model_size import check_model_size, config_for_size
-from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 from spec.settings.constraints import Constraints, constraints_of, merged

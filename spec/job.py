@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from spec.cluster.architecture import ArchitectureSpec
 from spec.dtypes import dtype_bytes
+from spec.frameworks import FrameworkPreset
 from spec.model import MoeSpec
-from spec.presets.preset import FrameworkPreset
 from spec.program.kinds import Number, Whole
 from spec.program.limits import MOST_LAYERS, MOST_STEP_TOKENS
 

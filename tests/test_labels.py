@@ -10,17 +10,15 @@ import pytest
 
 from ops.recompute import Recompute
 from ops.roles import Identity
-from ops.strategies import STRATEGIES
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.model import BlockRun, MlpSpec, ModelSpec
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from workload.aicb.aiob import MODULE_SECTIONS, aiob_of, aiob_times_ns, with_aiob_times
@@ -71,7 +69,11 @@ class Case:
     job: dict[str, object]
 
 
-MEGATRON, FSDP, DEEPSPEED = PRESETS["megatron"], PRESETS["fsdp"], PRESETS["deepspeed"]
+MEGATRON, FSDP, DEEPSPEED = (
+    framework_preset("megatron"),
+    framework_preset("fsdp"),
+    framework_preset("deepspeed"),
+)
 FP8 = replace(precision_of(MEGATRON), linear="fp8", scale_recipe="tensor", scaling="delayed")
 GRAPHS = frozenset({"attn", "mlp", "moe_router", "moe_preprocess"})
 MODULES = ("layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")
@@ -107,12 +109,15 @@ CASES = {
     ),
     "isp": Case(
         DENSE,
-        PRESETS["internevo"],
+        framework_preset("internevo"),
         {"strategy": "isp", "tp": 2, "pp": 2, "dp": 2, "wp": 4, "recompute_modules": ("dropout_norm",)},
         {},
     ),
     "isp again": Case(
-        DENSE, PRESETS["internevo"], {"strategy": "isp", "tp": 2, "dp": 4, "recompute": Recompute.FULL}, {}
+        DENSE,
+        framework_preset("internevo"),
+        {"strategy": "isp", "tp": 2, "dp": 4, "recompute": Recompute.FULL},
+        {},
     ),
     "FSDP, every second product": Case(
         DENSE,
@@ -147,11 +152,15 @@ CASES = {
 CASES |= {
     strategy: Case(
         DENSE,
-        next(preset for preset in PRESETS.values() if strategy in preset.tensor_parallel.strategies),
+        framework_preset(framework),
         {"strategy": strategy, "tp": 2, "dp": 4},
         {},
     )
-    for strategy in STRATEGIES
+    for strategy, framework in zip(
+        ("mtp", "fsp", "msp", "isp", "ulysses"),
+        ("megatron", "megatron", "internevo", "internevo", "deepspeed"),
+        strict=True,
+    )
 }
 
 

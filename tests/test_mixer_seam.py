@@ -27,9 +27,9 @@ from solver.result import Answer
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, ExportError
+from spec.frameworks import framework_preset
 from spec.model import ModelSpec
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -75,7 +75,9 @@ def config(tmp_path: Path, *, count: int = 2, heads: int = HEADS, also: str = ""
 
 
 def asked(model: ModelSpec, framework: str = "megatron", world_size: int = 1) -> Question:
-    return question(model=model, world_size=world_size, sequences=8, seq_len=SEQ, preset=PRESETS[framework])
+    return question(
+        model=model, world_size=world_size, sequences=8, seq_len=SEQ, preset=framework_preset(framework)
+    )
 
 
 def priced(ask: Question, typed: str) -> Answer:

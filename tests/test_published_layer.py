@@ -15,10 +15,10 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
-from spec.presets.registry import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)
@@ -51,8 +51,8 @@ JOB = JobSpec(
     world_size=8,
     seq_len=2048,
     global_batch_tokens=4 * 2048,
-    preset=PRESETS["megatron-2021"],
-    precision=precision_of(PRESETS["megatron-2021"], "fp16"),
+    preset=framework_preset("megatron-2021"),
+    precision=precision_of(framework_preset("megatron-2021"), "fp16"),
     flash_attention=False,
     dropout=True,
 )

@@ -25,8 +25,8 @@ from benchmarks.accuracy_rows.row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Row
 from benchmarks.accuracy_rows.stated_schedules import names_schedule
 from benchmarks.accuracy_rows.stated_sharding import ON_HOST, WORDS, contradicted
 from spec.errors import ConfigError
+from spec.frameworks import framework_preset
 from spec.pipeline.layout import parse_pipeline_layout
-from spec.presets.registry import PRESETS
 
 
 class Reading(StrEnum):
@@ -205,7 +205,7 @@ def _passed_over(row: Row, clause: str) -> bool:
     if contradicted(row, clause):
         return True
     if re.fullmatch(OFFLOADED, clause, flags=re.IGNORECASE):
-        return not PRESETS[framework_of(row)[0]].offload.optimizer
+        return not framework_preset(framework_of(row)[0]).offload.optimizer
     if clause.startswith("framework_config="):
         return clause.removeprefix("framework_config=") not in row.text("framework").split()
     if clause.startswith("MLA dim"):

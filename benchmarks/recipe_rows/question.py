@@ -17,7 +17,7 @@ from solver.typed_plan import plan_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.segment import segmented
 from spec.errors import ConfigError
-from spec.presets.preset import OffloadedPart
+from spec.frameworks import OffloadedPart
 from spec.settings.job import AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 

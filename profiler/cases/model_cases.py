@@ -25,9 +25,7 @@ from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryB
 from profiler.cases.planned import Planned, planned
 from spec.arrays import ints
 from spec.errors import ConfigError
-from spec.presets.internevo import INTERNEVO
-from spec.presets.megatron import MEGATRON
-from spec.presets.preset import FrameworkPreset
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 from spec.settings.job import AskedJob, job_of
@@ -36,7 +34,7 @@ BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""
 
 MICRO_BATCHES = (1, 2, 4)
-RUNS = (("fsp", MEGATRON), ("isp", INTERNEVO))
+RUNS = (("fsp", "megatron"), ("isp", "internevo"))
 """fsp cuts the weights over tp (as mtp and msp do), isp the tokens (as ulysses does)."""
 
 
@@ -77,8 +75,8 @@ def model_cases(
         )
     cases: dict[Case, None] = {}
     for tp in degrees:
-        for strategy, preset in RUNS:
-            for op in operations(config, tp, strategy, preset):
+        for strategy, framework in RUNS:
+            for op in operations(config, tp, strategy, framework_preset(framework)):
                 cases.update(dict.fromkeys(cases_of(op)))
     return planned(BEFORE_ALL, cases)
 

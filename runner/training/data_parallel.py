@@ -18,7 +18,7 @@ from torch.optim import AdamW, Optimizer
 from runner.reference.layers import SelfAttention
 from runner.reference.transformer import Block, RoutedFeedForward, Stage
 from solver.plans.plan_table import Plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 
 Group = dist.ProcessGroup
 
@@ -171,7 +171,7 @@ class Copies:
         axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
         policy = MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduce)
         reshard = self.plan.zero_stage == 3
-        keeps_ends = PRESETS[self.plan.preset].data_parallel.gathers_every_forward
+        keeps_ends = framework_preset(self.plan.preset).data_parallel.gathers_every_forward
         copies = self.meshes.experts_data
         routed = [layer for part in parts for layer in _routed(part)] if copies is not None else []
         for layer in routed:

@@ -17,7 +17,7 @@ from spec.parameters import idle_expert_parameters, mlp_parameters, moe_paramete
 from spec.pipeline.layout import PipelineLayout, dealt_layout
 
 COUNTED_BEHIND = {"modules": 2, "ends": 1}
-"""Modules after the last layer that count as one each, by spec.presets.preset.Pipeline.deals."""
+"""Modules after the last layer that count as one each, by spec.frameworks.Pipeline.deals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def stages_by_cost(model: ModelSpec, pp: int) -> PipelineLayout:
 
 def pipeline_partition(model: ModelSpec, stages: int, rule: str, layout: str = "") -> PipelineLayout:
     """Returns what each of so many virtual stages holds: an explicit ``layout`` (spec.pipeline.layout), or by the ``rule``
-    of the framework (spec.presets.preset.Pipeline.deals), where prediction blocks are on the last stage.
+    of the framework (spec.frameworks.Pipeline.deals), where prediction blocks are on the last stage.
 
     Raises ConfigError for a layout of other stages or layers.
     """

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from spec.presets.internevo import INTERNEVO
 from spec.readers.config_file import ConfigFile
 from spec.readers.internlm_keys import TOP_LEVEL
 from spec.readers.internlm_model import FAMILIES, read_internlm_model
@@ -45,7 +44,7 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
         model=model,
         seq_len=seq_len,
         plan=training.plan,
-        framework=INTERNEVO.name,
+        framework="internevo",
         job=training.job,
         framework_job=training.framework_job,
         sequence_parallel=training.sequence_parallel,

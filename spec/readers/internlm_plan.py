@@ -11,7 +11,7 @@ from typing import Literal
 
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
-from spec.presets.internevo import INTERNEVO
+from spec.frameworks import framework_preset
 from spec.readers.internlm_keys import HYBRID_ZERO
 from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
@@ -43,7 +43,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     """The written plan and job; raises ConfigError for settings that are wrong or not priced yet."""
     tensor = _entry(parallel, "tensor")
     tp = tensor.integer_or("size", 1)
-    strategy = tensor.choice("mode", INTERNEVO.tensor_parallel.strategies, "mtp")
+    strategy = tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp")
     tensor.close()
     pp, schedule, overlap_hops = _pipeline(parallel)
     vpp = _chunks(model, pp)
@@ -72,7 +72,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         num_micro=data.maybe_integer("micro_num"),
         recompute=recompute,
         recompute_layers=recompute_layers,
-        preset=INTERNEVO.name,
+        preset="internevo",
     )
     job = {
         "flash_attention": model.flag("use_flash_attn", True),

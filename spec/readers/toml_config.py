@@ -30,6 +30,7 @@ block's tokens, whose own key is its name in spec.mixers.registry; any other key
 
 from pathlib import Path
 
+from spec.frameworks import framework_names
 from spec.mixers.mixer import Mixer
 from spec.mixers.registry import MIXERS
 from spec.mixers.rope import RopeScaling, RopeSpec
@@ -228,6 +229,8 @@ def _plan(section: Section) -> WrittenPlan:
         if section.has(key):
             section.fail(key, f"under {place}")
     plan = WrittenPlan(**section_values(section, plan_settings()))
+    if plan.preset not in (None, *framework_names(legacy=True)):
+        section.fail("preset", f"one of {', '.join(framework_names())}")
     section.close()
     return plan
 

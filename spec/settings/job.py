@@ -11,8 +11,8 @@ from typing import Any
 
 from spec.cluster.architecture import ArchitectureSpec
 from spec.errors import ConfigError
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.presets.registry import preset_named
 from spec.program.kinds import Word
 from spec.settings.precision import PRECISIONS, named_precision
 from spec.settings.setting import Setting, Settings, keys_near, settings_of
@@ -70,7 +70,7 @@ def job_of(asked: AskedJob, architecture: ArchitectureSpec | None = None) -> Job
                 where=asked.where, key=key, value=value, allowed=f"a key of {keys_near(key, table)}"
             )
         values[key] = table[key].accept(value, asked.where)
-    preset = preset_named(asked.framework)
+    preset = framework_preset(asked.framework)
     recipe = values.pop(RECIPE.key, RECIPE.default)
     groups = {key for key in values if "." in key and not key.startswith("precision.")}
     preset = preset.changed({key: values.pop(key) for key in sorted(groups)})

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
-from spec.presets.preset import OffloadedPart, RecomputedPart
-from spec.presets.registry import PRESETS
+from spec.frameworks import STRATEGIES, OffloadedPart, RecomputedPart
 from spec.program.kinds import Number, Text, Whole, Word
 from spec.program.limits import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS
 from spec.settings.setting import Column, Settings, settings_of
 
 DEGREE = Whole(most=MOST_GPUS)
-STRATEGIES = tuple(dict.fromkeys(name for one in PRESETS.values() for name in one.tensor_parallel.strategies))
 # Said by options of their own on a command line.
 IN_FILES_ONLY = frozenset({"num_micro", "preset"})
 
@@ -64,7 +62,7 @@ class WrittenPlan:
     """Parts of layers of which what they save waits there."""
     num_micro: Annotated[int | None, Whole(most=MOST_STEP_TOKENS), Column()] = None
     """Micro-batches of a step: the batch of the plan where nobody gives one."""
-    preset: Annotated[str | None, Word(tuple(PRESETS))] = None
+    preset: Annotated[str | None, Text(means="a framework of configs/frameworks")] = None
     """The framework that runs the plan."""
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from spec.frameworks import FrameworkPreset
 from spec.job import Precision, Wide, precision_of
-from spec.presets.preset import FrameworkPreset
 
 WIDE: tuple[Wide, ...] = ("bf16", "fp16")
 NARROW: Mapping[str, Mapping[str, Any]] = {

@@ -7,16 +7,20 @@ A bool says its own kind, a Literal its words. Fields that are dataclasses are g
 have the group's name before a dot. Other fields are not settings.
 """
 
+import ast
+import inspect
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
 from spec.program.kinds import Flag, Kind, Number, Several, Share, Text, Whole, Word
 from spec.section import Section
-from spec.settings.attribute_docstrings import attribute_docstrings
 
 MOST_KEYS_SHOWN = 30
 KINDS = (Flag, Number, Share, Text, Several, Whole, Word)
@@ -63,7 +67,7 @@ Settings = Mapping[str, Setting]
 def settings_of(of: type, group: str = "") -> Settings:
     """The settings among the fields of a dataclass and of its groups, by key."""
     hints = get_type_hints(of, include_extras=True)
-    meanings = attribute_docstrings(of)
+    meanings = _field_docstrings(of.__module__)[of.__name__]
     found: dict[str, Setting] = {}
     for one in fields(of):
         key = f"{group}.{one.name}" if group else one.name
@@ -80,6 +84,24 @@ def settings_of(of: type, group: str = "") -> Settings:
                 column=any(isinstance(mark, Column) for mark in get_args(hint)[1:]),
             )
     return found
+
+
+@cache
+def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Returns the string literals directly under the fields of a module's classes, on one line each: by class, by
+    field. Fields without one are left out."""
+    classes = [
+        one for one in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(one, ast.ClassDef)
+    ]
+    return {
+        one.name: {
+            statement.target.id: " ".join(str(below.value.value).split())
+            for statement, below in pairwise(one.body)
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        }
+        for one in classes
+    }
 
 
 def kind_of(hint: Any) -> Kind | None:

@@ -3,17 +3,18 @@
 from ops.block import ModelOps, model_ops
 from ops.layout import Layout
 from ops.recompute import Recompute
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
+
+MEGATRON = framework_preset("megatron")
 
 
 def job(
     *,
     seq_len: int = 2048,
     world_size: int = 8,
-    preset: FrameworkPreset = PRESETS["megatron"],
+    preset: FrameworkPreset = MEGATRON,
     **changes: object,
 ) -> JobSpec:
     """A job of one sequence per rank unless said."""

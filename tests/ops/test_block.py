@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, Lane, Phase, Piece
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
@@ -284,7 +284,7 @@ def test_mla_gathers_its_latents_and_not_the_hidden_states() -> None:
 def test_values_that_are_a_view_keep_the_joined_product() -> None:
     """Unrotated queries and keys stay beside the rotated ones: 2 bytes of h + h/2 channels a token (4 of 8 heads are
     keys')."""
-    plain = PRESETS["megatron"]
+    plain = framework_preset("megatron")
     kept = [
         sum(
             float(op.saved_bytes[0])
@@ -293,4 +293,4 @@ def test_values_that_are_a_view_keep_the_joined_product() -> None:
         for one in (plain, plain.changed({"layers.keeps_joined_qkv": True}))
     ]
     assert kept[1] - kept[0] == 2 * 2048 * (512 + 256)
-    assert PRESETS["aleph-alpha"].layers.keeps_joined_qkv
+    assert framework_preset("aleph-alpha").layers.keeps_joined_qkv

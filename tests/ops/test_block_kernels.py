@@ -11,15 +11,15 @@ from ops.roles import Module, OpKey, Role
 from profdb.modelled.memory_bound import memory_bound_seconds
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import NormKind
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 
 LLAMA = read_config(ROOT / "configs" / "7B_llama2.py").model
-APART = PRESETS["megatron"].changed({"layers.joined_gate": False})
+APART = framework_preset("megatron").changed({"layers.joined_gate": False})
 
 
 def kernels(asked: JobSpec, recompute: str = "none", modules: tuple[str, ...] = ()) -> dict[str, float]:
@@ -114,7 +114,7 @@ def test_internevo_repeats_adds_and_norms_of_layers_it_keeps() -> None:
     assert again == [f"{part} recompute" for part in parts]
 
 
-APEX = PRESETS["megatron"].changed({"layers.two_pass_norms": True})
+APEX = framework_preset("megatron").changed({"layers.two_pass_norms": True})
 
 
 @pytest.mark.parametrize("norm", [NormKind.RMS, NormKind.LAYER])
@@ -155,7 +155,7 @@ def test_apex_norms_keep_no_more_than_others() -> None:
         sum(float(np.max(op.saved_bytes)) for op in layer.forward)
         for layer in (
             written(LLAMA, job(preset=one), "mtp", Layout.of(8)).blocks[0]
-            for one in (APEX, PRESETS["megatron"])
+            for one in (APEX, framework_preset("megatron"))
         )
     ]
     assert kept[0] == kept[1]

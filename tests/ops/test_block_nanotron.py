@@ -9,10 +9,10 @@ from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Op, Piece
 from ops.roles import Module, Role
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 
 HIDDEN, FFN, TOKENS = 512, 2048, 256
@@ -30,7 +30,7 @@ def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8, layout: Layout | None 
 
 
 def nanotron(**choices: object) -> JobSpec:
-    return job(seq_len=TOKENS, preset=PRESETS["nanotron"].changed(choices))
+    return job(seq_len=TOKENS, preset=framework_preset("nanotron").changed(choices))
 
 
 def copies(ops: tuple[Op, ...], module: Module, kernel: str = "copy") -> list[int]:

@@ -12,17 +12,17 @@ from ops.op import Axis, Comm, MemoryBound, Op
 from ops.roles import Module, Role
 from spec.arrays import ints
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 
 HIDDEN, TOKENS, VOCAB, TP = 512, 256, 1024, 2
 
 
 def picotron(**choices: object) -> JobSpec:
-    preset = PRESETS["picotron"].changed(choices)
+    preset = framework_preset("picotron").changed(choices)
     pure = replace(precision_of(preset, "bf16"), master="", moments="bf16")
     return replace(job(seq_len=TOKENS, preset=preset), precision=pure)
 

@@ -9,8 +9,8 @@ from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Phase, Piece
 from ops.roles import Module, Role
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.job import Precision
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -18,7 +18,7 @@ SEQ, VOCAB, HIDDEN = 2048, 4096, 512
 
 
 def ops_of(tp: int = 2, recompute: str = "none", choices: dict[str, bool] | None = None) -> ModelOps:
-    preset = PRESETS["megatron"].changed(choices or {})
+    preset = framework_preset("megatron").changed(choices or {})
     return written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8, tp=tp), recompute)
 
 
@@ -49,7 +49,7 @@ def test_the_first_internevo_reads_16_bit_logits_and_writes_gradients_in_their_p
     """2 bytes a logit forward and 2 + 2 backward, where Megatron-LM's loss moves 2 + 9 x 4 and 2 + 3 x 4."""
     logits = SEQ * VOCAB
     for name, forward, backward in (("internlm", 2, 4), ("megatron", 38, 14)):
-        asked = job(seq_len=SEQ, preset=PRESETS[name])
+        asked = job(seq_len=SEQ, preset=framework_preset(name))
         head = written(small_model(), asked, "mtp", Layout.of(1), "none").head
         for passed, told in ((head.forward, forward), (head.backward, backward)):
             (moved,) = [op for op in passed if isinstance(op, MemoryBound) and op.module is Module.LOSS]
@@ -139,7 +139,10 @@ def test_a_lookups_gradient_is_added_up_whole(
     """Bytes an element of the table: 2 read and 4 + 4 of an fp32 sum, or three times 2; tied on one stage it
     joins the head's.
     """
-    model, asked = replace(small_model(), tied_embeddings=tied), job(seq_len=SEQ, preset=PRESETS[framework])
+    model, asked = (
+        replace(small_model(), tied_embeddings=tied),
+        job(seq_len=SEQ, preset=framework_preset(framework)),
+    )
     first = written(model, asked, "mtp", Layout.of(8, tp=2, pp=pp), "none").embedding
     added = [op for op in first.backward if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE]
     table = float(first.forward[0].parameters[0])

@@ -9,7 +9,7 @@ from ops.layout import Layout
 from ops.op import Comm, Lane, MemoryBound, Piece
 from ops.roles import Role
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -17,7 +17,7 @@ TOKENS = 1024
 
 
 def layer(preset: str, tp: int = 1, **changes: Any) -> Piece:
-    asked = job(world_size=tp, seq_len=TOKENS, preset=PRESETS[preset].changed(changes))
+    asked = job(world_size=tp, seq_len=TOKENS, preset=framework_preset(preset).changed(changes))
     return written(small_model(), asked, "fsp" if tp > 1 else "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
@@ -82,7 +82,7 @@ def test_asynchronous_tensor_parallelism_fuses_no_sum_into_its_reduction() -> No
 def test_neox_reduces_halves_side_by_side_once(preset: str, reduced: int, recompute: str) -> None:
     """GPT-NeoX megatron/model/transformer.py, gpt_j_residual: residual + reduce(attention + mlp), an all-reduce of the
     hidden states forward and one of each half's input gradient backward."""
-    model, asked = small_model(), job(seq_len=TOKENS, world_size=4, preset=PRESETS[preset])
+    model, asked = small_model(), job(seq_len=TOKENS, world_size=4, preset=framework_preset(preset))
     run = model.blocks[0]
     for parallel, forward in ((False, 2), (True, reduced)):
         block = replace(run.block, parallel_residual=parallel)

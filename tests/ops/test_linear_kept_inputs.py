@@ -7,9 +7,9 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Piece
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT
@@ -25,7 +25,7 @@ def deepseek() -> ModelSpec:
 def experts(preset: dict[str, object], scaling: str, modules: tuple[str, ...] = ()) -> Piece:
     asked: JobSpec = job(seq_len=SEQ)
     precision = replace(asked.precision, linear="fp8" if scaling else "bf16", scaling=scaling)
-    asked = replace(asked, precision=precision, preset=PRESETS["megatron"].changed(preset))
+    asked = replace(asked, precision=precision, preset=framework_preset("megatron").changed(preset))
     return written(deepseek(), asked, "mtp", Layout.of(8, ep=8), "none", modules).blocks[1]
 
 

@@ -11,9 +11,9 @@ from ops.low_precision import CAST_AGAIN, cast_calls
 from ops.op import BatchedGemm, MemoryBound, Phase, Piece
 from ops.roles import Module
 from spec.arrays import ints
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import MoeSpec
-from spec.presets.registry import PRESETS
 from spec.settings.precision import named_precision
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -22,7 +22,7 @@ TOKENS = 1024
 
 
 def asked(preset: str = "megatron", **precision: object) -> JobSpec:
-    plain = job(world_size=4, seq_len=TOKENS, preset=PRESETS[preset])
+    plain = job(world_size=4, seq_len=TOKENS, preset=framework_preset(preset))
     narrow = {"linear": "fp8", "scale_recipe": "tensor", **precision}
     return replace(plain, precision=replace(plain.precision, **narrow))
 

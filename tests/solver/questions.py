@@ -6,14 +6,14 @@ from solver.question import Question
 from solver.times.op_times import Pricer
 from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
 from tests.solver.flat_cost_model import FlatCostModel
 
 ROOT = Path(__file__).resolve().parents[2]
+INTERNEVO = framework_preset("internevo")
 
 
 def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads: int = 8) -> ModelSpec:
@@ -64,7 +64,7 @@ def question(
     world_size: int = 16,
     sequences: int = 64,
     seq_len: int = 1024,
-    preset: FrameworkPreset = PRESETS["internevo"],
+    preset: FrameworkPreset = INTERNEVO,
     cost_model: FlatCostModel | None = None,
     memory_gib: float = 80.0,
 ) -> Question:

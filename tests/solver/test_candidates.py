@@ -12,7 +12,7 @@ from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
 from solver.question import Question
 from solver.search import SearchResult, search
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question
 
 SPACES = [
@@ -49,7 +49,7 @@ def shown(result: SearchResult) -> dict[str, object]:
 
 @pytest.mark.parametrize(("preset", "world", "sequences"), SPACES)
 def test_the_answer_is_that_of_all_pipelines_replayed(preset: str, world: int, sequences: int) -> None:
-    asked = question(preset=PRESETS[preset], world_size=world, sequences=sequences)
+    asked = question(preset=framework_preset(preset), world_size=world, sequences=sequences)
     space = full_space(asked.model, asked.job)
     assert shown(search(asked, space, top_k=3)) == shown(search(asked, space, top_k=3, everything=True))
 
@@ -68,7 +68,7 @@ def candidates(asked: Question) -> list[Candidates]:
 
 @pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "hai-llm", "internevo"])
 def test_no_stage_ends_before_its_bound(preset: str) -> None:
-    asked = question(preset=PRESETS[preset], world_size=8, sequences=64)
+    asked = question(preset=framework_preset(preset), world_size=8, sequences=64)
     tight = []
     for one in candidates(asked):
         timed = stage_times(asked.model, asked.job, one.table, asked.pricer)
@@ -81,7 +81,7 @@ def test_no_stage_ends_before_its_bound(preset: str) -> None:
 
 
 def test_most_pipelines_need_no_replay() -> None:
-    asked = question(preset=PRESETS["megatron"], world_size=16, sequences=256)
+    asked = question(preset=framework_preset("megatron"), world_size=16, sequences=256)
     pool = CandidatePool(candidates(asked), 3)
     pool.simulate_contenders()
     assert pool.simulated.mean() < 0.5

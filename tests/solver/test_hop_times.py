@@ -6,7 +6,7 @@ from ops.op import Comm, MemoryBound
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.stage_times import gathered_slices, hop_seconds
 from spec.arrays import ints
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import INTRA_BANDWIDTH, MEMORY_BANDWIDTH
 from tests.solver.questions import question, small_model
 
@@ -16,7 +16,7 @@ WHOLE = 2 * SEQ * HIDDEN
 
 def seconds(name: str, tp: int, choices: dict[str, bool]) -> float:
     """One message of a micro-batch of one sequence between two stages."""
-    preset = PRESETS[name].changed(choices)
+    preset = framework_preset(name).changed(choices)
     asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=preset)
     plan = Plan(strategy="mtp", preset=name, tp=tp, pp=2, dp=8 // tp, num_micro=64 * tp // 8)
     return float(hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.pricer)[0])
@@ -25,7 +25,7 @@ def seconds(name: str, tp: int, choices: dict[str, bool]) -> float:
 @pytest.mark.parametrize(("name", "written", "copied"), [("megatron-2021", 0, 2), ("deepspeed", 1, 4)])
 def test_a_list_of_slices_is_copied_out_of_a_buffer(name: str, written: int, copied: int) -> None:
     """Read and written once; by DeepSpeed into zeros, and once more into a tensor of its own."""
-    ops = gathered_slices(ints(WHOLE), question(preset=PRESETS[name]).job)
+    ops = gathered_slices(ints(WHOLE), question(preset=framework_preset(name)).job)
     assert [op.size_bytes.tolist() for op in ops if isinstance(op, Comm)] == [[WHOLE]]
     moved = sum(float(op.bytes_moved[0]) for op in ops if isinstance(op, MemoryBound))
     assert moved == (written + copied) * WHOLE
@@ -47,6 +47,6 @@ def test_without_tensor_parallelism_nothing_is_gathered() -> None:
 
 
 def test_one_stage_sends_and_gathers_nothing() -> None:
-    asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=PRESETS["deepspeed"])
+    asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=framework_preset("deepspeed"))
     plan = Plan(strategy="mtp", preset="deepspeed", tp=4, dp=2, num_micro=4)
     assert hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.pricer).tolist() == [0.0]

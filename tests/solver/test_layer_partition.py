@@ -13,14 +13,13 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.question import Question
 from solver.search import price_plan, search
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec
 from spec.pipeline.layout import layout_text, parse_pipeline_layout, short_layout
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
 from spec.settings.constraints import constraints_of
 from tests.solver.questions import question, small_model
 
-MEGATRON = PRESETS["megatron"]
+MEGATRON = framework_preset("megatron")
 
 
 def heavy_head(layers: int) -> ModelSpec:

@@ -15,10 +15,10 @@ from solver.model_flops import (
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.plans import utilisation_words
 from solver.search import price_plan
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from spec.settings.precision import named_precision
 from tests.ops.layouts import job
 from tests.solver.questions import cluster, question, small_model
@@ -106,7 +106,7 @@ MODEL = small_model(layers=LAYERS, kv_heads=8)
 
 def logged(preset: str, recompute: Recompute = Recompute.NONE) -> float | None:
     return logged_flops_per_sequence(
-        MODEL, replace(job(seq_len=S, world_size=1), preset=PRESETS[preset]), recompute
+        MODEL, replace(job(seq_len=S, world_size=1), preset=framework_preset(preset)), recompute
     )
 
 
@@ -140,14 +140,14 @@ def test_selective_recomputation_repeats_attention_in_megatron_deepspeed_alone()
 
 
 def test_a_framework_whose_log_no_source_tells_has_none() -> None:
-    asked = replace(job(seq_len=S, world_size=1), preset=PRESETS["hf-trainer"])
+    asked = replace(job(seq_len=S, world_size=1), preset=framework_preset("hf-trainer"))
     assert logged("hf-trainer") is None
     assert logged_tflops(MODEL, asked, Recompute.NONE, 1.0) is None
 
 
 def test_an_answer_says_what_the_log_would() -> None:
     """TFLOP/s a GPU: FLOPs of the step's sequences over its seconds and GPUs."""
-    asked = question(preset=PRESETS["megatron"], world_size=4, sequences=64)
+    asked = question(preset=framework_preset("megatron"), world_size=4, sequences=64)
     plan = Plan(strategy="mtp", preset="megatron", dp=4, num_micro=16)
     (answer,) = price_plan(asked, PlanTable.of(plan))
     half = model_flops_per_sequence(asked.model, asked.job) - 3 * 8 * 2 * asked.job.seq_len**2 * H
@@ -155,5 +155,5 @@ def test_an_answer_says_what_the_log_would() -> None:
     assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, half of a causal matrix" in utilisation_words(
         answer, asked
     )
-    silent = replace(asked, job=replace(asked.job, preset=PRESETS["hf-trainer"]))
+    silent = replace(asked, job=replace(asked.job, preset=framework_preset("hf-trainer")))
     assert "would log" not in utilisation_words(answer, silent)

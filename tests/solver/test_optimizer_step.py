@@ -18,10 +18,9 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from spec.arrays import floats, ints
 from spec.collectives import Collective
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec, MoeSpec
 from spec.parameters import num_parameters
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
 from tests.solver.flat_cost_model import MEMORY_BANDWIDTH, FlatCostModel
 from tests.solver.questions import question, small_model
 
@@ -66,7 +65,7 @@ def times(
 
 def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:
     """Many small buckets, so that nearly everything can hide."""
-    return PRESETS["internevo"].changed(
+    return framework_preset("internevo").changed(
         {
             "data_parallel.overlap_grad_reduce": reduce,
             "data_parallel.overlap_param_gather": gather,
@@ -131,7 +130,9 @@ def test_layers_gathered_one_by_one_hide_all_but_the_first() -> None:
 def test_units_are_layers_and_ends_of_stages_that_keep_what_they_gathered() -> None:
     """Two stages of two layers, with the embedding or the head."""
     for preset, pp, expected in (("fsdp", 2, [3, 3]), ("fsdp", 1, [1]), ("deepspeed", 2, [1, 1])):
-        asked = question(world_size=4, sequences=16, preset=PRESETS[preset], model=small_model(layers=4))
+        asked = question(
+            world_size=4, sequences=16, preset=framework_preset(preset), model=small_model(layers=4)
+        )
         plan = Plan(
             strategy="mtp", preset=preset, pp=pp, dp=4 // pp, zero_stage=3, zero_size=4 // pp, num_micro=4
         )
@@ -143,7 +144,11 @@ def test_units_are_layers_and_ends_of_stages_that_keep_what_they_gathered() -> N
 def test_a_priced_stage_hides_all_gathers_but_the_first() -> None:
     """Two stages of three parts each: a third of the gather is waited for, where passes are long."""
     asked = question(
-        world_size=4, sequences=16, preset=PRESETS["fsdp"], model=small_model(layers=4), seq_len=65_536
+        world_size=4,
+        sequences=16,
+        preset=framework_preset("fsdp"),
+        model=small_model(layers=4),
+        seq_len=65_536,
     )
     plan = Plan(strategy="mtp", preset="fsdp", pp=2, dp=2, zero_stage=3, zero_size=2, num_micro=8)
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
@@ -167,7 +172,9 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
     """nanotron under ZeRO-1: six parameters a layer and three of the ends; nothing without shards, or for others."""
 
     def step(preset: str, zero_size: int) -> dict[str, float]:
-        asked = question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model(layers=8))
+        asked = question(
+            world_size=8, sequences=16, preset=framework_preset(preset), model=small_model(layers=8)
+        )
         stage = 1 if zero_size > 1 else 0
         plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=zero_size, num_micro=2)
         table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
@@ -192,7 +199,7 @@ class Late(FlatCostModel):
 
 def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
     """Reducing all gradients of four ranks, with no backward to hide behind."""
-    preset = PRESETS["nanotron"].changed(
+    preset = framework_preset("nanotron").changed(
         {
             "data_parallel.overlap_grad_reduce": True,
             "data_parallel.bucket_elements": bucket_elements,
@@ -237,7 +244,7 @@ def test_experts_fill_buckets_of_their_own() -> None:
 
 
 def test_frozen_tied_embeddings_have_no_gradients_to_add_up() -> None:
-    asked = question(world_size=8, sequences=16, preset=PRESETS["megatron"])
+    asked = question(world_size=8, sequences=16, preset=framework_preset("megatron"))
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, dp=4, num_micro=4))
     table = estimate_memory(asked.model, asked.job, plans)
     sent = []

@@ -13,7 +13,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.search import price_plan
 from solver.times.stage_times import hop_bytes
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH, FlatCostModel
 from tests.solver.questions import question, small_model
 
@@ -108,7 +108,7 @@ def test_tensor_communication_by_hand() -> None:
     """mtp on 2 ranks: all-reduces of 2 t h bytes; 2 forward a layer and 3 backward, where gate and up each
     add up the gradient of what both read, not hidden; one for the embedding and three of 4 t bytes for the
     loss."""
-    preset = PRESETS["internevo"].changed({"tensor_parallel.overlap_backward": False})
+    preset = framework_preset("internevo").changed({"tensor_parallel.overlap_backward": False})
     plan = Plan(strategy="mtp", preset="internevo", tp=2, num_micro=1)
     one = answer(plan, model=small_model(layers=2), preset=preset)
     tokens, h = 1024, 512
@@ -175,7 +175,7 @@ def test_a_message_between_stages_is_cut_by_tp_where_the_framework_does(
     preset: str, strategy: str, pieces: int
 ) -> None:
     one = Plan(strategy=strategy, preset=preset, tp=2, pp=2, num_micro=4)
-    asked = ask(one, preset=PRESETS[preset])
+    asked = ask(one, preset=framework_preset(preset))
     table = estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
     whole = asked.job.seq_len * asked.model.hidden * 2
     assert hop_bytes(asked.model, asked.job, table.plans).tolist() == [whole // pieces]

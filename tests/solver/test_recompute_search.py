@@ -28,14 +28,14 @@ from solver.result import Answer
 from solver.search import candidate_pool, price_plan, search
 from spec.arrays import BoolArray, IntArray, bools
 from spec.cluster.cluster import HostSpec
+from spec.frameworks import framework_preset
 from spec.model import BlockRun, BlockSpec, ModelSpec
-from spec.presets.registry import PRESETS
 from spec.settings.constraints import Constraints, constraints_of
 from tests.solver.questions import question, small_model
 from tests.solver.test_layer_partition import staged
 from tests.workload.random_plans import EXPERTS, LATENT
 
-NAMES = PRESETS["megatron"].recomputation.modules
+NAMES = framework_preset("megatron").recomputation.modules
 
 
 def latent_experts() -> ModelSpec:
@@ -48,7 +48,7 @@ def latent_experts() -> ModelSpec:
 
 def blocks_of(model: ModelSpec) -> tuple[Piece, ...]:
     """The layers of a rank."""
-    asked = question(preset=PRESETS["megatron"])
+    asked = question(preset=framework_preset("megatron"))
     return model_ops(model, asked.job, Layout.of(1), "mtp", Recompute.NONE).blocks
 
 
@@ -73,7 +73,7 @@ def test_every_effect_that_parts_can_have_is_there_once() -> None:
 def test_a_dense_model_has_one_part_and_a_part_that_drops_nothing_is_none() -> None:
     blocks = blocks_of(small_model())
     assert module_sets(blocks, NAMES) == (("mlp",),)
-    assert module_sets(blocks, PRESETS["internevo"].recomputation.modules) == ()
+    assert module_sets(blocks, framework_preset("internevo").recomputation.modules) == ()
 
 
 def test_no_part_of_a_least_set_can_be_left_out() -> None:
@@ -103,7 +103,7 @@ def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Question:
         world_size=2,
         sequences=4,
         seq_len=8192,
-        preset=PRESETS["megatron"].changed({"recomputation.modules": PARTS} | changes),
+        preset=framework_preset("megatron").changed({"recomputation.modules": PARTS} | changes),
         memory_gib=memory_gib + 5 * 32 / 1024 / 0.99,
     )
     return replace(
@@ -244,7 +244,7 @@ def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
 )
 def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, eased_by: str) -> None:
     """Twelve layers of long sequences under FSDP, of which no more run again than have to."""
-    preset = PRESETS["fsdp"].changed({"loss.chunked": True, "pipeline.stages": False})
+    preset = framework_preset("fsdp").changed({"loss.chunked": True, "pipeline.stages": False})
     asked = question(
         model=small_model(layers=12, hidden=1024),
         world_size=2,
@@ -324,7 +324,9 @@ def kind(plans: PlanTable) -> str:
         ),
         pytest.param(staged(8), STAGED, {"dealt", "searched"}, id="dealt"),
         pytest.param(
-            question(preset=PRESETS["fsdp"], world_size=8, sequences=16, seq_len=8192, memory_gib=3.0),
+            question(
+                preset=framework_preset("fsdp"), world_size=8, sequences=16, seq_len=8192, memory_gib=3.0
+            ),
             None,
             {"searched"},
             id="fsdp",
@@ -343,7 +345,7 @@ def test_plans_of_a_search_are_priced_as_each_table_alone(
 
 def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
     """In any order, twice, and of chunks of unequal stages."""
-    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     rows = np.array([len(plans) - 1, 3, 3, 0, len(plans) // 2])
@@ -364,7 +366,7 @@ def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
 
 
 def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
-    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     rows = np.arange(len(plans))[::-3]
@@ -385,7 +387,7 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
 
 def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
     """As many of them, of micro-batches twice as large, or under another strategy."""
-    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     first = layer_table(asked.model, asked.job, plans)
@@ -399,7 +401,7 @@ def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
 
 
 def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
-    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     first = layer_table(asked.model, asked.job, plans)
@@ -424,7 +426,7 @@ def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
 
 @pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])
 def test_tables_that_are_dealt_otherwise_share_no_stages(column: str) -> None:
-    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     assert plans.dealt_as(replace(plans, recompute=Recompute.FULL))

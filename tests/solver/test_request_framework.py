@@ -12,9 +12,9 @@ from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
+from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, ModelSpec
-from spec.presets.registry import PRESETS
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 from spec.settings.job import job_of
@@ -85,8 +85,8 @@ def test_a_shipped_config_costs_what_its_huggingface_form_costs(name: str, tmp_p
     theirs = replace(read_config(path), job=capacity_of(ours.model))
     if name == "7B_MoE4_sft.py":  # no config.json has biases of attention beside experts
         theirs = replace(theirs, model=replace(theirs.model, blocks=(with_biases(theirs.model.blocks[0]),)))
-    for framework in PRESETS if name in OF_EACH_KIND else ("internevo", "megatron"):
-        stage = max(PRESETS[framework].data_parallel.zero_stages)
+    for framework in framework_names(legacy=True) if name in OF_EACH_KIND else ("internevo", "megatron"):
+        stage = max(framework_preset(framework).data_parallel.zero_stages)
         words = f"tp=2,zero_stage={stage},micro_batch=1"
         assert step_s(ours, framework, words) == step_s(theirs, framework, words), framework
     words = "strategy=isp,tp=4,wp=4,micro_batch=1"

@@ -14,7 +14,7 @@ from solver.plans.space import full_space
 from solver.result import Answer, SlowestStage, check_believable, grouped, paired_error_s, roomiest_fast
 from solver.search import price_plan, search
 from spec.errors import ProfileError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.settings.constraints import constraints_of
 from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.questions import question, small_model
@@ -64,7 +64,7 @@ def test_a_search_shows_no_two_plans_that_are_alike() -> None:
 
 def test_a_plan_of_another_stage_is_told_by_it() -> None:
     """Under a pipeline PyTorch's stages 2 and 3 run alike."""
-    asked = question(world_size=16, sequences=64, preset=PRESETS["fsdp"])
+    asked = question(world_size=16, sequences=64, preset=framework_preset("fsdp"))
     space = replace(full_space(asked.model, asked.job), schedules=(Schedule.ONE_F_ONE_B,))
     best = search(asked, space, top_k=50).best
     others = [one for one in best if len(set(one.also_zero_stages) - {one.plan.zero_stage}) > 0]
@@ -149,7 +149,7 @@ def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
 
 
 def test_the_roomiest_fast_plan_is_what_a_search_with_so_much_headroom_finds() -> None:
-    asked = question(world_size=8, sequences=8, preset=PRESETS["megatron"])
+    asked = question(world_size=8, sequences=8, preset=framework_preset("megatron"))
     usable = usable_bytes(asked.cluster)
     front = search(asked, full_space(asked.model, asked.job), top_k=1).pareto
     assert len(front) > 3

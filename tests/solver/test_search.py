@@ -14,7 +14,7 @@ from solver.plans.space import Space, divisors, full_space, tensor_degrees
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, NoFeasiblePlanError
-from spec.presets.registry import PRESETS, WHOLE
+from spec.frameworks import framework_names, framework_preset
 from spec.settings.plan import WrittenPlan
 from tests.solver.questions import question, small_model
 
@@ -88,10 +88,15 @@ def every_plan(asked):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in WHOLE else pytest.mark.nightly) for name in sorted(PRESETS)],
+    [
+        pytest.param(
+            name, marks=[] if name in ("megatron", "internevo", "deepspeed", "fsdp") else pytest.mark.nightly
+        )
+        for name in framework_names(legacy=True)
+    ],
 )
 def test_every_plan_names_a_preset_that_accepts_it(name: str) -> None:
-    preset = PRESETS[name]
+    preset = framework_preset(name)
     asked = question(preset=preset, world_size=4, sequences=16)
     result = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     assert sum(1 + len(answer.also_zero_sizes) for answer in result.best) == result.num_priced
@@ -120,7 +125,8 @@ def test_kv_heads_fewer_than_tp_are_refused_or_replicated_as_the_preset_says() -
     model = small_model(kv_heads=2)
     written = WrittenPlan(strategy="fsp", tp=4, pp=1, micro_batch=1)
     for name, refused in (("internevo", True), ("megatron", True), ("replicating", False)):
-        preset = PRESETS.get(name, PRESETS["megatron"].changed({"tensor_parallel.kv_replication": True}))
+        preset = framework_preset("megatron" if name == "replicating" else name)
+        preset = preset.changed({"tensor_parallel.kv_replication": name == "replicating"})
         asked = question(model=model, world_size=8, preset=preset)
         reasons = broken_rules(asked, plan_of(written, asked, "test"))
         assert ("kv heads do not divide by tp" in reasons) is refused
@@ -187,7 +193,7 @@ def test_sharding_is_taken_as_typed(text: str, stage: int, size: int) -> None:
 
 
 def test_what_a_framework_cannot_run_is_said() -> None:
-    asked = question(world_size=8, preset=PRESETS["nanotron"])
+    asked = question(world_size=8, preset=framework_preset("nanotron"))
     chunks = plan_of(parse_plan("pp=2,vpp=2"), asked, "--plan")
     assert any("virtual chunks" in reason for reason in broken_rules(asked, chunks))
     stageless = plan_of(parse_plan("zero_stage=0,zero_size=8"), asked, "--plan")
@@ -196,14 +202,14 @@ def test_what_a_framework_cannot_run_is_said() -> None:
 
 def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
     """Context parallelism from 8,192 tokens on, zero-bubble schedules in their fork, chunks that divide."""
-    long = question(preset=PRESETS["megatron"], seq_len=16384, sequences=16)
+    long = question(preset=framework_preset("megatron"), seq_len=16384, sequences=16)
     assert full_space(long.model, long.job).degrees["cp"] == (1, 2, 4)
-    assert full_space(long.model, long.job.with_preset(PRESETS["internevo"])).degrees["cp"] == (1,)
-    forked = long.job.with_preset(PRESETS["zero-bubble"])
+    assert full_space(long.model, long.job.with_preset(framework_preset("internevo"))).degrees["cp"] == (1,)
+    forked = long.job.with_preset(framework_preset("zero-bubble"))
     assert {Schedule.ZB_H1, Schedule.ZB_H2} < set(full_space(long.model, forked).schedules)
     assert full_space(long.model, long.job).schedules == (Schedule.ONE_F_ONE_B,)
     assert full_space(small_model(layers=12), long.job).degrees["vpp"] == (1, 2, 3, 6, 7)
-    asked = question(preset=PRESETS["zero-bubble"], world_size=4, sequences=8)
+    asked = question(preset=framework_preset("zero-bubble"), world_size=4, sequences=8)
     space = full_space(asked.model, asked.job)
     for plan in (kept.plan for kept in search(asked, space, top_k=10**6).best):
         assert broken_rules(asked, plan) == ()
@@ -213,7 +219,9 @@ def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
 
 
 def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
-    asked = question(preset=PRESETS["megatron"], world_size=1, sequences=16, seq_len=8192, memory_gib=5.0)
+    asked = question(
+        preset=framework_preset("megatron"), world_size=1, sequences=16, seq_len=8192, memory_gib=5.0
+    )
     space = full_space(asked.model, asked.job)
     found = [one for one in search(asked, space, top_k=10**6).best if one.plan.recompute is Recompute.BLOCK]
     assert found
@@ -222,7 +230,7 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
         assert 0 < layers < asked.model.num_layers
         less = price_plan(asked, PlanTable.of(replace(one.plan, num_recompute_layers=layers - 1)))[0]
         assert one.needed_bytes <= usable_bytes(asked.cluster) < less.needed_bytes
-    whole = asked.job.with_preset(PRESETS["deepspeed"])
+    whole = asked.job.with_preset(framework_preset("deepspeed"))
     kinds = search(replace(asked, job=whole), full_space(asked.model, whole), top_k=10**6).best
     assert Recompute.BLOCK not in {one.plan.recompute for one in kinds}
 
@@ -242,12 +250,12 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
     ],
 )
 def test_a_typed_plan_beyond_the_framework_says_so(text: str, preset: str, reason: str) -> None:
-    asked = question(preset=PRESETS[preset])
+    asked = question(preset=framework_preset(preset))
     assert any(reason in one for one in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan")))
 
 
 def test_layers_schedule_and_expert_ranks_can_be_typed() -> None:
-    asked = question(preset=PRESETS["megatron"])
+    asked = question(preset=framework_preset("megatron"))
     typed = plan_of(parse_plan("pp=2,recompute=full,recompute_layers=3,schedule=1f1b,etp=1"), asked, "--plan")
     assert typed.recompute is Recompute.BLOCK
     assert typed.num_recompute_layers == 3

@@ -18,14 +18,14 @@ from solver.search import price_plan, search
 from solver.session import Session, plan_keys, written_plan
 from solver.typed_plan import parse_plan
 from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.settings.constraints import Constraints, constraints_of
 from tests.solver.questions import cluster, question, small_model
 
 # few plans, which still have stages, recomputation, ZeRO and micro-batches
 FEW = {"modes": ["fsp"], "fix": {"cp": 1, "vpp": 1}, "max": {"micro_batch": 2}}
-ASKED = question(world_size=8, sequences=16, preset=PRESETS["megatron"], model=small_model())
+ASKED = question(world_size=8, sequences=16, preset=framework_preset("megatron"), model=small_model())
 
 
 def session(asked=ASKED, **constraints: object) -> Session:

@@ -16,9 +16,9 @@ from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.times.step_end import operations
+from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, ModelSpec, MoeSpec
-from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 LATENT = AttentionSpec(
@@ -101,7 +101,7 @@ def cases(draw: st.DrawFn) -> Case:
         micro_batch=draw(st.sampled_from([1, 2])),
         num_micro=draw(st.sampled_from([4, 8])),
     )
-    preset = PRESETS[draw(st.sampled_from(list(PRESETS)))]
+    preset = framework_preset(draw(st.sampled_from(framework_names(legacy=True))))
     asked = question(
         model=model,
         world_size=plan.world_size,

@@ -12,8 +12,8 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
+from spec.frameworks import framework_preset
 from spec.model import MoeSpec
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from spec.settings.job import AskedJob, job_of, job_settings
 from tests.solver.questions import ROOT, question, small_model
@@ -252,7 +252,7 @@ def offloading(
         optimizer_offload=optimizer,
         offloaded_layers=layers,
     )
-    return question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model()), plan
+    return question(world_size=8, sequences=16, preset=framework_preset(preset), model=small_model()), plan
 
 
 def test_megatrons_flags() -> None:

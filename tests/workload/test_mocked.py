@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 
+from spec.frameworks import framework_preset
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from tests.solver.questions import question
 from tests.workload.generating import ROOT, made
 from tests.workload.random_plans import Case, cases
@@ -61,7 +61,7 @@ def test_parameters_of_one_rank_are_the_models(config: str) -> None:
 
 
 def test_children_run_forward_and_backward_in_opposite_order() -> None:
-    asked = question(world_size=1, sequences=4, preset=PRESETS["megatron"])
+    asked = question(world_size=1, sequences=4, preset=framework_preset("megatron"))
     result = made("--model_size 7 --world_size 1 --use_flash_attn")
     shop = Workshop(question=asked, plan=result.plan)
 

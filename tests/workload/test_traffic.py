@@ -15,7 +15,7 @@ from ops.op import Axis
 from solver.plans.plan_table import Plan
 from spec.collectives import TRAINING_COLLECTIVES, Collective, busbw_factor
 from spec.errors import ExportError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question
 from workload.findings import WorkloadError
 from workload.stage_work import stage_works
@@ -210,7 +210,7 @@ def test_groups_of_a_plan_partition_the_ranks_and_follow_the_expert_grid() -> No
 def test_ulysses_sends_gradients_around_all_ranks_that_share_its_weights() -> None:
     """Four ranks in two sequence groups: neighbours exchange heads, and one ring of four reduces."""
     plan = Plan(strategy="ulysses", preset="deepspeed", tp=2, dp=2, num_micro=2)
-    asked = question(world_size=4, sequences=4, preset=PRESETS["deepspeed"])
+    asked = question(world_size=4, sequences=4, preset=framework_preset("deepspeed"))
     matrices = axis_matrices(asked, plan)
     assert set(matrices) == {Axis.TP, Axis.SDP}
     assert np.flatnonzero(matrices[Axis.TP][0]).tolist() == [1]

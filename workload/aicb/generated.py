@@ -14,11 +14,10 @@ from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.segment import segmented
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import preset_named
 from workload.aicb.aiob import aiob_times_ns, read_aiob, with_aiob_times
 from workload.aicb.flags import DEEPSPEED, FSDP, ShapeFlags, refuse
 from workload.aicb.model import model_of
@@ -121,7 +120,7 @@ def _data_parallel(flags: TrainingFlags, cluster: ClusterSpec) -> int:
 
 def _preset(flags: TrainingFlags) -> FrameworkPreset:
     name = {DEEPSPEED: "deepspeed", FSDP: "fsdp"}.get(flags.frame, "megatron")
-    preset = preset_named(name, where="--frame")
+    preset = framework_preset(name)
     if flags.reduce_bucket_size is not None:
         if flags.reduce_bucket_size < 1:
             raise refuse("reduce_bucket_size", flags.reduce_bucket_size, "elements, 1 or more")

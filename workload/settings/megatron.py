@@ -9,12 +9,12 @@ core/transformer/moe/moe_utils.py (topk_routing_with_score_function).
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.question import Question
+from spec.frameworks import TensorParallel
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, attention_of
 from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.model import ModelSpec, MoeSpec
 from spec.pipeline.layout import layout_text
-from spec.presets.preset import TensorParallel
 from workload.settings.launch_file import (
     LaunchText,
     comments,
@@ -145,7 +145,7 @@ SAYS = frozenset(
     | {"recompute", "recompute_layers", "recompute_modules", "optimizer_offload", "offloaded_layers"}
     | {"offload_modules"}
 )
-# What takes a part of --tp-comm-overlap away (arguments.py), by the choice of spec.presets.preset.TensorParallel.
+# What takes a part of --tp-comm-overlap away (arguments.py), by the choice of spec.frameworks.TensorParallel.
 SWITCHED_OFF = {
     "overlap_ag": "--disable-tp-comm-overlap-ag",
     "overlap_rs": "--disable-tp-comm-overlap-rs",

@@ -12,7 +12,6 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from spec.presets.megatron import MEGATRON
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
 from workload.settings.megatron import check_megatron, megatron_flags, unsaid_facts
 from workload.settings.megatron_flags import Flags, says_of_job, unsaid_job
@@ -94,7 +93,7 @@ def zero_bubble_flags(question: Question, plan: Plan) -> Flags:
 
 def _without_bubbles(plan: Plan) -> Plan:
     """The plan as Megatron-LM itself would be told it."""
-    return replace(plan, preset=MEGATRON.name, schedule=Schedule.ONE_F_ONE_B)
+    return replace(plan, preset="megatron", schedule=Schedule.ONE_F_ONE_B)
 
 
 def _schedule(question: Question, plan: Plan) -> Flags:

@@ -10,9 +10,9 @@ from ops.layout import Layout
 from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Module, Role
 from spec.dtypes import dtype_bytes
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -243,7 +243,7 @@ def test_the_result_of_a_cut_is_summed_over_tp() -> None:
 
 
 def test_sharded_weights_are_all_gathered_and_only_adapters_reduced() -> None:
-    asked = replace(lora("q_k_v", "out", preset=PRESETS["fsdp"]), world_size=4)
+    asked = replace(lora("q_k_v", "out", preset=framework_preset("fsdp")), world_size=4)
     layout = Layout.of(4, zero_stage=3, zero_size=4)
     (block,) = ops_of(asked, "mtp", layout).blocks
     trained = sum(int(op.parameters.sum()) for op in block.forward)

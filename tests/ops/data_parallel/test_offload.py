@@ -18,7 +18,7 @@ from solver.question import Question
 from solver.times.step_end import operations
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import HostSpec
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
 LINK, MEMORY = 50e9, 400e9
@@ -43,7 +43,7 @@ def asked(
         optimizer_offload=optimizer,
         offloaded_layers=layers,
     )
-    base = question(world_size=8, sequences=dp * micro, preset=PRESETS[preset], model=small_model())
+    base = question(world_size=8, sequences=dp * micro, preset=framework_preset(preset), model=small_model())
     pricer = replace(base.pricer, host=HOST, gpus_per_node=8)
     cluster = replace(base.cluster, host=HOST)
     return replace(base, pricer=pricer, cluster=cluster), plan
@@ -141,7 +141,7 @@ def test_deepspeed_hides_leaving_gradients_beside_the_backward() -> None:
     # The small model is one bucket, which nothing hides; a link a million times slower takes so much longer.
     assert hidden_s == pytest.approx(open_s)
     assert slow_s == pytest.approx(open_s * 1e6)
-    preset = PRESETS["deepspeed"].changed({"data_parallel.bucket_elements": 100_000})
+    preset = framework_preset("deepspeed").changed({"data_parallel.bucket_elements": 100_000})
     many = replace(slow[0], job=replace(slow[0].job, preset=preset))
     assert seconds((many, slow[1]))[0] < 0.01 * open_s
 

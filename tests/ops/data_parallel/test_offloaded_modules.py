@@ -17,8 +17,8 @@ from profdb.modelled.offload import LINK_SHARE
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from spec.cluster.cluster import HostSpec
+from spec.frameworks import framework_preset
 from spec.model import ModelSpec
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job
 from tests.solver.questions import ROOT, question, small_model
@@ -157,7 +157,7 @@ def test_the_host_takes_a_part_and_each_of_its_tensors() -> None:
 
 def asked(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, float]:
     """Memory and waiting of a small model's plan."""
-    base = question(world_size=8, sequences=64, preset=PRESETS["megatron"], model=small_model())
+    base = question(world_size=8, sequences=64, preset=framework_preset("megatron"), model=small_model())
     host = HostSpec(link_bandwidth=link, memory_bandwidth=400e9)
     pricer = replace(base.pricer, host=host, gpus_per_node=8)
     plan = Plan(

@@ -9,8 +9,8 @@ from ops.data_parallel.step import RankParameters, optimizer_passes, step_ops, u
 from ops.layout import Layout
 from ops.op import MemoryBound, Update
 from spec.arrays import ints
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision, precision_of
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 from tests.solver.questions import small_model
 
@@ -25,7 +25,7 @@ def moved_per_element(asked: JobSpec, layout: Layout, owned: int = ELEMENTS) -> 
 
 
 def with_precision(preset: str, gradient: str, compute: str) -> JobSpec:
-    changed = PRESETS[preset].changed({"data_parallel.fp32_gradients": gradient == "fp32"})
+    changed = framework_preset(preset).changed({"data_parallel.fp32_gradients": gradient == "fp32"})
     return replace(job(preset=changed), precision=precision_of(changed, compute))
 
 
@@ -113,7 +113,9 @@ def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again()
     }
     further = sum(sum(one) for one in operations.values()) - (4 + 3)
     for name, width in (("internlm", 4), ("internevo", 0), ("megatron", 0), ("aleph-alpha", 4)):
-        context = LayerContext(model=small_model(), job=job(preset=PRESETS[name]), layout=Layout.of(1))
+        context = LayerContext(
+            model=small_model(), job=job(preset=framework_preset(name)), layout=Layout.of(1)
+        )
         passes = [op for op in update_passes(context, ints(ELEMENTS)) if isinstance(op, MemoryBound)]
         moved = sum(float(op.bytes_moved[0]) for op in passes)
         assert moved == further * width * ELEMENTS

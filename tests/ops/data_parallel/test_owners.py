@@ -15,7 +15,7 @@ from solver.estimate import estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -34,7 +34,7 @@ def broadcasts(ops: tuple[Op, ...]) -> dict[Owner, tuple[int, int]]:
 )
 def test_a_rank_without_parameters_sends_nothing(tensors: int, expected: tuple[int, int]) -> None:
     """16,000 bytes of 8,000 parameters over 8 shards."""
-    asked = job(world_size=8, preset=PRESETS["internevo"])
+    asked = job(world_size=8, preset=framework_preset("internevo"))
     held = RankParameters(dense=ints(8000), weight=ints(0), expert=ints(4000))
     context = LayerContext(model=small_model(), job=asked, layout=Layout.of(8, zero_size=8, zero_stage=1))
     ops = step_ops(context, held, ints(0))
@@ -47,7 +47,7 @@ def test_a_step_counts_the_parameters_of_its_layers_and_ends() -> None:
     """4 layers of qkv, out, gate and up joined or apart, down and two norms; embedding, last norm and head."""
     model = replace(small_model(layers=4), tied_embeddings=False)
     plan = Plan(strategy="mtp", preset="internevo", dp=256, zero_stage=1, zero_size=256, num_micro=1)
-    asked = job(world_size=256, preset=PRESETS["internevo"])
+    asked = job(world_size=256, preset=framework_preset("internevo"))
     block = written(model, asked, "mtp", Layout.of(256, zero_size=256, zero_stage=1)).blocks[0]
     whole = 4 * num_owned(block, Owner.DENSE) + 3
     assert num_owned(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)

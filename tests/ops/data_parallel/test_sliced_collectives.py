@@ -14,11 +14,11 @@ from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 
-SLICED = PRESETS["deepspeed"].changed({"data_parallel.sliced_collectives": True})
+SLICED = framework_preset("deepspeed").changed({"data_parallel.sliced_collectives": True})
 
 
 def launches(recompute: str, *, ranks: int = 4, stage: int = 3) -> dict[tuple[str, str], float]:
@@ -49,7 +49,7 @@ def test_work_grows_with_the_ranks_and_needs_stage_3() -> None:
 
 
 def test_frameworks_that_move_whole_tensors_have_none() -> None:
-    asked = job(world_size=4, seq_len=1024, preset=PRESETS["deepspeed"])
+    asked = job(world_size=4, seq_len=1024, preset=framework_preset("deepspeed"))
     layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
     assert not [op for op in (*layer.forward, *layer.backward) if isinstance(op, HostWork)]
 
@@ -93,7 +93,7 @@ def test_vectors_return_once_a_step_however_many_micro_batches_it_has() -> None:
 def test_parameters_come_back_as_slices_where_a_stage_1_optimizer_is_sharded() -> None:
     """nanotron optim/zero.py: 10 tensors of all ranks, and three passes of the device over 1,000 elements;
     nothing where one rank keeps all, nor at stages without a sharded optimizer alone."""
-    sliced = PRESETS["nanotron"].changed({"data_parallel.lists_of_slices": True})
+    sliced = framework_preset("nanotron").changed({"data_parallel.lists_of_slices": True})
     degrees = {"zero_size": np.array([8, 2, 1, 8]), "zero_stage": np.array([1, 1, 1, 0])}
     layout = Layout.of(np.array([8] * 4), **degrees)
     context = LayerContext(model=small_model(), job=job(preset=sliced), layout=layout)

@@ -11,7 +11,7 @@ from ops.op import Axis, Comm, GroupedGemm, Owner, Phase
 from solver.model_flops import model_flops_per_sequence
 from spec.arrays import ints
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
@@ -50,7 +50,7 @@ def test_two_stages_with_the_same_parameters_sum_their_shards() -> None:
 @pytest.mark.parametrize(("stage", "passes"), [(1, []), (2, []), (3, ["forward", "input_grad"])])
 def test_only_stage_3_gathers_parameters_in_both_passes(stage: int, passes: list[str]) -> None:
     """arXiv 1910.02054 sec. 7.2.2, DeepSpeed's preset."""
-    asked = job(world_size=4, seq_len=1024, preset=PRESETS["deepspeed"])
+    asked = job(world_size=4, seq_len=1024, preset=framework_preset("deepspeed"))
     layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=stage)).blocks[0]
     ops = (*layer.forward, *layer.backward)
     gathers = [op for op in ops if isinstance(op, Comm) and "_parameters" in op.name and op.size_bytes[0]]
@@ -88,7 +88,9 @@ def test_parameters_return_after_the_update_unless_forwards_gather_them(
     between the passes (stage 2) gathers them in each forward instead."""
     layout = Layout.of(8, zero_size=8, zero_stage=np.array([0, 1, 2, 3]))
     held = RankParameters(dense=ints([800] * 4), weight=ints([0] * 4), expert=ints([0] * 4))
-    context = LayerContext(model=small_model(), job=job(world_size=8, preset=PRESETS[preset]), layout=layout)
+    context = LayerContext(
+        model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout
+    )
     (back,) = [
         op
         for op in step_ops(context, held, ints([0] * 4))
@@ -111,7 +113,7 @@ def test_experts_shard_over_their_own_data_parallel_ranks() -> None:
 
 
 def test_below_stage_2_a_layer_reduces_nothing() -> None:
-    asked = job(world_size=4, seq_len=1024, preset=PRESETS["deepspeed"])
+    asked = job(world_size=4, seq_len=1024, preset=framework_preset("deepspeed"))
     layout = Layout.of(4, zero_size=4, zero_stage=np.array([0, 1, 2]))
     layer = written(small_model(), asked, "mtp", layout).blocks[0]
     sizes = sum(op.size_bytes for op in layer.backward if isinstance(op, Comm) and op.axis is Axis.ZERO_SHARD)

@@ -6,12 +6,11 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import BatchedGemm, Lane, MemoryBound, Phase, Piece
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
+from spec.frameworks import FrameworkPreset, framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
-FSDP = PRESETS["fsdp"]
+FSDP = framework_preset("fsdp")
 
 
 def layer(preset: FrameworkPreset, recompute: str = "none", *, stage: int = 3, reduce: str = "bf16") -> Piece:
@@ -50,7 +49,7 @@ def test_parameters_are_copied_out_and_gradients_in(
 
 def test_frameworks_that_gather_in_place_copy_nothing() -> None:
     assert not copied_bytes(layer(FSDP.changed({"data_parallel.copies_parameters": False})))
-    assert not copied_bytes(layer(PRESETS["deepspeed"]))
+    assert not copied_bytes(layer(framework_preset("deepspeed")))
 
 
 @pytest.mark.parametrize(

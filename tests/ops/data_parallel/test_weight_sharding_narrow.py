@@ -12,8 +12,8 @@ from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Op, Phase, Piece, multiplies_narrow
 from ops.roles import Role
 from spec.arrays import ints
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -25,7 +25,7 @@ HELD = {**CURRENT, "parameter_gather": "fp8", "narrow_parameters": True}
 
 
 def asked(preset: str = "fsdp", **precision: object) -> JobSpec:
-    plain = job(world_size=RANKS, seq_len=1024, preset=PRESETS[preset])
+    plain = job(world_size=RANKS, seq_len=1024, preset=framework_preset(preset))
     return replace(plain, precision=replace(plain.precision, **precision))
 
 

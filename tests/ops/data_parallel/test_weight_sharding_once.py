@@ -13,11 +13,11 @@ from ops.op import Axis, Comm, MemoryBound, Op, Phase
 from ops.roles import Role
 from spec.arrays import ints
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
-FSDP = PRESETS["fsdp"]
+FSDP = framework_preset("fsdp")
 ELEMENTS = 1000
 
 
@@ -26,7 +26,7 @@ def layout(pp: int, stage: int = 3, shards: int = 4) -> Layout:
 
 
 def layer(pp: int, stage: int = 3, preset: str = "fsdp", reduce: str = "bf16") -> tuple[Op, ...]:
-    plain = job(world_size=8, preset=PRESETS[preset])
+    plain = job(world_size=8, preset=framework_preset(preset))
     asked = replace(plain, precision=replace(plain.precision, reduce=reduce))
     block = written(small_model(), asked, "mtp", layout(pp, stage), "none").blocks[0]
     return (*block.forward, *block.backward)
@@ -46,7 +46,7 @@ def summed(ops: tuple[Op, ...]) -> float:
 def step(pp: int, stage: int, preset: str = "fsdp") -> dict[Collective, int]:
     held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
     context = LayerContext(
-        model=small_model(), job=job(world_size=8, preset=PRESETS[preset]), layout=layout(pp, stage)
+        model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout(pp, stage)
     )
     return {
         op.collective: int(op.size_bytes[0])
@@ -105,7 +105,7 @@ def accumulated(
     micro_batches: int, *, once: bool = True, stage: int = 3
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """The operations of a micro-batch's layer and of the step, under Hugging Face's Trainer on 8 ranks."""
-    preset = PRESETS["hf-trainer"].changed({"data_parallel.reduces_once": once})
+    preset = framework_preset("hf-trainer").changed({"data_parallel.reduces_once": once})
     plain = job(world_size=8, preset=preset)
     asked = replace(plain, global_batch_tokens=plain.global_batch_tokens * micro_batches)
     shards = Layout.of(8, dp=8, zero_size=8, zero_stage=stage)

@@ -6,7 +6,7 @@ from ops.layout import Layout
 from ops.op import Comm, Lane
 from ops.roles import Role
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -16,7 +16,7 @@ BESIDE, IN_ITS_WAY = Lane.PREFETCH, Lane.MAIN
 
 def reductions(preset: str, stage: int) -> dict[tuple[Collective, Lane], int]:
     """Bytes of a layer's reductions by collective and lane, over 4 ranks."""
-    asked = job(world_size=4, seq_len=1024, preset=PRESETS[preset])
+    asked = job(world_size=4, seq_len=1024, preset=framework_preset(preset))
     layout = Layout.of(4, zero_size=4, zero_stage=stage)
     layer = written(small_model(), asked, "mtp", layout, "none").blocks[0]
     found: dict[tuple[Collective, Lane], int] = {}

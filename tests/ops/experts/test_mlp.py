@@ -8,8 +8,8 @@ from ops.cpu_overhead.issuing import host_work
 from ops.op import GroupedGemm, MemoryBound, Phase
 from ops.recompute import modules_recomputed
 from ops.roles import Module, OpKey, Role
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.presets.registry import PRESETS
 from spec.settings.precision import named_precision
 from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, WIDTH, layer, moved, named
 from tests.ops.layouts import job
@@ -32,7 +32,7 @@ def test_compiled_limits_are_part_of_the_activations_kernel() -> None:
     limited = named(apart, "moe.clamp")[0]
     # Both halves of the first product's output, as they came and as they are put together again for the activation.
     assert limited.saved_bytes[0] == 2 * COPIES * WIDTH * 2
-    compiled = job(seq_len=SEQ, preset=PRESETS["fsdp-compiled"])
+    compiled = job(seq_len=SEQ, preset=framework_preset("fsdp-compiled"))
     fused = layer(compiled, clamped=True)
     assert not named(fused, "moe.clamp")
     assert moved(fused, "moe.activation") == moved(layer(compiled), "moe.activation")
@@ -48,7 +48,7 @@ def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
         again = modules_recomputed(found, ("moe_act",))
         return [f"{op.phase.value} {op.name}" for op in (*again.forward, *again.backward) if op.synchronises]
 
-    mcore, plain = job(seq_len=SEQ), job(seq_len=SEQ, preset=PRESETS["fsdp"])
+    mcore, plain = job(seq_len=SEQ), job(seq_len=SEQ, preset=framework_preset("fsdp"))
     counts = f"{Phase.FORWARD.value} moe.permute"
     assert waiting(mcore) == waiting(plain, clamped=True) == [counts]
     both = [f"{phase.value} moe.activation" for phase in (Phase.FORWARD, Phase.RECOMPUTE)]
@@ -59,7 +59,7 @@ def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
     """_MXFP8GroupedMM: rows and weights along one order forward and along the other backward, one kernel for
     all experts, where Transformer Engine casts each expert's rows by one of its own and no weight outside a
     step's first micro-batch."""
-    plain = job(seq_len=SEQ, preset=PRESETS["torchtitan"])
+    plain = job(seq_len=SEQ, preset=framework_preset("torchtitan"))
     ours = layer(replace(plain, precision=named_precision("mxfp8", plain.preset)))
     casts = [op for op in named(ours, "moe.down.cast") if isinstance(op, MemoryBound)]
     assert {float(op.repeat[0]) for op in casts} == {1.0}
@@ -78,7 +78,7 @@ def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
 )
 def test_torchtitans_experts_are_one_kernel_a_product(preset: str, one: bool, launches: float) -> None:
     """torch._grouped_mm takes the ends of all experts' rows from the device: one launch, whatever their number."""
-    asked = job(seq_len=SEQ, preset=PRESETS[preset])
+    asked = job(seq_len=SEQ, preset=framework_preset(preset))
     ran = layer(asked)
     products = [op for op in (*ran.forward, *ran.backward) if isinstance(op, GroupedGemm)]
     assert len(products) == 6

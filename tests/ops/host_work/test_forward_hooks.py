@@ -10,8 +10,8 @@ from ops.cpu_overhead.hooks import hook_calls
 from ops.layout import Layout
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Phase
 from ops.roles import Module, Role
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 
 ONE = np.ones(1, dtype=np.int64)
@@ -67,10 +67,10 @@ def test_backwards_and_graphs_have_none_and_what_runs_again_has() -> None:
 
 def test_whole_optimizers_and_other_code_have_none() -> None:
     """--overlap-param-gather is of the distributed optimizer."""
-    late = PRESETS["megatron"].changed({"data_parallel.overlap_param_gather": False})
+    late = framework_preset("megatron").changed({"data_parallel.overlap_param_gather": False})
     assert (
         calls(UP, job(), WHOLE)
         == calls(UP, job(preset=late))
-        == calls(UP, job(preset=PRESETS["fsdp"]))
+        == calls(UP, job(preset=framework_preset("fsdp")))
         == 0.0
     )

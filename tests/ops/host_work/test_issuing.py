@@ -10,8 +10,8 @@ from ops.cpu_overhead.issuing import REPLAY_CALLS, host_work
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Phase
 from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 
 ONE = np.ones(1, dtype=np.int64)
@@ -44,7 +44,7 @@ def grouped(experts: int, phase: Phase = Phase.FORWARD, recipe: str = "") -> Gro
 
 
 def test_transformer_engines_linear_takes_2_7_plain_ones_and_fp8_nearly_twice_that() -> None:
-    modules, plain = job(), job(preset=PRESETS["fsdp"])
+    modules, plain = job(), job(preset=framework_preset("fsdp"))
     ratio = host_work(gemm(), modules).calls[0] / host_work(gemm(), plain).calls[0]
     assert ratio == pytest.approx(99.66 / 37.08, rel=0.15)
     fp8 = host_work(gemm(recipe="tensor"), modules)
@@ -87,7 +87,7 @@ def test_gradients_of_weights_held_in_fp8_take_python_more() -> None:
         assert more * 8.7 == pytest.approx(weights * 7.5)
         wide = replace(one, scale_recipe="")
         assert host_work(wide, narrow) == host_work(wide, job())
-        compiled = job(preset=PRESETS["fsdp"])
+        compiled = job(preset=framework_preset("fsdp"))
         assert host_work(one, replace(compiled, precision=precision)) == host_work(one, compiled)
     forward = grouped(16, recipe="mx")
     assert host_work(forward, narrow) == host_work(forward, job())
@@ -178,7 +178,7 @@ def test_a_fused_router_launches_a_kernel_where_elementwise_ones_were() -> None:
 
 
 def test_compiled_code_launches_and_calls_nothing() -> None:
-    compiled = job(preset=PRESETS["fsdp"].changed({"host.code": "compiled"}))
+    compiled = job(preset=framework_preset("fsdp").changed({"host.code": "compiled"}))
     norm = kernel(OpKey(Module.MLP, Role.NORM), "rmsnorm")
     for one in (gemm(), norm, grouped(4)):
         work = host_work(one, compiled)

@@ -6,7 +6,7 @@ import pytest
 from ops.cpu_overhead.hooks import SLICE_CALLS, sharding_calls
 from ops.layout import Layout
 from ops.op import Op, Phase
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -18,7 +18,7 @@ def calls(
     phases: tuple[Phase, ...], *, stage: int, ranks: int = 1, preset: str = "xtuner", mode: str = "none"
 ) -> float:
     """Of a layer of a Llama: 13 modules of which nine have parameters where matrices lie apart."""
-    asked = job(world_size=ranks, seq_len=1024, preset=PRESETS[preset])
+    asked = job(world_size=ranks, seq_len=1024, preset=framework_preset(preset))
     layout = Layout.of(ranks, zero_size=ranks, zero_stage=stage)
     layer = written(small_model(), asked, "mtp", layout, mode).blocks[0]
     ops: list[Op] = [op for op in (*layer.forward, *layer.backward) if op.phase in phases]
@@ -52,7 +52,7 @@ def test_below_stage_2_and_elsewhere_nothing_is_hooked(preset: str, stage: int) 
 
 def test_a_module_without_parameters_is_hooked_too() -> None:
     """Ten that do nothing take 23.7 calls forward and 7.3 backward."""
-    asked = job(world_size=1, seq_len=1024, preset=PRESETS["xtuner"])
+    asked = job(world_size=1, seq_len=1024, preset=framework_preset("xtuner"))
     layout = Layout.of(1, zero_stage=3)
     layer = written(small_model(), asked, "mtp", layout, "none").blocks[0]
     sums = [op for op in (*layer.forward, *layer.backward) if op.name == "mlp.residual"]

@@ -8,10 +8,10 @@ from ops.cpu_overhead.issuing import host_work
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, MemoryBound, Phase, Piece
 from ops.roles import Role
+from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockRun, BlockSpec, ModelSpec, PositionKind
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -160,7 +160,7 @@ def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
     """Forward and run again, never backward; in plain modules 4 calls for the rotation and 4 for what is read back."""
     model = replace(small_model(), position=PositionKind.ROTARY)
     for name, waits in (("internevo", True), ("megatron", False)):
-        asked = job(seq_len=SEQ, preset=PRESETS[name])
+        asked = job(seq_len=SEQ, preset=framework_preset(name))
         (block,) = written(model, asked, "mtp", Layout.of(1), "full").blocks
         rotations = [op for op in (*block.forward, *block.backward) if op.role is Role.ROTARY]
         assert [(op.phase, op.synchronises) for op in rotations] == [

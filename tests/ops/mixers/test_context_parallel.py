@@ -8,7 +8,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Attention, Comm, Lane, MemoryBound, Op, Phase, Piece
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -24,7 +24,7 @@ KINDS = [("megatron", "ring"), ("megatron", "all_gather"), ("fsdp", "ring"), ("f
 
 
 def _layer(framework: str, way: str, cp: int = CP) -> Piece:
-    asked = job(seq_len=SEQ, world_size=CP, preset=PRESETS[framework], context_parallel=way)
+    asked = job(seq_len=SEQ, world_size=CP, preset=framework_preset(framework), context_parallel=way)
     return written(small_model(), asked, "mtp", Layout.of(CP, cp=cp)).blocks[0]
 
 
@@ -157,7 +157,7 @@ def test_what_is_held_while_parts_are_merged(framework: str, way: str, held: int
 
 @pytest.mark.parametrize(("framework", "way"), KINDS)
 def test_whole_sequences_pay_for_none_of_it(framework: str, way: str) -> None:
-    asked = job(seq_len=SEQ, world_size=CP, preset=PRESETS[framework], context_parallel=way)
+    asked = job(seq_len=SEQ, world_size=CP, preset=framework_preset(framework), context_parallel=way)
     mixed = Layout.of(CP, cp=np.array([1, CP]), dp=np.array([CP, 1]))
     layer = written(small_model(), asked, "mtp", mixed).blocks[0]
     for op in (*layer.forward, *layer.backward):

@@ -8,14 +8,14 @@ import pytest
 from ops.layout import Layout
 from ops.op import Attention, MemoryBound, Op
 from ops.roles import Role
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, PositionKind
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 
 TOKENS, HEADS, DIM = 256, 8, 64
-MEGATRON = job(seq_len=TOKENS, preset=PRESETS["megatron"])
+MEGATRON = job(seq_len=TOKENS, preset=framework_preset("megatron"))
 
 
 def copied(
@@ -52,7 +52,7 @@ def test_megatron_makes_tensors_of_views_and_one_of_their_gradients(
 
 def test_views_stay_views_without_rotation_and_in_other_frameworks() -> None:
     assert copied(MEGATRON, 2, position=PositionKind.LEARNED) == [0, 0]
-    assert copied(replace(MEGATRON, preset=PRESETS["fsdp"]), 2) == [0, 0]
+    assert copied(replace(MEGATRON, preset=framework_preset("fsdp")), 2) == [0, 0]
 
 
 def repeated(
@@ -65,7 +65,7 @@ def repeated(
     attention = AttentionSpec(kind=kind, num_heads=HEADS, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
     run = BlockRun(block=BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True)), count=1)
     model = ModelSpec(name="m", hidden=512, vocab=1024, blocks=(run,), source="", max_positions=TOKENS)
-    asked = replace(job(seq_len=TOKENS, preset=PRESETS[framework]), **settings)
+    asked = replace(job(seq_len=TOKENS, preset=framework_preset(framework)), **settings)
     piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
     kernels = [
         (op.kernel, float((op.bytes_moved + np.zeros(1))[0]) / TOKENS)
@@ -89,7 +89,9 @@ def test_repeated_heads_are_read_once_written_often_and_kept(kv_heads: int, tp: 
 
 def test_eager_code_repeats_heads_by_the_kernel_for_strides() -> None:
     """Which is bound by what it writes: n heads of keys and of values."""
-    preset = replace(PRESETS["fsdp"], layers=replace(PRESETS["fsdp"].layers, repeats_keys=True))
+    preset = replace(
+        framework_preset("fsdp"), layers=replace(framework_preset("fsdp").layers, repeats_keys=True)
+    )
     kernels, _ = repeated("fsdp", 2, preset=preset)
     assert kernels == [("strided_copy", 2 * 2 * HEADS * 2 * DIM), ("copy", 2 * (HEADS + 2) * 2 * DIM)]
 

@@ -7,7 +7,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import BatchedGemm, Comm, Op, Phase, Piece
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -25,7 +25,7 @@ def saved_bytes(piece: Piece) -> float:
 
 def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
-    preset = PRESETS["megatron"].changed({"recomputation.selective": "every_second_product"})
+    preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
     predicted = written(
         small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), "selective"
     ).blocks[0]
@@ -50,7 +50,7 @@ def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
     block = replace(run.block, mlp=replace(run.block.mlp, gated=False))
     block = replace(block, mixer=replace(block.mixer, output_gate=output_gate))
     model = replace(small_model(), blocks=(replace(run, block=block),))
-    preset = PRESETS["megatron"].changed({"recomputation.selective": "every_second_product"})
+    preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
     predicted = written(model, job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
     again = {name: int(op.n[0]) for name, op in repeated(predicted).items() if isinstance(op, BatchedGemm)}
     assert "mlp.up" not in again
@@ -59,7 +59,7 @@ def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
 
 def test_what_runs_again_stands_while_its_operation_does() -> None:
     """What a layer without recomputation keeps of an operation is held for a moment, beside what that needs anyway."""
-    preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
+    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     plain, again = (
         written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), mode).blocks[0].forward
         for mode in ("none", "selective")
@@ -70,7 +70,7 @@ def test_what_runs_again_stands_while_its_operation_does() -> None:
 
 
 def test_results_of_narrow_products_are_kept_in_16_bits() -> None:
-    preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
+    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     wide = job(seq_len=SEQ, preset=preset)
     recipe = replace(wide.precision, linear="fp8", scale_recipe="tensor", scaling="dynamic")
     bytes_of = [
@@ -81,7 +81,7 @@ def test_results_of_narrow_products_are_kept_in_16_bits() -> None:
 
 
 def test_what_reduce_scatters_bring_is_kept_and_what_gathers_bring_is_not() -> None:
-    preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
+    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     predicted = written(
         small_model(), job(seq_len=SEQ, preset=preset), "fsp", Layout.of(8, tp=2), "selective"
     ).blocks[0]
@@ -95,7 +95,7 @@ def test_what_reduce_scatters_bring_is_kept_and_what_gathers_bring_is_not() -> N
 def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None:
     """The last product's input is the last thing that a backward reads: neither its all-reduce nor the residual
     behind it runs again, so whole layers never have fewer collectives than every second product."""
-    preset = PRESETS["fsdp"].changed({"recomputation.stops_early": stops})
+    preset = framework_preset("fsdp").changed({"recomputation.stops_early": stops})
     again = {
         mode: written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8, tp=2), mode).blocks[
             0
@@ -112,7 +112,7 @@ def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None
 
 
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
-    preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
+    preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)
     predicted = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", layout, "selective").blocks[0]
     assert any(op.name == "attention.ring_hop" for op in predicted.forward)

@@ -7,7 +7,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Attention, Phase, Piece
 from ops.roles import Module
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -16,7 +16,7 @@ TOKENS = 1024
 
 def layer(*keeps: str) -> Piece:
     changes = {"recomputation.keeps": frozenset(keeps), "layers.fused_casts": False}
-    preset = PRESETS["maxtext"].changed(changes)
+    preset = framework_preset("maxtext").changed(changes)
     asked = job(world_size=4, seq_len=TOKENS, preset=preset)
     fp8 = {"linear": "fp8", "scale_recipe": "tensor", "scaling": "delayed", "casts_every_forward": True}
     asked = replace(asked, precision=replace(asked.precision, **fp8))

@@ -8,8 +8,8 @@ from ops.layout import Layout
 from ops.op import Op, Phase, Piece
 from ops.recompute import MODULES, Recompute, felt_by, modules_recomputed
 from ops.roles import Module, OpKey, Role
+from spec.frameworks import framework_preset
 from spec.model import ModelSpec
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT
@@ -65,7 +65,7 @@ def test_a_module_is_felt_where_it_changes_what_runs_or_is_kept(which: int) -> N
     assert (both[0].blocks[which] is both[1].blocks[which]) == (which == DENSE)
     assert both[0].head is both[1].head
     # Not so where ends run again with all layers, whichever is asked for first.
-    ends = PRESETS["megatron"].changed({"recomputation.recomputes_ends": True})
+    ends = framework_preset("megatron").changed({"recomputation.recomputes_ends": True})
     bare = layer_ops(deepseek(), job(seq_len=SEQ, preset=ends), layout, "mtp")
     kinds = (Recompute.FULL, Recompute.NONE)
     assert [len(repeated(bare.apply_recompute(kind).head)) > 0 for kind in kinds] == [True, False]

@@ -6,7 +6,7 @@ from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Phase
 from ops.roles import Role
 from spec.collectives import Collective
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -30,7 +30,7 @@ def test_weights_are_gathered_twice_also_where_a_layer_runs_again(
     recompute: str, phases: list[Phase]
 ) -> None:
     """InternEvo keeps what the repeated forward gathered until the layer's backward is done."""
-    asked = job(seq_len=SEQ, preset=PRESETS["internevo"])
+    asked = job(seq_len=SEQ, preset=framework_preset("internevo"))
     layer = written(small_model(), asked, "isp", Layout.of(8, tp=TP, wp=2), recompute).blocks[0]
     over_wp = [op for op in (*layer.forward, *layer.backward) if isinstance(op, Comm) and op.axis is Axis.WP]
     elements = sum(int(op.parameters[0]) for op in layer.forward if isinstance(op, BatchedGemm))

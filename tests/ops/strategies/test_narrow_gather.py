@@ -11,9 +11,9 @@ from ops.layout import Layout
 from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Role
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
-from spec.presets.registry import PRESETS
 from spec.settings.precision import NARROW
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -22,7 +22,7 @@ TP, TOKENS = 4, 1024
 
 
 def asked(recipe: str, **preset: object) -> JobSpec:
-    plain = job(world_size=TP, seq_len=TOKENS, preset=PRESETS["megatron"].changed(preset))
+    plain = job(world_size=TP, seq_len=TOKENS, preset=framework_preset("megatron").changed(preset))
     return replace(plain, precision=replace(plain.precision, **NARROW.get(recipe, {})))
 
 

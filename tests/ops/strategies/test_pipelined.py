@@ -8,7 +8,7 @@ from ops.layout import Layout
 from ops.op import Comm, Lane, MemoryBound, Phase, Piece
 from ops.roles import Role
 from solver.plans.plan_table import Plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH
 from tests.solver.questions import small_model
@@ -18,7 +18,7 @@ TP = 4
 
 
 def _layer(choices: dict[str, object], strategy: str = "fsp") -> Piece:
-    preset = PRESETS["megatron"].changed(choices)
+    preset = framework_preset("megatron").changed(choices)
     return written(small_model(), job(world_size=TP, preset=preset), strategy, Layout.of(TP, tp=TP)).blocks[0]
 
 
@@ -97,7 +97,7 @@ def test_each_further_piece_is_issued() -> None:
 def test_a_ring_exchange_adds_up_what_came() -> None:
     """tp pieces are read and one is written (reduce_bf16); for input gradients too where their reductions are fused."""
     fused = {"tensor_parallel.overlap": True, "tensor_parallel.overlap_rs_dgrad": True}
-    asked = PRESETS["fsdp"].changed(fused)
+    asked = framework_preset("fsdp").changed(fused)
     layer = written(small_model(), job(world_size=TP, preset=asked), "fsp", Layout.of(TP, tp=TP)).blocks[0]
     sums = [op for op in (*layer.forward, *layer.backward) if op.role is Role.REDUCE]
     assert [op.phase for op in sums] == [Phase.FORWARD] * 2 + [Phase.INPUT_GRAD] * 2
@@ -109,7 +109,7 @@ def test_a_ring_exchange_adds_up_what_came() -> None:
 
 def test_one_rank_has_no_pieces_to_add_up() -> None:
     """Beside a plan that has some: the rows of a table."""
-    fused = PRESETS["fsdp"].changed({"tensor_parallel.overlap": True})
+    fused = framework_preset("fsdp").changed({"tensor_parallel.overlap": True})
     layout = Layout.of(np.array([8, 8]), tp=np.array([1, TP]))
     layer = written(small_model(), job(preset=fused), "fsp", layout).blocks[0]
     sums = [op for op in layer.forward if isinstance(op, MemoryBound) and op.role is Role.REDUCE]
@@ -124,7 +124,7 @@ def test_pieces_are_waited_for_by_hand() -> None:
     plan = Plan(strategy="fsp", preset="megatron", tp=TP, num_micro=1)
 
     def tp_comm_s(layers: int, choices: dict[str, object]) -> float:
-        preset = PRESETS["megatron"].changed(bare | choices)
+        preset = framework_preset("megatron").changed(bare | choices)
         return answer(plan, model=small_model(layers=layers), preset=preset).parts_s["tp_comm"]
 
     def of_a_layer(choices: dict[str, object]) -> float:
@@ -139,13 +139,13 @@ def test_pieces_are_waited_for_by_hand() -> None:
 
 
 def test_nothing_is_pipelined_beyond_a_domain_or_without_sequence_parallelism() -> None:
-    on = PRESETS["megatron"].changed({"tensor_parallel.overlap": True})
+    on = framework_preset("megatron").changed({"tensor_parallel.overlap": True})
     for plan in (
         Plan(strategy="fsp", preset="megatron", tp=16, num_micro=1),
         Plan(strategy="mtp", preset="megatron", tp=4, num_micro=1),
     ):
         with_it, without = (
             answer(plan, model=small_model(kv_heads=16, heads=16), preset=preset).parts_s["tp_comm"]
-            for preset in (on, PRESETS["megatron"])
+            for preset in (on, framework_preset("megatron"))
         )
         assert with_it == without

@@ -10,7 +10,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import MemoryBound, Op
 from ops.roles import Role
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -19,7 +19,7 @@ TP, TOKENS = 4, 1024
 
 def copied(micro_batch: int, strategy: str = "fsp", preset: str = "fsdp", **changes: Any) -> float:
     """Bytes that copies of a layer move, in whole hidden states of the micro-batch."""
-    asked = job(world_size=TP, seq_len=TOKENS, preset=PRESETS[preset].changed(changes))
+    asked = job(world_size=TP, seq_len=TOKENS, preset=framework_preset(preset).changed(changes))
     (block,) = written(small_model(), asked, strategy, Layout.of(TP, tp=TP, micro_batch=micro_batch)).blocks
     whole = 2.0 * micro_batch * TOKENS * small_model().hidden
     ops = [op for op in (*block.forward, *block.backward) if isinstance(op, MemoryBound)]
@@ -45,7 +45,7 @@ def test_each_collective_reads_and_writes_its_array_once_more(
 
 
 def test_in_a_table_each_row_copies_by_its_own_sequences() -> None:
-    asked = job(world_size=TP, seq_len=TOKENS, preset=PRESETS["fsdp"])
+    asked = job(world_size=TP, seq_len=TOKENS, preset=framework_preset("fsdp"))
     layout = Layout.of(TP, tp=np.array([TP, TP, 1]), micro_batch=np.array([1, 2, 2]))
     (block,) = written(small_model(), asked, "fsp", layout).blocks
     (behind,) = [op for op in block.forward if op.name == "mlp.up.enter_in_order"]
@@ -54,7 +54,7 @@ def test_in_a_table_each_row_copies_by_its_own_sequences() -> None:
 
 
 def test_a_copy_stands_behind_a_gather_and_before_a_reduction() -> None:
-    asked = job(world_size=TP, seq_len=TOKENS, preset=PRESETS["fsdp"])
+    asked = job(world_size=TP, seq_len=TOKENS, preset=framework_preset("fsdp"))
     (block,) = written(small_model(), asked, "fsp", Layout.of(TP, tp=TP, micro_batch=2)).blocks
     names = [op.name for op in block.forward if op.role in (Role.ENTER, Role.LEAVE, Role.COPY)]
     assert names == [
@@ -74,7 +74,7 @@ CP = 4
 
 def exchanged(copies: str) -> tuple[list[MemoryBound], list[MemoryBound]]:
     """Copies around attention, forward and backward: of a row with whole sequences, and of one with a rank's TOKENS."""
-    preset = PRESETS["megatron"].changed({"tensor_parallel.exchange_copies": copies})
+    preset = framework_preset("megatron").changed({"tensor_parallel.exchange_copies": copies})
     asked = job(world_size=CP, seq_len=TOKENS * CP, preset=preset, context_parallel="all_to_all")
     layout = Layout.of(CP, cp=np.array([1, CP]))
     (block,) = written(small_model(), asked, "mtp", layout).blocks

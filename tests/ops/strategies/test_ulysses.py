@@ -16,7 +16,7 @@ from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.times.step_end import operations
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import question
@@ -25,7 +25,7 @@ LLAMA = read_config(Path(__file__).resolve().parents[3] / "configs" / "7B_llama2
 PARAMETERS = 6_738_415_616
 SEQ, HIDDEN, VOCAB, TP = 4096, 4096, 32_000, 4
 ROWS = SEQ // TP
-DEEPSPEED = PRESETS["deepspeed"]
+DEEPSPEED = framework_preset("deepspeed")
 
 
 def one_rank() -> ModelOps:
@@ -89,7 +89,7 @@ def asked(plan: Plan, **changes: object) -> Question:
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
         seq_len=SEQ,
-        preset=PRESETS[plan.preset],
+        preset=framework_preset(plan.preset),
     )
     return replace(base, job=replace(base.job, **changes))
 

@@ -25,8 +25,8 @@ from runner.training.asking import Typed, ask
 from runner.training.run import TrainOptions, measure, place_of, run_training
 from solver.model_flops import model_flops_per_sequence
 from spec.errors import UserError
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,7 +83,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     assert (len(trace.steps), len(products)) == (2, 2 * 2 * 3 * (4 * 7 + 1))
     assert record["step_s"] == pytest.approx(sum(record["steps_s"]) / 3)
     assert record["tokens_per_gpu_per_s"] == pytest.approx(4 * 32 / record["step_s"])
-    model, preset = read_config(CONFIG).model, PRESETS["internevo"]
+    model, preset = read_config(CONFIG).model, framework_preset("internevo")
     job = JobSpec(
         world_size=1,
         seq_len=32,

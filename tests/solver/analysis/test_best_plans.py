@@ -13,7 +13,7 @@ from solver.question import Question
 from solver.search import search
 from spec.cluster.cluster import HostSpec
 from spec.errors import NoFeasiblePlanError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of
 from spec.units import GIB
 from tests.solver.questions import question, small_model
@@ -27,7 +27,7 @@ def test_the_nearest_value_of_the_one_constraint_that_stands_in_the_way() -> Non
 
 
 def test_fewer_constraints_given_up_are_cheaper_than_nearer_values() -> None:
-    asked = question(preset=PRESETS["megatron"])
+    asked = question(preset=framework_preset("megatron"))
     # isp is not Megatron-LM's; everything else can be kept.
     words = cheapest_change(asked, constraints_of({"modes": ["isp"], "fix": {"tp": 2, "pp": 2}}))
     assert words in ("strategy = mtp instead of strategy = isp", "strategy = fsp instead of strategy = isp")
@@ -36,7 +36,7 @@ def test_fewer_constraints_given_up_are_cheaper_than_nearer_values() -> None:
 def test_one_constraint_far_off_is_given_up_before_two_that_are_near() -> None:
     # isp with all of a layer run again breaks two words, a doubling each; mtp wants tp 8, three doublings.
     model = small_model(layers=4, hidden=2048, kv_heads=8)
-    preset = PRESETS["internevo"]
+    preset = framework_preset("internevo")
     asked = question(
         model=model, world_size=8, sequences=8, seq_len=8192, memory_gib=5.0 / 0.99, preset=preset
     )
@@ -61,7 +61,7 @@ def test_of_one_strategy_too_fewer_constraints_come_before_nearer_values() -> No
         sequences=8,
         seq_len=512,
         memory_gib=12.0 / 0.99,
-        preset=PRESETS["megatron"],
+        preset=framework_preset("megatron"),
     )
     ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
     said = {"fix": {"strategy": "mtp", "recompute": "none", **ones}}
@@ -70,7 +70,7 @@ def test_of_one_strategy_too_fewer_constraints_come_before_nearer_values() -> No
 
 
 def test_memory_asked_for_rounds_up_to_what_lets_the_plan_in() -> None:
-    asked = question(world_size=4, sequences=4, preset=PRESETS["megatron"])
+    asked = question(world_size=4, sequences=4, preset=framework_preset("megatron"))
     least = search(asked, full_space(asked.model, asked.job)).pareto[-1].needed_bytes
     asked_gib = 0.9 * least / GIB
     words = cheapest_change(asked, constraints_of({"memory_gib": asked_gib}))
@@ -86,7 +86,7 @@ def small(memory_gib: float) -> Question:
         world_size=2,
         sequences=64,
         memory_gib=memory_gib,
-        preset=PRESETS["megatron"],
+        preset=framework_preset("megatron"),
     )
 
 
@@ -111,7 +111,7 @@ def test_no_more_than_64_times_as_many_are_asked_for(
         "_nearest",
         lambda asked, *_, **__: fits if asked.job.world_size >= enough else None,
     )
-    asked = question(world_size=1, sequences=256, preset=PRESETS["megatron"])
+    asked = question(world_size=1, sequences=256, preset=framework_preset("megatron"))
     asked = replace(asked, cluster=replace(asked.cluster, max_nodes=enough // 8))
     assert cheapest_change(asked, constraints_of({})) == words
 

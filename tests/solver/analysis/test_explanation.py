@@ -8,11 +8,11 @@ from solver.estimate import estimate_memory, stage_times
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH
 from tests.solver.questions import question
 
-ASKED = question(preset=PRESETS["megatron"])
+ASKED = question(preset=framework_preset("megatron"))
 PLANS = [
     Plan(strategy="fsp", preset="megatron", tp=4, pp=2, dp=2, zero_stage=1, zero_size=2, num_micro=32),
     Plan(strategy="mtp", preset="megatron", tp=2, pp=4, vpp=2, dp=2, num_micro=32),

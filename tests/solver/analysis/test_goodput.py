@@ -18,14 +18,14 @@ from solver.analysis.goodput import (
     run_cost,
     spare_wait_s,
 )
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT, question
 
 
 def job(world_size: int) -> JobSpec:
-    preset = PRESETS["megatron"]
+    preset = framework_preset("megatron")
     return JobSpec(
         world_size=world_size,
         seq_len=8192,

@@ -16,13 +16,13 @@ from solver.plans.space import full_space
 from solver.search import price_plan, search
 from solver.typed_plan import parse_plan, plan_of
 from spec.errors import ConfigError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of
 from tests.solver.questions import question, small_model
 
 
 def test_a_rank_is_of_the_plans_shown_and_a_plan_is_priced() -> None:
-    asked = question(world_size=8, sequences=8, preset=PRESETS["megatron"])
+    asked = question(world_size=8, sequences=8, preset=framework_preset("megatron"))
     shown = search(asked, full_space(asked.model, asked.job), top_k=2).best
     assert answer_named(named_plan("rank=2", "--explain", shown=2), shown) == shown[1]
     named = with_price(named_plan("strategy=fsp,tp=4,pp=2", "--explain", shown=2), asked)
@@ -34,7 +34,7 @@ def test_a_rank_is_of_the_plans_shown_and_a_plan_is_priced() -> None:
 
 
 def test_without_a_strategy_the_best_of_the_framework_is_held_against_the_winner() -> None:
-    asked = question(world_size=8, sequences=8, preset=PRESETS["megatron"])
+    asked = question(world_size=8, sequences=8, preset=framework_preset("megatron"))
 
     def found(text: str, **constraints: object) -> tuple[str, tuple[str, ...]]:
         named = named_plan(text, "--why_not", shown=1)
@@ -58,7 +58,7 @@ def test_without_a_strategy_the_best_of_the_framework_is_held_against_the_winner
         found("wp=2,tp=4")
     named = with_best_price(
         named_plan("wp=4", "--why_not", shown=1),
-        question(world_size=8, sequences=8, preset=PRESETS["internevo"]),
+        question(world_size=8, sequences=8, preset=framework_preset("internevo")),
         constraints_of({}),
     )
     assert named.modes == ("isp",)
@@ -82,7 +82,7 @@ def test_what_is_neither_is_refused(text: str, shown: int, said: str) -> None:
 
 # The best plan that has a few keys as said.
 
-ASKED = question(world_size=8, sequences=16, preset=PRESETS["megatron"], model=small_model())
+ASKED = question(world_size=8, sequences=16, preset=framework_preset("megatron"), model=small_model())
 FEW = {"modes": ["fsp"], "fix": {"cp": 1, "vpp": 1}, "max": {"micro_batch": 2}}
 
 

@@ -10,14 +10,14 @@ from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.search import price_plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
 
 @pytest.mark.parametrize("preset", ["internevo", "megatron-fsdp", "zero-bubble"])
 def test_chunks_add_up_to_their_stage(preset: str) -> None:
     """Each chunk's first layer waits for its weights, under isp in several chunks too."""
-    asked = question(preset=PRESETS[preset], world_size=8, sequences=64)
+    asked = question(preset=framework_preset(preset), world_size=8, sequences=64)
     space = full_space(asked.model, asked.job)
     cut = 0
     for block in space.blocks:
@@ -45,7 +45,7 @@ def test_chunks_add_up_to_their_stage(preset: str) -> None:
 def test_reductions_wait_for_the_last_weight_gradient(schedule: Schedule, *, beside: bool) -> None:
     """PyTorch reduces a chunk's gradients behind its last weight gradient: all of it is waited for, where
     layers of whole backwards are reduced beside those before them."""
-    asked = question(world_size=8, sequences=32, model=small_model(layers=8), preset=PRESETS["fsdp"])
+    asked = question(world_size=8, sequences=32, model=small_model(layers=8), preset=framework_preset("fsdp"))
     plan = Plan(strategy="mtp", preset="fsdp", pp=4, vpp=2, dp=2, zero_stage=2, zero_size=2, num_micro=16)
     told = {}
     for overlaps in (False, True):

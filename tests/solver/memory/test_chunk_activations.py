@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from solver.estimate import Estimate, estimate_memory
 from solver.pipeline.schedules import Kind, Schedule, one_f_one_b
 from solver.plans.plan_table import Plan, PlanTable
+from spec.frameworks import framework_preset
 from spec.pipeline.layout import layout_text
-from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 
@@ -34,7 +34,10 @@ def laid_out(shape: tuple[int, int, int], layers: list[int]) -> Estimate:
     """The memory of that pipeline's stages."""
     pp, vpp, num_micro = shape
     asked = question(
-        model=small_model(layers=sum(layers)), world_size=pp, sequences=num_micro, preset=PRESETS["megatron"]
+        model=small_model(layers=sum(layers)),
+        world_size=pp,
+        sequences=num_micro,
+        preset=framework_preset("megatron"),
     )
     plan = Plan(strategy="mtp", preset="megatron", pp=pp, vpp=vpp, num_micro=num_micro)
     plan = replace(plan, stage_layout=layout_text(layers))
@@ -86,7 +89,10 @@ def test_a_heavy_first_chunk_is_held_twice_as_often_as_the_others() -> None:
 def test_a_v_holds_what_its_order_of_work_leaves_in_flight(layers: list[int], num_micro: int) -> None:
     """Stage s holds virtual stages s and 7 - s until their weight gradients are there."""
     asked = question(
-        model=small_model(layers=sum(layers)), world_size=4, sequences=num_micro, preset=PRESETS["fsdp"]
+        model=small_model(layers=sum(layers)),
+        world_size=4,
+        sequences=num_micro,
+        preset=framework_preset("fsdp"),
     )
     plan = Plan(strategy="mtp", preset="fsdp", pp=4, vpp=2, num_micro=num_micro, schedule=Schedule.ZB_V)
     plan = replace(plan, stage_layout=layout_text(layers))

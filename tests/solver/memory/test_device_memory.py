@@ -13,7 +13,7 @@ from solver.memory.device_memory import (
     usable_bytes,
 )
 from solver.plans.plan_table import Plan, PlanTable
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.units import GIB, MIB
 from tests.solver.questions import cluster, question
 
@@ -62,7 +62,7 @@ def test_exchanging_ranks_are_connected_with_all_others() -> None:
 
 def test_a_device_shows_a_context_beside_what_is_reserved() -> None:
     """Hugging Face Transformers documentation, "Model training anatomy": 1343 MB used by a process with one tensor."""
-    asked = question(world_size=8, sequences=16, preset=PRESETS["megatron"])
+    asked = question(world_size=8, sequences=16, preset=framework_preset("megatron"))
     plan = PlanTable.of(Plan(strategy="mtp", preset="megatron", dp=8, num_micro=2))
     held = estimate_memory(asked.model, asked.job, plan, asked.cluster).memory
     beside = held.device_bytes - held.reserved_bytes - held.nccl_bytes

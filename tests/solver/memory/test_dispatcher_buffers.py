@@ -11,7 +11,7 @@ from solver.memory.device_memory import LOCAL_CONNECTION_BYTES
 from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.plans.plan_table import PlanTable
 from solver.typed_plan import parse_plan, plan_of
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job
 from tests.solver.plans.test_rules import DENSE, EXPERTS
 from tests.solver.questions import question
@@ -67,7 +67,7 @@ def test_others_hold_nothing() -> None:
 
 
 def test_a_device_needs_it_beside_what_the_allocator_holds() -> None:
-    asked = question(model=EXPERTS, world_size=8, preset=PRESETS["megatron"])
+    asked = question(model=EXPERTS, world_size=8, preset=framework_preset("megatron"))
     plan = PlanTable.of(plan_of(parse_plan("strategy=mtp,ep=8"), asked, "--plan"))
     told = {
         name: estimate_memory(

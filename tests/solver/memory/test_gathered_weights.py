@@ -11,7 +11,7 @@ from ops.layout import Layout
 from solver.layers import BYTES, LayerBytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from spec.arrays import ints
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job
 from tests.solver.questions import small_model
 
@@ -38,7 +38,9 @@ def gathered(
     """Layers of 1,000 trained elements, 800 of them read by narrow products, and 200 frozen, 100 of them; an
     embedding of 300.
     """
-    asked = job(world_size=RANKS, preset=PRESETS["deepspeed"].changed({"data_parallel.live_elements": live}))
+    asked = job(
+        world_size=RANKS, preset=framework_preset("deepspeed").changed({"data_parallel.live_elements": live})
+    )
     asked = replace(asked, precision=replace(asked.precision, **precision))
     layout = Layout.of(RANKS, zero_stage=zero_stage, zero_size=RANKS)
     context = LayerContext(model=small_model(), job=asked, layout=layout)
@@ -59,7 +61,7 @@ def test_of_ends_that_are_units_of_their_own_one_is_gathered_beside_the_layers()
     outermost unit.
     """
     for separate, tied, ends in ((False, False, 800), (True, False, 500), (True, True, 800)):
-        preset = PRESETS["fsdp"].changed({"data_parallel.separate_ends": separate})
+        preset = framework_preset("fsdp").changed({"data_parallel.separate_ends": separate})
         model = replace(small_model(), tied_embeddings=tied)
         layout = Layout.of(RANKS, zero_stage=3, zero_size=RANKS)
         context = LayerContext(model=model, job=job(world_size=RANKS, preset=preset), layout=layout)
@@ -75,8 +77,8 @@ def test_deepspeed_fetches_ahead_until_its_limit_of_live_parameters() -> None:
     assert gathered(live=3000, head=5000) == 2 * 5000
     assert gathered(live=3000, zero_stage=2) == 0.0
     assert (
-        PRESETS["deepspeed"].data_parallel.live_elements
-        == PRESETS["xtuner"].data_parallel.live_elements
+        framework_preset("deepspeed").data_parallel.live_elements
+        == framework_preset("xtuner").data_parallel.live_elements
         == 10**9
     )
 

@@ -12,8 +12,8 @@ from solver.estimate import estimate_memory
 from solver.memory.graph_pool import pool_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
+from spec.frameworks import framework_preset
 from spec.model import ModelSpec
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import question, small_model
@@ -52,7 +52,9 @@ def test_a_graph_of_the_iteration_leaves_the_step_no_room(seq_len: int, finds_ro
     assert pool("full_iteration") == 7.0
 
     def memory(*scopes: str) -> MemoryCost:
-        asked = question(world_size=2, sequences=16, seq_len=seq_len, preset=PRESETS["megatron-bridge"])
+        asked = question(
+            world_size=2, sequences=16, seq_len=seq_len, preset=framework_preset("megatron-bridge")
+        )
         asked_job = replace(asked.job, cuda_graphs=frozenset(scopes), expandable_segments=True)
         plan = Plan(strategy="mtp", preset="megatron-bridge", dp=2, zero_stage=1, zero_size=2, num_micro=8)
         return estimate_memory(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory

@@ -12,10 +12,10 @@ from solver.estimate import estimate_memory
 from solver.memory.model_state import whole_gradients_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
+from spec.frameworks import framework_preset
 from spec.job import precision_of
 from spec.model import ModelSpec
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from spec.settings.job import AskedJob, job_of
 from tests.ops.layouts import job
 from tests.solver.questions import question, small_model
@@ -29,7 +29,7 @@ def bytes_a_parameter(preset: str, num_micro: int = 8, **degrees: int) -> tuple[
     asked = question(
         world_size=plan.world_size,
         sequences=DP * num_micro,
-        preset=PRESETS[preset],
+        preset=framework_preset(preset),
         model=small_model(layers=16),
     )
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
@@ -43,7 +43,7 @@ def test_the_bf16_optimizer_keeps_16_bit_gradients_and_unsharded_fp32_ones() -> 
     """DeepSpeed runtime/bf16_optimizer.py: 2 + 4 a parameter of gradients, 2 of parameters, 12 sharded."""
     assert bytes_a_parameter("deepspeed-bf16", zero_stage=1) == pytest.approx((2 + 4, 2, 12 / DP), rel=1e-3)
     assert bytes_a_parameter("deepspeed", zero_stage=1) == pytest.approx((2, 2, 12 / DP), rel=1e-3)
-    assert (PRESETS["deepspeed-bf16"].data_parallel.zero_stages) == (0, 1)
+    assert (framework_preset("deepspeed-bf16").data_parallel.zero_stages) == (0, 1)
 
 
 def test_fsdp_under_a_pipeline_keeps_parameters_gathered_and_adds_up_whole_gradients() -> None:
@@ -53,7 +53,9 @@ def test_fsdp_under_a_pipeline_keeps_parameters_gathered_and_adds_up_whole_gradi
     assert (parameters, optimizer) == pytest.approx((2, 12 / DP), rel=1e-3)
     assert gradients == pytest.approx(2 + 4 / DP, rel=1e-3)
     layout = Layout.of(8, pp=2, zero_stage=3, zero_size=4)
-    context = LayerContext(model=small_model(), job=question(preset=PRESETS["fsdp"]).job, layout=layout)
+    context = LayerContext(
+        model=small_model(), job=question(preset=framework_preset("fsdp")).job, layout=layout
+    )
     held = RankParameters(**{name: np.array([100]) for name in ("dense", "weight", "expert")})
     whole = [float(whole_gradients_bytes(context, held, np.array([one]))[0]) for one in (1, 2)]
     assert whole == [0, 2 * 300]
@@ -62,14 +64,14 @@ def test_fsdp_under_a_pipeline_keeps_parameters_gathered_and_adds_up_whole_gradi
 
 
 def test_gradients_of_bf16_travel_in_bf16_where_they_add_up_in_fp32() -> None:
-    precision = precision_of(PRESETS["deepspeed-bf16"])
+    precision = precision_of(framework_preset("deepspeed-bf16"))
     assert (precision.gradient, precision.reduce) == ("fp32", "bf16")
 
 
 def test_all_parameters_of_the_small_model_are_counted() -> None:
     """The shares above are of what the model has."""
     plan = Plan(strategy="mtp", preset="deepspeed", dp=DP, num_micro=8)
-    asked = question(world_size=DP, sequences=DP * 8, preset=PRESETS["deepspeed"])
+    asked = question(world_size=DP, sequences=DP * 8, preset=framework_preset("deepspeed"))
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     assert table.bytes.on_rank.total[0] == num_parameters(asked.model).total
 
@@ -152,7 +154,7 @@ def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
         pools.append(
             estimate_memory(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]
         )
-    in_use = PRESETS["fsdp"].data_parallel.gathered_layers
+    in_use = framework_preset("fsdp").data_parallel.gathered_layers
     assert pools[0] - pools[1] == in_use * sum(block_linears(small_model()))
 
 
@@ -162,7 +164,7 @@ def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: i
     and head, cut by tp, however many layers there are."""
 
     def gradients(layers: int, *, kept: bool) -> float:
-        preset = PRESETS["megatron"].changed({"data_parallel.keeps_stand_ins": kept})
+        preset = framework_preset("megatron").changed({"data_parallel.keeps_stand_ins": kept})
         plan = Plan(strategy="mtp", preset="megatron", tp=tp, num_micro=8)
         model = small_model(layers=layers)
         asked = question(world_size=tp, sequences=8, preset=preset, model=model)
@@ -174,17 +176,12 @@ def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: i
         assert more == 2 * (qkv + out + up + down + 512 * 4096) / tp
 
 
-def test_frameworks_without_those_products_hand_on_none() -> None:
-    have = {name for name, preset in PRESETS.items() if preset.data_parallel.keeps_stand_ins}
-    assert have == {"megatron", "megatron-bridge"}
-
-
 def test_under_no_sync_whole_gradients_stay_in_the_format_of_the_products() -> None:
     """FSDP1 (_runtime_utils.py, _post_backward_hook) keeps them unsharded as they were made, whatever they travel in;
     the fp32 shards of 8 ranks take their place."""
     held = RankParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
     for micro_batches, whole in ((1, 0.0), (4, 2000.0 - 4000.0 / 8)):
-        asked = job(world_size=8, preset=PRESETS["hf-trainer"])
+        asked = job(world_size=8, preset=framework_preset("hf-trainer"))
         asked = replace(
             asked,
             global_batch_tokens=micro_batches * asked.global_batch_tokens,

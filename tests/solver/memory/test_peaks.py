@@ -10,10 +10,10 @@ from ops.recompute import Recompute
 from solver.estimate import estimate_memory
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
+from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from spec.settings.job import AskedJob, job_of
 from spec.units import GIB
@@ -78,7 +78,7 @@ def test_frozen_layers_over_fsdp1_keep_the_gradients_of_their_inputs() -> None:
     """2 h a token of each of 8 layers but two, beside the 2 h of the inputs themselves."""
     model, job = small_model(), asked(4, 16, **CHUNKED | LORA)
     held = peak(model, job)
-    preset = PRESETS["hf-trainer"].changed(CHUNKED | {"recomputation.keeps_frozen_inputs": False})
+    preset = framework_preset("hf-trainer").changed(CHUNKED | {"recomputation.keeps_frozen_inputs": False})
     freed = peak(model, job.with_preset(preset))
     assert held.allocated_bytes[0] - freed.allocated_bytes[0] == 6 * 16 * SEQ * 2 * model.hidden
 

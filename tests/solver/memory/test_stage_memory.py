@@ -25,10 +25,9 @@ from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
 from solver.result import Answer
 from solver.search import price_plan
+from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec
 from spec.parameters import block_parameters, num_parameters
-from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import PRESETS
 from spec.units import MIB
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import cluster, question, small_model
@@ -49,8 +48,10 @@ def memory(preset: FrameworkPreset, layers: int = 8, **degrees: Any) -> MemoryCo
 
 def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
     """Only the larger of the two counts, and it does not depend on the smaller."""
-    large = memory(PRESETS["deepspeed"].changed({"loss.plain": True}))
-    small = memory(PRESETS["deepspeed"].changed({"loss.fused": True, "pipeline.keeps_stage_outputs": False}))
+    large = memory(framework_preset("deepspeed").changed({"loss.plain": True}))
+    small = memory(
+        framework_preset("deepspeed").changed({"loss.fused": True, "pipeline.keeps_stage_outputs": False})
+    )
     assert large.logits_bytes[0] > 0
     assert large.working_bytes[0] == 0
     assert small.logits_bytes[0] == 0
@@ -58,29 +59,32 @@ def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
 
 
 def test_working_memory_is_one_layers_however_many_there_are() -> None:
-    fused = PRESETS["megatron"].changed({"loss.chunked": True, "loss.fused": True})
+    fused = framework_preset("megatron").changed({"loss.chunked": True, "loss.fused": True})
     one, many = (memory(fused, layers=layers, recompute=Recompute.FULL) for layers in (1, 8))
     assert one.working_bytes[0] == many.working_bytes[0] > 0
 
 
 @pytest.mark.parametrize("offloaded", [1, 3])
 def test_what_waits_on_the_host_is_what_layers_no_longer_keep(offloaded: int) -> None:
-    kept, offloads = memory(PRESETS["megatron"]), memory(PRESETS["megatron"], offloaded_layers=offloaded)
-    layer = kept.activations_bytes[0] - memory(PRESETS["megatron"], layers=7).activations_bytes[0]
+    kept, offloads = (
+        memory(framework_preset("megatron")),
+        memory(framework_preset("megatron"), offloaded_layers=offloaded),
+    )
+    layer = kept.activations_bytes[0] - memory(framework_preset("megatron"), layers=7).activations_bytes[0]
     assert offloads.host_bytes[0] == pytest.approx(offloaded * layer)
     assert kept.activations_bytes[0] - offloads.activations_bytes[0] == pytest.approx(offloaded * layer)
 
 
 def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two_buffers() -> None:
-    kept = memory(PRESETS["deepspeed"], pp=4)
-    freed = memory(PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": False}), pp=4)
+    kept = memory(framework_preset("deepspeed"), pp=4)
+    freed = memory(framework_preset("deepspeed").changed({"pipeline.keeps_stage_outputs": False}), pp=4)
     output = 2.0 * 2 * SEQ * HIDDEN
     assert kept.activations_bytes[0] - freed.activations_bytes[0] == pytest.approx((4 + 2) * output)
 
 
 def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
     """arXiv 2502.16982: 4 bytes an element less than AdamW; the embedding and the norms keep both."""
-    asked = question(world_size=1, sequences=16, preset=PRESETS["megatron"])
+    asked = question(world_size=1, sequences=16, preset=framework_preset("megatron"))
     plan = Plan(strategy="mtp", preset="megatron", micro_batch=2, num_micro=8)
 
     def optimizer_bytes(optimizer: str) -> float:
@@ -95,8 +99,8 @@ def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
 
 
 def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> None:
-    late = memory(PRESETS["deepspeed"])
-    early = memory(PRESETS["deepspeed"].changed({"data_parallel.overlap_grad_reduce": True}))
+    late = memory(framework_preset("deepspeed"))
+    early = memory(framework_preset("deepspeed").changed({"data_parallel.overlap_grad_reduce": True}))
     assert late.bucket_bytes[0] == 0
     assert early.bucket_bytes[0] > 0
     assert late.allocated_bytes[0] < early.allocated_bytes[0]
@@ -104,7 +108,7 @@ def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> 
 
 def test_an_update_that_makes_square_roots_holds_them_once_activations_are_gone() -> None:
     """torch's foreach AdamW: 4 bytes more a trained element of the rank at the end of the step."""
-    plain = PRESETS["fsdp"].changed({"loss.chunked": True})
+    plain = framework_preset("fsdp").changed({"loss.chunked": True})
     degrees = {"num_micro": 1, "micro_batch": 1, "recompute": Recompute.FULL, "zero_stage": 2}
     parameters = memory(plain, **degrees).parameters_bytes[0] / 2
     made = memory(plain.changed({"data_parallel.update_copies": True}), **degrees)
@@ -116,7 +120,7 @@ def test_an_update_that_makes_square_roots_holds_them_once_activations_are_gone(
 
 def test_an_optimizer_without_a_copy_keeps_its_moments_alone() -> None:
     """8 bytes an element in 16 bits: parameter, gradient and two moments."""
-    preset = PRESETS["fsdp"]
+    preset = framework_preset("fsdp")
     plan = Plan(strategy="mtp", preset="fsdp", num_micro=8)
     asked = question(world_size=1, sequences=8, preset=preset, model=small_model())
     formats = replace(asked.job.precision, master="", moments="bf16", gradient="bf16")
@@ -127,7 +131,7 @@ def test_an_optimizer_without_a_copy_keeps_its_moments_alone() -> None:
 
 
 def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> None:
-    predicted = memory(PRESETS["deepspeed"], pp=4)
+    predicted = memory(framework_preset("deepspeed"), pp=4)
     assert predicted.segment_bytes[0] > 0
     fixed = CONTEXT_BYTES + predicted.nccl_bytes[0]
     assert predicted.needed_bytes[0] == pytest.approx(
@@ -139,15 +143,15 @@ def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> N
 def test_16_bit_logits_have_a_segment_beside_the_fp32_ones() -> None:
     """2 bytes a logit that came before the loss's tensors; none where a framework keeps them as its stage's output."""
     degrees = {"zero_stage": 3, "num_micro": 1, "dp": 4, "zero_size": 4}
-    plain = memory(PRESETS["fsdp"], **degrees)
-    kept = memory(PRESETS["fsdp"].changed({"pipeline.keeps_stage_outputs": True}), **degrees)
+    plain = memory(framework_preset("fsdp"), **degrees)
+    kept = memory(framework_preset("fsdp").changed({"pipeline.keeps_stage_outputs": True}), **degrees)
     assert plain.logits_bytes[0] > 0
     assert plain.segment_bytes[0] - kept.segment_bytes[0] == 2.0 * 2 * SEQ * VOCAB
 
 
 def test_segments_that_grow_leave_no_fragments() -> None:
     """PyTorch's expandable_segments: reserved is what is allocated."""
-    preset = PRESETS["deepspeed"]
+    preset = framework_preset("deepspeed")
     plan = Plan(strategy="mtp", preset=preset.name, micro_batch=2, num_micro=8, pp=4)
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
     fixed, grown = (
@@ -213,7 +217,7 @@ def test_who_exchanges() -> None:
     """Experts by NCCL's all-to-all, heads for tokens; a dispatcher of its own and a ring do not."""
 
     def axes(model: ModelSpec, strategy: str = "mtp", **changes: Any) -> set[Axis]:
-        asked = replace(question(model=model, preset=PRESETS["megatron"]).job, **changes)
+        asked = replace(question(model=model, preset=framework_preset("megatron")).job, **changes)
         return set(
             exchanging_axes(
                 LayerContext(sharding=STRATEGIES[strategy], model=model, job=asked, layout=Layout.of(8))
@@ -236,7 +240,7 @@ def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
             recompute=recompute,
             num_recompute_layers=layers,
         )
-        asked = question(world_size=2, sequences=8, preset=PRESETS["megatron"])
+        asked = question(world_size=2, sequences=8, preset=framework_preset("megatron"))
         return price_plan(asked, PlanTable.of(plan))[0]
 
     steps = [predicted(Recompute.BLOCK, layers) for layers in range(5)]
@@ -255,7 +259,7 @@ def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
     plan = Plan(strategy="mtp", preset="fsdp", dp=4, zero_stage=3, zero_size=4, num_micro=1)
     pools = []
     for every_forward in (True, False):
-        preset = PRESETS["fsdp"].changed({"data_parallel.gathers_every_forward": every_forward})
+        preset = framework_preset("fsdp").changed({"data_parallel.gathers_every_forward": every_forward})
         asked = question(world_size=4, sequences=4, preset=preset)
         pools.append(
             float(estimate_memory(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0])
@@ -270,7 +274,7 @@ def test_stages_that_keep_outputs_keep_one_a_micro_batch_but_the_last_only_recei
     plan = Plan(strategy="mtp", preset="deepspeed", pp=2, num_micro=4)
     kept = []
     for keeps in (True, False):
-        preset = PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": keeps})
+        preset = framework_preset("deepspeed").changed({"pipeline.keeps_stage_outputs": keeps})
         asked = question(world_size=2, sequences=4, preset=preset)
         kept.append(estimate_memory(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.activations_bytes)
     assert list((kept[0] - kept[1]) / (2.0 * 1024 * 512)) == [4.0, 2.0]

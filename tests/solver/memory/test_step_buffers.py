@@ -8,7 +8,7 @@ from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from solver.memory.step_buffers import returned_bytes, returned_segments, segment_bytes, step_buffers
 from spec.arrays import floats, ints
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job
 from tests.solver.questions import small_model
 
@@ -29,7 +29,7 @@ def test_slices_return_through_a_copy_of_the_parameters_where_an_optimizer_is_sh
     """nanotron under ZeRO-1 alone; frameworks without lists of slices have none."""
     layout = Layout.of(8, zero_size=np.array([1, 2, 8]), zero_stage=np.array([1, 1, 0]))
     for name, width in (("nanotron", None), ("megatron", 0.0)):
-        asked = job(world_size=8, preset=PRESETS[name])
+        asked = job(world_size=8, preset=framework_preset(name))
         found = returned_bytes(LayerContext(model=small_model(), job=asked, layout=layout), on_rank(3))
         assert found[[0, 2]].tolist() == [0.0, 0.0]
         assert (found[1] > 0) is np.bool_(width is None)

@@ -13,8 +13,8 @@ from solver.memory.user_buffers import user_buffer_bytes, workspace_bytes
 from solver.plans.plan_table import PlanTable
 from solver.typed_plan import parse_plan, plan_of
 from spec.cluster.architecture_reader import read_architecture
+from spec.frameworks import framework_preset
 from spec.model import ModelSpec
-from spec.presets.registry import PRESETS
 from spec.units import MIB
 from tests.ops.layouts import job
 from tests.solver.plans.test_rules import EXPERTS
@@ -22,7 +22,7 @@ from tests.solver.questions import ROOT, question, small_model
 
 TOKENS, HIDDEN, TP = 256, 512, 4
 ONE = TOKENS * HIDDEN
-BRIDGE = PRESETS["megatron-bridge"]
+BRIDGE = framework_preset("megatron-bridge")
 
 
 def held(
@@ -32,7 +32,9 @@ def held(
     tp: int = TP,
     **choices: Any,
 ) -> float:
-    preset = PRESETS[framework].changed({f"tensor_parallel.{key}": value for key, value in choices.items()})
+    preset = framework_preset(framework).changed(
+        {f"tensor_parallel.{key}": value for key, value in choices.items()}
+    )
     asked = job(seq_len=TOKENS, preset=preset)
     asked = replace(asked, precision=replace(asked.precision, linear=linear))
     sharding = STRATEGIES[strategy]
@@ -72,7 +74,7 @@ def test_workspaces(model: ModelSpec, overlapped: float, count: int) -> None:
             workspace_bytes(context, Layout.of(1).constant(1) * overlapped, architecture)
             == count * each * MIB
         )
-    torch = replace(context, job=job(preset=PRESETS["fsdp"]))
+    torch = replace(context, job=job(preset=framework_preset("fsdp")))
     assert workspace_bytes(torch, Layout.of(1).constant(1) * overlapped, architecture) == 0.0
 
 

@@ -21,8 +21,8 @@ from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.errors import ExportError
+from spec.frameworks import framework_preset
 from spec.model import MoeSpec
-from spec.presets.registry import PRESETS
 from tests.solver.pipeline.plain_replay import run
 from tests.solver.questions import question, small_model
 from workload.settings.megatron import megatron_flags
@@ -32,7 +32,7 @@ from workload.stage_work import stage_works
 DUAL, VEE = Schedule.DUALPIPE, Schedule.DUALPIPE_V
 # Schedule, stages, virtual stages: as many virtual stages each.
 SHAPES = [(DUAL, 4, 4), (DUAL, 8, 8), (DUAL, 16, 16), (VEE, 2, 4), (VEE, 4, 8), (VEE, 8, 16)]
-HAI = PRESETS["hai-llm"]
+HAI = framework_preset("hai-llm")
 PLAN = Plan(strategy="mtp", preset="hai-llm", pp=8, num_micro=32, schedule=DUAL)
 
 
@@ -247,7 +247,7 @@ def test_what_its_code_asserts_is_a_rule(words: str, runs: bool) -> None:
         parse_plan(words if "micro_batch" in words else f"{words},micro_batch=1"), asked, "--plan"
     )
     assert any("DualPipe" in reason for reason in broken_rules(asked, typed)) is not runs
-    megatron = replace(asked, job=asked.job.with_preset(PRESETS["megatron"]))
+    megatron = replace(asked, job=asked.job.with_preset(framework_preset("megatron")))
     assert "the framework has no such schedule" in broken_rules(megatron, typed)
 
 

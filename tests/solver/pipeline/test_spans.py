@@ -24,7 +24,7 @@ from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
 from spec.arrays import FloatArray, floats, ints
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.pipeline.plain_replay import equal_stages_s
 from tests.solver.questions import question, small_model
 
@@ -277,7 +277,7 @@ def test_stages_wait_for_the_last_where_the_norm_is_all_of_theirs(preset: str, *
     """InternEvo reduces the norm over all stages before it updates (solver/optimizer/utils.py,
     ParallelMode.PIPELINE).
     """
-    asked = question(model=small_model(layers=4), world_size=4, sequences=16, preset=PRESETS[preset])
+    asked = question(model=small_model(layers=4), world_size=4, sequences=16, preset=framework_preset(preset))
     plan = Plan(strategy="mtp", preset=preset, pp=4, num_micro=16, schedule=Schedule.ZB_H1)
     played = timeline_of(asked, plan)
     first_s, last_s = played.starts_s.min(), played.ends_s.max()

@@ -25,10 +25,10 @@ from solver.search import price_plan
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats
 from spec.errors import ConfigError
+from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.parameters import block_parameters
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.solver.pipeline.plain_replay import run
 from tests.solver.questions import ROOT, question, small_model
@@ -332,7 +332,9 @@ def test_a_written_layout_is_taken_as_written() -> None:
 
 
 def test_a_typed_share_reaches_the_plan_written_out() -> None:
-    asked = question(world_size=4, sequences=16, model=small_model(layers=10), preset=PRESETS["megatron"])
+    asked = question(
+        world_size=4, sequences=16, model=small_model(layers=10), preset=framework_preset("megatron")
+    )
     typed = plan_of(parse_plan("pp=4,micro_batch=1,layout=first=2+last=2"), asked, "--plan")
     assert typed.stage_layout == "Et*2|t*3|t*3|t*2L"
     again = plan_of(parse_plan(f"pp=4,micro_batch=1,layout={typed.written.layout}"), asked, "--plan")
@@ -346,7 +348,7 @@ def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage()
     table = stage_table(model, PlanTable.of(even))
     assert np.repeat(table.layers[0], table.count).tolist() == [7, *[8] * 14, 7]
     assert table.chunks.layers[0].reshape(-1, 4)[[0, -1]].tolist() == [[1, 2, 2, 2], [2, 2, 2, 1]]
-    asked = question(world_size=16, sequences=32, model=model, preset=PRESETS["megatron"])
+    asked = question(world_size=16, sequences=32, model=model, preset=framework_preset("megatron"))
     by_rule, written = (
         estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
         for one in (
@@ -362,7 +364,9 @@ def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage()
 
 
 def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> None:
-    asked = question(world_size=2, sequences=8, model=small_model(layers=8), preset=PRESETS["megatron"])
+    asked = question(
+        world_size=2, sequences=8, model=small_model(layers=8), preset=framework_preset("megatron")
+    )
     even = chunked_plan(pp=2, vpp=1, num_micro=8)
     uneven = replace(even, stage_layout="Et*2|t*6L")
     slow, fast = (price_plan(asked, PlanTable.of(one))[0].step_s for one in (uneven, even))
@@ -373,7 +377,9 @@ def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> No
 
 
 def test_a_typed_layout_reaches_the_plan() -> None:
-    asked = question(world_size=4, sequences=16, model=small_model(layers=6), preset=PRESETS["megatron"])
+    asked = question(
+        world_size=4, sequences=16, model=small_model(layers=6), preset=framework_preset("megatron")
+    )
     written = parse_plan("pp=4,micro_batch=1,layout=Et|tt|tt|tL")
     typed = plan_of(written, asked, "--plan")
     assert typed.stage_layout == "Et|tt|tt|tL"
@@ -381,5 +387,5 @@ def test_a_typed_layout_reaches_the_plan() -> None:
     for text in ("Et|tt|tt|L", "Et|tt|ttt", "E|tttttt|L"):
         with pytest.raises(ConfigError, match="--why_not: layout"):
             plan_of(parse_plan(f"pp=4,layout={text}", "--why_not"), asked, "--why_not")
-    deepspeed = replace(asked, job=asked.job.with_preset(PRESETS["deepspeed"]))
+    deepspeed = replace(asked, job=asked.job.with_preset(framework_preset("deepspeed")))
     assert any("layout" in reason for reason in broken_rules(deepspeed, typed))

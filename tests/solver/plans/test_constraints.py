@@ -12,7 +12,7 @@ from solver.question import Question
 from solver.search import OUT_OF_MEMORY, OVER_LIMIT, search
 from solver.typed_plan import broken_rules
 from spec.errors import ConfigError, NoFeasiblePlanError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of
 from tests.solver.questions import cluster, question
 
@@ -69,7 +69,7 @@ def test_every_plan_that_falls_is_counted_under_its_reason() -> None:
 
 
 def test_a_value_that_no_search_tries_is_tried_when_asked_for() -> None:
-    asked = question(preset=PRESETS["megatron"])
+    asked = question(preset=framework_preset("megatron"))
     assert {plan.offloaded_layers for plan in plans(asked, {})} == {0}
     assert {plan.offloaded_layers for plan in plans(asked, {"fix": {"offloaded_layers": 3}})} == {3}
     modules = plans(asked, {"fix": {"recompute_modules": ["mlp"], "tp": 2}})
@@ -77,7 +77,7 @@ def test_a_value_that_no_search_tries_is_tried_when_asked_for() -> None:
 
 
 def test_memory_left_free_drops_plans_that_fit() -> None:
-    asked = question(world_size=4, sequences=32, memory_gib=3.0, preset=PRESETS["megatron"])
+    asked = question(world_size=4, sequences=32, memory_gib=3.0, preset=framework_preset("megatron"))
     free = search(asked, full_space(asked.model, asked.job))
     constraints = constraints_of({"headroom": "20%"})
     limit = limit_bytes(asked.cluster, constraints)

@@ -14,7 +14,7 @@ from solver.plans.exchange_rules import (
 from solver.plans.rules import RULES
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import question
@@ -50,7 +50,7 @@ def test_an_exchange_beside_another_micro_batch_wants_one(
     """transformer_config.py, overlap_moe_expert_parallel_comm: virtual stages where there are stages, nothing
     whole again.
     """
-    asked = question(model=EXPERTS, world_size=16, preset=PRESETS["megatron"])
+    asked = question(model=EXPERTS, world_size=16, preset=framework_preset("megatron"))
     told = plan_of(parse_plan(f"strategy=mtp,{plan}"), asked, "--plan")
     told = replace(told, **changes)
     beside = replace(asked, job=replace(asked.job, overlap_expert_a2a=True))
@@ -77,7 +77,7 @@ def test_hybridep_queues_so_many_tokens_between_domains(
     model = replace(
         EXPERTS, blocks=(replace(EXPERTS.blocks[0], block=replace(EXPERTS.blocks[0].block, moe=experts)),)
     )
-    asked = question(model=model, world_size=16, seq_len=seq_len, preset=PRESETS["megatron"])
+    asked = question(model=model, world_size=16, seq_len=seq_len, preset=framework_preset("megatron"))
     asked = replace(asked, job=replace(asked.job, moe_dispatcher=dispatcher))
     text = plan if "strategy" in plan else f"strategy=mtp,{plan}"
     assert (BETWEEN in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan"))) is refused
@@ -100,7 +100,7 @@ def test_deepep_has_settings_for_some_groups_of_experts(plan: str, dispatcher: s
     model = replace(
         EXPERTS, blocks=(replace(EXPERTS.blocks[0], block=replace(EXPERTS.blocks[0].block, moe=experts)),)
     )
-    asked = question(model=model, world_size=320, sequences=640, preset=PRESETS["megatron"])
+    asked = question(model=model, world_size=320, sequences=640, preset=framework_preset("megatron"))
     asked = replace(asked, job=replace(asked.job, moe_dispatcher=dispatcher))
     text = plan if "strategy" in plan else f"strategy=mtp,{plan}"
     assert (SIZES in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan"))) is refused

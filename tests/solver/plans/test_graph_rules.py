@@ -10,7 +10,7 @@ from solver.plans.memory_rules import modules_again
 from solver.plans.rules import RULES
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
 REASON = next(rule.reason for rule in RULES if rule.keep is beside_graphs)
@@ -36,7 +36,7 @@ WHOLE = frozenset({"full_iteration"})
 def test_graphs_of_parts_hold_layers_where_they_are(
     scopes: frozenset[str], changes: dict[str, object], refused: bool
 ) -> None:
-    asked = question(model=small_model(), world_size=8, preset=PRESETS["megatron"])
+    asked = question(model=small_model(), world_size=8, preset=framework_preset("megatron"))
     host = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9)
     asked = replace(
         asked, job=replace(asked.job, cuda_graphs=scopes), cluster=replace(asked.cluster, host=host)
@@ -60,7 +60,7 @@ def test_parts_that_cannot_be_made_again(module: str, changes: dict[str, object]
     """transformer_config.py: no norm or activation under delayed scaling, no shared experts beside which the
     exchange runs.
     """
-    asked = question(model=small_model(), world_size=8, preset=PRESETS["megatron"])
+    asked = question(model=small_model(), world_size=8, preset=framework_preset("megatron"))
     of_precision = {key: value for key, value in changes.items() if key == "scaling"}
     of_job = {key: value for key, value in changes.items() if key != "scaling"}
     told = replace(asked.job, precision=replace(asked.job.precision, **of_precision), **of_job)

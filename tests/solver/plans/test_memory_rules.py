@@ -10,7 +10,7 @@ from solver.plans.rules import RULES
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
 from spec.errors import ConfigError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
 REASON = next(rule.reason for rule in RULES if rule.keep is parts_on_host)
@@ -61,14 +61,14 @@ INPUTS = {"offload_modules": ("layer_input",)}
 def test_parts_on_the_host_beside_the_rest(
     preset: str, scopes: tuple[str, ...], changes: dict[str, object], refused: bool
 ) -> None:
-    asked = question(model=small_model(), world_size=8, preset=PRESETS[preset])
+    asked = question(model=small_model(), world_size=8, preset=framework_preset(preset))
     asked = replace(asked, job=replace(asked.job, cuda_graphs=frozenset(scopes)))
     plan = replace(plan_of(parse_plan("strategy=mtp"), asked, "--plan"), **changes)
     assert (REASON in broken_rules(asked, plan)) is refused
 
 
 def test_a_host_is_needed() -> None:
-    asked = question(model=small_model(), world_size=8, preset=PRESETS["megatron"])
+    asked = question(model=small_model(), world_size=8, preset=framework_preset("megatron"))
     written = parse_plan("strategy=mtp,offload_modules=core_attn+attn_proj")
     assert written.offload_modules == ("core_attn", "attn_proj")
     with pytest.raises(ConfigError, match="host"):

@@ -20,7 +20,7 @@ from solver.plans.rules import RULES
 from solver.plans.space import full_space, tensor_degrees
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
 ORDERED, TURNING, COMPILED, CHUNKS, WIDE = (
@@ -30,7 +30,9 @@ ORDERED, TURNING, COMPILED, CHUNKS, WIDE = (
 
 
 def broken(preset: str, text: str, schedule: Schedule, layers: int = 8) -> set[str]:
-    asked = question(model=small_model(layers=layers), world_size=8, sequences=64, preset=PRESETS[preset])
+    asked = question(
+        model=small_model(layers=layers), world_size=8, sequences=64, preset=framework_preset(preset)
+    )
     plan = replace(plan_of(parse_plan(f"strategy=mtp,{text}"), asked, "--plan"), schedule=schedule)
     return set(broken_rules(asked, plan))
 
@@ -80,7 +82,7 @@ def test_compiled_backwards_are_not_split(schedule: Schedule) -> None:
     ],
 )
 def test_schedules_that_are_searched(preset: str, schedules: set[str]) -> None:
-    asked = question(model=small_model(), world_size=8, preset=PRESETS[preset])
+    asked = question(model=small_model(), world_size=8, preset=framework_preset(preset))
     assert set(full_space(asked.model, asked.job).schedules) == schedules
 
 
@@ -118,7 +120,9 @@ def test_chunks_are_nearly_equal_up_to_a_quarter_beyond_the_mean(
 def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int, refused: bool) -> None:
     """Megatron-LM counts layers, with the loss or with both ends: 16 over 4 and 18 over 6 chunks, 14 over 14;
     13 to 15 make no 8, nearly equal as they are."""
-    asked = question(model=small_model(layers=layers), world_size=8, sequences=64, preset=PRESETS["megatron"])
+    asked = question(
+        model=small_model(layers=layers), world_size=8, sequences=64, preset=framework_preset("megatron")
+    )
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, vpp=vpp, dp=4, num_micro=16))
     draft = drafted(asked.model, asked.job, asked.cluster, plans)
     assert equal_instead(draft).tolist() == [not refused]

@@ -14,8 +14,8 @@ from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
 from spec.cluster.cluster import HostSpec
+from spec.frameworks import framework_preset
 from spec.model import MoeSpec
-from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 DENSE = small_model(heads=8, kv_heads=2)
@@ -32,7 +32,7 @@ EXPERTS = replace(
 
 
 def broken(text: str, *, model=DENSE, preset: str = "deepspeed") -> tuple[str, ...]:
-    asked = question(model=model, world_size=16, preset=PRESETS[preset])
+    asked = question(model=model, world_size=16, preset=framework_preset(preset))
     return broken_rules(asked, plan_of(parse_plan(f"strategy=ulysses,{text}"), asked, "--plan"))
 
 
@@ -41,7 +41,7 @@ def broken(text: str, *, model=DENSE, preset: str = "deepspeed") -> tuple[str, .
 )
 def test_muon_is_sharded_over_all_data_parallel_ranks(optimizer: str, zero_size: int, *, kept: bool) -> None:
     """Megatron-LM asserts the distributed optimizer for several instances of it, and Muon without it."""
-    asked = question(model=DENSE, world_size=16, preset=PRESETS["megatron"])
+    asked = question(model=DENSE, world_size=16, preset=framework_preset("megatron"))
     asked = replace(asked, job=replace(asked.job, optimizer=optimizer))
     plan = plan_of(parse_plan(f"strategy=mtp,zero_stage=1,zero_size={zero_size}"), asked, "--plan")
     assert ("the framework shards over all data-parallel ranks only" not in broken_rules(asked, plan)) is kept
@@ -61,7 +61,7 @@ MUON = "Muon takes whole matrices: state sharded at most, on the device, weights
     ],
 )
 def test_muon_takes_whole_matrices(text: str, preset: str, reason: str | None) -> None:
-    asked = question(model=DENSE, world_size=16, preset=PRESETS[preset])
+    asked = question(model=DENSE, world_size=16, preset=framework_preset(preset))
     asked = replace(asked, cluster=replace(asked.cluster, host=HOST))
     for optimizer, expected in (("muon", reason), ("adamw", None)):
         one = replace(asked, job=replace(asked.job, optimizer=optimizer))
@@ -88,7 +88,7 @@ def test_ulysses_on_sixteen_ranks(text: str, reason: str | None) -> None:
 
 def test_its_shards_are_those_of_data_and_sequence_ranks() -> None:
     """zero_size 0 is the whole group that holds the same weights: dp 4 x tp 4."""
-    asked = question(model=DENSE, world_size=16, preset=PRESETS["deepspeed"])
+    asked = question(model=DENSE, world_size=16, preset=framework_preset("deepspeed"))
     plan = plan_of(parse_plan("strategy=ulysses,tp=4,zero_size=0"), asked, "--plan")
     assert (plan.dp, plan.zero_stage, plan.zero_size) == (4, 1, 16)
 
@@ -118,7 +118,7 @@ def test_other_frameworks_do_not_run_it() -> None:
 
 
 def test_deepspeed_s_search_finds_its_best() -> None:
-    asked = question(model=DENSE, world_size=16, preset=PRESETS["deepspeed"])
+    asked = question(model=DENSE, world_size=16, preset=framework_preset("deepspeed"))
     found = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     best = found.best_of_mode["ulysses"].plan
     assert (best.strategy, best.pp) == ("ulysses", 1)
@@ -134,7 +134,7 @@ def test_deepspeed_s_search_finds_its_best() -> None:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_only_deepspeed_shards_no_weights_of_stages(preset: str, stage: int, runs: bool) -> None:
     """torchtitan trains with pipeline stages of FSDP2; deepspeed/runtime/pipe/engine.py refuses stages 2 and 3."""
-    asked = question(model=DENSE, world_size=16, preset=PRESETS[preset])
+    asked = question(model=DENSE, world_size=16, preset=framework_preset(preset))
     plan = plan_of(parse_plan(f"pp=2,zero_stage={stage}"), asked, "--plan")
     refused = [reason for reason in broken_rules(asked, plan) if "in pipeline stages" in reason]
     assert refused == [] if runs else len(refused) == 1
@@ -152,7 +152,9 @@ def test_only_deepspeed_shards_no_weights_of_stages(preset: str, stage: int, run
 def test_chunks_that_do_not_divide_are_searched_as_the_framework_lays_them(
     preset: str, chunks: dict[int, set[int]]
 ) -> None:
-    asked = question(model=small_model(layers=61), world_size=12, sequences=144, preset=PRESETS[preset])
+    asked = question(
+        model=small_model(layers=61), world_size=12, sequences=144, preset=framework_preset(preset)
+    )
     space = full_space(asked.model, asked.job)
     plans = [
         enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans for block in space.blocks
@@ -172,13 +174,15 @@ def test_chunks_far_from_equal_are_not_tried() -> None:
 def test_a_typed_plan_may_have_chunks_that_the_search_leaves_out() -> None:
     """8 layers on 2 x 3 chunks, where 2 x 2 and 2 x 4 divide."""
     for preset, runs in (("megatron", True), ("nemo2", False), ("zero-bubble", False)):
-        asked = question(model=small_model(layers=8), world_size=2, sequences=8, preset=PRESETS[preset])
+        asked = question(
+            model=small_model(layers=8), world_size=2, sequences=8, preset=framework_preset(preset)
+        )
         plan = plan_of(parse_plan("pp=2,vpp=3,micro_batch=1"), asked, "--plan")
         assert (UNEVEN_CHUNKS not in broken_rules(asked, plan)) is runs
 
 
 def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
-    asked = question(model=DENSE, world_size=8, sequences=16, preset=PRESETS["fsdp"])
+    asked = question(model=DENSE, world_size=8, sequences=16, preset=framework_preset("fsdp"))
     found = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     staged = {answer.plan.zero_stage for answer in found.best if answer.plan.pp > 1}
     assert 2 in staged
@@ -214,7 +218,7 @@ RANKS = "the framework keeps all experts on every rank"
     ],
 )
 def test_a_framework_cuts_what_it_has_groups_for(preset: str, text: str, reason: str | None) -> None:
-    asked = question(model=EXPERTS, world_size=16, preset=PRESETS[preset])
+    asked = question(model=EXPERTS, world_size=16, preset=framework_preset(preset))
     found = set(broken_rules(asked, plan_of(parse_plan(text), asked, "--plan")))
     assert found & {STAGES, LAYERS, RANKS, reason} == ({reason} if reason else set())
 
@@ -223,7 +227,7 @@ def test_a_framework_cuts_what_it_has_groups_for(preset: str, text: str, reason:
     ("preset", "one"), [("hf-trainer", ("tp", "pp", "ep", "cp")), ("xtuner", ("pp", "ep", "cp"))]
 )
 def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, ...]) -> None:
-    asked = question(model=EXPERTS, world_size=16, preset=PRESETS[preset])
+    asked = question(model=EXPERTS, world_size=16, preset=framework_preset(preset))
     found = [answer.plan for answer in search(asked, full_space(asked.model, asked.job), top_k=10**6).best]
     assert found
     assert {getattr(plan, key) for plan in found for key in one} == {1}
@@ -245,7 +249,7 @@ def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, 
 def test_zero_bubbles_have_nothing_beside_a_backward(
     text: str, changes: dict[str, bool], *, kept: bool
 ) -> None:
-    preset = PRESETS["internevo"].changed(changes)
+    preset = framework_preset("internevo").changed(changes)
     asked = question(model=DENSE, world_size=16, preset=preset)
     plan = plan_of(parse_plan(f"{text},schedule=zb-h1"), asked, "--plan")
     reason = "zero-bubble schedules reduce and gather nothing beside a backward"
@@ -263,7 +267,7 @@ def test_picotron_runs_nothing_again() -> None:
     """picotron/model.py has no checkpoints."""
     texts = ("strategy=mtp,recompute=full", "strategy=mtp")
     for preset, refused in (("picotron", [True, False]), ("nanotron", [False, False])):
-        asked = question(model=DENSE, world_size=8, preset=PRESETS[preset])
+        asked = question(model=DENSE, world_size=8, preset=framework_preset(preset))
         plans = [plan_of(parse_plan(text), asked, "--plan") for text in texts]
         found = ["the framework has no such recomputation" in broken_rules(asked, plan) for plan in plans]
         assert found == refused
@@ -284,7 +288,7 @@ def test_picotron_runs_nothing_again() -> None:
 )
 def test_what_came_later_is_not_offered_for_what_came_before(preset: str, lacks: set[str]) -> None:
     """Megatron-LM: --num-distributed-optimizer-instances since core 0.10, --optimizer-cpu-offload since 0.12."""
-    asked = question(model=DENSE, world_size=16, preset=PRESETS[preset])
+    asked = question(model=DENSE, world_size=16, preset=framework_preset(preset))
     asked = replace(asked, cluster=replace(asked.cluster, host=HOST))
     texts = {
         PARTLY: "zero_stage=1,zero_size=4",

@@ -15,7 +15,7 @@ from solver.report.files import answer_record, write_csv, write_json
 from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.settings.plan import typed_plan_settings
 from spec.settings.setting import typed
 from tests.solver.questions import question, small_model
@@ -34,7 +34,10 @@ HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
 def asked(plan: Plan) -> Question:
     sequences = plan.dp * plan.micro_batch * plan.num_micro
     made = question(
-        world_size=plan.world_size, sequences=sequences, preset=PRESETS["megatron"], model=small_model()
+        world_size=plan.world_size,
+        sequences=sequences,
+        preset=framework_preset("megatron"),
+        model=small_model(),
     )
     pricer = replace(made.pricer, host=HOST, gpus_per_node=8)
     return replace(made, cluster=replace(made.cluster, host=HOST), pricer=pricer)

@@ -12,7 +12,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.report.plans import difference, plans_table, question_section, rejected_section
 from solver.report.reasons import stages_table
 from solver.search import SearchResult, price_plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.settings.job import AskedJob, job_of
 from spec.units import bytes_to_gib, seconds_to_ms
 from tests.solver.flat_cost_model import FlatCostModel
@@ -22,7 +22,7 @@ PLANS = (
     Plan(strategy="fsp", preset="megatron", tp=2, pp=4, num_micro=16),
     Plan(strategy="fsp", preset="megatron", tp=2, pp=4, num_micro=16, recompute=Recompute.FULL),
 )
-CASE = question(model=small_model(layers=8), world_size=8, sequences=16, preset=PRESETS["megatron"])
+CASE = question(model=small_model(layers=8), world_size=8, sequences=16, preset=framework_preset("megatron"))
 ANSWERS = tuple(price_plan(CASE, PlanTable.of(plan))[0] for plan in PLANS)
 
 
@@ -38,7 +38,7 @@ def facts(*, assumed: bool = False, **settings: object) -> dict[str, str]:
         global_batch_tokens=65536,
         settings={key.replace("__", "."): value for key, value in settings.items()},
     )
-    here = replace(question(preset=PRESETS["megatron"]), job=job_of(asked))
+    here = replace(question(preset=framework_preset("megatron")), job=job_of(asked))
     return dict(question_section(here, times, assumed_framework=assumed).facts)
 
 

@@ -9,11 +9,11 @@ from solver.report.reasons import compare_section, explanation_sections, why_not
 from solver.report.sections import record, text
 from solver.result import Answer
 from solver.search import price_plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from spec.units import GIB
 from tests.solver.questions import question
 
-ASKED = question(preset=PRESETS["megatron"])
+ASKED = question(preset=framework_preset("megatron"))
 
 
 def answer(**degrees: int) -> Answer:

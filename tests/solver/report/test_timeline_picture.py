@@ -9,11 +9,11 @@ from solver.analysis.timeline import num_passes, timeline_of
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.timeline_picture import MOST_PLAYED, boxes_of, drawn_plan, timeline_picture
 from solver.search import price_plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
 PLAN = Plan(strategy="fsp", preset="megatron", pp=4, vpp=2, dp=2, num_micro=8)
-CASE = question(model=small_model(layers=8), world_size=8, sequences=16, preset=PRESETS["megatron"])
+CASE = question(model=small_model(layers=8), world_size=8, sequences=16, preset=framework_preset("megatron"))
 
 
 def test_boxes_do_not_overlap_on_a_stage_and_end_with_the_step() -> None:

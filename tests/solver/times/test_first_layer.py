@@ -9,8 +9,8 @@ from ops.roles import Role
 from solver.layers import as_first
 from solver.plans.plan_table import Plan
 from solver.times.stage_times import first_layers
+from spec.frameworks import framework_preset
 from spec.parameters import num_parameters
-from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.flat_cost_model import INTRA_BANDWIDTH
 from tests.solver.questions import small_model
@@ -22,7 +22,9 @@ SEQ = 65536  # so long that compute outlasts every message
 
 def _dp_comm_s(framework: str, layers: int, **choices: object) -> float:
     plan = Plan(strategy="mtp", preset=framework, dp=DP, zero_stage=3, zero_size=DP, num_micro=MICRO)
-    preset = PRESETS[framework].changed({f"data_parallel.{name}": value for name, value in choices.items()})
+    preset = framework_preset(framework).changed(
+        {f"data_parallel.{name}": value for name, value in choices.items()}
+    )
     return answer(plan, model=small_model(layers=layers), preset=preset, seq_len=SEQ).parts_s["dp_comm"]
 
 
@@ -56,7 +58,7 @@ def test_others_gather_the_head_ahead_of_it() -> None:
 
 
 def test_the_outermost_unit_is_gathered_once() -> None:
-    asked = job(world_size=DP, preset=PRESETS["fsdp"])
+    asked = job(world_size=DP, preset=framework_preset("fsdp"))
     ops = written(small_model(), asked, "mtp", Layout.of(DP, dp=DP, zero_stage=3, zero_size=DP))
     for piece, again in ((ops.head, 0), (ops.embedding, 0), (ops.blocks[0], 1)):
         sizes = [
@@ -68,7 +70,7 @@ def test_the_outermost_unit_is_gathered_once() -> None:
 
 
 def test_of_weights_that_travel_one_by_one_the_first_is_waited_for() -> None:
-    asked = job(world_size=4, preset=PRESETS["internevo"])
+    asked = job(world_size=4, preset=framework_preset("internevo"))
     layer = written(small_model(), asked, "isp", Layout.of(4, tp=2, dp=2, wp=4)).blocks[0]
     first = as_first(layer)
     waits = [

@@ -21,7 +21,7 @@ from solver.times.cpu_time import host_shares
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import floats
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job
 from tests.solver.flat_cost_model import FLOPS, FlatCostModel
 from tests.solver.questions import question
@@ -84,7 +84,7 @@ def late_s(
         norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
     ]
     pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
-    preset = PRESETS["megatron"].changed({"host.checks_numbers": checks})
+    preset = framework_preset("megatron").changed({"host.checks_numbers": checks})
     asked = job(preset=preset)
     forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp, zero_stage=zero_stage), passes)
     assert forward.part == backward.part == "host"
@@ -141,7 +141,7 @@ def late_of(
     """What each pass is later than the device, stages waiting for each other."""
     pricer = Pricer(cost_model=cost_model or SlowHost(), domain_ranks=8)
     layout = Layout.of(16, pp=2, **degrees)
-    asked = job(world_size=16, preset=PRESETS[preset])
+    asked = job(world_size=16, preset=framework_preset(preset))
     return [float(share.seconds[0]) for share in host_shares(pricer, asked, layout, passes)]
 
 
@@ -165,7 +165,7 @@ def test_a_frameworks_own_hooks_come_on_top() -> None:
     """DeepSpeed at stage 3, which fetches a norm's weight around its module."""
     timed, _ = norms(1, 1e-12, Phase.FORWARD)
     degrees = {"zero_stage": 3, "zero_size": 8}
-    layout, asked = Layout.of(16, pp=2, **degrees), job(world_size=16, preset=PRESETS["deepspeed"])
+    layout, asked = Layout.of(16, pp=2, **degrees), job(world_size=16, preset=framework_preset("deepspeed"))
     hooks = float(sharding_calls(timed[0].op, asked, layout)[0])
     assert hooks > 0
     late, plain = (
@@ -227,7 +227,10 @@ def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host(
     steps = []
     for flops in (FLOPS, 2 * FLOPS):
         asked = question(
-            world_size=8, sequences=4, preset=PRESETS["zero-bubble"], cost_model=SlowHost(flops=flops)
+            world_size=8,
+            sequences=4,
+            preset=framework_preset("zero-bubble"),
+            cost_model=SlowHost(flops=flops),
         )
         steps.append(price_plan(asked, PlanTable.of(plan))[0])
     assert steps[0].parts_s["host"] > 0.0

@@ -9,7 +9,7 @@ from ops.roles import Role
 from profdb.lookup.priced import TimeEstimate
 from solver.times.layer_times import layer_times, timed_passes
 from spec.arrays import floats
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.plans.test_rules import EXPERTS
@@ -48,7 +48,7 @@ def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off()
     """Megatron-LM's bulk overlap: the input gradient's reduction; the input gathered again stays beside the
     input gradient.
     """
-    preset = PRESETS["megatron"].changed({"tensor_parallel.overlap": True})
+    preset = framework_preset("megatron").changed({"tensor_parallel.overlap": True})
     asked, layout = job(world_size=4, preset=preset), Layout.of(4, tp=4)
     piece = written(small_model(), asked, "fsp", layout).blocks[0]
     pricer = question().pricer

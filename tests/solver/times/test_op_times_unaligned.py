@@ -17,7 +17,7 @@ from solver.search import price_plan
 from solver.times.op_times import Pricer, slowest_of
 from spec.cluster.cluster import GpuSpec
 from spec.cluster.reader import read_cluster
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.flat_cost_model import FLOPS, FlatCostModel
 from tests.solver.questions import ROOT, question, small_model
@@ -28,7 +28,9 @@ H100 = read_cluster("h100-sxm", root=ROOT)
 @pytest.mark.parametrize(("preset", "words", "slow"), [("nanotron", 25129, True), ("megatron", 25216, False)])
 def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words: int, slow: bool) -> None:
     layout = Layout.of(2, tp=2)
-    ops = written(replace(small_model(), vocab=50257), job(preset=PRESETS[preset]), "fsp", layout).head
+    ops = written(
+        replace(small_model(), vocab=50257), job(preset=framework_preset(preset)), "fsp", layout
+    ).head
     products = [
         op for op in (*ops.forward, *ops.backward) if isinstance(op, BatchedGemm) and op.role is Role.LOGITS
     ]
@@ -51,7 +53,7 @@ def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it
         model=replace(small_model(), vocab=50257),
         world_size=plan.world_size,
         sequences=plan.num_micro,
-        preset=PRESETS["nanotron"],
+        preset=framework_preset("nanotron"),
     )
 
     def answered(gpu: GpuSpec) -> Answer:

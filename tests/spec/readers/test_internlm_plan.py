@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
-from spec.presets.internevo import INTERNEVO
+from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 from tests.spec.readers.training_config import TRAINING_CONFIG, changed, load
@@ -83,4 +83,4 @@ def test_which_matrices_are_one_is_read(tmp_path: Path, key: str, choice: str) -
         read = load(tmp_path, changed("num_chunks=1", f"num_chunks=1, {key}={joined}"))
         assert read.framework_job[choice] is joined
     assert choice not in load(tmp_path, TRAINING_CONFIG).framework_job
-    assert not INTERNEVO.layers.joined_gate
+    assert not framework_preset("internevo").layers.joined_gate

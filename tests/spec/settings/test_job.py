@@ -13,15 +13,15 @@ from ops.low_precision import RECIPES
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2
 from spec.cluster.architecture_reader import read_architecture
 from spec.errors import ConfigError
+from spec.frameworks import framework_names, framework_preset
 from spec.job import JobSpec
-from spec.presets.registry import PRESETS
 from spec.settings.job import AskedJob, job_of, job_settings
 from spec.settings.plan import plan_settings
 from tests.solver.questions import ROOT
 from tests.spec.settings.tables import rows, rows_in_docs
 
 # Sizes have options of their own; a preset's name and source are facts about it.
-NO_SETTINGS = {"world_size", "seq_len", "global_batch_tokens", "preset.name", "preset.source"}
+NO_SETTINGS = {"world_size", "seq_len", "global_batch_tokens", "preset.name"}
 
 
 def leaves(of: type, group: str = "") -> Iterator[str]:
@@ -92,9 +92,15 @@ def test_every_setting_reaches_the_field_it_names(key: str) -> None:
     assert read(asked(**{key: value}), key) == value
 
 
-@pytest.mark.parametrize("framework", PRESETS)
+def test_every_setting_says_what_it_means() -> None:
+    assert [
+        key for key, one in (job_settings() | plan_settings()).items() if not one.meaning.endswith(".")
+    ] == []
+
+
+@pytest.mark.parametrize("framework", framework_names(legacy=True))
 def test_nothing_said_is_the_preset(framework: str) -> None:
-    assert asked(framework=framework).preset == PRESETS[framework]
+    assert asked(framework=framework).preset == framework_preset(framework)
 
 
 def test_words_are_those_that_the_formulas_know() -> None:

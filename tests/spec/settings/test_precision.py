@@ -7,18 +7,18 @@ import pytest
 from ops.low_precision import RECIPES
 from profdb.lookup.reuse import FP8_RECIPES
 from spec.dtypes import dtype_bytes
+from spec.frameworks import framework_names, framework_preset
 from spec.job import Precision, precision_of
-from spec.presets.registry import PRESETS
 from spec.settings.precision import NARROW, PRECISIONS, named_precision
 
 PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
 HELD = {"parameter_gather", "narrow_parameters"}
 
 
-@pytest.mark.parametrize("framework", PRESETS)
+@pytest.mark.parametrize("framework", framework_names(legacy=True))
 @pytest.mark.parametrize("name", NARROW)
 def test_only_products_scales_and_casts_change(name: str, framework: str) -> None:
-    preset = PRESETS[framework]
+    preset = framework_preset(framework)
     wide, narrow = precision_of(preset), named_precision(name, preset)
     assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS | HELD}) == wide
     assert dtype_bytes(narrow.linear) < dtype_bytes(narrow.parameter) == dtype_bytes(narrow.activation) == 2.0
@@ -45,13 +45,15 @@ def test_only_products_scales_and_casts_change(name: str, framework: str) -> Non
 def test_weights_are_held_and_gathered_as_own_recipes_say(
     framework: str, name: str, expected: tuple[str, bool]
 ) -> None:
-    found = named_precision(name, PRESETS[framework])
+    found = named_precision(name, framework_preset(framework))
     assert (found.parameter_gather, found.narrow_parameters) == expected
 
 
 def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:
     for name in ("bf16", "fp16"):
-        assert named_precision(name, PRESETS["megatron"]) == precision_of(PRESETS["megatron"], name)
+        assert named_precision(name, framework_preset("megatron")) == precision_of(
+            framework_preset("megatron"), name
+        )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:
     ],
 )
 def test_scales_and_casts_are_those_of_the_library(name: str, scales: str, scaling: str) -> None:
-    precision = named_precision(name, PRESETS["megatron"])
+    precision = named_precision(name, framework_preset("megatron"))
     assert (precision.scale_recipe, precision.scaling) == (scales, scaling)
     assert scales in FP8_RECIPES
     assert scaling in RECIPES
@@ -75,7 +77,8 @@ def test_scales_and_casts_are_those_of_the_library(name: str, scales: str, scali
 
 def test_mxfp8_casts_as_the_frameworks_library_does() -> None:
     found = {
-        name: named_precision("mxfp8", PRESETS[name]) for name in ("torchtitan", "fsdp-compiled", "maxtext")
+        name: named_precision("mxfp8", framework_preset(name))
+        for name in ("torchtitan", "fsdp-compiled", "maxtext")
     }
     assert [found[name].scaling for name in found] == ["dynamic", "dynamic", "block"]
     assert [found[name].casts_every_forward for name in found] == [True, True, False]

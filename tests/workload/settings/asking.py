@@ -6,9 +6,9 @@ from typing import Any
 
 from solver.plans.plan_table import Plan
 from solver.question import Question
+from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
 from spec.model import BlockRun, ModelSpec
-from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 
@@ -25,7 +25,7 @@ def asked(
         model=model or small_model(layers=8),
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=PRESETS[plan.preset].changed(preset or {}),
+        preset=framework_preset(plan.preset).changed(preset or {}),
     )
     changes = dict(job or {})
     formats = {key: changes.pop(key) for key in list(changes) if key in Precision.__dataclass_fields__}

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import check_fields
@@ -37,7 +37,7 @@ def made(text: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, object
 def test_fields_say_the_plan(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(case.plan, preset="megatron-bridge")
     formats = replace(case.question.job.precision, reduce=case.question.job.precision.gradient)
-    job = replace(case.question.job, precision=formats).with_preset(PRESETS["megatron-bridge"])
+    job = replace(case.question.job, precision=formats).with_preset(framework_preset("megatron-bridge"))
     question = replace(case.question, job=job)
     try:
         text = bridge_settings(question, plan).text

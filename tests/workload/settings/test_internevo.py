@@ -12,10 +12,10 @@ from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.typed_plan import plan_of
 from spec.errors import ExportError
+from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, QkNormWeights
 from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, NormKind, NormPlace, PositionKind
-from spec.presets.registry import PRESETS
 from spec.readers.internlm_config import read_internlm_config
 from spec.readers.read_config import read_config
 from tests.solver.questions import small_model
@@ -52,11 +52,13 @@ def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
 @given(case=cases())
 def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     model, plan = as_internevo_has_it(case.question.model), case.plan
-    question = replace(case.question, model=model, job=case.question.job.with_preset(PRESETS["internevo"]))
+    question = replace(
+        case.question, model=model, job=case.question.job.with_preset(framework_preset("internevo"))
+    )
     assume(plan.vpp == 1 or (plan.pp > 1 and model.num_layers % plan.vpp == 0))
     latent = model.blocks[0].block.mixer == LATENT
     routed = any(run.block.moe for run in model.blocks)
-    known = plan.strategy in PRESETS["internevo"].tensor_parallel.strategies
+    known = plan.strategy in framework_preset("internevo").tensor_parallel.strategies
     if not known:
         with pytest.raises(ExportError, match="InternEvo has no setting"):
             internevo_settings(question, plan)

@@ -11,9 +11,9 @@ from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
+from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormKind, NormPlace
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from spec.settings.plan import plan_settings
 from tests.solver.questions import question, small_model
@@ -75,7 +75,7 @@ def test_a_key_without_a_setting_is_refused_by_name(
 ) -> None:
     plan = replace(Plan(strategy="mtp", preset=name), **CHANGES[key])
     asked = question(
-        world_size=plan.world_size, sequences=8, preset=PRESETS[name], model=small_model(layers=8)
+        world_size=plan.world_size, sequences=8, preset=framework_preset(name), model=small_model(layers=8)
     )
     with pytest.raises(ExportError, match=f"no setting for .*{key} = "):
         write(asked, plan)
@@ -83,7 +83,9 @@ def test_a_key_without_a_setting_is_refused_by_name(
 
 def test_a_plan_that_sets_nothing_is_written_by_all() -> None:
     for name, write, _ in WRITERS:
-        asked = question(world_size=1, sequences=1, preset=PRESETS[name], model=small_model(layers=8))
+        asked = question(
+            world_size=1, sequences=1, preset=framework_preset(name), model=small_model(layers=8)
+        )
         write(asked, Plan(strategy="mtp", preset=name))
 
 
@@ -107,7 +109,7 @@ def test_an_exporter_writes_plans_of_its_own_frameworks(exporter: str, preset: s
 
 
 def test_frameworks_are_presets() -> None:
-    assert {preset for one in WRITTEN.values() for preset in one.frameworks} <= PRESETS.keys()
+    assert {preset for one in WRITTEN.values() for preset in one.frameworks} <= set(framework_names())
 
 
 # Every exporter against every key of a model: it writes the key, refuses it in one line, or leaves the model

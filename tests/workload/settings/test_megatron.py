@@ -11,9 +11,9 @@ from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
+from spec.frameworks import framework_preset
 from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, MoeSpec
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.solver.questions import small_model
 from tests.workload.generating import ROOT
@@ -37,7 +37,7 @@ FSP = Plan(strategy="fsp", preset="megatron")
 def test_flags_read_back_as_the_plan(case: Case) -> None:
     plan = replace(case.plan, preset="megatron")
     formats = replace(case.question.job.precision, reduce=case.question.job.precision.gradient)
-    job = replace(case.question.job, precision=formats).with_preset(PRESETS["megatron"])
+    job = replace(case.question.job, precision=formats).with_preset(framework_preset("megatron"))
     question = replace(case.question, job=job)
     routed = any(run.block.moe for run in question.model.blocks)
     if plan.strategy not in ("mtp", "fsp") or plan.zero_stage > 1:

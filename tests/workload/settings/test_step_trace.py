@@ -11,7 +11,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.search import price_plan
 from spec.errors import ExportError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 from workload.settings.step_trace import trace_events, trace_text
 
@@ -24,7 +24,7 @@ def asked(plan: Plan, *, overlap_hops: bool = True) -> Question:
         model=small_model(layers=8),
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=PRESETS[plan.preset].changed({"pipeline.overlap_hops": overlap_hops}),
+        preset=framework_preset(plan.preset).changed({"pipeline.overlap_hops": overlap_hops}),
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
@@ -26,7 +26,7 @@ ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
 def test_arguments_read_back_as_the_plan(case: Case) -> None:
     plan = replace(case.plan, preset="megatron")
     formats = replace(case.question.job.precision, gradient="fp32", reduce="fp32")
-    job = replace(case.question.job, precision=formats).with_preset(PRESETS["megatron"])
+    job = replace(case.question.job, precision=formats).with_preset(framework_preset("megatron"))
     question = replace(case.question, job=job)
     try:
         text = swift_settings(question, plan).text

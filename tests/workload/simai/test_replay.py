@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from solver.plans.plan_table import Plan
-from spec.presets.registry import PRESETS
+from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import INTRA_BANDWIDTH
 from tests.solver.questions import question, small_model
 from tests.workload.random_plans import Case, cases
@@ -64,7 +64,7 @@ def test_a_share_outside_its_range() -> None:
 
 
 def test_replay_is_the_solvers_step_where_the_format_holds_everything() -> None:
-    serial = PRESETS["megatron"].changed(
+    serial = framework_preset("megatron").changed(
         {
             "data_parallel.overlap_grad_reduce": False,
             "data_parallel.overlap_param_gather": False,
@@ -94,6 +94,6 @@ def test_differences_are_itemised(case: Case) -> None:
 def test_parameters_returned_as_lists_of_slices_are_copied_in_the_file_too() -> None:
     """nanotron, distributed.py, all_gather_coalesced: three passes over all parameters, once a step."""
     plan = Plan(strategy="mtp", preset="nanotron", dp=2, zero_stage=1, zero_size=2, num_micro=4)
-    asked = question(preset=PRESETS["nanotron"], sequences=8, model=small_model(), world_size=2)
+    asked = question(preset=framework_preset("nanotron"), sequences=8, model=small_model(), world_size=2)
     comparison = compare(asked, plan)
     assert comparison.differences["compute of another stage"] == pytest.approx(0.0, abs=1e-6)

@@ -1,12 +1,30 @@
-"""What a framework decides about training: the choices that change bytes and seconds but not the plan."""
+"""What a framework decides about training: the choices that change bytes and seconds but not the plan.
+
+A preset is a file under configs/frameworks, with a source beside each value (configs/frameworks/legacy has what only
+published runs of the past need):
+
+    base = "megatron"
+
+    [pipeline]
+    schedules = ["1f1b", "zb-h1"]  # megatron/core/pipeline_parallel
+
+Values that a file leaves out are those of the preset named ``base``, or else the defaults below.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from spec.presets.data_parallel import DataParallel
-from spec.presets.log import Log
+from spec.errors import ConfigError
 from spec.program.kinds import Several, Text, Whole
+from spec.program.shipped import CONFIGS, shipped_folder
+from spec.settings.setting import Settings, section_values, settings_of
+from spec.text_file import read_toml
+
+STRATEGIES = ("mtp", "fsp", "msp", "isp", "ulysses")
+"""Tensor-parallel modes that a plan may name (ops.strategies)."""
 
 RecomputedPart = Literal[
     "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
@@ -50,7 +68,7 @@ class Loss:
 class TensorParallel:
     """How a layer, the vocabulary and the sequence are cut over ranks, and what is communicated beside what."""
 
-    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)]
+    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)] = ("mtp",)
     """Tensor-parallel modes it can run."""
     cuts_layers: bool = True
     """Matrices of layers may be cut over tp."""
@@ -256,14 +274,117 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """How gradients are added up and reduced, and parameters, optimizer and gradients sharded."""
+
+    zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)] = (0, 1)
+    """Sharding stages it can run."""
+    hybrid_zero: bool = True
+    """zero_size may be smaller than the data-parallel group."""
+    fp32_gradients: bool = False
+    """Gradients accumulate and travel in fp32 instead of the format of the products."""
+    narrow_reduction: bool = False
+    """Gradients that accumulate in fp32 travel in the format of the products."""
+    wide_reduction: bool = False
+    """Gradients in the format of the products travel in fp32 (FSDP2's MixedPrecisionPolicy, reduce_dtype)."""
+    keeps_micro_gradients: bool = False
+    """Gradients of one micro-batch, in the format of the products, stay beside those that accumulate."""
+    sequence_gradient_dtype: Literal["fp32", ""] = ""
+    """Format in which gradients travel that are summed over the parts of a sequence as well (ulysses), "" for that of
+    all others."""
+    bucket_elements: Annotated[int, Whole(least=0)] = 0
+    """Elements of one gradient reduction, 0 for one reduction a layer."""
+    bucket_elements_per_rank: Annotated[int, Whole(least=0)] = 0
+    """A bucket holds at least so many elements for each data-parallel rank."""
+    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    """How gradients of a sharded optimizer are reduced: "reduce_scatter" or "all_reduce"."""
+    parameter_sync: Literal["all_gather", "broadcast"] = "all_gather"
+    """How updated shards return: "all_gather" or "broadcast"."""
+    gathers_every_forward: bool = False
+    """Stage 2 gathers parameters in every forward instead of once a step."""
+    overlap_grad_reduce: bool = True
+    """Gradients are reduced beside the last backward, at stage 2 beside every one (at stage 3 always)."""
+    overlap_param_gather: bool = True
+    """Updated parameters return beside the first forward."""
+    separate_ends: bool = False
+    """Embedding and head that share no weights are units of their own beside the layers, not FSDP's outermost one."""
+    reduces_once: bool = False
+    """Sharded gradients of a step's micro-batches are added up whole and reduced in the last backward (FSDP under
+    no_sync or set_requires_gradient_sync)."""
+    overlap_weights: bool = True
+    """Sharded weights are gathered ahead."""
+    contiguous_gradients: bool = False
+    """Gradients lie in one buffer and travel from there instead of through a bucket."""
+    flattened_buckets: bool = False
+    """Gradients are copied into a bucket to travel and back, and averaged on the way, not by a pass of their own."""
+    clips_gradients: bool = True
+    """The norm of gradients is taken before the update, and they are scaled to a limit."""
+    divides_buckets: bool = False
+    """Flattened buckets are divided by the number of ranks in a pass of their own before they travel."""
+    sliced_collectives: bool = False
+    """Sharded parameters and gradients travel one by one, as lists of slices that the host copies
+    (sliced_collectives).
+    """
+    lists_of_slices: bool = False
+    """Updated shards return as one all-gather of lists, a slice of every parameter from every rank: into a flat
+    buffer, out of it into one a rank, and from there into the parameters."""
+    copies_parameters: bool = False
+    """Sharded parameters stay tensors of their own, copied out of a gather and into a reduction (FSDP2; FSDP1
+    gathers into the place they are views of)."""
+    joins_gradients: bool = False
+    """Gradients are joined into a flat one, cast and divided before they are reduced (FSDP1)."""
+    shards_master: bool = False
+    """What is sharded is the optimizer's own copy of parameters, of which layers gather theirs, and gradients are kept
+    in its format (FSDP's MixedPrecision, FSDP2's MixedPrecisionPolicy)."""
+    keeps_buckets: bool = False
+    """Buckets that leave in the backward are flat copies of all gradients in the parameters' format and stay (torch's
+    DistributedDataParallel without gradient_as_bucket_view)."""
+    keeps_stand_ins: bool = False
+    """Products that add up weight gradients themselves hand an empty one to autograd, of which one of each
+    shape stays (Transformer Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
+    fresh_gradients: bool = False
+    """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
+    gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2
+    """Layers whose gathered weights live at once: those in use and those coming."""
+    live_elements: Annotated[int, Whole(least=0)] = 0
+    """Elements that are gathered ahead at stage 3 until so many are whole at once, 0 where layers are counted
+    instead.
+    """
+    held_narrow: frozenset[Literal["tensor", "mx"]] = frozenset()
+    """Scales of formats whose weights are held narrow alone, and with a scale of the whole tensor gathered so
+    (fp8_param_gather).
+    """
+    casts_shards: bool = False
+    """Weights that products with a scale of the whole tensor read are cast before they are gathered (XLA)."""
+    update_copies: bool = False
+    """The update runs in elementwise operations, which make square roots of the second moments beside them
+    (torch's AdamW, not fused).
+    """
+    accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (
+        "accumulate_fp32"
+    )
+    """The kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; "" where sharded
+    gradients are added in small pieces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What the framework's own log counts as a step's FLOPs (solver.model_flops)."""
+
+    attention: Literal["whole", "half", ""] = ""
+    """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""
+    repeats: Literal["layers", "all", ""] = ""
+    """Of a recomputed forward its log counts the "layers", "all" (the head too, and selectively recomputed
+    attention) or nothing ("")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkPreset:
     """One framework's choices, by what they are about; what is left out holds for most frameworks."""
 
     name: str
-    source: str
-    """Where the choices were read, and when."""
-    data_parallel: DataParallel
-    tensor_parallel: TensorParallel
+    data_parallel: DataParallel = field(default_factory=DataParallel)
+    tensor_parallel: TensorParallel = field(default_factory=TensorParallel)
     loss: Loss = field(default_factory=Loss)
     pipeline: Pipeline = field(default_factory=Pipeline)
     recomputation: Recomputation = field(default_factory=Recomputation)
@@ -282,3 +403,38 @@ class FrameworkPreset:
             group, _, choice = name.partition(".")
             preset = replace(preset, **{group: replace(getattr(preset, group), **{choice: value})})
         return preset
+
+
+def framework_names(*, legacy: bool = False) -> tuple[str, ...]:
+    """Returns the names of the presets under configs/frameworks, sorted; with ``legacy`` those of the past as well."""
+    return tuple(sorted(_files(legacy=legacy)))
+
+
+@cache
+def framework_preset(name: str) -> FrameworkPreset:
+    """Returns the preset of a framework, legacy ones too, by the name of its file.
+
+    Raises ConfigError for an unknown name, and for a file with an unknown key or a value that a key does not take.
+    """
+    file = _files(legacy=True).get(name)
+    if file is None:
+        allowed = f"one of {', '.join(framework_names())}"
+        raise ConfigError(where="--framework", key="framework", value=name, allowed=allowed)
+    top = read_toml(file)
+    choices = section_values(top, _settings())
+    base = framework_preset(top.text("base")) if top.has("base") else FrameworkPreset(name=name)
+    top.close()
+    return replace(base, name=name).changed(choices)
+
+
+@cache
+def _settings() -> Settings:
+    return settings_of(FrameworkPreset)
+
+
+def _files(*, legacy: bool) -> dict[str, Path]:
+    folder = shipped_folder() / CONFIGS / "frameworks"
+    return {
+        file.stem: file
+        for file in (*folder.glob("*.toml"), *(folder.glob("legacy/*.toml") if legacy else ()))
+    }

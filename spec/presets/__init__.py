@@ -1,1 +1,0 @@
-"""How each framework trains, one framework a file."""

@@ -1,1 +1,0 @@
-"""Frameworks that are told by what they change of another one, a file each."""

@@ -220,17 +220,19 @@ KINDS: Mapping[str, Callable[[int], Iterator[object]]] = {
 }
 
 
-def differences(before: object, after: object, place: str = "") -> Iterator[str]:
-    """Where two stored answers differ, and what stands there in each."""
+def differences(before: object, after: object, place: str = "", least: float = 1e-18) -> Iterator[str]:
+    """Where two stored answers differ by more than ``least``, and what stands there in each."""
     if isinstance(before, dict) and isinstance(after, dict):
+        # A part that rounds to nothing of its step is compared with the largest part.
+        parts = [abs(value) for value in before.values() if isinstance(value, float)]
+        floor = TOLERANCE * max(parts) if parts and len(parts) == len(before) else least
         for key in dict.fromkeys((*before, *after)):
-            yield from differences(before.get(key), after.get(key), f"{place}.{key}")
+            yield from differences(before.get(key), after.get(key), f"{place}.{key}", floor)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from differences(old, new, f"{place}[{index}]")
     elif isinstance(before, float) and isinstance(after, float):
-        # A part that rounds to nothing of its step is compared with nothing.
-        if not math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=1e-18):
+        if not math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=least):
             yield f"{place}: {before!r} -> {after!r}"
     elif before != after:
         yield f"{place}: {str(before)[:120]} -> {str(after)[:120]}"

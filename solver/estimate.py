@@ -152,7 +152,11 @@ def step_time(
 ) -> StepTime:
     """Seconds of the step of every plan of the table."""
     times = stage_times(model, job, table, pricer, pieces)
-    end_s, free_end_s = spans_of([pipelines(table, times), pipelines(table, times, free=True)])
+    if (table.plans.layout.pp > 1).any():
+        end_s, free_end_s = spans_of([pipelines(table, times), pipelines(table, times, free=True)])
+    else:
+        # One stage waits for nobody.
+        end_s = free_end_s = times.per_micro.seconds * table.plans.num_micro[table.stages.plan]
     return assembled_step(table, times, (end_s, free_end_s))
 
 

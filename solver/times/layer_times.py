@@ -8,6 +8,7 @@ import numpy as np
 from ops.layout import Layout
 from ops.op import Comm, Lane, MemoryBound, Op, Ops, Phase, Piece
 from ops.roles import Module, Role
+from profdb.lookup.layer_sum import LayerSum
 from profdb.lookup.overlap_losses import Losses
 from solver.times.contention import averaged
 from solver.times.cpu_time import host_shares, issuing_s
@@ -20,56 +21,58 @@ from spec.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeTimes:
+    """What both passes of a layer wait for the experts' exchange, in all its parts, what that and products beside it
+    lose to each other (None where nobody measured it), and what the host needs to issue the passes."""
+
+    forward: SumByPart
+    backward: SumByPart
+    forward_host_s: FloatArray
+    backward_host_s: FloatArray
+    losses: Losses | None = None
+
+    @staticmethod
+    def none(rows: int) -> "ExchangeTimes":
+        """Returns those of layers without experts."""
+        zero, nothing = np.zeros(rows), SumByPart(length=rows)
+        return ExchangeTimes(forward=nothing, backward=nothing, forward_host_s=zero, backward_host_s=zero)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """One micro-batch through one layer: waiting times forward and backward, the part of the backward that
-    only makes weight gradients, which zero-bubble schedules put off (0 where none does), what of both passes
-    waits for the experts' exchange, in all its parts, and what that and products beside it lose to each other
-    (None where nobody measured it). ``products_s``: matrix products of both passes, as TimedOp's. ``forward_host_s`` and
-    ``backward_host_s``: what the host needs to issue them, counted where an exchange may hide beside another chunk."""
+    only makes weight gradients, which zero-bubble schedules put off (0 where none does), and the matrix products of both
+    passes (TimedOp.products_s). ``exchange`` is kept where a schedule may hide it beside another chunk."""
 
     forward: SumByPart
     backward: SumByPart
     weight_s: FloatArray
     products_s: FloatArray
-    forward_exchange: SumByPart
-    backward_exchange: SumByPart
-    forward_host_s: FloatArray
-    backward_host_s: FloatArray
-    exchange_losses: Losses | None = None
+    exchange: ExchangeTimes | None = None
 
     @staticmethod
     def unknown(rows: int) -> "LayerTimes":
         """Of layers that nobody asked about: not a number throughout."""
         nan = np.full(rows, np.nan)
         nothing = SumByPart(parts={"host": nan}, length=rows)
-        return LayerTimes(
-            forward=nothing,
-            backward=nothing,
-            weight_s=nan,
-            products_s=nan,
-            forward_exchange=nothing,
-            backward_exchange=nothing,
-            forward_host_s=nan,
-            backward_host_s=nan,
-        )
+        return LayerTimes(forward=nothing, backward=nothing, weight_s=nan, products_s=nan)
 
     @staticmethod
     def stacked(parts: Sequence["LayerTimes"]) -> "LayerTimes":
         """The rows of all parts, one part after another."""
-
-        def tallies(name: str) -> SumByPart:
-            return SumByPart.stacked([getattr(one, name) for one in parts])
-
+        kept = [one.exchange or ExchangeTimes.none(len(one.weight_s)) for one in parts]
+        exchange = ExchangeTimes(
+            forward=SumByPart.stacked([one.forward for one in kept]),
+            backward=SumByPart.stacked([one.backward for one in kept]),
+            forward_host_s=np.concatenate([one.forward_host_s for one in kept]),
+            backward_host_s=np.concatenate([one.backward_host_s for one in kept]),
+        )
         return LayerTimes(
-            forward=tallies("forward"),
-            backward=tallies("backward"),
+            forward=SumByPart.stacked([one.forward for one in parts]),
+            backward=SumByPart.stacked([one.backward for one in parts]),
             weight_s=np.concatenate([one.weight_s for one in parts]),
             products_s=np.concatenate([one.products_s for one in parts]),
-            forward_exchange=tallies("forward_exchange"),
-            backward_exchange=tallies("backward_exchange"),
-            forward_host_s=np.concatenate([one.forward_host_s for one in parts]),
-            backward_host_s=np.concatenate([one.backward_host_s for one in parts]),
-            exchange_losses=None,
+            exchange=exchange if any(one.exchange for one in parts) else None,
         )
 
 
@@ -77,28 +80,43 @@ def layer_times(
     pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
 ) -> LayerTimes:
     """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
+    rows = len(layout)
     passes = timed_passes(pricer, job, piece, layout, split=split)
     host = host_shares(pricer, job, layout, passes)
-    tallies = [
-        sum_by_part([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)
-    ]
-    issuing: list[FloatArray] = [np.zeros(len(layout))] * len(passes)
-    if split and any(_exchanges(one) for timed, _ in passes for one in timed):
-        issuing = issuing_s(pricer, job, layout, passes)
+    tallies = [sum_by_part([*shares, late], rows) for (_, shares), late in zip(passes, host, strict=True)]
+    products_s = np.zeros(rows)
+    for timed, _ in passes:
+        for one in timed:
+            products_s = products_s + one.products_s
+    exchanges = split and any(_exchanges(op) for op in (*piece.forward, *piece.backward))
     return LayerTimes(
         forward=tallies[0],
-        backward=added(tallies[1:], len(layout)),
-        weight_s=tallies[2].seconds if split else np.zeros(len(layout)),
-        products_s=np.sum([one.products_s for timed, _ in passes for one in timed], axis=0)
-        + np.zeros(len(layout)),
-        forward_exchange=_exchange(passes[:1], len(layout)),
-        backward_exchange=_exchange(passes[1:], len(layout)),
+        backward=tallies[1] if len(tallies) == 2 else added(tallies[1:], rows),
+        weight_s=tallies[2].seconds if split else np.zeros(rows),
+        products_s=products_s,
+        exchange=_exchange_times(pricer, job, layout, passes) if exchanges else None,
+    )
+
+
+def _exchange_times(pricer: Pricer, job: JobSpec, layout: Layout, passes: list[TimedPass]) -> ExchangeTimes:
+    """What passes wait for tokens on their way to experts and back."""
+    rows, issuing = len(layout), issuing_s(pricer, job, layout, passes)
+    waits = [
+        [share for one, share in zip(*one_pass, strict=True) if _exchanges(one.op)] for one_pass in passes
+    ]
+    return ExchangeTimes(
+        forward=sum_by_part(waits[0], rows),
+        backward=sum_by_part([share for one_pass in waits[1:] for share in one_pass], rows),
         forward_host_s=issuing[0],
         backward_host_s=np.sum(issuing[1:], axis=0),
-        exchange_losses=averaged(
-            [(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one)]
+        losses=averaged(
+            [(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one.op)]
         ),
     )
+
+
+def _exchanges(op: Op) -> bool:
+    return op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(op, Comm)
 
 
 def timed_passes(
@@ -110,22 +128,24 @@ def timed_passes(
     arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
     """
     backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
-    both = (piece.forward, backward)
-    timed = as_a_layer(pricer, [[pricer.time(op, layout) for op in ops] for ops in both])
-    ahead, back = ((ops, exposed(ops, pricer.contention)) for ops in timed)
-    passes = list(across_passes(ahead, back, pricer.contention, delayed=job.delay_wgrad))
+    timed = [[pricer.time(op, layout) for op in ops] for ops in (piece.forward, backward)]
+    if pricer.layers is not None:
+        timed = as_a_layer(pricer.layers, timed)
+    passes = [(ops, exposed(ops, pricer.contention)) for ops in timed]
+    if any(op.lane is Lane.ACROSS for op in piece.forward):
+        passes = list(across_passes(passes[0], passes[1], pricer.contention, delayed=job.delay_wgrad))
     if split:
         passes[1:] = _halves(*passes[1])
     return passes
 
 
-def as_a_layer(pricer: Pricer, passes: list[list[TimedOp]]) -> list[list[TimedOp]]:
+def as_a_layer(layers: LayerSum, passes: list[list[TimedOp]]) -> list[list[TimedOp]]:
     """The passes of a piece with their kernels as long as together in a layer, where that was measured
     (profdb.lookup.layer_sum); embedding and head are none."""
     kernels = [one for timed in passes for one in timed if _of_a_layer(one)]
-    if pricer.layers is None or not kernels:
+    if not kernels:
         return passes
-    factor = pricer.layers.factor(np.sum([one.seconds for one in kernels], axis=0))
+    factor = layers.factor(np.sum([one.seconds for one in kernels], axis=0))
     return [
         [replace(one, seconds=one.seconds * factor) if _of_a_layer(one) else one for one in timed]
         for timed in passes
@@ -138,18 +158,6 @@ def _of_a_layer(timed: TimedOp) -> bool:
 
 KERNELS = (*COMPUTE_BOUND, MemoryBound)
 ENDS = (Module.EMBEDDING, Module.HEAD, Module.LOSS)
-
-
-def _exchange(passes: list[TimedPass], rows: int) -> SumByPart:
-    """What passes wait for tokens on their way to experts and back."""
-    waits = [
-        share for timed, shares in passes for one, share in zip(timed, shares, strict=True) if _exchanges(one)
-    ]
-    return sum_by_part(waits, rows)
-
-
-def _exchanges(one: TimedOp) -> bool:
-    return one.op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(one.op, Comm)
 
 
 def _halves(timed: list[TimedOp], shares: list[Share]) -> tuple[TimedPass, TimedPass]:

@@ -16,7 +16,7 @@ from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.contention import Contention
 from solver.times.expert_overlap import Exchanges, hidden_per_micro_s, pair_s
-from solver.times.layer_times import LayerTimes
+from solver.times.layer_times import ExchangeTimes, LayerTimes
 from solver.times.op_times import Pricer
 from solver.times.step_parts import SumByPart, added
 from spec.arrays import FloatArray, IntArray, ints
@@ -56,23 +56,26 @@ class TimedLayers:
         passes = self._passes(chunks, plan)
         if not self.plans.schedule.traits.pairs:
             return passes
-        total = self._row_sums(chunks, plan)
+        total, kept = self._row_sums(chunks, plan), self._exchanges()
         exchanges = Exchanges(
-            forward_s=total([time.forward_exchange.seconds for time in self.times]),
-            backward_s=total([time.backward_exchange.seconds for time in self.times]),
-            forward_host_s=total([time.forward_host_s for time in self.times]),
-            backward_host_s=total([time.backward_host_s for time in self.times]),
+            forward_s=total([one.forward.seconds for one in kept]),
+            backward_s=total([one.backward.seconds for one in kept]),
+            forward_host_s=total([one.forward_host_s for one in kept]),
+            backward_host_s=total([one.backward_host_s for one in kept]),
             losses=self._exchange_losses(total),
         )
         return replace(passes, pair_s=pair_s(passes, exchanges, contention))
 
+    def _exchanges(self) -> list[ExchangeTimes]:
+        none = ExchangeTimes.none(len(self.layers.layout))
+        return [time.exchange or none for time in self.times]
+
     def _exchange_losses(self, total: Callable[[list[FloatArray]], FloatArray]) -> Losses | None:
         """What the exchange of every row and products lose to each other, by the seconds of its pieces; None unless
         that of all was measured."""
-        exchange_s: list[FloatArray] = [
-            time.forward_exchange.seconds + time.backward_exchange.seconds for time in self.times
-        ]
-        lost = [time.exchange_losses for time in self.times]
+        kept = self._exchanges()
+        exchange_s: list[FloatArray] = [one.forward.seconds + one.backward.seconds for one in kept]
+        lost = [one.losses for one in kept]
         whole_s = total(exchange_s)
         none = Losses(compute=np.zeros(1), comm=np.zeros(1))
         if any(one is None and seconds.any() for one, seconds in zip(lost, exchange_s, strict=True)):
@@ -91,11 +94,12 @@ class TimedLayers:
         """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model
         has its share, without the exchange that pairs hide."""
         rows = len(self.stages.plan)
-        whole = self._stage_sum(lambda time: [time.forward, time.backward])
+        layouts = len(self.layers.layout)
+        whole = self._stage_sum([added([time.forward, time.backward], layouts) for time in self.times])
         placement = self.plans.schedule.placement
         if not self.plans.schedule.traits.pairs:
             return whole
-        exchange = self._stage_sum(lambda time: [time.forward_exchange, time.backward_exchange])
+        exchange = self._stage_sum([added([one.forward, one.backward], layouts) for one in self._exchanges()])
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
         share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
         return added([whole.scaled(1.0 / placement.directions), exchange.scaled(-share)], rows)
@@ -129,13 +133,10 @@ class TimedLayers:
 
         return total
 
-    def _stage_sum(self, passes: Callable[[LayerTimes], list[SumByPart]]) -> SumByPart:
-        """The passes of every piece, over the pieces of every stage row."""
-        row, layouts = self.layers.row[self.stages.plan], len(self.layers.layout)
-        scaled = [
-            added(passes(self.times[place]), layouts).take(row).scaled(weight)
-            for place, weight in self._weighed(self.stages)
-        ]
+    def _stage_sum(self, times: list[SumByPart]) -> SumByPart:
+        """The times of every piece, over the pieces of every stage row."""
+        row = self.layers.row[self.stages.plan]
+        scaled = [times[place].take(row).scaled(weight) for place, weight in self._weighed(self.stages)]
         return added(scaled, len(row))
 
     def _weighed(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:
@@ -187,6 +188,8 @@ def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
 def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer) -> FloatArray:
     """An activation or its gradient to the next stage; slices of a whole one are gathered on arrival."""
     layout = plans.layout
+    if not (layout.pp > 1).any():
+        return np.zeros(len(layout))
     seconds = pricer.hop(layout, hop_bytes(model, job, plans)).seconds
     if not job.preset.pipeline.scattered_hops:
         return seconds

@@ -3,7 +3,8 @@
     python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] [--calibrate N] \\
         [--scorer SCORE.py] --out PRED.csv
 
-PATH is a CSV file or a folder of them, one run a row. Every row gets a line in PRED.csv: dataset, row_id,
+PATH is a CSV file or a folder of them, one run a row that states its whole question (benchmarks/stated_rows.py);
+where there is none, that is said and nothing is priced. Every row gets a line in PRED.csv: dataset, row_id,
 pred_step_s, pred_mem_gib, the share of the step by origin and by part, the plan, what is missing, and for
 a row that cannot be priced the reason. PRED.csv is never calibrated; --calibrate prints a table of its own.
 """
@@ -20,13 +21,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.accuracy_rows.books import open_books  # noqa: E402
-from benchmarks.accuracy_rows.calibration import calibration_tables  # noqa: E402
-from benchmarks.accuracy_rows.clauses import stated_lines  # noqa: E402
-from benchmarks.accuracy_rows.coverage import coverage_lines, interval  # noqa: E402
-from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
-from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
-from benchmarks.accuracy_rows.row import read_rows  # noqa: E402
+from benchmarks.measured_times import measured_times  # noqa: E402
+from benchmarks.row_calibration import calibration_tables  # noqa: E402
+from benchmarks.row_scores import (  # noqa: E402
+    coverage_lines,
+    gap_lines,
+    interval,
+    memory_gib,
+    residual_lines,
+)
+from benchmarks.stated_rows import Prediction, Pricing, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402
@@ -75,12 +79,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def as_cells(one: Prediction) -> dict[str, str]:
     """One line of the predictions file; numbers with all their digits."""
     cells = {"dataset": one.row.dataset, "row_id": one.row.row_id, "reason": one.reason}
-    cells["missing"] = "; ".join(gap.value for gap in one.gaps)
-    if one.answer is None or one.step_s is None or one.memory_gib is None:
+    cells["missing"] = "; ".join(one.gaps)
+    if one.answer is None:
         return cells
     answer = one.answer
     cells["pred_step_s"] = f"{one.step_s:.15g}"
-    cells["pred_mem_gib"] = f"{one.memory_gib:.15g}"
+    cells["pred_mem_gib"] = f"{memory_gib(one):.15g}"
     cells["standard_error_s"] = f"{answer.standard_error_s:.15g}"
     cells["carried_error_s"] = f"{answer.errors_s.get(CARRIED, 0.0):.15g}"
     bounds = interval(one)
@@ -111,19 +115,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read, price, write, print."""
     asked = arguments(argv)
     began = time.perf_counter()
+    missing = [str(path) for path in asked.measurements if not path.exists()]
+    if missing:
+        print(f"skipped: there is no {', '.join(missing)}")
+        return 0
     try:
         rows = read_rows(asked.measurements)
-        books = open_books(ROOT, asked.curves, asked.profiles)
-        predictions = Pricing(root=ROOT, books=books).predict(rows)
+        predictions = Pricing(cost_model=measured_times(asked.curves, asked.profiles).cost_model).predict(
+            rows
+        )
         write(asked.out, predictions)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     priced = sum(one.answer is not None for one in predictions)
     print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {asked.out}\n")
-    print("\n".join(stated_lines(rows)), end="\n\n")
     print("\n".join(gap_lines(predictions)), end="\n\n")
-    print("\n".join(residual_lines(residuals(predictions))))
+    print("\n".join(residual_lines(predictions)))
     print("\n" + "\n".join(coverage_lines(predictions)))
     if asked.calibrate:
         seeds = range(asked.seed, asked.seed + asked.seeds)

@@ -23,14 +23,14 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.accuracy_rows.books import Books, open_books  # noqa: E402
-from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
-from benchmarks.accuracy_rows.row import Row, read_rows  # noqa: E402
 from benchmarks.constants_stated.found import Constant, constants  # noqa: E402
 from benchmarks.constants_stated.page import UNPRICED, line_of, replaced, unpriced_in, why_unpriced  # noqa: E402
 from benchmarks.constants_stated.readers import Readers, on_sheet, readers  # noqa: E402
 from benchmarks.constants_stated.told import Told, effect, told  # noqa: E402
 from benchmarks.constants_stated.varied import number_of, varied  # noqa: E402
+from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E402
+from benchmarks.row_scores import measured_step_s  # noqa: E402
+from benchmarks.stated_rows import Row, read_rows  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402
 
 QUARTER = 0.25
@@ -65,7 +65,7 @@ class Effects:
     """Prices constants on rows (``everything``); what the constants' own values say is priced once."""
 
     everything: Sequence[Row]
-    books: Books
+    times: MeasuredTimes
     each: int
     folder: Path
     rows: list[Row] = field(init=False)
@@ -83,8 +83,8 @@ class Effects:
         if constant.path.endswith(".toml"):
             return self._of_sheet(constant)
         if self.plain is None or self.reading is None:
-            self.plain = told(self.rows, self.books, ROOT, anew=False)
-            self.reading = readers(self.rows, self.books, ROOT)
+            self.plain = told(self.rows, self.times, ROOT, anew=False)
+            self.reading = readers(self.rows, self.times, ROOT)
         places = first_of_each(self.rows, self.reading.of(constant, ROOT))
         if not places:
             return "read by none of these rows"
@@ -96,7 +96,7 @@ class Effects:
         rows = sampled(on_sheet(constant.path, self.everything, ROOT), 1)
         if not rows:
             return "no row of this sheet"
-        return self._moved(constant, rows, told(rows, self.books, ROOT, anew=False))
+        return self._moved(constant, rows, told(rows, self.times, ROOT, anew=False))
 
     def _moved(self, constant: Constant, rows: Sequence[Row], before: Told) -> str:
         """``before``: what these rows are told now."""
@@ -104,7 +104,7 @@ class Effects:
         moved = []
         for factor in (1.0 - QUARTER, 1.0 + QUARTER):
             with varied(ROOT, constant, factor, self.folder / "root") as root:
-                moved.append(told(rows, self.books, root, anew=anew))
+                moved.append(told(rows, self.times, root, anew=anew))
         return effect(before, *moved)
 
 
@@ -150,7 +150,7 @@ def _priced(found: Sequence[Constant], asked: argparse.Namespace) -> Iterator[tu
     with tempfile.TemporaryDirectory() as folder:
         effects = Effects(
             everything=read_rows(asked.measurements),
-            books=open_books(ROOT, asked.curves, ROOT / "prof_data"),
+            times=measured_times(asked.curves, ROOT / "prof_data"),
             each=asked.rows,
             folder=Path(folder),
         )

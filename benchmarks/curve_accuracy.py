@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import modelled_accuracy
-from benchmarks.held_out import HeldOut, held_out, tables_by_gpu
-from benchmarks.measured_curves import read_folder
+from benchmarks.held_out import HeldOut, held_out
+from benchmarks.measured_times import read_folder, tables_by_gpu
 from spec.errors import ProfileError, UserError
 
 

@@ -1,11 +1,12 @@
 """Whether the program still says what it said: predictions and files of thousands of questions, stored and compared.
 
-    python benchmarks/frozen.py --out FROZEN.json.gz [--quick]
-    python benchmarks/frozen.py --compare FROZEN.json.gz [--quick]
+    python benchmarks/frozen.py --out FROZEN.json.gz [--quick] [--measurements PATH [PATH ...] [--curves DIR]]
+    python benchmarks/frozen.py --compare FROZEN.json.gz [--quick] [--measurements PATH [PATH ...] [--curves DIR]]
 
 Everything is asked as a user asks it: plans and searches from Python (solver.ask), files by command lines. Questions
 are drawn with a fixed seed from the shipped models, clusters, frameworks and precisions; a question that is refused is
-stored by the kind of its error. --quick takes the first tenth of each kind. --compare prints, for every kind, the
+stored by the kind of its error. With --measurements the predictions of published rows are stored too (as for
+benchmarks/accuracy.py; passed over where there are none). --quick takes a tenth of each kind. --compare prints, for every kind, the
 first difference beyond 1e-12 (relative; of files the first other line, comments apart) and how many there are, and
 exits with 1 where there is one.
 """
@@ -19,7 +20,7 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ sys.path.insert(0, str(ROOT))
 import run_workload  # noqa: E402
 import simulation_train_formulaic  # noqa: E402
 import solver  # noqa: E402
+from benchmarks.measured_times import measured_times  # noqa: E402
+from benchmarks.stated_rows import Pricing, read_rows  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.frameworks import framework_names  # noqa: E402
 from spec.settings.plan import WrittenPlan, typed_plan_settings  # noqa: E402
@@ -212,6 +215,15 @@ def written(main: Callable[[list[str]], int], words: list[str], file: str) -> Fr
     return {"status": status, "files": lines}
 
 
+def rows(measurements: Sequence[Path], curves: Path | None, every: int) -> Iterator[object]:
+    """Predictions of every so many published rows, by dataset and row; nothing where there is no such file."""
+    found = read_rows([path for path in measurements if path.exists()])[::every]
+    for one in Pricing(cost_model=measured_times(curves, ROOT / "prof_data").cost_model).predict(found):
+        name = f"{one.row.dataset} {one.row.row_id}"
+        answer = numbers(one.answer) | {"row_step_s": one.step_s} if one.answer else {"refused": one.reason}
+        yield {name: answer}
+
+
 KINDS: Mapping[str, Callable[[int], Iterator[object]]] = {
     "plans": plans,
     "searches": searches,
@@ -243,13 +255,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="file to store the answers in")
     parser.add_argument("--compare", type=Path, help="file of stored answers")
-    parser.add_argument("--quick", action="store_true", help="the first tenth of each kind")
+    parser.add_argument("--quick", action="store_true", help="a tenth of each kind")
+    parser.add_argument("--measurements", type=Path, nargs="+", default=[], help="files or folders of rows")
+    parser.add_argument("--curves", type=Path, help="folder of measured curves for the rows")
     options = parser.parse_args(argv)
     if not options.out and not options.compare:
         parser.error("--out or --compare is needed")
     counts = {kind: -(-count // 10) if options.quick else count for kind, count in COUNTS.items()}
     # Through JSON, as the stored answers have been.
-    found = {kind: json.loads(json.dumps(list(KINDS[kind](count)))) for kind, count in counts.items()}
+    answers = {kind: list(KINDS[kind](count)) for kind, count in counts.items()}
+    if options.measurements:
+        answers["rows"] = list(rows(options.measurements, options.curves, 10 if options.quick else 1))
+    found = json.loads(json.dumps(answers))
     if options.out:
         with gzip.open(options.out, "wt", encoding="utf-8") as handle:
             json.dump(found, handle)
@@ -258,10 +275,14 @@ def main(argv: list[str] | None = None) -> int:
     with gzip.open(options.compare, "rt", encoding="utf-8") as handle:
         stored = json.load(handle)
     differ = 0
-    for kind, answers in found.items():
-        lines = list(differences(stored[kind][: len(answers)], answers))
+    for kind, now in found.items():
+        before = stored.get(kind, [])
+        if kind == "rows" and options.quick:
+            names = {name for one in now for name in one}
+            before = [one for one in before if not names.isdisjoint(one)]
+        lines = list(differences(before[: len(now)], now))
         differ += len(lines)
-        print(f"{kind}: {len(answers)} questions, {len(lines)} differences", *lines[:3], sep="\n  ")
+        print(f"{kind}: {len(now)} questions, {len(lines)} differences", *lines[:3], sep="\n  ")
     return 1 if differ else 0
 
 

@@ -15,7 +15,7 @@ from profdb.cases import Family
 from profdb.cost_model import ProfileCostModel
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
-from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
+from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
@@ -217,11 +217,3 @@ def eight_from_fewer(gpu: str, table: SampleTable) -> list[HeldOut]:
             target_median=0.15,
         )
     ]
-
-
-def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, SampleTable]]:
-    """Columns of each GPU's samples."""
-    return {
-        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=found).tables
-        for gpu, found in samples.items()
-    }

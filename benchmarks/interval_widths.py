@@ -20,17 +20,12 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.accuracy_rows.coverage import GAP_STD  # noqa: E402
-from benchmarks.accuracy_rows.gaps import Gap  # noqa: E402
-from benchmarks.accuracy_rows.job import asked_job  # noqa: E402
-from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
-from benchmarks.accuracy_rows.notes import notes_of  # noqa: E402
-from benchmarks.accuracy_rows.row import Row, RowError, read_rows  # noqa: E402
+from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
+from benchmarks.stated_rows import UNEVEN_BATCH, Row, job_of_row, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
-from spec.errors import UserError  # noqa: E402
-from spec.settings.job import job_of  # noqa: E402
+from spec.errors import ConfigError, UserError  # noqa: E402
 
 GAPS = "gaps"
 NAMES = (*WIDTHS, GAPS)
@@ -84,15 +79,15 @@ def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
     )
     narrow, attended = kind(row)
     shares = causes(parts, errors, narrow=narrow, attended=attended)
-    missing = {word for word in line["missing"].split("; ") if word and word != Gap.UNEVEN_BATCH.value}
+    missing = {word for word in line["missing"].split("; ") if word and word != UNEVEN_BATCH}
     return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
 
 
 def kind(row: Row) -> tuple[bool, int]:
     """Whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
     try:
-        job = job_of(asked_job(row, notes_of(row))[0])
-    except RowError:
+        job = job_of_row(row)
+    except ConfigError:
         return False, 0
     return job.precision.linear != job.precision.compute, attended_tokens(job)
 

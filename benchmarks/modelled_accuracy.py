@@ -21,8 +21,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.held_out import tables_by_gpu  # noqa: E402
-from benchmarks.measured_curves import frame, read_folder  # noqa: E402
+from benchmarks.measured_times import SHEETS, read_folder, tables_by_gpu  # noqa: E402
 from profdb.cases import AttentionCase, Family, GemmCase  # noqa: E402
 from profdb.lookup.priced import TimeEstimate  # noqa: E402
 from profdb.lookup.queries import (  # noqa: E402
@@ -42,10 +41,6 @@ from spec.errors import ProfileError, UserError  # noqa: E402
 from spec.origin import Origin  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
-# Prefix of the name in the files' "gpu" column -> sheet.
-SHEETS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
-SHEETS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
-SHEETS |= {"GB30": "gb300-nvl72", "L40S": "l40s", "V100": "dgx2-v100"}
 TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
 GEMM_KEYS = ["batch", "m", "n", "k"]
 ATTENTION_KEYS = ["batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim"]
@@ -145,6 +140,25 @@ def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[Score]:
     scores += _transferred("gemm", gemm, GEMM_KEYS)
     scores += _transferred("attention", attention, ATTENTION_KEYS)
     return scores
+
+
+def frame(
+    tables: dict[str, dict[Family, SampleTable]], family: Family, labels: dict[str, str]
+) -> pd.DataFrame:
+    """One family's rows of every GPU: ``gpu``, its numbers, its words, and ``latency_us`` (medians); only
+    rows with these ``labels``. Empty when there are none."""
+    parts = []
+    for gpu, held in sorted(tables.items()):
+        if family in held:
+            table = held[family]
+            columns = {name: np.asarray(column) for name, column in table.numbers.items()}
+            columns |= {name: np.asarray(column.labels()) for name, column in table.labels.items()}
+            parts.append(pd.DataFrame(columns | {"latency_us": table.medians_s() * 1e6, "gpu": gpu}))
+    if not parts:
+        return pd.DataFrame({"gpu": []})
+    joined = pd.concat(parts, ignore_index=True)
+    wanted = np.all([joined[name] == word for name, word in labels.items()], axis=0)
+    return joined[wanted] if labels else joined
 
 
 def sheet_of(gpu: str) -> ClusterSpec:

@@ -20,9 +20,8 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.held_out import tables_by_gpu  # noqa: E402
-from benchmarks.measured_curves import frame, read_folder  # noqa: E402
-from benchmarks.modelled_accuracy import SHEETS, price_collectives, price_gemm, sheet_of  # noqa: E402
+from benchmarks.measured_times import SHEETS, read_folder, tables_by_gpu  # noqa: E402
+from benchmarks.modelled_accuracy import frame, price_collectives, price_gemm, sheet_of  # noqa: E402
 from profdb.cases import Family  # noqa: E402
 from profdb.lookup.priced import TimeEstimate  # noqa: E402
 from profdb.modelled import gemm  # noqa: E402

@@ -23,8 +23,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.accuracy_rows.hardware import network_sheet  # noqa: E402
-from benchmarks.modelled_accuracy import SHEETS  # noqa: E402
+from benchmarks.measured_times import SHEETS  # noqa: E402
 from benchmarks.published_runs import read_table  # noqa: E402
 from profdb.lookup.queries import CollectiveQuery  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
@@ -39,6 +38,19 @@ KINDS = {one.value: one for one in Collective} | {
     "sendrecv": Collective.P2P,
     "all_to_all": Collective.ALL_TO_ALL,
 }
+# (start of the GPU's name, word of the fabric) -> the sheet with that network; the first that fits. InfiniBand is the
+# network of the GPUs' own sheets.
+NETWORKS: tuple[tuple[str, str, str], ...] = (
+    ("A100", "EFA", "aws-p4d"),
+    ("H200", "EFA", "aws-p5en"),
+    ("B200", "EFA", "aws-p6-b200"),
+    ("B300", "EFA", "aws-p5en"),
+    ("", "EFA", "aws-p5"),
+    ("", "RoCE", "gcp-a4"),
+    ("", "TCPXO", "gcp-a3-mega"),
+    ("", "Slingshot", "perlmutter"),
+    ("", "Omni-Path", "jean-zay-a100"),
+)
 GIGABIT = 1e9 / 8.0
 COLUMNS = (
     "run",
@@ -189,6 +201,11 @@ def sheet_of(row: pd.Series) -> ClusterSpec | None:
     )
     inner = replace(own.domains[0], ranks=node)
     return replace(own, domains=(inner, outer), nics_per_node=nics, gpus_per_node=node)
+
+
+def network_sheet(gpu: str, words: str) -> str:
+    """The sheet of the network that ``words`` name; "" where they name none but the GPU's own."""
+    return next((sheet for start, word, sheet in NETWORKS if gpu.startswith(start) and word in words), "")
 
 
 def all_scores(rows: pd.DataFrame) -> list[Score]:

@@ -5,38 +5,27 @@ its sheet.
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-from benchmarks.accuracy_rows.books import Books
-from benchmarks.accuracy_rows.hardware import network_sheet, sheet_cluster, sheet_name
-from benchmarks.accuracy_rows.pricing import Pricing
-from benchmarks.accuracy_rows.row import Row
 from benchmarks.constants_stated.found import Constant
 from benchmarks.constants_stated.varied import caches, names_made_of
+from benchmarks.measured_times import MeasuredTimes
+from benchmarks.stated_rows import Pricing, Row
+from spec.cluster.reader import known_clusters, read_cluster
 
 CLUSTERS = "configs/clusters/"
-ARCHITECTURES = "configs/architectures/"
-
-
-def sheets_of(row: Row) -> tuple[str, str]:
-    """The names of the sheets of a row's GPU and of its network."""
-    gpu = row.text("gpu")
-    return sheet_name(gpu), network_sheet(gpu, row.text("inter_node"))
-
-
-@cache
-def _architecture(sheet: str, root: Path) -> str:
-    return sheet_cluster(sheet, root).gpu.architecture.name if sheet else ""
 
 
 def on_sheet(path: str, rows: Sequence[Row], root: Path) -> list[Row]:
     """The rows on the hardware that a file of configs/ is about."""
     name = Path(path).stem
     if path.startswith(CLUSTERS):
-        return [row for row in rows if name in sheets_of(row)]
-    return [row for row in rows if _architecture(sheets_of(row)[0], root) == name]
+        return [row for row in rows if row.text("cluster") == name]
+    built = [
+        spec for spec in known_clusters(root) if read_cluster(spec, root=root).gpu.architecture.name == name
+    ]
+    return [row for row in rows if row.text("cluster") in built]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,24 +40,24 @@ class Readers:
         return [place for place, names in enumerate(self.names) if not wanted.isdisjoint(names)]
 
 
-def readers(rows: Sequence[Row], books: Books, root: Path) -> Readers:
+def readers(rows: Sequence[Row], times: MeasuredTimes, root: Path) -> Readers:
     """Each row priced alone, with nothing remembered of the others."""
     remembered = caches()
     found = []
     for row in rows:
         for one in remembered:
             one.cache_clear()
-        found.append(_names_read(row, books, root))
+        found.append(_names_read(row, times, root))
     return Readers(names=tuple(found))
 
 
-def _names_read(row: Row, books: Books, root: Path) -> frozenset[str]:
+def _names_read(row: Row, times: MeasuredTimes, root: Path) -> frozenset[str]:
     codes: set[CodeType] = set()
 
     def called(frame: FrameType, event: str, argument: object) -> None:
         codes.add(frame.f_code)
 
-    pricing = Pricing(root=root, books=Books(root=root, measured=books.measured, fitted=books.fitted))
+    pricing = Pricing(root=root, cost_model=MeasuredTimes(root=root, fitted=times.fitted).cost_model)
     before = sys.gettrace()
     sys.settrace(called)
     try:

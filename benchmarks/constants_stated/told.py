@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.accuracy_rows.books import Books
-from benchmarks.accuracy_rows.measured import measured_step_s
-from benchmarks.accuracy_rows.pricing import Pricing
-from benchmarks.accuracy_rows.row import Row
+from benchmarks.measured_times import MeasuredTimes
+from benchmarks.row_scores import measured_step_s, memory_gib
+from benchmarks.stated_rows import Pricing, Row
 from spec.arrays import FloatArray
 
 
@@ -46,17 +45,16 @@ class Told:
         return {name: float(np.mean(found)) for name, found in points.items()}
 
 
-def told(rows: Sequence[Row], books: Books, root: Path, *, anew: bool = True) -> Told:
+def told(rows: Sequence[Row], times: MeasuredTimes, root: Path, *, anew: bool = True) -> Told:
     """Price the rows; those that cannot be priced have an error of 1. ``anew``: what sheets were asked before is
     forgotten, for constants of the sheets' own model."""
-    fresh = Books(root=root, measured=books.measured, fitted=books.fitted) if anew else books
+    fresh = MeasuredTimes(root=root, fitted=times.fitted) if anew else times
     figures = []
-    for one in Pricing(root=root, books=fresh).predict(rows):
+    for one in Pricing(root=root, cost_model=fresh.cost_model).predict(rows):
         measured = measured_step_s(one.row)
-        known = one.step_s is not None and one.answer is not None and measured
-        error = abs(one.step_s / measured - 1.0) if known else 1.0
+        error = abs(one.step_s / measured - 1.0) if one.answer and measured else 1.0
         width = np.log(one.answer.interval_high_s / one.answer.step_s) if one.answer else 0.0
-        figures.append((error, one.step_s or 0.0, one.memory_gib or 0.0, width))
+        figures.append((error, one.step_s, memory_gib(one) or 0.0, width))
     errors, seconds, memory, width = np.array(figures).reshape(-1, 4).T
     return Told(
         datasets=tuple(row.dataset for row in rows),

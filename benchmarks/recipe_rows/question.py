@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import get_args
 
-from benchmarks.accuracy_rows.job import scores_in_fp32
-from benchmarks.accuracy_rows.whole_iterations import narrowed
 from benchmarks.recipe_rows.model import model_of
 from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute import MODULES
@@ -34,6 +32,21 @@ PRECISIONS: dict[str, dict[str, object]] = {
 GATHERED = {"fp8cs": "fp8", "fp8ds": "fp8", "nvfp4": "fp4"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "": "fp32"}
 GRAPHED = {"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"}
+
+# What recipes of experts narrow beside the linear layers where one CUDA graph holds a whole iteration: Megatron-Bridge
+# 26.06 (v0.5.0), scripts/performance/configs/*/*_workload_base_configs.py, cuda_graph_impl "full_iteration" of MXFP8 with
+# fp8_dot_product_attention, and fp8_output_proj in *_llm_pretrain.py; 26.08 (v0.6.0), perf_recipes/*/common.py.
+ATTENDS: Mapping[str, object] = {"precision.attention": "fp8"}
+HEAD: Mapping[str, object] = {"precision.narrow_head": True}
+# (start of the model's name, start of the GPU's, settings); the first that fits.
+BY_MODEL: tuple[tuple[str, str, Mapping[str, object]], ...] = (
+    ("deepseek_v3", "gb200", HEAD),
+    ("deepseek_v3", "", {**HEAD, **ATTENDS}),
+    ("qwen3", "", ATTENDS),
+    ("gpt_oss_120b", "", {**HEAD, **ATTENDS}),
+)
+# Megatron-Bridge (v0.2.0 to v0.6.0) src/megatron/bridge/models: moe_router_dtype "fp32"; of no other model here.
+FP32_ROUTERS = ("deepseek", "kimi", "glm", "nemotron", "qwen3-next")
 
 
 def narrower(recipe: Recipe) -> Mapping[str, object]:
@@ -173,3 +186,20 @@ def _recomputed(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
 def sheet_of(recipe: Recipe) -> str:
     """Name of the recipe's sheet."""
     return SHEETS[recipe.text("gpu")]
+
+
+def narrowed(model: str, gpu: str) -> Mapping[str, object]:
+    """Settings of MXFP8 by names in any case, with hyphens or underscores; nothing for a model without such a
+    recipe.
+    """
+    model, gpu = (name.lower().replace("-", "_") for name in (model, gpu))
+    for start, on, said in BY_MODEL:
+        if model.startswith(start) and gpu.startswith(on):
+            return said
+    return {}
+
+
+def scores_in_fp32(model: str) -> bool:
+    """Whether Megatron-Bridge's model of that name routes in fp32."""
+    name = model.lower().replace("_", "-")
+    return any(word in name for word in FP32_ROUTERS)

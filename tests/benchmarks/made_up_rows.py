@@ -1,84 +1,66 @@
-"""Made-up rows of the measurements schema; every test changes the few cells it is about."""
+"""Made-up rows that state their question; every test changes the few cells it is about."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.accuracy_rows.books import Books
-from benchmarks.accuracy_rows.job import asked_job
-from benchmarks.accuracy_rows.notes import notes_of
-from benchmarks.accuracy_rows.plan import candidates_of
-from benchmarks.accuracy_rows.pricing import Prediction, Pricing
-from benchmarks.accuracy_rows.row import Row
-from solver.plans.plan_table import Plan
-from spec.job import JobSpec
-from spec.settings.job import job_of
+from benchmarks.measured_times import MeasuredTimes
+from benchmarks.stated_rows import COLUMNS, STATED, Prediction, Pricing, Row, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-# A small dense Llama on one node; every test changes the few cells it is about.
+# A small dense Llama on one node.
 CELLS = {
     "dataset": "made_up",
     "row_id": "r1",
-    "gpu": "A100-80GB",
-    "gpus_per_node": "8",
     "num_gpus": "8",
-    "inter_node": "",
-    "framework": "Megatron-LM",
-    "precision": "bf16",
-    "model_name": "llama-tiny",
-    "hidden": "512",
-    "ffn_hidden": "1024",
-    "layers": "4",
-    "heads": "8",
-    "kv_heads": "8",
-    "head_dim": "64",
-    "vocab": "1000",
     "seq_len": "256",
-    "gated_mlp": "1",
-    "num_experts": "",
-    "topk": "",
-    "moe_ffn_hidden": "",
-    "moe_layer_freq": "",
-    "shared_experts": "",
-    "tp": "2",
-    "sp": "1",
-    "pp": "2",
-    "vpp": "1",
-    "cp": "1",
-    "ep": "1",
-    "dp": "2",
-    "zero_stage": "1",
-    "micro_batch": "1",
     "global_batch_sequences": "8",
-    "recompute": "none",
-    "flash_attention": "1",
     "measured_step_s": "1.5",
-    "notes": "",
+    "cluster": "a100-sxm-80g",
+    "preset": "megatron",
+    "job": "",
+    "model_file": "tiny.toml",
+    "plans": "strategy=fsp,tp=2,pp=2,zero_stage=1,zero_size=2,micro_batch=1",
 }
-EXPERTS = {"num_experts": "8", "topk": "2", "moe_ffn_hidden": "256", "moe_layer_freq": "1", "pp": "1"}
+MODEL = """source = "made up"
+
+[model]
+hidden = {hidden}
+vocab = 1000
+
+[[model.blocks]]
+count = 4
+attention = {{ num_heads = {heads} }}
+mlp = {{ ffn_hidden = {ffn}, gated = true }}
+"""
+DENSE = MODEL.format(hidden=512, heads=8, ffn=1024)
+LARGE = MODEL.format(hidden=4096, heads=32, ffn=11008)
+EXPERTS = DENSE.replace(
+    "mlp = { ffn_hidden = 1024, gated = true }",
+    "moe = { num_experts = 8, topk = 2, expert_ffn_hidden = 256 }",
+)
 
 
-def row(**cells: object) -> Row:
-    return Row(path="made_up.csv", line=2, cells=CELLS | {name: str(value) for name, value in cells.items()})
-
-
-def job_of_row(one: Row) -> JobSpec:
-    return job_of(asked_job(one, notes_of(one))[0])
-
-
-def plans(**cells: object) -> list[Plan]:
-    one = row(**cells)
-    notes = notes_of(one)
-    return [candidate.plan for candidate in candidates_of(one, notes, job_of_row(one))[0]]
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> Path:
+def write(folder: Path, *rows: Mapping[str, object], model: str = DENSE) -> Path:
+    """A file of rows under ``folder``, beside a folder of models as the rows name them."""
+    (folder / "models").mkdir(exist_ok=True)
+    (folder / "models" / "tiny.toml").write_text(model, encoding="utf-8")
+    (folder / "dev").mkdir(exist_ok=True)
+    path = folder / "dev" / "made_up.csv"
     with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, list(CELLS))
+        columns = dict.fromkeys((*COLUMNS, *STATED, *CELLS, *(key for row in rows for key in row)))
+        writer = csv.DictWriter(handle, list(columns), restval="")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(CELLS | {key: str(value) for key, value in row.items()} for row in rows)
     return path
 
 
+def row(folder: Path, model: str = DENSE, **cells: object) -> Row:
+    (one,) = read_rows([write(folder, cells, model=model)])
+    return one
+
+
 def predict(*rows: Row) -> list[Prediction]:
-    return Pricing(root=ROOT, books=Books(root=ROOT, measured={})).predict(rows)
+    """From hardware specs alone."""
+    return Pricing(root=ROOT, cost_model=MeasuredTimes(fitted={}).cost_model).predict(rows)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy_rows.books import Books
 from benchmarks.constants import first_of_each, sampled
 from benchmarks.constants_stated.found import Constant, constants, in_module, in_sheet
 from benchmarks.constants_stated.page import (
@@ -20,11 +19,12 @@ from benchmarks.constants_stated.page import (
 from benchmarks.constants_stated.readers import on_sheet, readers
 from benchmarks.constants_stated.told import effect, told
 from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
+from benchmarks.measured_times import MeasuredTimes
 from ops.cpu_overhead import issuing
 from profdb.modelled import gemm
 from solver.times import op_times
 from spec.errors import ConfigError
-from tests.benchmarks.made_up_rows import EXPERTS, ROOT, row
+from tests.benchmarks.made_up_rows import EXPERTS, LARGE, ROOT, row
 
 MODULE = '''"""About one thing.
 
@@ -108,27 +108,19 @@ def test_numbers_scale_and_words_stay() -> None:
 
 
 def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) -> None:
-    large = {
-        "hidden": 4096,
-        "ffn_hidden": 11008,
-        "heads": 32,
-        "kv_heads": 32,
-        "head_dim": 128,
-        "seq_len": 2048,
-    }
-    rows, books = [row(**large)], Books(root=ROOT, measured={})
-    before = told(rows, books, ROOT)
+    rows, times = [row(tmp_path, LARGE, seq_len=2048)], MeasuredTimes(fitted={})
+    before = told(rows, times, ROOT)
     (one,) = (one for one in constants(ROOT) if one.key == "profdb/modelled/gemm.py:MMA_EFFICIENCY")
     with varied(ROOT, one, 0.5, tmp_path / "root") as root:
-        slower = told(rows, books, root)
+        slower = told(rows, times, root)
     assert pytest.approx(0.9) == gemm.MMA_EFFICIENCY
     assert slower.seconds[-1] > 1.01 * before.seconds[-1]
-    assert told(rows, books, ROOT).seconds[-1] == before.seconds[-1]
+    assert told(rows, times, ROOT).seconds[-1] == before.seconds[-1]
     (ratio,) = (
         one for one in constants(ROOT) if one.key.endswith("a100-sxm-80g.toml:gpu.training_rate_ratio")
     )
     with varied(ROOT, ratio, 0.5, tmp_path / "root") as root:
-        assert told(rows, books, root).seconds[-1] > 1.01 * before.seconds[-1]
+        assert told(rows, times, root).seconds[-1] > 1.01 * before.seconds[-1]
 
 
 def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
@@ -149,10 +141,15 @@ def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
     assert {kind: entry.collective for kind, entry in issuing.CALLS.items()} == each
 
 
-def test_an_effect_names_the_datasets_that_move_most() -> None:
-    rows = [row(dataset=name, measured_step_s=seconds) for name, seconds in (("near", 0.01), ("far", 1e-6))]
-    plain = told(rows, Books(root=ROOT, measured={}), ROOT)
-    slower = told([row(dataset="near", measured_step_s=0.02), rows[1]], Books(root=ROOT, measured={}), ROOT)
+def test_an_effect_names_the_datasets_that_move_most(tmp_path: Path) -> None:
+    rows = [
+        row(tmp_path, dataset=name, measured_step_s=seconds)
+        for name, seconds in (("near", 0.01), ("far", 1e-6))
+    ]
+    plain = told(rows, MeasuredTimes(fitted={}), ROOT)
+    slower = told(
+        [row(tmp_path, dataset="near", measured_step_s=0.02), rows[1]], MeasuredTimes(fitted={}), ROOT
+    )
     points = 100.0 * (slower.errors[0] - plain.errors[0])
     assert effect(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
     assert effect(plain, plain, plain) == "nothing on these rows"
@@ -160,8 +157,11 @@ def test_an_effect_names_the_datasets_that_move_most() -> None:
     assert effect(plain, plain, gone) == "near +0.0 / refused, far +0.0 / refused"
 
 
-def test_rows_are_drawn_evenly_from_each_dataset() -> None:
-    rows = [row(row_id=f"r{n}") for n in range(9)] + [row(dataset="other"), row(measured_step_s="")]
+def test_rows_are_drawn_evenly_from_each_dataset(tmp_path: Path) -> None:
+    rows = [row(tmp_path, row_id=f"r{n}") for n in range(9)] + [
+        row(tmp_path, dataset="other"),
+        row(tmp_path, measured_step_s=""),
+    ]
     assert [one.row_id for one in sampled(rows, 1)] == ["r4", "r1"]
     assert [one.row_id for one in sampled(rows, 2)] == ["r2", "r6", "r1"]
     drawn = sampled(rows, 3)
@@ -171,17 +171,21 @@ def test_rows_are_drawn_evenly_from_each_dataset() -> None:
 
 def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
     """How experts fill tiles is read by a model with experts alone, the sheet of Hopper by a row on Hopper alone."""
-    dense, routed = row(), row(dataset="routed", **EXPERTS, ep=2, dp=4)
-    books = Books(root=ROOT, measured={})
-    reading = readers([dense, routed], books, ROOT)
+    (tmp_path / "other").mkdir()
+    dense = row(tmp_path)
+    experts = {"dataset": "routed", "plans": "tp=2,ep=2,micro_batch=1"}
+    routed = row(tmp_path / "other", EXPERTS, **experts)
+    times = MeasuredTimes(fitted={})
+    reading = readers([dense, routed], times, ROOT)
     by_key = {one.key: one for one in constants(ROOT)}
     everywhere = by_key["profdb/modelled/gemm.py:MMA_EFFICIENCY"]
     assert reading.of(everywhere, ROOT) == [0, 1]
     made_into = by_key["solver/times/op_times.py:VARIATION"]
     assert reading.of(made_into, ROOT) == [0, 1]
     assert reading.of(by_key["solver/times/op_times.py:TILE"], ROOT) == [1]
-    assert on_sheet("configs/clusters/h100-sxm.toml", [dense, row(gpu="H100")], ROOT)[0].text("gpu") == "H100"
-    assert on_sheet("configs/architectures/ampere.toml", [dense, row(gpu="H100")], ROOT) == [dense]
+    hopper = row(tmp_path, cluster="h100-sxm")
+    assert on_sheet("configs/clusters/h100-sxm.toml", [dense, hopper], ROOT) == [hopper]
+    assert on_sheet("configs/architectures/ampere.toml", [dense, hopper], ROOT) == [dense]
 
 
 def test_a_page_keeps_the_lines_of_others(tmp_path: Path) -> None:

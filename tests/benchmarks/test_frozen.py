@@ -6,6 +6,7 @@ import json
 import pytest
 
 from benchmarks import frozen
+from tests.benchmarks.made_up_rows import write
 
 
 @pytest.fixture
@@ -39,3 +40,14 @@ def test_differences_are_told_by_place():
     before = {"a": [1.0, "x"], "b": 1}
     assert list(frozen.differences(before, {"a": [1.0 + 1e-13, "x"], "b": 1})) == []
     assert list(frozen.differences(before, {"a": [1.0, "y"]})) == [".a[1]: x -> y", ".b: 1 -> None"]
+
+
+def test_predictions_of_rows_are_stored_where_there_are_rows(tmp_path, one_plan, capsys):
+    path, rows = tmp_path / "frozen.json.gz", write(tmp_path, {}, {"row_id": "r2", "plans": "tp=3"})
+    words = ["--measurements", str(rows), str(tmp_path / "none")]
+    assert frozen.main(["--out", str(path), *words]) == 0
+    stored = json.loads(gzip.decompress(path.read_bytes()))["rows"]
+    assert stored[0]["made_up r1"]["step_s"] > 0
+    assert "tensor x pipeline" in stored[1]["made_up r2"]["refused"]
+    assert frozen.main(["--compare", str(path), *words, "--quick"]) == 0
+    assert "rows: 1 questions, 0 differences" in capsys.readouterr().out

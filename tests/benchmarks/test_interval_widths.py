@@ -47,10 +47,11 @@ def test_the_cause_that_spreads_is_found() -> None:
 
 def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
     """A step of 2 s told at 1.9, half of it waiting for tp: one missing piece beside an uneven batch, which is none."""
-    cells = {**row().cells, "measured_step_s": "2.0"}
+    (tmp_path / "runs").mkdir()
+    one = row(tmp_path / "runs", measured_step_s="2.0")
     line = {f"part_{name}": "0.0" for name in STEP_PARTS} | {
-        "dataset": cells["dataset"],
-        "row_id": cells["row_id"],
+        "dataset": one.dataset,
+        "row_id": one.row_id,
         "pred_step_s": "1.9",
         "standard_error_s": "0.19",
         "carried_error_s": "0.0",
@@ -58,12 +59,11 @@ def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
         "part_gemm": "0.5",
         "missing": "fp8 parameter gathers; a smaller last micro-batch (interpolated)",
     }
-    for name, lines in (("runs.csv", cells), ("told.csv", line)):
-        with (tmp_path / name).open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, list(lines))
-            writer.writeheader()
-            writer.writerow(lines)
-    (told,) = read_told([tmp_path / "runs.csv"], tmp_path / "told.csv").values()
+    with (tmp_path / "told.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, list(line))
+        writer.writeheader()
+        writer.writerow(line)
+    (told,) = read_told([one.path], tmp_path / "told.csv").values()
     assert told.ratio[0] == pytest.approx(np.log(2.0 / 1.9))
     shares = dict(zip(NAMES, told.shares[0], strict=True))
     assert (shares["curves"], shares["network"], shares["gaps"]) == pytest.approx((0.1, 0.5, 1.0))

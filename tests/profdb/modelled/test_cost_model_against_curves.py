@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.held_out import tables_by_gpu
-from benchmarks.measured_curves import read_folder
+from benchmarks.measured_times import read_folder, tables_by_gpu
 from benchmarks.modelled_accuracy import Score, all_scores
 
 ROOT = Path(__file__).resolve().parents[3]

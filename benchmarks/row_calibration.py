@@ -9,9 +9,8 @@ from zlib import crc32
 import numpy as np
 from scipy.optimize import linprog
 
-from benchmarks.accuracy_rows.measured import measured_step_s
-from benchmarks.accuracy_rows.pricing import Prediction
-from benchmarks.accuracy_rows.row import Row
+from benchmarks.row_scores import measured_step_s
+from benchmarks.stated_rows import Prediction, Row
 from solver.calibrate.factors import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
@@ -49,7 +48,7 @@ def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
     found = []
     for one in predictions:
         seconds = measured_step_s(one.row)
-        if one.question is None or one.answer is None or one.step_s is None or not seconds:
+        if one.question is None or one.answer is None or not seconds:
             continue
         # A smaller last micro-batch is spread over the parts in proportion.
         stretch = one.step_s / one.answer.step_s

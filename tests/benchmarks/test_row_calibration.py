@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_rows.calibration import calibrated, calibration_lines, least_error, least_errors
+from benchmarks.row_calibration import calibrated, calibration_lines, least_error, least_errors
 from solver.calibrate.factors import COMM_AXES, Terms
 from solver.calibrate.fit import PricedStep, Steps
 

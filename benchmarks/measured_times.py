@@ -1,0 +1,248 @@
+"""Measured curves in the generic CSV form (docs/data_format.md), by GPU and as times of a cluster.
+
+Times of a cluster come from its GPU's curves where there are any, with its hardware spec for what they lack; from the
+curves of another GPU of the same architecture, each time the ratio of the two specs' modelled times (as
+profdb.transfer.by_model restates samples); else from the spec alone. What the curves only model, and every group that
+leaves a scale-up domain, comes from the cluster's own spec.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from profdb.cases import Family
+from profdb.cost_model import CostModel, ProfileCostModel
+from profdb.importers.generic_csv import read_curves_csv
+from profdb.lookup.priced import TimeEstimate
+from profdb.lookup.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+)
+from profdb.modelled.kept_book import KeptBook
+from profdb.refit import with_fits
+from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
+from profdb.store.columns import SampleTable
+from profdb.store.data_file import load_profile, save_profile
+from profdb.store.merge import merge
+from profdb.transfer import BY_MODEL_STD
+from spec.arrays import BoolArray, ints
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
+from spec.errors import ConfigError, ExportError, ProfileError, UserError
+from spec.origin import Origin
+from spec.program.cache_folder import cache_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+# Prefix of the name in the files' "gpu" column -> hardware spec.
+SHEETS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
+SHEETS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
+SHEETS |= {"GB30": "gb300-nvl72", "L40S": "l40s", "V100": "dgx2-v100"}
+# The measured GPU whose times are restated for another one of its architecture; without it, any other.
+FIRST_LENDERS = ("a100-sxm-80g", "h100-sxm", "b200")
+MOST_FOLDERS = 12
+"""Folders of fitted curves in the cache, some MB each; the oldest go first."""
+
+
+def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
+    """Samples by GPU of every file in the generic form, and what was passed over."""
+    if not folder.is_dir():
+        raise ProfileError(f"{folder}: no such folder of curves")
+    samples: dict[str, list[Sample]] = {}
+    passed_over = []
+    for path in sorted(folder.glob("*.csv")):
+        try:
+            found = read_curves_csv(path)
+        except ProfileError as error:
+            if "no known form" not in str(error):
+                raise
+            passed_over.append(path.name)
+            continue
+        for gpu, members in found.items():
+            samples.setdefault(gpu, []).extend(members)
+    if not samples:
+        raise ProfileError(f"{folder}: no CSV file in the generic form of docs/data_format.md")
+    return samples, passed_over
+
+
+def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, SampleTable]]:
+    """Columns of each GPU's samples."""
+    return {
+        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=found).tables
+        for gpu, found in samples.items()
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasuredTimes:
+    """Fitted profiles by the name of their hardware spec, and the models of specs, each of which remembers what it
+    was asked."""
+
+    fitted: Mapping[str, ProfileDatabase]
+    root: Path = ROOT
+    modelled: dict[str, KeptBook] = field(default_factory=dict)
+
+    def cost_model(self, cluster: ClusterSpec) -> CostModel:
+        """Returns the times of a cluster."""
+        own = self._modelled(cluster)
+        if cluster.name in self.fitted:
+            return self._curves(cluster.name, own)
+        names = sorted(self.fitted, key=lambda name: (name not in FIRST_LENDERS, name))
+        for lender in (read_cluster(name, root=self.root) for name in names):
+            if lender.gpu.architecture.name == cluster.gpu.architecture.name:
+                here = self._modelled(lender)
+                return RestatedTimes(lender=self._curves(lender.name, here), here=here, there=own)
+        return own
+
+    def _modelled(self, cluster: ClusterSpec) -> KeptBook:
+        return self.modelled.setdefault(repr(cluster), KeptBook(cluster, None))
+
+    def _curves(self, name: str, modelled: KeptBook) -> ProfileCostModel:
+        return ProfileCostModel(self.fitted[name], missing="modelled", modelled=modelled)
+
+
+def measured_times(curves: Path | None, profiles: Path | None) -> MeasuredTimes:
+    """Returns the times of a folder of curves and a folder of profiles, either or none.
+
+    They are fitted once (half a minute) and cached under a hash of the files and of the source that reads and fits.
+    Raises ConfigError for a path that is no folder, ProfileError for a bad file in it.
+    """
+    paths = [*_files(curves, "--curves", "*.csv"), *_files(profiles, "--profiles", "*.pt")]
+    digest = hashlib.sha256(repr(SHEETS).encode())
+    for path in (*paths, *sorted((ROOT / "profdb").rglob("*.py"))):
+        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    cache = cache_folder()
+    place = cache / f"curves-{digest.hexdigest()[:32]}" if cache else None
+    if place and place.is_dir():
+        with suppress(ProfileError):
+            os.utime(place)
+            return MeasuredTimes(fitted={path.stem: load_profile(path) for path in place.glob("*.pt")})
+    fitted = {name: with_fits(profile) for name, profile in _profiles(curves, paths).items()}
+    if place:
+        with suppress(OSError, ExportError, ProfileError):
+            _keep(place, fitted)
+    return MeasuredTimes(fitted=fitted)
+
+
+def _files(folder: Path | None, key: str, pattern: str) -> list[Path]:
+    if folder and not folder.is_dir():
+        raise ConfigError(where="command line", key=key, value=str(folder), allowed="a folder")
+    return sorted(folder.rglob(pattern)) if folder else []
+
+
+def _profiles(curves: Path | None, paths: list[Path]) -> dict[str, ProfileDatabase]:
+    """Samples by the name of a hardware spec: those of the curves, and those of profiles inside one domain, as what is
+    measured between nodes is of their own network."""
+    found: dict[str, ProfileDatabase] = {}
+    for gpu, samples in read_folder(curves)[0].items() if curves else ():
+        if gpu[:4] in SHEETS:
+            name = SHEETS[gpu[:4]]
+            machine = MachineFacts(gpu=read_cluster(name, root=ROOT).gpu.name, cluster=name)
+            found[name] = ProfileDatabase(machine=machine, samples=samples)
+    for path in paths:
+        if path.suffix == ".pt":
+            profile = inside_one_domain(load_profile(path))
+            name = profile.machine.cluster
+            if not name:
+                raise UserError(f"{path}: the profile names no hardware spec")
+            found[name] = merge(found[name], profile).profile if name in found else profile
+    return found
+
+
+def inside_one_domain(profile: ProfileDatabase) -> ProfileDatabase:
+    """Returns the profile without collectives across domains."""
+    if Family.COLLECTIVE not in profile.tables:
+        return profile
+    table = profile.tables[Family.COLLECTIVE]
+    rows = np.flatnonzero(table.numbers["inter"] == 1).astype(np.int64)
+    tables = {**profile.tables, Family.COLLECTIVE: table.take(rows)}
+    return replace(profile, samples=Samples(tables))
+
+
+def _keep(place: Path, profiles: Mapping[str, ProfileDatabase]) -> None:
+    """A folder with all profiles, there whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
+    try:
+        for name, profile in profiles.items():
+            save_profile(temporary / f"{name}.pt", profile)
+        if place.is_dir():  # damaged
+            shutil.rmtree(place)
+        temporary.rename(place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for old in sorted(place.parent.glob("curves-*"), key=lambda one: one.stat().st_mtime)[:-MOST_FOLDERS]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestatedTimes:
+    """``lender`` is the measured book; ``here`` and ``there`` model its cluster and the target."""
+
+    lender: CostModel
+    here: KeptBook
+    there: KeptBook
+
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
+        """Matrix products."""
+        return self._restated(lambda one: one.linear_s(query))
+
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
+        """Grouped matrix products."""
+        return self._restated(lambda one: one.grouped_linear_s(query))
+
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
+        """Attention calls."""
+        return self._restated(lambda one: one.attention_s(query))
+
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
+        """Memory-bound kernels."""
+        return self._restated(lambda one: one.memory_bound_s(query))
+
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
+        """Optimizer steps."""
+        return self._restated(lambda one: one.optimizer_s(query))
+
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
+        """Collectives inside a domain; from the sheet where the links are of another kind."""
+        return self._restated(lambda one: one.collective_s(query), self._inside(query))
+
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
+        """Messages between two ranks, as collectives."""
+        return self._restated(lambda one: one.p2p_s(query), self._inside(query))
+
+    def cpu_s(self, kind: str) -> TimeEstimate:
+        """A host is not the GPU's: the target's own."""
+        return self.there.cpu_s(kind)
+
+    def _inside(self, query: CollectiveQuery | P2PQuery) -> BoolArray:
+        same = self.here.model.cluster.domains[0].link == self.there.model.cluster.domains[0].link
+        return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
+
+    def _restated(
+        self, ask: Callable[[CostModel], TimeEstimate], usable: BoolArray | None = None
+    ) -> TimeEstimate:
+        target = ask(self.there)
+        if usable is not None and not usable.any():
+            return target
+        lent, here = ask(self.lender), ask(self.here)
+        known = (lent.origin < int(Origin.MODELLED)) & (here.seconds > 0.0)
+        if usable is not None:
+            known &= usable
+        ratio = np.divide(target.seconds, here.seconds, out=np.ones_like(here.seconds), where=known)
+        return TimeEstimate(
+            seconds=np.where(known, lent.seconds * ratio, target.seconds),
+            relative_std=np.where(known, np.hypot(lent.relative_std, BY_MODEL_STD), target.relative_std),
+            origin=np.where(known, np.maximum(lent.origin, int(Origin.TRANSFERRED)), target.origin),
+        )

@@ -19,30 +19,35 @@ TALK = frozenset({"-h", "--help", "--version"})
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Hand the words to their verb; the exit status."""
+    """Hands the words to their verb; returns the exit status."""
     words = list(sys.argv[1:] if words is None else words)
     if words and words[0] in VERBS:
-        return exit_status(lambda: checked(words[0], words[1:])) or VERBS[words[0]].run(
-            words[1:], f"{NAME} {words[0]}"
-        )
+        return exit_status(lambda: run(words[0], words[1:]))
     return exit_status(lambda: alone(words))
 
 
-def checked(verb: str, words: Sequence[str]) -> int:
-    """0; CommandLineError for words before the options that are no plans, and for explaining nothing."""
+def run(verb: str, words: Sequence[str]) -> int:
+    """Runs a verb; CommandLineError for words before the options that are no plans, for explaining nothing, and for
+    a sweep without a list."""
     program, (plans, options) = f"{NAME} {verb}", plans_first(words)
-    if VERBS[verb].plans and not all("=" in plan for plan in plans):
-        wrong = next(plan for plan in plans if "=" not in plan)
-        raise CommandLineError(f"{program}: {wrong[:60]!r} is no plan, such as tp=8,pp=2 (see --help)")
-    if verb == "price" and len(plans) > 1:
-        raise CommandLineError(f"{program}: {len(plans)} plans, at most 1 (see --help)")
-    if verb == "explain" and not plans and not TALK.intersection(options):
-        raise CommandLineError(f"{program}: a plan first: tp=8,pp=2, or rank=1 of a search (see --help)")
-    return 0
+    helps = TALK.intersection(options)
+    if VERBS[verb].plan_option:
+        if wrong := next((plan for plan in plans if "=" not in plan), ""):
+            raise CommandLineError(f"{program}: {wrong[:60]!r} is no plan, such as tp=8,pp=2 (see --help)")
+        if verb == "price" and len(plans) > 1:
+            raise CommandLineError(f"{program}: {len(plans)} plans, at most 1 (see --help)")
+        if verb == "explain" and not plans and not helps:
+            raise CommandLineError(f"{program}: a plan first: tp=8,pp=2, or rank=1 of a search (see --help)")
+    if verb == "sweep" and not helps:
+        from pss.plan_options import is_sweep
+
+        if not is_sweep(VERBS[verb].parser(program).parse_args(words)):
+            raise CommandLineError(f"{program}: a list, such as --world_size 64,128 (see --help)")
+    return VERBS[verb].run(words, program)
 
 
 def alone(words: Sequence[str]) -> int:
-    """What needs no verb, and ``completion``."""
+    """Runs what needs no verb, and ``completion``; returns the exit status."""
     first = words[0] if words else "--help"
     if first == "--version":
         print(VERSION_LINE)
@@ -64,7 +69,7 @@ def alone(words: Sequence[str]) -> int:
 
 
 def schema_text(words: Sequence[str]) -> str:
-    """The JSON Schema of that name."""
+    """Returns the JSON Schema of that name."""
     from solver.report.schema import schemas
 
     known = schemas()
@@ -74,7 +79,7 @@ def schema_text(words: Sequence[str]) -> str:
 
 
 def help_lines() -> list[str]:
-    """Every verb with what it does."""
+    """Returns every verb with what it does."""
     verbs = {name: verb.what for name, verb in VERBS.items()}
     verbs[SCHEMA] = "print the JSON Schema of --json's answer, or of a config's plan, job or constraints"
     verbs[COMPLETION] = "print the completion script of bash, zsh or fish"

@@ -58,7 +58,7 @@ class Completed:
 
 
 def script(words: Sequence[str]) -> str:
-    """The completion script of the shell named by the one word; CommandLineError for none or another."""
+    """Returns the completion script of the shell named by the one word; CommandLineError for none or another."""
     if list(words) not in [[shell] for shell in SHELLS]:
         raise CommandLineError(f"pss completion: the name of a shell: {', '.join(SHELLS)}")
     told = list(completed())
@@ -68,7 +68,7 @@ def script(words: Sequence[str]) -> str:
 
 
 def completed() -> Iterator[Completed]:
-    """The command itself, its verbs and theirs."""
+    """Returns the command itself, its verbs and theirs."""
     known = known_values()
     below = {name: verb.what for name, verb in VERBS.items()}
     below |= {"schema": "print a JSON Schema", "completion": "print a completion script"}
@@ -100,7 +100,7 @@ def _below(
 
 
 def known_values() -> dict[str, tuple[str, ...]]:
-    """What options take that the parsers leave open: sheets, frameworks, shipped models, strategies."""
+    """Returns what options take that the parsers leave open: sheets, frameworks, shipped models, strategies."""
     root = shipped_folder()
     clusters = known_clusters(root)
     models = tuple(sorted(path.stem for path in (root / CONFIGS).glob("*.*")))
@@ -114,7 +114,7 @@ def known_values() -> dict[str, tuple[str, ...]]:
 
 
 def bash_script(told: Sequence[Completed]) -> str:
-    """One function: the values of the option before the cursor, else the options and verbs of the place."""
+    """Returns one function: the values of the option before the cursor, else the options and verbs of the place."""
     values = [
         f'        "{_spaced(one)} {option}") words="{" ".join(words)}" ;;'
         for one in told
@@ -133,7 +133,7 @@ def _spaced(one: Completed) -> str:
 
 
 def fish_lines(told: Sequence[Completed]) -> Iterator[str]:
-    """A line for every verb, option and known value."""
+    """Returns a line for every verb, option and known value."""
     yield "# Completion of pss."
     for one in told:
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in one.path)

@@ -57,7 +57,7 @@ MOST_COMPARED = 26
 
 
 def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME; ``program`` is what
+    """Returns the parser of every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME; ``program`` is what
     they are typed after."""
     parser = OneLineParser(
         prog=program,
@@ -68,79 +68,78 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
     add_version(parser)
     what = parser.add_argument_group("what to train")
     add_config(what)
-    what.add_argument("--model_size", help="billions of parameters: picks a preset, or checks --config")
-    what.add_argument(
+    add = what.add_argument
+    add("--model_size", help="billions of parameters: picks a preset, or checks --config")
+    add(
         "--world_size",
         type=listed(whole(1, MOST_GPUS)),
         required=True,
         help="GPUs; 64,128 is a list (sweeps)",
     )
-    what.add_argument(
+    add(
         "--global_batch_size",
         type=listed(whole(1, MOST_STEP_TOKENS)),
         help="tokens per optimizer step, or a list",
     )
-    what.add_argument(
+    add(
         "--seq_len",
         type=listed(whole(1, MOST_SEQUENCE_TOKENS)),
         help="tokens per sequence, or a list (default: the config's)",
     )
-    what.add_argument(
+    add(
         "--framework",
         type=listed(word),
         help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
     )
-    what.add_argument("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
-    what.add_argument(
+    add("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
+    add(
         "--job",
         action="append",
         default=[],
         help="settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
     )
-    where = parser.add_argument_group("on what")
-    where.add_argument("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
-    where.add_argument(
+    add = parser.add_argument_group("on what").add_argument
+    add("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
+    add(
         "--cluster",
         type=listed(word),
-        help="a sheet of configs/clusters, or a .toml, or a list (default: the profile's machine); modelled from the sheet where "
-        "the profile is of another",
+        help="a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
+        "modelled from the spec where the profile is of another",
     )
-    where.add_argument(
+    add(
         "--transfer",
         action="store_true",
-        help="with --cluster: restate a profile measured on another GPU instead",
+        help="with --cluster: transfer a profile measured on another GPU instead",
     )
-    where.add_argument(
-        "--calibration", type=Path, help="factors of this cluster that python -m solver.calibrate wrote"
-    )
-    where.add_argument(
+    add("--calibration", type=Path, help="factors of this cluster that python -m solver.calibrate wrote")
+    add(
         "--missing",
         choices=("error", "modelled"),
         default="error",
-        help="what a missing curve is: an error, or the hardware sheet's model",
+        help="what a missing curve is: an error, or the hardware spec's model",
     )
-    where.add_argument(
+    add(
         "--measure_missing",
         action="store_true",
         help="measure products and attention far from any sample on this machine's device, and keep them",
     )
-    where.add_argument(
+    add(
         "--measure_minutes",
         type=decimal(1e-12, MOST_MINUTES),
         default=10.0,
         help="with --measure_missing: start no measurement after so many minutes of them (default 10)",
     )
-    where.add_argument(
+    add(
         "--device",
         choices=("cuda", "cpu"),
         default="cuda",
         help="with --measure_missing: what to measure on; the profile must be of it (default cuda)",
     )
     add_constraints(parser.add_argument_group("constraints on plans (docs/questions.md)"))
-    task = parser.add_argument_group("task")
-    task.add_argument("--run_all_solu", action="store_true", help="search every plan")
-    task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
-    task.add_argument("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
+    add = parser.add_argument_group("task").add_argument
+    add("--run_all_solu", action="store_true", help="search every plan")
+    add("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
+    add("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
     add_sweep(parser.add_argument_group("sweeps (docs/questions.md); a comma means a list"))
     add_run(parser.add_argument_group("a whole run"))
     add_reasons(parser.add_argument_group("reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)"))
@@ -149,52 +148,46 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
 
 
 def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> None:
-    """Files to write; ``exports`` as in parser."""
-    out.add_argument("--json", type=Path, help="write everything to this file")
-    out.add_argument("--csv", type=Path, help="write the plans shown, or the rows of a sweep, to this file")
-    out.add_argument(
+    """Adds the files to write; ``exports`` as in parser."""
+    add = out.add_argument
+    add("--json", type=Path, help="write everything to this file")
+    add("--csv", type=Path, help="write the plans shown, or the rows of a sweep, to this file")
+    add(
         "--report",
         type=Path,
         metavar="DIR",
         help="write everything as one page for a browser, DIR/index.html (needs jinja2)",
     )
-    out.add_argument(
-        "--parquet", type=Path, help="write every plan that fits, priced, to this file (needs pyarrow)"
-    )
-    out.add_argument(
+    add("--parquet", type=Path, help="write every plan that fits, priced, to this file (needs pyarrow)")
+    add(
         "--write_cases",
         type=Path,
-        help="write the look-ups that the plans shown hang on, heaviest first, for gen_profiler_data.py --cases",
+        help="write the shapes that the plans shown need measured, heaviest first, for gen_profiler_data.py --cases",
     )
-    out.add_argument("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
-    out.add_argument("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
-    out.add_argument("--export_simai", type=Path, help="write the plan as a SimAI workload")
-    out.add_argument(
-        "--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0"
-    )
-    out.add_argument("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
+    add("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
+    add("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
+    add("--export_simai", type=Path, help="write the plan as a SimAI workload")
+    add("--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0")
+    add("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
     for name, how in exports.items():
-        out.add_argument(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
-    out.add_argument(
+        add(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
+    add(
         "--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)"
     )
-    out.add_argument(
-        "--strict_export", action="store_true", help="refuse to export what the format cannot say"
-    )
+    add("--strict_export", action="store_true", help="refuse to export what the format cannot express")
 
 
 def add_constraints(group: "argparse._ArgumentGroup") -> None:
-    """The options of spec.settings.constraints."""
+    """Adds the options of spec.settings.constraints."""
+    add = group.add_argument
     for verb, means in (("fix", "values"), ("max", "the largest values"), ("min", "the smallest values")):
-        group.add_argument(
-            f"--{verb}", action="append", help=f"{means} of keys of a plan: tp=8,micro_batch=4"
-        )
-    group.add_argument("--modes", help="strategies to try: mtp,fsp")
-    group.add_argument("--zero", help="ZeRO stages to try: 0,1")
-    group.add_argument("--no_recompute", action="store_true", help="nothing runs again in the backward")
-    group.add_argument("--memory_gib", help="GiB that a plan may need of each device")
-    group.add_argument("--headroom", help="share of the usable memory to leave free: 10%%")
-    group.add_argument(
+        add(f"--{verb}", action="append", help=f"{means} of keys of a plan: tp=8,micro_batch=4")
+    add("--modes", help="strategies to try: mtp,fsp")
+    add("--zero", help="ZeRO stages to try: 0,1")
+    add("--no_recompute", action="store_true", help="no recomputation in the backward")
+    add("--memory_gib", help="GiB that a plan may need of each device")
+    add("--headroom", help="share of the usable memory to leave free: 10%%")
+    add(
         "--keep_tp_in_node",
         action="store_true",
         help="tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
@@ -202,14 +195,15 @@ def add_constraints(group: "argparse._ArgumentGroup") -> None:
 
 
 def add_sweep(group: "argparse._ArgumentGroup") -> None:
-    """What is varied beside the lists of other options."""
-    group.add_argument("--micro_batch", type=listed(whole(1, MOST_STEP_TOKENS)), help="micro-batches: 1,2,4")
-    group.add_argument(
+    """Adds what is varied beside the lists of other options."""
+    add = group.add_argument
+    add("--micro_batch", type=listed(whole(1, MOST_STEP_TOKENS)), help="micro-batches: 1,2,4")
+    add(
         "--every_node_count",
         action="store_true",
         help="the best plan for every number of nodes up to --world_size",
     )
-    group.add_argument(
+    add(
         "--rank_by",
         choices=("step", "goodput", "cost"),
         help="order of the rows of a sweep (the plans of one question have the same order by each)",
@@ -217,40 +211,33 @@ def add_sweep(group: "argparse._ArgumentGroup") -> None:
 
 
 def add_run(group: "argparse._ArgumentGroup") -> None:
-    """Length, price and failures of a run (solver.analysis.goodput has the published defaults)."""
-    group.add_argument("--tokens", type=scaled(1.0, 1e18), help="tokens to train on: 1T, 300B")
-    group.add_argument("--price_per_gpu_hour", type=decimal(0.0, 1e6), help="in any currency")
-    group.add_argument(
-        "--goodput", action="store_true", help="count interruptions, with the published defaults below"
-    )
-    group.add_argument(
+    """Adds length, price and failures of a run (solver.analysis.goodput has the published defaults)."""
+    add = group.add_argument
+    add("--tokens", type=scaled(1.0, 1e18), help="tokens to train on: 1T, 300B")
+    add("--price_per_gpu_hour", type=decimal(0.0, 1e6), help="in any currency")
+    add("--goodput", action="store_true", help="count interruptions, with the published defaults below")
+    add(
         "--mtbf_gpu_hours",
         type=decimal(1e-3, 1e12),
         help="hours of one GPU between interruptions (default: Llama 3's)",
     )
-    group.add_argument(
+    add(
         "--restart_minutes",
         type=decimal(0.0, MOST_MINUTES),
         help="from an interruption to training (default 10)",
     )
-    group.add_argument(
-        "--checkpoint_s", type=decimal(0.0, 1e6), help="seconds that training waits for a checkpoint"
-    )
-    group.add_argument(
+    add("--checkpoint_s", type=decimal(0.0, 1e6), help="seconds that training waits for a checkpoint")
+    add(
         "--checkpoint_gb_per_s",
         type=decimal(1e-3, 1e9),
         help="GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
     )
-    group.add_argument(
-        "--spare_nodes", type=whole(0, MOST_GPUS), help="nodes held idle (default: one is always at hand)"
-    )
-    group.add_argument(
-        "--repair_hours", type=decimal(0.0, 1e6), help="until a failed node is back, with --spare_nodes"
-    )
+    add("--spare_nodes", type=whole(0, MOST_GPUS), help="idle spare nodes (default: one is always available)")
+    add("--repair_hours", type=decimal(0.0, 1e6), help="until a failed node is back, with --spare_nodes")
 
 
 def add_reasons(group: "argparse._ArgumentGroup") -> None:
-    """The options about single plans."""
+    """Adds the options about single plans."""
     for name, means in (
         ("explain", "take a plan apart: its operations, how its step is put together, memory by stage"),
         (
@@ -268,19 +255,19 @@ def add_reasons(group: "argparse._ArgumentGroup") -> None:
 
 
 def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
-    """The constraints of a command line, as written; ConfigError for keys and values that there are not."""
-    said: dict[str, object] = {}
+    """Returns the constraints of a command line, as written; ConfigError for keys and values that there are not."""
+    constraints: dict[str, object] = {}
     for verb in BY_KEY:
         if (texts := getattr(options, verb)) is not None:
-            said[verb] = typed_values(",".join(texts), keys_of(verb), f"--{verb}")
+            constraints[verb] = typed_values(",".join(texts), keys_of(verb), f"--{verb}")
     for key, setting in constraint_settings().items():
         typed = getattr(options, key)
         if isinstance(setting.kind, Flag):
-            said |= {key: True} if typed else {}
+            constraints |= {key: True} if typed else {}
         elif typed is not None:
             text = typed.replace(",", "+") if isinstance(setting.kind, Several) else typed
-            said[key] = setting.read(text, f"--{key}")
-    return said
+            constraints[key] = setting.read(text, f"--{key}")
+    return constraints
 
 
 def is_sweep(options: argparse.Namespace) -> bool:

@@ -45,7 +45,7 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def byte_count(text: str) -> int:
-    """``64MiB``, ``1G``, ``4096`` as bytes."""
+    """Bytes of ``64MiB``, ``1G``, ``4096``."""
     match = re.fullmatch(r"([0-9]{1,16})\s*([kmg]?)(?:i?b)?", text.strip().lower())
     size = int(match.group(1)) * UNITS[match.group(2)] if match else 0
     if not 0 < size <= MOST_BYTES:
@@ -54,19 +54,19 @@ def byte_count(text: str) -> int:
 
 
 def number_list(text: str) -> tuple[int, ...]:
-    """``1,2,4,8`` as numbers."""
+    """Returns ``1,2,4,8`` as numbers."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4}){0,31}", text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no list of whole numbers above 0 (1,2,4,8)")
     return tuple(int(part) for part in text.split(","))
 
 
 def word_list(text: str) -> tuple[str, ...]:
-    """``linear,attention`` as words."""
+    """Returns ``linear,attention`` as words."""
     return tuple(part.strip() for part in text.split(","))
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """What reads the flags typed after ``program``."""
+    """Returns what reads the flags typed after ``program``."""
     parser = OneLineParser(prog=program, description=__doc__)
     add_version(parser)
     add = parser.add_argument
@@ -141,7 +141,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 
 def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
-    """What the flags say; ConfigError for an unknown benchmark."""
+    """Returns what the flags say; ConfigError for an unknown benchmark."""
     from profiler.cases.given_cases import given_cases
     from profiler.cases.model_cases import AskedModel
     from profiler.cases.sweep_plan import check_names
@@ -168,7 +168,7 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
 
 
 def chosen_output(device: str, layout: "RankLayout") -> Path:
-    """The profile of this machine; ConfigError without the device."""
+    """Returns the profile of this machine; ConfigError without the device."""
     from profiler.device import choose_device
     from profiler.machine import matching_sheet
     from profiler.output_file import default_output
@@ -179,7 +179,7 @@ def chosen_output(device: str, layout: "RankLayout") -> Path:
 
 
 def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
-    """Run and report; the exit status."""
+    """Runs and report; the exit status."""
     from profiler.profiling_run import run_profiling
     from profiler.rehearsal import dry_run, smoke
     from profiler.report import report_lines
@@ -201,7 +201,7 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
 
 
 def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> None:
-    """Under pics/ beside data.pt, and under pics/NAME/ beside another profile; nothing with --no_pics."""
+    """Draws under pics/ beside data.pt, and under pics/NAME/ beside another profile; nothing with --no_pics."""
     if wanted:
         from profiler.report import draw
 
@@ -210,7 +210,7 @@ def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> 
 
 
 def model(given: argparse.Namespace) -> int:
-    """Make a profile of a sheet, which needs neither a device nor other ranks; the exit status."""
+    """Makes a profile of a sheet, which needs neither a device nor other ranks; the exit status."""
     from profiler.modelled_run import model_profile
 
     made = model_profile(given.from_cluster, given.output, root=ROOT)
@@ -220,12 +220,12 @@ def model(given: argparse.Namespace) -> int:
 
 
 def modelling_interrupted(given: argparse.Namespace) -> str:
-    """What is left behind after Ctrl-C."""
+    """Returns what is left behind after Ctrl-C."""
     return f"interrupted; {given.output or 'the profile'} is as it was, or complete"
 
 
 def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
-    """What is left behind after Ctrl-C, said by rank 0."""
+    """Returns what is left behind after Ctrl-C, said by rank 0."""
     if layout.rank:
         return ""
     kept = f"{given.output}.journal" if given.output else "the profile's journal"
@@ -233,7 +233,7 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 
 
 def in_layout(given: argparse.Namespace) -> int:
-    """The exit status of this rank."""
+    """Returns the exit status of this rank."""
     with uninterrupted():
         from profiler.ranks.ending import status_in_ranks
 
@@ -243,7 +243,7 @@ def in_layout(given: argparse.Namespace) -> int:
 
 
 def check_together(given: argparse.Namespace) -> None:
-    """ConfigError for a flag that would be passed over without another, or beside it."""
+    """Raises ConfigError for a flag that would be passed over without another, or beside it."""
     lonely = [(name, "only with --model") for name in OF_A_MODEL if not given.model]
     if given.from_cluster:
         lonely += [(name, "not with --from_cluster, which measures nothing") for name in OF_MEASURING]
@@ -255,7 +255,7 @@ def check_together(given: argparse.Namespace) -> None:
 
 
 def done(given: argparse.Namespace) -> int:
-    """The exit status of modelling, or of this rank of measuring."""
+    """Returns the exit status of modelling, or of this rank of measuring."""
     check_together(given)
     if given.from_cluster:
         return exit_status(lambda: model(given), interrupted=lambda: modelling_interrupted(given))
@@ -263,5 +263,5 @@ def done(given: argparse.Namespace) -> int:
 
 
 def main(words: list[str], program: str = PROGRAM) -> int:
-    """Parse, call, print; the exit status."""
+    """Parses, call, print; the exit status."""
     return exit_status(lambda: done(options_parser(program).parse_args(words)))

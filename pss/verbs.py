@@ -1,178 +1,74 @@
-"""The verbs of ``pss``: what each does, the parser of its options and what runs it. Each is the program that
-a script of a checkout runs, imported when it is asked for."""
+"""The verbs of ``pss``: what each does, and the program behind it, which is imported when it is asked for."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 
-from spec.errors import CommandLineError
-
-OF_WORKLOAD = ("run", "train", "compare")
-"""Verbs of run_workload.py that are verbs here as well."""
+PLANS, PROFILE, WORKLOAD = "pss.plans", "pss.profile", "pss.workload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """``parser`` and ``run`` take what the words are typed after (``pss search``), ``run`` the words before
-    it, and gives the exit status; ``plans``: whether plans are typed before the options."""
+    """What a verb does, and the ``module`` that does it: its ``options_parser(program)`` reads what is typed after
+    ``program`` (``pss search``), its ``main(words, program)`` runs it and returns the exit status.
+
+    ``flags`` are always handed on. Plans that are typed before the options are handed on as values of
+    ``plan_option``, where there is one. ``part`` is the verb of the module that this verb is.
+    """
 
     what: str
-    parser: Callable[[str], argparse.ArgumentParser]
-    run: Callable[[list[str], str], int]
-    plans: bool = False
+    module: str
+    flags: tuple[str, ...] = ()
+    plan_option: str = ""
+    part: str = ""
+
+    def parser(self, program: str) -> argparse.ArgumentParser:
+        """Returns what reads the options typed after ``program``."""
+        parser: argparse.ArgumentParser = import_module(self.module).options_parser(self._whole(program))
+        return sub_parsers(parser)[self.part] if self.part else parser
+
+    def run(self, words: Sequence[str], program: str) -> int:
+        """Runs the words typed after ``program``; returns the exit status."""
+        plans, options = plans_first(words) if self.plan_option else ([], list(words))
+        ranked = any(plan.startswith("rank=") for plan in plans)
+        first = [self.part] if self.part else [*self.flags, *["--run_all_solu"] * ranked]
+        handed = [*first, *(f"--{self.plan_option}={plan}" for plan in plans), *options]
+        status: int = import_module(self.module).main(handed, self._whole(program))
+        return status
+
+    def _whole(self, program: str) -> str:
+        return program.removesuffix(f" {self.part}") if self.part else program
 
 
 def plans_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words before the first option, and the rest."""
+    """Returns the words before the first option, and the rest."""
     first = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
     return list(words[:first]), list(words[first:])
 
 
-def _plans_parser(program: str) -> argparse.ArgumentParser:
-    from pss.plans import options_parser
-
-    return options_parser(program)
-
-
-def _search(words: list[str], program: str) -> int:
-    from pss.plans import main
-
-    return main(["--run_all_solu", *words], program)
-
-
-def _price(words: list[str], program: str) -> int:
-    from pss.plans import main
-
-    plans, options = plans_first(words)
-    return main([*(f"--plan={plan}" for plan in plans), *options], program)
-
-
-def _explain(words: list[str], program: str) -> int:
-    from pss.plans import main
-
-    plans, options = plans_first(words)
-    searched = ["--run_all_solu"] * any(plan.startswith("rank=") for plan in plans)
-    return main([*searched, *(f"--explain={plan}" for plan in plans), *options], program)
-
-
-def _sweep(words: list[str], program: str) -> int:
-    from pss.plan_options import is_sweep
-    from pss.plans import command_typed, options_parser, run
-    from spec.program.ending import exit_status
-
-    def swept() -> int:
-        said = argparse.Namespace(command=command_typed(program, words))
-        options = options_parser(program).parse_args(["--run_all_solu", *words], said)
-        if not is_sweep(options):
-            raise CommandLineError(f"{program}: a list, such as --world_size 64,128 (see --help)")
-        return run(options)
-
-    return exit_status(swept)
-
-
-def _profile_parser(program: str) -> argparse.ArgumentParser:
-    from pss.profile import options_parser
-
-    return options_parser(program)
-
-
-def _profile(words: list[str], program: str) -> int:
-    from pss.profile import main
-
-    return main(words, program)
-
-
-def _workload_parser(program: str) -> argparse.ArgumentParser:
-    from pss.workload import options_parser
-
-    return options_parser(program)
-
-
-def _workload(words: list[str], program: str) -> int:
-    from pss.workload import main
-
-    return main(words, program)
-
-
 def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of a parser's own verbs, by name."""
+    """Returns the parsers of a parser's own verbs, by name."""
     found = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     return next((dict(one.choices) for one in found), {})
 
 
-def _part_parser(name: str, program: str) -> argparse.ArgumentParser:
-    return sub_parsers(_workload_parser(program.removesuffix(f" {name}")))[name]
-
-
-def _part(name: str, words: list[str], program: str) -> int:
-    return _workload([name, *words], program.removesuffix(f" {name}"))
-
-
-def _of_workload(name: str, what: str) -> Verb:
-    return Verb(what=what, parser=partial(_part_parser, name), run=partial(_part, name))
-
-
-def _calibrate_parser(program: str) -> argparse.ArgumentParser:
-    from solver.calibrate.__main__ import options_parser
-
-    return options_parser(program)
-
-
-def _calibrate(words: list[str], program: str) -> int:
-    from solver.calibrate.__main__ import main
-
-    return main(words, program)
-
-
-def _merge_parser(program: str) -> argparse.ArgumentParser:
-    from profdb.commands.merge_files import options_parser
-
-    return options_parser(program)
-
-
-def _merge(words: list[str], program: str) -> int:
-    from profdb.commands.merge_files import main
-    from spec.program.ending import exit_status
-
-    return exit_status(lambda: main(words, program))
-
-
-def _show_parser(program: str) -> argparse.ArgumentParser:
-    from profdb.commands.show import options_parser
-
-    return options_parser(program)
-
-
-def _show(words: list[str], program: str) -> int:
-    from profdb.commands.show import main
-    from spec.program.ending import exit_status
-
-    return exit_status(lambda: main(words, program))
-
-
+SEARCHED = ("--run_all_solu",)
 VERBS: dict[str, Verb] = {
-    "search": Verb(what="the best plans for a model on a cluster", parser=_plans_parser, run=_search),
-    "price": Verb(
-        what="what one plan takes: pss price tp=8,pp=2 ...", parser=_plans_parser, run=_price, plans=True
-    ),
+    "search": Verb(what="the best plans for a model on a cluster", module=PLANS, flags=SEARCHED),
+    "price": Verb(what="what one plan takes: pss price tp=8,pp=2 ...", module=PLANS, plan_option="plan"),
     "explain": Verb(
         what="a plan taken apart: pss explain tp=8,pp=2 ..., or rank=1 of a search",
-        parser=_plans_parser,
-        run=_explain,
-        plans=True,
+        module=PLANS,
+        plan_option="explain",
     ),
-    "sweep": Verb(what="the best plan for each of a list of questions", parser=_plans_parser, run=_sweep),
-    "profile": Verb(
-        what="measure this cluster (torchrun --no-python pss profile)", parser=_profile_parser, run=_profile
-    ),
-    "workload": Verb(
-        what="generate, check, replay and lay out workloads", parser=_workload_parser, run=_workload
-    ),
-    "calibrate": Verb(what="fit a few factors to measured steps", parser=_calibrate_parser, run=_calibrate),
-    "merge": Verb(what="join profiles of one GPU", parser=_merge_parser, run=_merge),
-    "show": Verb(what="say what a profile holds", parser=_show_parser, run=_show),
-    "run": _of_workload("run", "run a workload on real process groups (torchrun)"),
-    "train": _of_workload("train", "time steps of a reference transformer (torchrun)"),
-    "compare": _of_workload("compare", "a measured run beside its prediction"),
+    "sweep": Verb(what="the best plan for each of a list of questions", module=PLANS, flags=SEARCHED),
+    "profile": Verb(what="measure this cluster (torchrun --no-python pss profile)", module=PROFILE),
+    "workload": Verb(what="generate, check, replay and lay out workloads", module=WORKLOAD),
+    "calibrate": Verb(what="fit a few factors to measured steps", module="solver.calibrate.__main__"),
+    "merge": Verb(what="join profiles of one GPU", module="profdb.commands.merge_files"),
+    "show": Verb(what="say what a profile holds", module="profdb.commands.show"),
+    "run": Verb(what="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
+    "train": Verb(what="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
+    "compare": Verb(what="a measured run beside its prediction", module=WORKLOAD, part="compare"),
 }

@@ -64,19 +64,19 @@ ROOT = shipped_folder()
 
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
-    """Run one command line, typed after ``program``; the exit status (1: the file checked has defects)."""
+    """Runs one command line, typed after ``program``; the exit status (1: the file checked has defects)."""
     return exit_status(lambda: run(options_parser(program).parse_args(arguments)))
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """What reads a command line typed after ``program``."""
+    """Returns what reads a command line typed after ``program``."""
     from runner.verbs import VERBS
 
     return parser({name: (verb.what, verb.add_flags) for name, verb in VERBS.items()}, program)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Hand the options to their verb."""
+    """Hands the options to their verb."""
     from runner.verbs import VERBS
 
     verbs: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Write the workload of a training step, or of a communication test."""
+    """Writes the workload of a training step, or of a communication test."""
     written = write_files(options, ROOT)
     for note in written.notes:
         print(note, file=sys.stderr)
@@ -105,14 +105,14 @@ def generate(options: argparse.Namespace) -> int:
 
 
 def take_aiob(options: argparse.Namespace) -> int:
-    """Merge AICB's module times into a profile."""
+    """Merges AICB's module times into a profile."""
     for line in import_aiob(options):
         print(line)
     return 0
 
 
 def check(options: argparse.Namespace) -> int:
-    """Name the defects of a SimAI workload file."""
+    """Names the defects of a SimAI workload file."""
     file = read_simai(options.file)
     findings = check_simai(file)
     print(f"{file.name}: {file.num_rows} rows, policy {file.header.policy or 'none'}")
@@ -122,7 +122,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def simulate(options: argparse.Namespace) -> int:
-    """Price a SimAI workload file: by our curves, by SimAI's closed form, or both side by side."""
+    """Prices a SimAI workload file: by our curves, by SimAI's closed form, or both side by side."""
     file = read_simai(workload_path(options))
     workload = usable_workload(file)
     for line in ignored(options):
@@ -151,7 +151,7 @@ def simulate(options: argparse.Namespace) -> int:
 
 
 def warn(file: SimaiFile, warnings: Sequence[str]) -> int:
-    """Print what is wrong with the file and what its pricing has to say; returns 0."""
+    """Prints what is wrong with the file and what its pricing has to say; returns 0."""
     defects = [each for each in check_simai(file) if each.severity is not Severity.NOTE]
     for warning in (*summarised(defects, per_kind=1), *warnings):
         print(f"warning: {warning}", file=sys.stderr)
@@ -159,7 +159,7 @@ def warn(file: SimaiFile, warnings: Sequence[str]) -> int:
 
 
 def topology(options: argparse.Namespace) -> int:
-    """Write a topology of the templates, or check a file."""
+    """Writes a topology of the templates, or check a file."""
     if options.check:
         return check_topology(options)
     flags = TopologyFlags(**{each.name: getattr(options, each.name) for each in fields(TopologyFlags)})
@@ -173,7 +173,7 @@ def topology(options: argparse.Namespace) -> int:
 
 
 def use_topology(made: Topology, options: argparse.Namespace) -> None:
-    """Draw a topology and write it as a cluster sheet, where asked for."""
+    """Draws a topology and write it as a cluster sheet, where asked for."""
     if options.picture:
         draw_topology(made, options.picture)
         print(f"wrote {options.picture}")
@@ -187,7 +187,7 @@ def use_topology(made: Topology, options: argparse.Namespace) -> None:
 
 
 def check_topology(options: argparse.Namespace) -> int:
-    """Name the defects of a topology file."""
+    """Names the defects of a topology file."""
     read, findings = read_topology(options.check)
     print(f"{options.check}: {topology_line(read) if read else 'cannot be used'}")
     for line in finding_lines(findings):
@@ -200,7 +200,7 @@ def check_topology(options: argparse.Namespace) -> int:
 
 
 def groups(options: argparse.Namespace) -> int:
-    """List the ranks of each group."""
+    """Lists the ranks of each group."""
     order = rank_order(options)
     kinds = named_groups(order)
     if options.group:
@@ -210,14 +210,14 @@ def groups(options: argparse.Namespace) -> int:
 
 
 def show_groups(kinds: dict[str, tuple[tuple[int, ...], ...]]) -> None:
-    """Print the members of each kind of group."""
+    """Prints the members of each kind of group."""
     for kind, members in kinds.items():
         for line in group_lines(kind, members):
             print(line)
 
 
 def traffic(options: argparse.Namespace) -> int:
-    """Rank-to-rank flows of one collective."""
+    """Prints and writes rank-to-rank flows of one collective."""
     order = rank_order(options)
     members = rank_groups(order, options.group, independent_ep=options.independent_ep)
     flows = rank_flows(
@@ -240,7 +240,7 @@ def traffic(options: argparse.Namespace) -> int:
 
 
 def rank_order(options: argparse.Namespace) -> RankOrder:
-    """The degrees and the order of the command line."""
+    """Returns the degrees and the order of the command line."""
     return RankOrder(
         tp=options.tp, cp=options.cp, ep=options.ep, dp=options.dp, pp=options.pp, order=options.order
     )

@@ -17,7 +17,7 @@ SIZES = ("world_size", "global_batch_tokens", "seq_len", "framework", "precision
 
 
 class Asking(TypedDict, total=False):
-    """What is asked.
+    """The arguments of a question.
 
     ``model``: the path of a config, or the name of a shipped one. ``job``: world_size (GPUs),
     global_batch_tokens, seq_len (tokens), framework, precision, and any setting of a job by its key.
@@ -37,7 +37,7 @@ class Asking(TypedDict, total=False):
 
 
 def ask(**asking: Unpack[Asking]) -> Session:
-    """Read and check the question, and open the times that answer it: ``ask(model=..., job=...)``, with the
+    """Reads and check the question, and open the times that answer it: ``ask(model=..., job=...)``, with the
     words of Asking.
 
     Raises ConfigError or ProfileError, in one line, for whatever does not fit together.
@@ -46,7 +46,7 @@ def ask(**asking: Unpack[Asking]) -> Session:
 
 
 def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tuple[SweepRow, ...]:
-    """The best plan for every combination of the lists ``over`` (cluster, framework, seq_len,
+    """Returns the best plan for every combination of the lists ``over`` (cluster, framework, seq_len,
     global_batch_tokens, micro_batch, world_size), which take the places of what is asked otherwise. A
     question without a feasible plan is a row that says so.
 
@@ -65,7 +65,7 @@ def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tup
 
 
 def request_of(**asking: Unpack[Asking]) -> Request:
-    """The request; TypeError for a word that is none of Asking's, ConfigError for values of a wrong kind."""
+    """Returns the request; TypeError for a word that is none of Asking's, ConfigError for values of a wrong kind."""
     for word in asking.keys() - Asking.__annotations__.keys():
         raise TypeError(f"unexpected keyword {word!r}; known are {', '.join(Asking.__annotations__)}")
     for word in sorted(Asking.__required_keys__ - asking.keys()):

@@ -84,7 +84,7 @@ def causes(
 
 
 def causes_of(job: JobSpec, cost: StepTime) -> dict[str, FloatArray]:
-    """The same of priced steps."""
+    """Returns the shares of priced steps by cause."""
     carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
     errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
     narrow = job.precision.linear != job.precision.compute
@@ -113,5 +113,6 @@ def interval_of(
 
 
 def calibrated_interval(step_s: FloatArray, residual_std: float) -> tuple[FloatArray, FloatArray]:
-    """The same of a calibrated step: ``residual_std``, the spread of what the calibration left, holds all errors."""
+    """Returns the interval of a calibrated step: ``residual_std``, the spread of what the calibration left, holds
+    all errors."""
     return interval_of(step_s, np.full_like(step_s, residual_std), unpriced=0.0)

@@ -37,7 +37,7 @@ def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
 
 
 def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
-    """Whether the whole attention matrix counts, or what causal masks leave of it."""
+    """Returns whether the whole attention matrix counts, or what causal masks leave of it."""
     return _mostly_products(list(products(model, job)))
 
 
@@ -76,7 +76,7 @@ Product = BatchedGemm | GroupedGemm | Attention
 
 
 def products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
-    """The forward's products on the unsplit model, and how many blocks have each."""
+    """Returns the forward's products on the unsplit model, and how many blocks have each."""
     alone = Layout.of(1)
     unpadded = job.preset.changed(
         {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
@@ -101,22 +101,22 @@ def _forwards(model: ModelSpec, job: JobSpec, layout: Layout) -> Iterator[tuple[
 
 
 def flops_of(op: Product) -> float:
-    """A product with its two gradients, or with one where its weight is frozen."""
+    """FLOPs of a product with its two gradients, or with one where its weight is frozen."""
     return float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
 
 
 def halved(op: Product) -> bool:
-    """Whether a mask leaves half of a matrix."""
+    """Returns whether a mask leaves half of a matrix."""
     return isinstance(op, Attention) and op.mask in ("causal", "varlen")
 
 
 def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
-    """TGS."""
+    """Tokens per GPU and second (TGS)."""
     return job.global_batch_tokens / (job.world_size * step_s)
 
 
 def mfu(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, step_s: FloatArray) -> FloatArray:
-    """The least time of a step's model FLOPs over its time; raises ConfigError as least_s_per_sequence."""
+    """Returns model-FLOP utilisation: the least time of a step's model FLOPs over its time; raises ConfigError as least_s_per_sequence."""
     least_s = least_s_per_sequence(model, job, cluster) * job.global_batch_tokens / job.seq_len
     return least_s / (job.world_size * step_s)
 
@@ -140,7 +140,8 @@ def logged_flops_per_sequence(model: ModelSpec, job: JobSpec, recompute: Recompu
 
 
 def logged_tflops(model: ModelSpec, job: JobSpec, recompute: Recompute, step_s: float) -> float | None:
-    """10^12 FLOP/s of a GPU in the framework's log for a step of ``step_s`` seconds; None where no source says."""
+    """Returns 10^12 FLOP/s of a GPU in the framework's log for a step of ``step_s`` seconds; None where no
+    source says."""
     flops = logged_flops_per_sequence(model, job, recompute)
     return None if flops is None else flops * job.global_batch_sequences / (step_s * job.world_size) / TERA
 

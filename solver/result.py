@@ -33,7 +33,7 @@ class SlowestStage:
     head: bool
 
     def words(self) -> str:
-        """``stage 16 of 16: 7 layers, head``."""
+        """Returns ``stage 16 of 16: 7 layers, head``."""
         if self.stages == 1:
             which = "the only stage"
         elif self.first == self.last:
@@ -49,7 +49,7 @@ class SlowestStage:
 
 
 def slowest_stage(model: ModelSpec, table: StageTable, row: int, stages: int) -> SlowestStage:
-    """Row ``row`` of the stage table of a plan with ``stages`` pipeline stages."""
+    """Returns row ``row`` of the stage table of a plan with ``stages`` pipeline stages."""
     kinds = len(model.blocks)
     predictions = sum(
         int(column[row]) for at, column in enumerate(table.layers) if model.blocks[at % kinds].block.mtp
@@ -100,7 +100,7 @@ class Answer:
     also_zero_stages: tuple[int, ...] = ()
 
     def label(self) -> str:
-        """The plan's words, and those of the plans it stands for."""
+        """Returns the plan's words, and those of the plans it stands for."""
         shards = sorted(zip(self.also_zero_stages, self.also_zero_sizes, strict=True))
         also = ", ".join(self._sharded(stage, size) for stage, size in shards)
         return f"{self.plan.label()} (or {also})" if also else self.plan.label()
@@ -121,7 +121,7 @@ def answer_of(
     slowest: SlowestStage,
     interval_s: tuple[FloatArray, FloatArray],
 ) -> Answer:
-    """The answer of a one-row cost and memory; ``used`` are tgs and mfu, ``interval_s`` as
+    """Returns the answer of a one-row cost and memory; ``used`` are tgs and mfu, ``interval_s`` as
     solver.interval tells it."""
     tgs, mfu = used
     low_s, high_s = interval_s
@@ -161,7 +161,7 @@ class Alike:
 
 
 def grouped(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]:
-    """The first ``most`` groups of plans in order of their step; ``ranked`` gives place, seconds and plan."""
+    """Returns the first ``most`` groups of plans in order of their step; ``ranked`` gives place, seconds and plan."""
     groups: list[Alike] = []
     newest: dict[Plan, Alike] = {}
     for place, step_s, plan in ranked:
@@ -187,8 +187,8 @@ TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "
 
 
 def answer_values(answer: Answer) -> dict[str, Any]:
-    """Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by term
-    and in all, tokens per GPU and second, MFU."""
+    """Returns Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by
+    term and in all, tokens per GPU and second, MFU."""
     return {
         **asdict(answer.plan.written),
         "dp": answer.plan.dp,

@@ -42,13 +42,14 @@ class Nearest:
 
     @property
     def distance(self) -> tuple[int, float, float]:
-        """To be compared."""
+        """Returns the three as they are compared."""
         return self.broken, self.doublings, self.needed_bytes
 
 
 def cheapest_change(question: Question, constraints: Constraints) -> str:
-    """What to change so that a plan fits, in words: constraints given up, the fewest and by the least; where none help,
-    the optimizer on the host; else more GPUs, twice as many each time. "" where none of it helps."""
+    """Returns what to change so that a plan fits, in words: constraints given up, the fewest and by the
+    least; where none help, the optimizer on the host; else more GPUs, twice as many each time. "" where none
+    of it helps."""
     nearest = _nearest(question, constraints)
     if nearest is not None and nearest.words:
         return nearest.words
@@ -172,7 +173,7 @@ def best_plans(
     top_k: int = 10,
     tick: Callable[[], object] = lambda: None,
 ) -> SearchResult:
-    """Every plan that keeps the constraints, ranked by step time. ``tick`` as in solver.search.
+    """Returns every plan that keeps the constraints, ranked by step time. ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change.
     """

@@ -35,7 +35,8 @@ from spec.origin import ORIGIN_NAMES
 
 
 def shape_words(op: Op, row: int = 0) -> str:
-    """``m 8192 k 8192 n 2560 NT bf16``: the sizes of one launch, and how many launches where there are several."""
+    """Returns ``m 8192 k 8192 n 2560 NT bf16``: the sizes of one launch, and how many launches where there
+    are several."""
 
     def at(values: object) -> int:
         return round(number_at(values, row))
@@ -74,7 +75,7 @@ def moved_bytes(op: Op, row: int = 0) -> float:
 
 
 def group_words(op: Op, layout: Layout, gpus_per_node: int) -> str:
-    """``tp: 8 ranks on 1 node, stride 1``; "" of what runs on one rank."""
+    """Returns ``tp: 8 ranks on 1 node, stride 1``; "" of what runs on one rank."""
     if not isinstance(op, Comm):
         return ""
     group = group_of(op.axis, layout, gpus_per_node)
@@ -83,7 +84,7 @@ def group_words(op: Op, layout: Layout, gpus_per_node: int) -> str:
 
 
 def number_at(values: object, row: int) -> float:
-    """One row of a column, or the number that all rows share."""
+    """Returns one row of a column, or the number that all rows share."""
     array = np.ravel(values)  # type: ignore[call-overload]
     return float(array[row if len(array) > 1 else 0])
 
@@ -150,7 +151,7 @@ class Explanation:
 
 
 def explain_plan(question: Question, plan: Plan) -> Explanation:
-    """Take a plan apart, before any calibration."""
+    """Takes a plan apart, before any calibration."""
     table = estimate_memory(question.model, question.job, PlanTable.of(plan), question.cluster)
     cost = step_time(question.model, question.job, table, question.pricer)
     seconds = stage_times(question.model, question.job, table, question.pricer)

@@ -81,8 +81,8 @@ def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def effective_share(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Training over all time, where failures come at random also while a checkpoint is written or read (Daly
-    2006, eq. 20: M exp(R / M) (exp((tau + delta) / M) - 1) seconds for each tau of training)."""
+    """Share of all time that is training, where failures come at random also while a checkpoint is written or
+    read (Daly 2006, eq. 20: M exp(R / M) (exp((tau + delta) / M) - 1) seconds for each tau of training)."""
     if (interval_s + checkpoint_s) / mtbf_s > MOST_EXPONENT or restart_s / mtbf_s > MOST_EXPONENT:
         return 0.0
     spent = exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
@@ -106,9 +106,8 @@ def spare_wait_s(spares: int, failing_per_s: float, repair_s: float) -> float:
 
 
 def goodput_of(model: ModelSpec, job: JobSpec, reliability: Reliability) -> Goodput:
-    """The goodput of a job, whose steps take no part in it: every plan of one world trains the same share of
-    its time.
-    """
+    """Returns the goodput of a job, whose steps take no part in it: every plan of one world trains the same
+    share of its time."""
     mtbf_s = HOUR_S * reliability.mtbf_hours / job.world_size
     size = checkpoint_bytes(model, job)
     share = job.world_size / PUBLISHED_GPUS
@@ -144,7 +143,7 @@ class RunCost:
 
     @property
     def days(self) -> float:
-        """Of wall clock."""
+        """Days of wall clock."""
         return self.seconds / DAY_S
 
 
@@ -160,7 +159,8 @@ class Terms:
 def run_cost(
     job: JobSpec, cluster: ClusterSpec, step_s: float, terms: Terms, goodput: Goodput | None = None
 ) -> RunCost:
-    """A run of steps of ``step_s`` seconds; GPUs that wait draw as much as those that train, spare ones nothing."""
+    """Returns a run of steps of ``step_s`` seconds; GPUs that wait draw as much as those that train, spare
+    ones nothing."""
     effective = 1.0 if goodput is None else goodput.effective
     steps = terms.tokens / job.global_batch_tokens
     seconds = steps * step_s / effective if effective > 0 else float("inf")

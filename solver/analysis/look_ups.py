@@ -31,14 +31,14 @@ class NotingPricer(Pricer):
     seconds: dict[Case, float]
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
-        """Price one operation (Pricer.time) and weigh what it asked for."""
+        """Prices one operation (Pricer.time) and weigh what it asked for."""
         self._begin()
         timed = Pricer.time(self, op, layout)
         self._weigh(float(timed.seconds.max(initial=0.0)))
         return timed
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
-        """Price a message between stages (Pricer.hop) and weigh it."""
+        """Prices a message between stages (Pricer.hop) and weigh it."""
         self._begin()
         priced = Pricer.hop(self, layout, size_bytes)
         self._weigh(float(priced.seconds.max(initial=0.0)))
@@ -57,7 +57,7 @@ class NotingPricer(Pricer):
 
 
 def look_ups(question: Question, plans: Sequence[Plan]) -> list[WeighedCase]:
-    """Every case that the plans ask for, heaviest first by the plan that takes longest for it."""
+    """Returns every case that the plans ask for, heaviest first by the plan that takes longest for it."""
     heaviest: dict[Case, float] = {}
     for plan in plans:
         for case, seconds in _seconds_by_case(question, plan).items():

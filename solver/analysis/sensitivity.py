@@ -37,8 +37,8 @@ class WhatIf:
 def sensitivities(
     request: Request, asked: Asked, opened: Opened, tick: Callable[[], object] = lambda: None
 ) -> tuple[WhatIf, ...]:
-    """The network between nodes twice as fast, 40 GB more memory, products in fp8: each alone. ``tick`` is called after
-    each."""
+    """Returns the network between nodes twice as fast, 40 GB more memory, products in fp8: each alone.
+    ``tick`` is called after each."""
     found = []
     for ask in (_faster_network, _more_memory, _narrow_products):
         found.append(ask(request, asked, opened))

@@ -43,7 +43,7 @@ class Shared:
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
     def open(self, request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
-        """As solver.opening.open_asked, from what is open already."""
+        """Returns the same as solver.opening.open_asked, from what is open already."""
         path = str(request.profile)
         if path not in self.held:
             self.held[path] = held_profile(request)
@@ -55,7 +55,7 @@ class Shared:
         return opened_with(request, asked, held, self.times[key])
 
     def keep(self) -> None:
-        """Keep what sheets were asked, for the next process."""
+        """Keeps what sheets were asked, for the next process."""
         for times in self.times.values():
             if times.kept is not None:
                 times.kept.keep()
@@ -64,7 +64,7 @@ class Shared:
 def sweep_requests(
     request: Request, axes: Mapping[str, Iterable[object]]
 ) -> list[tuple[dict[str, object], Request]]:
-    """The request with each combination of the ``axes``' values (of AXES), and those values.
+    """Returns the request with each combination of the ``axes``' values (of AXES), and those values.
 
     Raises ConfigError for micro-batches that are fixed and varied.
     """
@@ -90,7 +90,8 @@ def swept(
     shared: Shared | None = None,
     tick: Callable[[], object] = lambda: None,
 ) -> tuple[SweepRow, ...]:
-    """The best plan of each request; one without any is a row that says so. ``tick`` is called after each.
+    """Returns the best plan of each request; one without any is a row that says so. ``tick`` is called after
+    each.
 
     Raises ConfigError or ProfileError, before anything is priced, for a request that cannot be asked.
     """
@@ -119,15 +120,15 @@ def _first_reason(error: NoFeasiblePlanError) -> str:
 
 
 def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
-    """GPUs of every whole number of nodes up to ``largest`` GPUs; less than a node is one question."""
+    """Returns GPUs of every whole number of nodes up to ``largest`` GPUs; less than a node is one question."""
     per_node = cluster.gpus_per_node
     return tuple(range(per_node, largest + 1, per_node)) or (largest,)
 
 
 def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
-    """For each row, series after series, the row of its series to run with as many GPUs: of the most tokens
-    per second with that many or fewer, as a world that a model or a batch does not divide by is worse than a
-    smaller one. None where none fits."""
+    """Returns for each row, series after series, the row of its series to run with as many GPUs: of the most
+    tokens per second with that many or fewer, as a world that a model or a batch does not divide by is worse
+    than a smaller one. None where none fits."""
     found: list[tuple[SweepRow, SweepRow | None]] = []
     for series in series_of(rows).values():
         best: SweepRow | None = None
@@ -139,7 +140,7 @@ def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None
 
 
 def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int | None]]:
-    """Of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
+    """Returns of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
     found: list[tuple[dict[str, object], int | None]] = []
     for series in series_of(rows).values():
         worlds = [row.opened.question.job.world_size for row in series if row.answer is not None]
@@ -148,7 +149,7 @@ def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int |
 
 
 def tokens_per_s(row: SweepRow) -> float:
-    """Of all GPUs together, 0 where no plan fits."""
+    """Tokens per second of all GPUs together, 0 where no plan fits."""
     if row.answer is None:
         return 0.0
     return row.opened.question.job.global_batch_tokens / row.answer.step_s
@@ -167,7 +168,7 @@ def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
 
 
 def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
-    """Rows that differ in world_size alone, together."""
+    """Returns rows that differ in world_size alone, together."""
     found: dict[str, list[SweepRow]] = {}
     for row in rows:
         found.setdefault(_series(row), []).append(row)
@@ -175,7 +176,7 @@ def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
 
 
 def shared_values(row: SweepRow) -> dict[str, object]:
-    """What the rows of its series share."""
+    """Returns what the rows of its series share."""
     return {key: value for key, value in row.values.items() if key != "world_size"}
 
 
@@ -198,7 +199,7 @@ class Judged:
 
 
 def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -> Judged:
-    """Goodput and cost of a row's best plan."""
+    """Returns goodput and cost of a row's best plan."""
     question = row.opened.question
     goodput = None if reliability is None else goodput_of(question.model, question.job, reliability)
     spares = 0 if reliability is None else reliability.spare_nodes or 0
@@ -210,8 +211,8 @@ def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) 
 
 
 def ranked(rows: list[Judged], by: str) -> list[Judged]:
-    """Rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall clock) or
-    ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
+    """Returns rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall
+    clock) or ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
     return sorted(rows, key=lambda one: _order(one, by))
 
 

@@ -46,7 +46,7 @@ def num_passes(plan: Plan) -> int:
 
 
 def timeline_of(question: Question, plan: Plan) -> Timeline:
-    """Play the step of ``plan``, before any calibration."""
+    """Simulates the step of ``plan``, before any calibration."""
     table = estimate_memory(question.model, question.job, PlanTable.of(plan))
     timed = stage_times(question.model, question.job, table, question.pricer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))

@@ -26,9 +26,9 @@ Found = Session | SearchResult | Explanation | Sequence[Answer] | Sequence[Sweep
 
 
 def to_frame(found: Found) -> "DataFrame":
-    """A table of what was found: of a Reply every plan that fits, of a search or of answers a row a plan, of
-    a sweep a row a question, of a plan taken apart a row an operation. Seconds, bytes and tokens, with the
-    unit in the column's name.
+    """Returns a table of what was found: of a Session every plan that fits, of a search or of answers a row a
+    plan, of a sweep a row a question, of a plan taken apart a row an operation. Seconds, bytes and tokens,
+    with the unit in the column's name.
 
     Raises NoFeasiblePlanError for a Reply without plans.
     """
@@ -47,9 +47,8 @@ def to_frame(found: Found) -> "DataFrame":
 
 
 def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
-    """Columns of a plan in types that hold what is not said: whole numbers as Int64, several words as they
-    are typed.
-    """
+    """Returns columns of a plan in types that hold what is not said: whole numbers as Int64, several words as
+    they are typed."""
     import pandas as pd
 
     kinds = {key: setting.kind for key, setting in plan_settings().items()}
@@ -66,14 +65,14 @@ def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
 
 
 def write_parquet(path: Path, frame: "DataFrame") -> None:
-    """Write a table of plans, whole or not at all; ConfigError without pyarrow."""
+    """Writes a table of plans, whole or not at all; ConfigError without pyarrow."""
     check_parquet(str(path))
     with replaced_path(path) as temporary:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 
 def write_every_plan(path: Path, opened: Opened) -> None:
-    """Write all plans that fit, priced, and say how many they are."""
+    """Writes all plans that fit, priced, and say how many they are."""
     question = opened.question
     blocks = len(full_space(question.model, question.job, opened.constraints).blocks)
     with progress(blocks, "every plan", "block") as bar:

@@ -8,6 +8,7 @@ from solver.report.sections import Page
 from spec.errors import ConfigError, ExportError
 from spec.program.version import DISTRIBUTION, VERSION_LINE
 from spec.replaced_file import replaced_file
+from spec.settings.plan import STRATEGIES
 
 FILE = "index.html"
 
@@ -59,5 +60,6 @@ def first_upper(words: str) -> str:
 
 
 def sentence(words: str) -> str:
-    """Returns the words as a sentence."""
-    return first_upper(words) if words.endswith(".") else f"{first_upper(words)}."
+    """Returns the words as a sentence; a plan's label that begins one stays as it is typed."""
+    first = words if words.split(" ", 1)[0] in STRATEGIES else first_upper(words)
+    return first if first.endswith(".") else f"{first}."

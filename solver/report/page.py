@@ -190,7 +190,7 @@ def _illustrated(plans: Plans, sections: Sequence[Section]) -> list[Section]:
     memory = Section(
         anchor="memory",
         title="Memory by stage",
-        pictures=(memory_picture(stages, usable_bytes=usable, limit_bytes=limit),),
+        pictures=(memory_picture(stages, limit),),
         tables=(stages_table(stages),),
     )
     return [*illustrated, memory, _timeline(plans), _origins(plans, found)]

@@ -1,8 +1,7 @@
 """Pictures of plans: where their steps go, step against memory, what every stage holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from solver.analysis.explanation import StageMemory, memory_terms
@@ -12,12 +11,10 @@ from solver.report.themed_svg import colour, is_narrow, legend, patches, picture
 from solver.result import ROOMY_SHARE, Answer
 from spec.units import bytes_to_gib, seconds_to_ms
 
-PART_ROLES = {part: f"c{at}" for at, part in enumerate(PART_WORDS, start=1)}
-TERM_ROLES = {
+ROLES = {part: f"c{at}" for at, part in enumerate(PART_WORDS, start=1)} | {
     "parameters": "c1",
     "narrow_weights": "c2",
     "gradients": "c4",
-    "optimizer": "c13",
     "activations": "c3",
     "logits": "c5",
     "working": "c6",
@@ -25,105 +22,100 @@ TERM_ROLES = {
     "bucket": "c8",
     "step": "c9",
     "slack": "c11",
-    "nccl": "c12",
+    "nccl": "c13",
     "context": "c14",
 }
+"""The colour of each part of a step and of each term of memory, by solver.report.themed_svg; another term has c10."""
 MOST_BARS = 10
 LEAST_SHARE = 0.002
 """Of a bar; thinner ones are in the tables."""
 
 
 def breakdown_picture(answers: Sequence[Answer]) -> Picture:
-    """One bar a plan, the parts of its step one after another, in ms."""
+    """Returns one bar a plan, the parts of its step one after another, in ms."""
     shown = answers[:MOST_BARS]
-    names = [f"{place}  {one.plan.label()}" for place, one in enumerate(shown, start=1)]
     best = shown[0]
     largest = max(PART_WORDS, key=lambda part: best.parts_s[part])
     share = 100 * best.parts_s[largest] / best.step_s
-    told = (
-        f"Stacked bars of the step's parts of {len(shown)} plans; of the best one's {seconds_to_ms(best.step_s):.1f} ms "
-        f"{share:.0f} % are {PART_WORDS[largest]}. The table below has the figures.",
+    words = (
+        f"Stacked bars of the step's parts of {len(shown)} plans; {PART_WORDS[largest]} take {share:.0f} % of the best "
+        f"one's {seconds_to_ms(best.step_s):.1f} ms. The table below has the figures.",
         "Parts of the step of the slowest pipeline stage, by plan.",
     )
-    return _parts_picture(
-        "breakdown", [(name, one, 1.0) for name, one in zip(names, shown, strict=True)], told
-    )
+    bars = [
+        (f"{place}  {one.plan.label()}", {part: seconds_to_ms(s) for part, s in one.parts_s.items()})
+        for place, one in enumerate(shown, start=1)
+    ]
+    return stacked("breakdown", bars, "step, ms", words)
 
 
 def shares_picture(named: Sequence[tuple[str, Answer]]) -> Picture:
-    """One bar a question, the shares of its best plan's step one after another, in per cent."""
-    shown = named[:MOST_BARS]
-    told = (
-        f"Stacked bars of the shares of the step's parts for {len(shown)} questions. The table below has the figures.",
+    """Returns one bar a question, the shares of its best plan's step one after another, in per cent."""
+    words = (
+        f"Stacked bars of the shares of the step's parts for {len(named[:MOST_BARS])} questions. The table below has "
+        "the figures.",
         "Shares of the step of the slowest pipeline stage, by question.",
     )
-    bars = [(f"{name}:  {one.plan.label()}", one, 0.1 / one.step_s) for name, one in shown]
-    return _parts_picture("shares", bars, told)
-
-
-def _parts_picture(name: str, bars: Sequence[tuple[str, Answer, float]], told: tuple[str, str]) -> Picture:
-    """Bars of a name, an answer, and what its milliseconds are multiplied by."""
-    parts = [
-        part
-        for part in PART_WORDS
-        if any(one.parts_s[part] >= LEAST_SHARE * one.step_s for _, one, _ in bars)
+    bars = [
+        (f"{name}:  {one.plan.label()}", {part: 100 * s / one.step_s for part, s in one.parts_s.items()})
+        for name, one in named[:MOST_BARS]
     ]
-    whole = all(scale == 1.0 for _, _, scale in bars)
+    return stacked("shares", bars, "% of the step", words)
+
+
+def memory_picture(stages: Sequence[StageMemory], limit_bytes: float) -> Picture:
+    """Returns one bar a class of equal stages, its terms one after another, against what the device has."""
+    worst = max(stages, key=lambda one: one.needed_bytes)
+    limit = bytes_to_gib(limit_bytes)
+    words = (
+        f"Stacked bars of memory by pipeline stage: {worst.words()} needs most, "
+        f"{bytes_to_gib(worst.needed_bytes):.1f} GiB of {limit:.1f}. The table below has the figures.",
+        "Peak memory of a device of each stage; equal stages share a bar.",
+    )
+    bars = [
+        (one.words(), {term: bytes_to_gib(size) for term, size in memory_terms(one).items()})
+        for one in stages
+    ]
+    return stacked("memory", bars, "GiB of a device", words, limit=limit)
+
+
+Bars = Sequence[tuple[str, Mapping[str, float]]]
+"""Bars with what is written above them, and the lengths of their pieces by part of the step or term of memory."""
+
+
+def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: float | None = None) -> Picture:
+    """Returns bars in pieces, one below the other, and a line at a ``limit``; ``words`` are what both show and the
+    caption."""
+    whole = limit or max(sum(pieces.values()) for _, pieces in bars)
+    names = dict.fromkeys([*ROLES, *bars[0][1]])
+    drawn = [one for one in names if any(pieces.get(one, 0.0) >= LEAST_SHARE * whole for _, pieces in bars)]
+    roles = {one: ROLES.get(one, "c10") for one in drawn}
+    titles = PART_WORDS if limit is None else {}
 
     def draw(figure: Figure) -> None:
         axes = plain_axes(figure, grid="x")
-        for row, (words, one, scale) in enumerate(bars):
-            _bar(axes, row, [(scale * seconds_to_ms(one.parts_s[part]), PART_ROLES[part]) for part in parts])
-            axes.text(0, row - 0.34, shortened(figure, words), va="bottom", fontsize=11)
-        axes.set(xlabel="step, ms" if whole else "% of the step", ylim=(len(bars) - 0.5, -0.75), yticks=[])
+        for row, (above, pieces) in enumerate(bars):
+            left = 0.0
+            for one in drawn:
+                width, edge = pieces.get(one, 0.0), colour("surface")
+                axes.barh(row, width, 0.55, left, color=colour(roles[one]), edgecolor=edge, linewidth=0.6)
+                left += width
+            axes.text(0, row - 0.34, shortened(figure, above), va="bottom", fontsize=11)
+        if limit is not None:
+            axes.axvline(limit, color=colour("ink"), linewidth=1.5)
+            axes.text(limit, -0.72, f"{limit:.1f} GiB to use  ", ha="right", va="center", fontsize=11)
+            axes.set_xlim(0, 1.02 * max(limit, *(sum(pieces.values()) for _, pieces in bars)))
+        axes.set(xlabel=label, ylim=(len(bars) - 0.5, -0.75 if limit is None else -1.0), yticks=[])
         axes.spines["left"].set_visible(False)
-        legend(figure, patches({PART_WORDS[part]: PART_ROLES[part] for part in parts}))
+        legend(figure, patches({titles.get(one, one.replace("_", " ")): roles[one] for one in drawn}))
 
     rows = 46 * len(bars)
-    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(parts)), told=told)
-
-
-def memory_picture(stages: Sequence[StageMemory], *, usable_bytes: float, limit_bytes: float) -> Picture:
-    """One bar a class of equal stages, its terms one after another, against what the device has."""
-    terms = [
-        term
-        for term in TERM_ROLES
-        if any(memory_terms(one)[term] >= LEAST_SHARE * usable_bytes for one in stages)
-    ]
-
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, grid="x")
-        for row, one in enumerate(stages):
-            held = memory_terms(one)
-            _bar(axes, row, [(bytes_to_gib(held[term]), TERM_ROLES[term]) for term in terms])
-            axes.text(0, row - 0.34, one.words(), va="bottom", fontsize=11)
-        axes.axvline(bytes_to_gib(limit_bytes), color=colour("ink"), linewidth=1.5)
-        axes.text(
-            bytes_to_gib(limit_bytes),
-            -0.72,
-            f"{bytes_to_gib(limit_bytes):.1f} GiB to use  ",
-            ha="right",
-            va="center",
-            fontsize=11,
-        )
-        end = bytes_to_gib(max(limit_bytes, *(one.needed_bytes for one in stages)))
-        axes.set(xlabel="GiB of a device", ylim=(len(stages) - 0.5, -1.0), yticks=[], xlim=(0, 1.02 * end))
-        axes.spines["left"].set_visible(False)
-        legend(figure, patches({term.replace("_", " "): TERM_ROLES[term] for term in terms}))
-
-    worst = max(stages, key=lambda one: one.needed_bytes)
-    told = (
-        f"Stacked bars of memory by pipeline stage: {worst.words()} needs most, "
-        f"{bytes_to_gib(worst.needed_bytes):.1f} GiB of {bytes_to_gib(limit_bytes):.1f}. The table below has the figures.",
-        "What a device of each stage holds at its peak; equal stages share a bar.",
-    )
-    rows = 46 * len(stages)
-    return picture("memory", draw, heights=(rows + 140, rows + 110 + 12 * len(terms)), told=told)
+    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(drawn)), told=words)
 
 
 def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_bytes: float) -> Picture:
-    """The plans that no other beats in both step and memory, numbered as in their table, before those that are shown
-    beside them."""
+    """Returns the plans that no other beats in both step and memory, numbered as in their table, before those
+    that are shown beside them."""
 
     def draw(figure: Figure) -> None:
         axes = plain_axes(figure)
@@ -172,12 +164,3 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
         f"Lower is faster, left needs less memory. Lines: the usable memory and {100 * ROOMY_SHARE:g} % of it.",
     )
     return picture("pareto", draw, heights=(400, 340), told=told)
-
-
-def _bar(axes: Axes, row: int, pieces: Sequence[tuple[float, str]]) -> None:
-    left = 0.0
-    for width, role in pieces:
-        axes.barh(
-            row, width, left=left, height=0.55, color=colour(role), edgecolor=colour("surface"), linewidth=0.6
-        )
-        left += width

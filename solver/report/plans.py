@@ -73,7 +73,7 @@ class Plans:
 
     @property
     def best(self) -> Answer:
-        """The first plan, which a page takes apart."""
+        """Returns the first plan, which a page takes apart."""
         return self.answers[0]
 
 

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from solver.analysis.sweep import Judged, tokens_per_s
+from solver.report.pictures import stacked
 from solver.report.sections import Picture
-from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
+from solver.report.themed_svg import colour, is_narrow, legend, patches, picture
 
 MOST_SERIES = 8
 MOST_BARS = 24
@@ -25,7 +26,8 @@ class Point:
 
 
 def scaling_picture(rows: Sequence[Judged]) -> Picture | None:
-    """Curves where several worlds were asked about, bars where something else was varied; None where nothing fits."""
+    """Returns curves where several worlds were asked about, bars where something else was varied; None where
+    nothing fits."""
     curves = {name: points for name, points in series_of(rows).items() if len(points) > 1}
     if curves:
         return _curves(dict(list(curves.items())[:MOST_SERIES]))
@@ -34,7 +36,7 @@ def scaling_picture(rows: Sequence[Judged]) -> Picture | None:
 
 
 def series_of(rows: Sequence[Judged]) -> dict[str, list[Point]]:
-    """Questions that differ in their number of GPUs alone, by what they share in words."""
+    """Returns questions that differ in their number of GPUs alone, by what they share in words."""
     found: dict[str, list[Point]] = {}
     for one in sorted(rows, key=lambda judged: judged.row.opened.question.job.world_size):
         if one.row.answer is None:
@@ -50,7 +52,7 @@ def series_of(rows: Sequence[Judged]) -> dict[str, list[Point]]:
 
 
 def row_words(one: Judged, apart: Sequence[str] = ()) -> str:
-    """The values that a question has of what is varied."""
+    """Returns the values that a question has of what is varied."""
     return ", ".join(
         f"{value:,}" if isinstance(value, int) else str(value)
         for key, value in one.row.values.items()
@@ -101,17 +103,10 @@ def _gpus_axis(axes: Axes, worlds: Sequence[int], most: int) -> None:
 
 
 def _bars(bars: Sequence[tuple[str, float]]) -> Picture:
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, grid="x")
-        for row, (words, tgs) in enumerate(bars):
-            axes.barh(row, tgs, height=0.5, color=colour("c1"))
-            axes.text(0, row - 0.3, words, va="bottom", fontsize=11)
-        axes.set(xlabel="tokens/s of a GPU", ylim=(len(bars) - 0.5, -0.75), yticks=[])
-        axes.spines["left"].set_visible(False)
-
     best = max(bars, key=lambda one: one[1])
-    told = (
+    words = (
         f"Bars of tokens per GPU and second for {len(bars)} questions; {best[0]} has most, {best[1]:,.0f}. The table has the figures.",
         "Tokens per second of a GPU, by what was varied.",
     )
-    return picture("scaling", draw, heights=(46 * len(bars) + 80, 46 * len(bars) + 80), told=told)
+    label = "tokens/s of a GPU"
+    return stacked("scaling", [(name, {label: tgs}) for name, tgs in bars], label, words)

@@ -25,7 +25,7 @@ NEVER = ("seconds", "gpu_hours", "energy_kwh")
 
 
 def schemas() -> dict[str, Schema]:
-    """Every schema by its name."""
+    """Returns every schema by its name."""
     return {
         "answer": answer_schema(),
         "plan": _titled(
@@ -37,7 +37,7 @@ def schemas() -> dict[str, Schema]:
 
 
 def answer_schema() -> Schema:
-    """A search, one priced plan, or a sweep, with what else was asked of it."""
+    """Returns a search, one priced plan, or a sweep, with what else was asked of it."""
     found = _titled("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
     found["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in ("search", "priced", "sweep")]
     found["$defs"] = {

@@ -93,7 +93,7 @@ def _parts(section: Section) -> Iterable[str]:
         yield "\n".join(f"{label.ljust(width)} {fact}" for label, fact in section.facts)
     for one in section.tables:
         rows = one.rows[: one.shown]
-        more = [f"and {len(one.rows) - len(rows)} more"] * (len(rows) < len(one.rows))
+        more = [f"and {len(one.rows) - len(rows)} more, in --report"] * (len(rows) < len(one.rows))
         yield "\n".join([one.caption, table(rows, one.header, one.words), *more])
     if section.typed:
         yield section.typed
@@ -102,12 +102,12 @@ def _parts(section: Section) -> Iterable[str]:
 def table(
     rows: Sequence[Sequence[str]], header: Sequence[str], words: frozenset[int] = frozenset({0})
 ) -> str:
-    """Returns aligned columns: those of ``words`` to the left, numbers to the right."""
+    """Returns aligned columns: the first and those of ``words`` to the left, numbers to the right."""
     everything = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[at]) for row in everything) for at in range(len(header))]
     lines = [
         "  ".join(
-            cell.ljust(width) if at in words else cell.rjust(width)
+            cell.ljust(width) if at == 0 or at in words else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in everything

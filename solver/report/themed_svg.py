@@ -61,15 +61,15 @@ STYLE: dict[Any, Any] = {
 
 
 def colour(role: str) -> str:
-    """What stands for a role of ROLES while a picture is drawn."""
+    """Returns what stands for a role of ROLES while a picture is drawn."""
     return STAND_INS[role]
 
 
 def picture(
     name: str, draw: Callable[[Figure], None], *, heights: tuple[int, int], told: tuple[str, str]
 ) -> Picture:
-    """``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``told`` are alternative text and
-    caption. A figure knows by its width which it is."""
+    """Returns the picture of ``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``told`` are alternative
+    text and caption. A figure knows by its width which it is."""
     alt, caption = told
     wide, narrow = (
         _svg(f"{name}-{kind}", draw, (width, height), alt)
@@ -79,12 +79,12 @@ def picture(
 
 
 def is_narrow(figure: Figure) -> bool:
-    """Whether a figure is for a narrow page."""
+    """Returns whether a figure is for a narrow page."""
     return bool(figure.get_figwidth() * POINTS < (WIDE + NARROW) / 2)
 
 
 def plain_axes(figure: Figure, *, grid: str = "both") -> Axes:
-    """The one panel of a figure, with grid lines of one axis ("x", "y") or of both."""
+    """Returns the one panel of a figure, with grid lines of one axis ("x", "y") or of both."""
     axes = figure.add_subplot()
     axes.tick_params(length=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
@@ -95,25 +95,25 @@ def plain_axes(figure: Figure, *, grid: str = "both") -> Axes:
 
 
 def numbers_across(figure: Figure, axes: Axes) -> None:
-    """Numbers below a panel that is as wide as the figure, no closer than they can be read."""
+    """Sets numbers below a panel that is as wide as the figure, no closer than they can be read."""
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.xaxis.set_major_locator(MaxNLocator(int(figure.get_figwidth() * POINTS / TICK), steps=STEPS))
 
 
 def shortened(figure: Figure, words: str) -> str:
-    """As much of ``words`` as a line of the figure holds; a layout makes room for all of a text, and of a plan with many
+    """Returns as much of ``words`` as a line of the figure holds; a layout makes room for all of a text, and of a plan with many
     settings would leave its bars none."""
     room = int(figure.get_figwidth() * POINTS / LETTER) - 4
     return words if len(words) <= room else f"{words[: room - 1]}…"
 
 
 def patches(roles: Mapping[str, str]) -> list[Patch]:
-    """What a legend shows of each word's role."""
+    """Returns what a legend shows of each word's role."""
     return [Patch(facecolor=colour(role), label=word) for word, role in roles.items()]
 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
-    """Above the panels, in as many columns as there is room for."""
+    """Adds a legend above the panels, in as many columns as there is room for."""
     longest = max((len(str(one.get_label())) for one in handles), default=1)
     room = int(figure.get_figwidth() * POINTS / (LETTER * longest + 40))
     columns = min(max(room, 1), 5)

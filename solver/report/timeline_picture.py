@@ -58,7 +58,7 @@ class Box:
 
 
 def drawn_plan(plan: Plan) -> Plan:
-    """The plan, or one of as many micro-batches as can be played: whole rounds of the pipeline."""
+    """Returns the plan, or one of as many micro-batches as can be simulated: whole rounds of the pipeline."""
     passes = num_passes(plan)
     if passes <= MOST_PLAYED:
         return plan
@@ -67,7 +67,7 @@ def drawn_plan(plan: Plan) -> Plan:
 
 
 def timeline_picture(question: Question, plan: Plan) -> Picture:
-    """The first and the last part of the step on every stage; the plan has more than one."""
+    """Returns the first and the last part of the step on every stage; the plan has more than one."""
     drawn = drawn_plan(plan)
     boxes = list(boxes_of(timeline_of(question, drawn)))
     end_ms = max(one.end_ms for one in boxes)
@@ -100,7 +100,7 @@ def timeline_picture(question: Question, plan: Plan) -> Picture:
 
 
 def boxes_of(timeline: Timeline) -> Iterator[Box]:
-    """Every piece of work of a step."""
+    """Returns every piece of work of a step."""
     starts, ends = timeline.starts_s.tolist(), timeline.ends_s.tolist()
     for one, start_s, end_s in zip(timeline.instructions, starts, ends, strict=True):
         yield Box(

@@ -1,7 +1,7 @@
 """Which names of torch the profiler and the runner use, and with what signatures this torch has them.
 
     python benchmarks/torch_names.py --out torch-2.13.json          the names, as the installed torch has them
-    python benchmarks/torch_names.py --table 2.11.json 2.13.json    a table of several, for docs/torch_versions.md
+    python benchmarks/torch_names.py --table 2.11.json 2.13.json    a table of several, for benchmarks/notes/torch_versions.md
 
 Names come from the sources (attributes of modules of torch, whatever they are imported as), so that a new use is a new
 row. Only the standard library and torch are needed: it runs in an environment that has nothing else.

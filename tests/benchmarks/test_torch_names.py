@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.torch_names import ABSENT, BUILT_IN, BY_WORD, fact_of, names_in, table, used_names
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "torch_versions.md"
+PAGE = ROOT / "benchmarks" / "notes" / "torch_versions.md"
 
 
 def test_names_are_found_under_whatever_they_are_imported_as() -> None:

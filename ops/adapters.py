@@ -15,7 +15,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.memory_bound import memory_pass
-from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, Op, Phase, Piece, collective, gemm
+from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, Op, Pass, Phase, collective, gemm
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -98,7 +98,7 @@ def _dropout(job: JobSpec, width: float) -> tuple[float, ...]:
 CUT_INPUTS = frozenset({Role.OUT, Role.DOWN})
 
 
-def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
+def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
     """A, B and the sum with the frozen product's result, with the elementwise kernels between them; ``times``
     pairs that share its input, and its outputs between them (q, k and v apart)."""
     job = context.job
@@ -161,7 +161,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
         ),
         *(replace(op, repeat=times) for op in leaves),
     ]
-    return Piece(forward=tuple(forward), backward=tuple(backward))
+    return Pass(forward=tuple(forward), backward=tuple(backward))
 
 
 def _scaled(rows: IntArray, width: IntArray, share: float) -> IntArray:
@@ -200,7 +200,7 @@ ADAPTED: dict[Adapted, tuple[OpKey, ...]] = {
 }
 
 
-def adapted(context: LayerContext, piece: Piece) -> Piece:
+def add_adapters(context: LayerContext, piece: Pass) -> Pass:
     """Returns ``piece`` with its weights frozen and adapters on the products that the job names."""
     weighted = {op.key for op in piece.backward if op.phase is Phase.WEIGHT_GRAD and _is_product(op)}
     bases = {op.key: op for op in piece.forward if _is_product(op) and op.key in weighted}
@@ -210,15 +210,15 @@ def adapted(context: LayerContext, piece: Piece) -> Piece:
         for key, base in bases.items()
         if key in wanted and isinstance(base, BatchedGemm)
     }
-    return Piece(
+    return Pass(
         forward=tuple(_forward(context, piece.forward, bases, adapters)),
         backward=tuple(_backward(context, piece.backward, bases, adapters)),
     )
 
 
-def frozen_ends(piece: Piece) -> Piece:
+def freeze_embedding(piece: Pass) -> Pass:
     """Returns the embedding of a job with adapters: looked up, and without a gradient."""
-    return Piece(forward=tuple(_frozen(op) for op in piece.forward))
+    return Pass(forward=tuple(_frozen(op) for op in piece.forward))
 
 
 def _apart(context: LayerContext, key: OpKey) -> bool:
@@ -244,7 +244,7 @@ def _held_share(context: LayerContext, product: Op) -> float:
 
 
 def _forward(
-    context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Piece]
+    context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]
 ) -> list[Op]:
     found: list[Op] = []
     for op in ops:
@@ -267,7 +267,7 @@ def _keeps_input(context: LayerContext, product: Op, has_adapter: bool) -> bool:
 
 
 def _backward(
-    context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Piece]
+    context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]
 ) -> list[Op]:
     """Without the gradients of frozen weights, and what served only them; what ran beside one is waited for."""
     found: list[Op] = []

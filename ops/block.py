@@ -15,32 +15,32 @@ from dataclasses import dataclass, field, replace
 
 from ops.context import HeadTensors, LayerContext
 from ops.embedding_and_head import embedding, head, loss
-from ops.head_exchange import exchanged, over_cp
+from ops.head_exchange import exchange_heads, over_cp
 from ops.layout import Layout
-from ops.linear import Linear, linear
+from ops.linear import linear
 from ops.memory_bound import norm, residual
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import feed_forward
-from ops.op import Comm, Op, Piece, sequence
-from ops.recompute import Recompute, felt_by, modules_recomputed, recomputed
+from ops.op import Comm, Linear, Op, Pass, sequence
+from ops.recompute import Recompute, affecting_modules, recompute_layer, recompute_named
 from ops.roles import Module, Role
 from ops.strategies import STRATEGIES
 from spec.job import JobSpec
 from spec.model import BlockSpec, ModelSpec, NormPlace
 
 
-def mixer_half(context: LayerContext, block: BlockSpec) -> Piece:
+def mixer_half(context: LayerContext, block: BlockSpec) -> Pass:
     """Returns everything from the first norm, wherever it stands, to the first residual add; nothing where a block
     does not mix tokens."""
     mixer = block.mixer
     if mixer is None:
-        return Piece()
+        return Pass()
     row, rows, place = MIXERS[type(mixer)], context.norm_rows, block.norm_place
     tensors = row.exchanged(mixer)
     before, after = context.sharding.around_attention(context, tensors)
     cp_before, cp_after = _around_context(context, tensors)
     return sequence(
-        norm(context, row.module, rows) if place.leads else Piece(),
+        norm(context, row.module, rows) if place.leads else Pass(),
         row.project(context, mixer),
         before,
         cp_before,
@@ -48,19 +48,19 @@ def mixer_half(context: LayerContext, block: BlockSpec) -> Piece:
         cp_after,
         after,
         row.output(context, mixer),
-        norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Piece(),
+        norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Pass(),
         residual(context, row.module, rows),
     )
 
 
-def _around_context(context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
+def _around_context(context: LayerContext, tensors: HeadTensors) -> tuple[Pass, Pass]:
     """All-to-alls of context parallelism; a ring's messages stand beside its core's steps."""
     if not context.exchanges_context or not (context.layout.cp > 1).any():
-        return Piece(), Piece()
-    return exchanged(context, tensors, over_cp(context))
+        return Pass(), Pass()
+    return exchange_heads(context, tensors, over_cp(context))
 
 
-def second_half(context: LayerContext, block: BlockSpec) -> Piece:
+def second_half(context: LayerContext, block: BlockSpec) -> Pass:
     """Returns everything from the second norm to the second residual add, around a feed-forward network or experts."""
     rows, place = context.norm_rows, block.norm_place
     # Halves that share a norm share its output, which the mixer's linears keep.
@@ -77,9 +77,9 @@ def second_half(context: LayerContext, block: BlockSpec) -> Piece:
     else:
         raise ValueError("a block without a feed-forward network or experts has no second half")
     return sequence(
-        norm(context, Module.MLP, rows) if place.leads_second else Piece(),
+        norm(context, Module.MLP, rows) if place.leads_second else Pass(),
         branch,
-        norm(context, Module.MLP, rows, f"{Module.MLP}.output_norm") if place.follows else Piece(),
+        norm(context, Module.MLP, rows, f"{Module.MLP}.output_norm") if place.follows else Pass(),
         added,
     )
 
@@ -90,16 +90,18 @@ class BlockOps:
 
     context: LayerContext
     block: BlockSpec
-    piece: Piece
-    around: tuple[Piece, Piece] | None
+    piece: Pass
+    around: tuple[Pass, Pass] | None
 
-    def apply_recompute(self, mode: Recompute, modules: tuple[str, ...] = ()) -> Piece:
+    def apply_recompute(self, mode: Recompute, modules: tuple[str, ...] = ()) -> Pass:
         """Returns the block of which ``mode`` says what runs again, or unless that is all of it the named ``modules``."""
         context, chosen = self.context, self.context.job.preset.recomputation
         piece = self.piece
         if modules and mode is not Recompute.FULL:
-            piece = modules_recomputed(piece, modules, norms_lead=self.block.norm_place.leads)
-        layer = recomputed(piece, mode, context.activations(context.norm_rows, context.model.hidden), chosen)
+            piece = recompute_named(piece, modules, norms_lead=self.block.norm_place.leads)
+        layer = recompute_layer(
+            piece, mode, context.activations(context.norm_rows, context.model.hidden), chosen
+        )
         return layer if self.around is None else sequence(self.around[0], layer, self.around[1])
 
 
@@ -118,15 +120,15 @@ def block_ops(context: LayerContext, block: BlockSpec) -> BlockOps:
     return BlockOps(context=context, block=block, piece=_with_adapters(context, piece), around=around)
 
 
-def _with_adapters(context: LayerContext, piece: Piece) -> Piece:
+def _with_adapters(context: LayerContext, piece: Pass) -> Pass:
     if not context.job.adapter_rank:
         return piece
-    from ops.adapters import adapted
+    from ops.adapters import add_adapters
 
-    return adapted(context, piece)
+    return add_adapters(context, piece)
 
 
-def _without_output_collectives(first: Piece) -> Piece:
+def _without_output_collectives(first: Pass) -> Pass:
     """The first half, whose partial output waits for the second's where a framework reduces the sum of both
     (GPT-NeoX megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under
     gpt_j_residual, an all-reduce or, with sequences cut, a reduce-scatter; experts are left as they are).
@@ -135,10 +137,10 @@ def _without_output_collectives(first: Piece) -> Piece:
     def stays(op: Op) -> bool:
         return not (op.role is Role.LEAVE and isinstance(op, Comm))
 
-    return Piece(forward=tuple(filter(stays, first.forward)), backward=tuple(filter(stays, first.backward)))
+    return Pass(forward=tuple(filter(stays, first.forward)), backward=tuple(filter(stays, first.backward)))
 
 
-def _around_prediction(context: LayerContext) -> tuple[Piece, Piece]:
+def _around_prediction(context: LayerContext) -> tuple[Pass, Pass]:
     """Two norms and a 2h -> h projection before the block; the head, shared, runs once more after it
     (arXiv 2412.19437 sec. 2.2, eq. 21-23)."""
     rows, hidden = context.norm_rows, context.model.hidden
@@ -160,7 +162,7 @@ def _around_prediction(context: LayerContext) -> tuple[Piece, Piece]:
     return _with_adapters(context, before), _with_adapters(context, behind)
 
 
-def _without_parameters(piece: Piece) -> Piece:
+def _without_parameters(piece: Pass) -> Pass:
     """The same operations on weights that another operation owns."""
     forward = (
         replace(op, parameters=0 * op.parameters, frozen=0 * op.frozen, cached_bytes=0 * op.cached_bytes)
@@ -169,17 +171,17 @@ def _without_parameters(piece: Piece) -> Piece:
     return replace(piece, forward=tuple(forward))
 
 
-def ends(context: LayerContext, mode: Recompute) -> tuple[Piece, Piece]:
+def ends(context: LayerContext, mode: Recompute) -> tuple[Pass, Pass]:
     """Returns the embedding, and the head with its loss; run again with all layers where the framework does."""
     first, last = embedding(context), head(context)
     if context.job.adapter_rank:
-        from ops.adapters import adapted, frozen_ends
+        from ops.adapters import add_adapters, freeze_embedding
 
-        first, last = frozen_ends(first), adapted(context, last)
+        first, last = freeze_embedding(first), add_adapters(context, last)
     recomputation = context.job.preset.recomputation
     if mode is Recompute.FULL and recomputation.recomputes_ends:
-        first = recomputed(first, mode, 8.0 * context.tokens)
-        last = recomputed(last, mode, context.activations(context.norm_rows, context.model.hidden))
+        first = recompute_layer(first, mode, 8.0 * context.tokens)
+        last = recompute_layer(last, mode, context.activations(context.norm_rows, context.model.hidden))
     return first, sequence(last, loss(context))
 
 
@@ -189,9 +191,9 @@ class ModelOps:
     recomputed, first each kind recomputed and then each as it is), embedding, head with its
     loss, and, where the model predicts several tokens, the pass of the extra blocks through the head."""
 
-    blocks: tuple[Piece, ...]
-    embedding: Piece
-    head: Piece
+    blocks: tuple[Pass, ...]
+    embedding: Pass
+    head: Pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,7 @@ class LayerOps:
 
     context: LayerContext
     blocks: dict[BlockSpec, BlockOps]
-    cache: dict[tuple[object, ...], Piece] = field(default_factory=dict, compare=False, repr=False)
+    cache: dict[tuple[object, ...], Pass] = field(default_factory=dict, compare=False, repr=False)
 
     def apply_recompute(
         self, mode: Recompute, modules: tuple[str, ...] = (), offloaded: tuple[str, ...] = ()
@@ -218,46 +220,46 @@ class LayerOps:
         }
         blocks = tuple(layers[one, run.block] for one in modes for run in model.blocks)
         if context.layout.offloaded_layers.any():
-            from ops.data_parallel.offload import activations_offloaded, offloaded_shares
+            from ops.data_parallel.offload import offload_activations, offloaded_shares
 
             shares = offloaded_shares(model, context.layout.offloaded_layers) * len(modes)
-            blocks = tuple(map(activations_offloaded, blocks, shares))
+            blocks = tuple(map(offload_activations, blocks, shares))
         return ModelOps(
             blocks=blocks, embedding=self._end(mode, Module.EMBEDDING), head=self._end(mode, Module.HEAD)
         )
 
     def _layer(
         self, block: BlockSpec, mode: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]
-    ) -> Piece:
+    ) -> Pass:
         """A layer under modules, of which those count that do anything to it."""
         ops = self.blocks[block]
         whole = mode is Recompute.FULL
-        felt = felt_by(ops.piece, modules) if modules and not whole else ()
+        felt = affecting_modules(ops.piece, modules) if modules and not whole else ()
         key = (mode, block, felt, offloaded)
         if key not in self.cache:
-            layer = sharded(self.context, ops.apply_recompute(mode, felt), Module.LAYER)
+            layer = shard_parameters(self.context, ops.apply_recompute(mode, felt), Module.LAYER)
             if offloaded:
-                from ops.data_parallel.offload import LAYER_INPUT, modules_offloaded
+                from ops.data_parallel.offload import LAYER_INPUT, offload_named
 
                 # Of a layer that runs again whole nothing is kept but its input.
-                layer = modules_offloaded(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
+                layer = offload_named(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
             self.cache[key] = layer
         return self.cache[key]
 
-    def _end(self, mode: Recompute, module: Module) -> Piece:
+    def _end(self, mode: Recompute, module: Module) -> Pass:
         if (mode, module) not in self.cache:
             for name, end in zip((Module.EMBEDDING, Module.HEAD), ends(self.context, mode), strict=True):
-                self.cache[mode, name] = sharded(self.context, end, name)
+                self.cache[mode, name] = shard_parameters(self.context, end, name)
         return self.cache[mode, module]
 
 
-def sharded(context: LayerContext, piece: Piece, module: Module, name: str = "") -> Piece:
+def shard_parameters(context: LayerContext, piece: Pass, module: Module, name: str = "") -> Pass:
     """Returns ``piece`` of ``module`` with the gathers and reductions of ZeRO stages 2 and 3, where a row has one."""
     if not (context.layout.zero_stage >= 2).any():
         return piece
-    from ops.data_parallel.weight_sharding import sharded_over_data
+    from ops.data_parallel.weight_sharding import shard_over_data
 
-    return sharded_over_data(context, piece, module, name)
+    return shard_over_data(context, piece, module, name)
 
 
 def layer_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> LayerOps:

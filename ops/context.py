@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ops.layout import Layout
-from ops.op import Axis, Owner, Piece
+from ops.op import Axis, Owner, Pass
 from ops.roles import Module, OpKey
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div
 from spec.collectives import Collective
@@ -130,21 +130,21 @@ class Sharding:
         """Parts the embedding's table is cut into."""
         return _cut(layout, self.traits.cuts_embedding)
 
-    def column_parallel_input(self, context: "LayerContext", linear: OpKey, width: int) -> Piece:
+    def column_parallel_input(self, context: "LayerContext", linear: OpKey, width: int) -> Pass:
         """Communication before the column-parallel ``linear`` of ``width`` inputs."""
-        return Piece()
+        return Pass()
 
-    def row_parallel_output(self, context: "LayerContext", linear: OpKey) -> Piece:
+    def row_parallel_output(self, context: "LayerContext", linear: OpKey) -> Pass:
         """Communication after the row-parallel ``linear``."""
-        return Piece()
+        return Pass()
 
-    def around_attention(self, context: "LayerContext", tensors: HeadTensors) -> tuple[Piece, Piece]:
+    def around_attention(self, context: "LayerContext", tensors: HeadTensors) -> tuple[Pass, Pass]:
         """Communication just before and just after the core of what mixes tokens."""
-        return Piece(), Piece()
+        return Pass(), Pass()
 
-    def weights(self, context: "LayerContext", linear: OpKey, elements: IntArray) -> Piece:
+    def weights(self, context: "LayerContext", linear: OpKey, elements: IntArray) -> Pass:
         """Gathers of the weights of ``linear`` and reductions of their gradient."""
-        return Piece()
+        return Pass()
 
 
 def _cut(layout: Layout, over_tp: bool) -> IntArray:

@@ -6,8 +6,8 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.linear import linear
-from ops.memory_bound import Kernel, kernel, memory_pass, norm, soft_capped
-from ops.op import Axis, Comm, Linear, Ops, Phase, Piece, collective, sequence
+from ops.memory_bound import Kernel, kernel, memory_pass, norm, soft_cap
+from ops.op import Axis, Comm, Linear, Ops, Pass, Phase, collective, sequence
 from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import BoolArray, IntArray, ceil_div
 from spec.collectives import Collective
@@ -30,7 +30,7 @@ def embedding_elements(context: LayerContext) -> IntArray:
     return ceil_div(whole, context.sharding.embedding_shards(context.layout))
 
 
-def embedding(context: LayerContext) -> Piece:
+def embedding(context: LayerContext) -> Pass:
     """Token embedding, cut over the vocabulary or the hidden size where the strategy cuts it, learned
     positions, and the collective that assembles its output."""
     model, rows = context.model, context.gemm_rows
@@ -58,7 +58,7 @@ def embedding(context: LayerContext) -> Piece:
 ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumulate"}
 
 
-def _table_gradient(context: LayerContext) -> Piece:
+def _table_gradient(context: LayerContext) -> Pass:
     """A lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu,
     embedding_dense_backward_cuda: at::zeros, whose write is not counted), added to that of earlier
     micro-batches by a kernel of its own, since no product makes it (Megatron-Core
@@ -78,10 +78,10 @@ def _table_gradient(context: LayerContext) -> Piece:
     backward = passed("join", "accumulate", joined) if joined.any() else ()
     if accumulation:
         backward += passed("accumulate", ADDED_APART.get(accumulation, accumulation), ~joined)
-    return Piece(backward=backward)
+    return Pass(backward=backward)
 
 
-def _assemble(context: LayerContext) -> Piece:
+def _assemble(context: LayerContext) -> Pass:
     """Partial embeddings summed, or summed and scattered, or slices of them exchanged."""
     layout = context.layout
     tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
@@ -98,13 +98,13 @@ def _assemble(context: LayerContext) -> Piece:
         )
 
     ahead, back = context.traits.assembles
-    return Piece(
+    return Pass(
         forward=(moved(ahead, Phase.FORWARD),) if ahead else (),
         backward=(moved(back, Phase.INPUT_GRAD),) if back else (),
     )
 
 
-def head(context: LayerContext) -> Piece:
+def head(context: LayerContext) -> Pass:
     """Final norm and the vocabulary projection.
 
     Tied to the embedding it owns no weights of its own, unless the two stand on different stages: then
@@ -132,18 +132,18 @@ def head(context: LayerContext) -> Piece:
         context.sharding.column_parallel_input(context, layer.key, model.hidden),
         context.sharding.weights(context, layer.key, layer.inputs * layer.outputs),
         _tied(context, linear(context, layer)),
-        _soft_capped(context, layer) if model.logit_softcap else Piece(),
-        _gathered_logits(context, layer) if _gathers(context) else Piece(),
+        _soft_capped(context, layer) if model.logit_softcap else Pass(),
+        _gathered_logits(context, layer) if _gathers(context) else Pass(),
     )
 
 
-def _soft_capped(context: LayerContext, projection: Linear) -> Piece:
+def _soft_capped(context: LayerContext, projection: Linear) -> Pass:
     """Soft-capped logits; where the loss takes a chunk of tokens after another, none of them are kept."""
     what = Identity(module=Module.HEAD, role=Role.ACTIVATION, name="head.softcap")
-    capped = soft_capped(context, what, projection.tokens, projection.outputs)
+    capped = soft_cap(context, what, projection.tokens, projection.outputs)
     if not context.job.preset.loss.chunked:
         return capped
-    return Piece(
+    return Pass(
         forward=tuple(replace(op, saved_bytes=0.0 * op.saved_bytes) for op in capped.forward),
         backward=capped.backward,
     )
@@ -153,7 +153,7 @@ def _gathers(context: LayerContext) -> bool:
     return context.job.preset.loss.gathers_logits and context.traits.cuts_vocabulary
 
 
-def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
+def _gathered_logits(context: LayerContext, projection: Linear) -> Pass:
     """Every rank's slice of the logits on every rank: an all-gather into a list of slices, which are then
     joined; backward each rank cuts its own slice out of the gradient."""
     layout = context.layout
@@ -168,24 +168,24 @@ def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
         context.job.precision.activation,
     )
 
-    def copied(width: IntArray) -> Piece:
+    def copied(width: IntArray) -> Pass:
         return kernel(
             context,
             Kernel(OpKey(Module.HEAD, Role.COPY).named("head.join"), "copy", rows, width),
         )
 
-    return Piece(forward=(gather, *copied(whole).forward), backward=copied(projection.outputs).backward)
+    return Pass(forward=(gather, *copied(whole).forward), backward=copied(projection.outputs).backward)
 
 
-def _tied(context: LayerContext, projection: Piece) -> Piece:
+def _tied(context: LayerContext, projection: Pass) -> Pass:
     if not context.model.tied_embeddings:
         return projection
     copies = (context.layout.pp > 1).astype(np.int64)
     forward = tuple(replace(op, parameters=op.parameters * copies) for op in projection.forward)
-    return Piece(forward=forward, backward=projection.backward)
+    return Pass(forward=forward, backward=projection.backward)
 
 
-def loss(context: LayerContext) -> Piece:
+def loss(context: LayerContext) -> Pass:
     """Cross-entropy over this rank's slice of the vocabulary, or over the whole of it where the framework
     gathers the logits.
 
@@ -226,10 +226,10 @@ def loss(context: LayerContext) -> Piece:
         ),
         repeat=3,
     )
-    return sequence(entropy, Piece(forward=(reduced,)))
+    return sequence(entropy, Pass(forward=(reduced,)))
 
 
-def _upcast(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+def _upcast(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
     """The logits brought to fp32, and their gradient back."""
     cast = Kernel(OpKey(Module.LOSS, Role.CAST, Role.CROSS_ENTROPY), "cast", rows, width)
     return kernel(context, cast)
@@ -266,6 +266,6 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     return "cross_entropy", logit_bytes + 4.0, kept_bytes
 
 
-def flat(piece: Piece) -> Ops:
+def flat(piece: Pass) -> Ops:
     """Forward operations, then backward ones."""
     return piece.forward + piece.backward

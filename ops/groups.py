@@ -32,7 +32,7 @@ class Group:
     uneven: BoolArray
 
 
-MOST_KNOWN = 32
+CACHED_GROUPS = 32
 """Groups that are remembered: those of every axis of two layouts."""
 
 RanksAndStride = tuple[IntArray, IntArray]
@@ -104,7 +104,7 @@ def group_of(axis: Axis, layout: Layout, domain_ranks: int) -> Group:
 
 
 @dataclass(slots=True)
-class KnownGroups:
+class GroupCache:
     """``group_of`` of the last layouts asked about; a layout is known by itself, not by its numbers."""
 
     known: dict[tuple[Axis, int, int], tuple[Layout, Group]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class KnownGroups:
         """As ``group_of``."""
         key = (axis, id(layout), domain_ranks)
         if key not in self.known:
-            if len(self.known) >= MOST_KNOWN:
+            if len(self.known) >= CACHED_GROUPS:
                 self.known.clear()
             # The layout is held, so that no other can have its identity.
             self.known[key] = (layout, group_of(axis, layout, domain_ranks))

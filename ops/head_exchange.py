@@ -10,7 +10,7 @@ import numpy as np
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, MemoryBound, Op, Phase, Piece, collective
+from ops.op import Axis, Comm, MemoryBound, Op, Pass, Phase, collective
 from ops.roles import OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
@@ -58,7 +58,7 @@ def over_cp(context: LayerContext) -> Exchange:
     return Exchange(axis=Axis.CP, tokens=context.tokens, cut=tp, ranks=cp, repeats=False, label="context")
 
 
-def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tuple[Piece, Piece]:
+def exchange_heads(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tuple[Pass, Pass]:
     """Before and after: all-to-alls whose array is ``tokens`` x the heads of a rank's part x ``dim``, as large
     before as after. Gradients take the same ways backward, last first."""
 
@@ -82,8 +82,8 @@ def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tu
     def way(side: tuple[HeadTensor, ...], phase: Phase, copies: int) -> tuple[Op, ...]:
         return tuple(op for tensor in side for op in exchange(tensor, phase, copies))
 
-    def mirrored(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Piece:
-        return Piece(
+    def mirrored(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Pass:
+        return Pass(
             forward=way(side, Phase.FORWARD, forward),
             backward=way(tuple(reversed(side)), Phase.INPUT_GRAD, backward),
         )

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from ops.context import LayerContext
 from ops.memory_bound import memory_pass
-from ops.op import BatchedGemm, GroupedGemm, Linear, Op, Owner, Phase, Piece, gemm, sequence
+from ops.op import BatchedGemm, GroupedGemm, Linear, Op, Owner, Pass, Phase, gemm, sequence
 from ops.roles import Identity, Role
 from spec.arrays import IntArray, ceil_div
 
 
-def linear(context: LayerContext, layer: Linear) -> Piece:
+def linear(context: LayerContext, layer: Linear) -> Pass:
     """Returns the products, with the casts to a lower precision that the job's recipe makes."""
     made = products(context, layer)
     if layer.dtype or not context.job.precision.narrows:
@@ -19,7 +19,7 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
     return cast_linear(context, layer, made)
 
 
-def products(context: LayerContext, layer: Linear) -> Piece:
+def products(context: LayerContext, layer: Linear) -> Pass:
     """Returns forward NT (t, i, o), input gradient NN (t, o, i) and weight gradient TN (o, t, i)."""
     precision = context.job.precision
     recipe = "" if layer.dtype else precision.scale_recipe
@@ -45,7 +45,7 @@ def products(context: LayerContext, layer: Linear) -> Piece:
     if layer.bias:
         what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
-    return Piece(forward=(forward,), backward=tuple(backward))
+    return Pass(forward=(forward,), backward=tuple(backward))
 
 
 def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
@@ -57,7 +57,7 @@ def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[O
     return [memory_pass(what, Phase.WEIGHT_GRAD, kernel, rows, dtype, layer.outputs)]
 
 
-def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Piece:
+def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pass:
     """Returns the same for ``groups`` experts that share ``tokens`` rows; weights belong to the experts."""
     precision = context.job.precision
     t, i, o = layer.tokens, layer.inputs, layer.outputs
@@ -82,7 +82,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
         replace(gradient, phase=Phase.WEIGHT_GRAD, layout="TN"),
         *_accumulated(context, layer, groups * i),
     )
-    made = Piece(forward=(forward,), backward=backward)
+    made = Pass(forward=(forward,), backward=backward)
     if not precision.narrows:
         return made
     from ops.low_precision import with_weight_copies
@@ -102,18 +102,18 @@ def rows_on_device(context: LayerContext) -> bool:
     return all(context.job.capacity_factor(moe) is None for moe in routed)
 
 
-def summed_gradients(context: LayerContext, layer: Linear) -> Piece:
+def summed_gradients(context: LayerContext, layer: Linear) -> Pass:
     """Returns the input gradient of one more linear with the same input: added to the others' by a kernel of its own,
     or read beside theirs by the kernel that follows."""
     what = layer.key.served_by(Role.ACCUMULATE, f"{layer.name}.add_gradients")
     kernel = "bias" if context.job.preset.layers.fused_sums else "accumulate"
     dtype = context.job.precision.activation
-    return Piece(backward=(memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs),))
+    return Pass(backward=(memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs),))
 
 
 def column_parallel(
     context: LayerContext, layer: Linear, *, matrices: int = 1, first: bool = True, width: int = 0
-) -> Piece:
+) -> Pass:
     """Returns a linear cut over tp by its outputs, with what the strategy communicates of its weights and of its input of
     ``width`` channels (the hidden size when 0).
 
@@ -122,7 +122,7 @@ def column_parallel(
     one of all takes.
     """
     enter = context.sharding.column_parallel_input(context, layer.key, width or context.model.hidden)
-    further = Piece() if first and matrices == 1 else _further_gradient(context, layer, enter)
+    further = Pass() if first and matrices == 1 else _further_gradient(context, layer, enter)
     return sequence(
         enter if first else further,
         *[further] * (matrices - 1),
@@ -131,16 +131,16 @@ def column_parallel(
     )
 
 
-def _further_gradient(context: LayerContext, layer: Linear, enter: Piece) -> Piece:
+def _further_gradient(context: LayerContext, layer: Linear, enter: Pass) -> Pass:
     """The input gradient of one more matrix that reads what ``enter`` brought, each reduced by itself unless the gathered
     input is a tensor that all keep (msp) or the framework reduces their sum (DTensor; Picotron
     picotron/tensor_parallel/tp_communications.py, linear_with_all_reduce: one all-reduce a linear)."""
     at_once = context.traits.shares_gathered_input or context.job.preset.tensor_parallel.reduces_sums
     summed = summed_gradients(context, layer)
-    return summed if at_once else sequence(summed, Piece(backward=enter.backward))
+    return summed if at_once else sequence(summed, Pass(backward=enter.backward))
 
 
-def row_parallel(context: LayerContext, layer: Linear) -> Piece:
+def row_parallel(context: LayerContext, layer: Linear) -> Pass:
     """Returns a linear cut over tp by its inputs, with what the strategy communicates of its weights and output."""
     return sequence(
         context.sharding.weights(context, layer.key, layer.weights),

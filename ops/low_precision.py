@@ -37,8 +37,8 @@ from ops.op import (
     MemoryBound,
     Op,
     Ops,
+    Pass,
     Phase,
-    Piece,
     Pieces,
     collective,
 )
@@ -103,7 +103,7 @@ ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
 APART = Passes(reads=3, writes=2, kernels=2)
 BLOCKS = frozenset({"block", "mx"})
-TURNED = Passes(narrow_reads=1, writes=1)  # a narrow copy brought into another order
+TRANSPOSED = Passes(narrow_reads=1, writes=1)  # a narrow copy brought into another order
 ALONG_K = BLOCKS | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 
@@ -135,9 +135,9 @@ FUSED = Recipe(
     input=ONCE,
     normed_input=Passes(),
     made_input=Passes(),
-    input_again=TURNED,
+    input_again=TRANSPOSED,
     gradient=Passes(writes=2, narrow_reads=1),
-    made_gradient=TURNED,
+    made_gradient=TRANSPOSED,
     weight=BOTH,
 )
 """Delayed scaling where casts run inside the kernel that makes what they read (XLA priority_fusion.cc), and a product's other
@@ -173,13 +173,13 @@ def finds_scale_first(precision: Precision) -> bool:
     return looked_for or precision.linear == "fp4"
 
 
-def turned_after_gather(precision: Precision) -> Passes:
+def transpose_after_gather(precision: Precision) -> Passes:
     """What brings a gathered tensor's copy along columns into order: a transposition of whole-tensor scales where products want
     both orders, parts of 1 x 128 and NVFP4 put side by side; MXFP8's lie in the rows' order."""
     wanted = precision.scale_recipe == "block" or (
         precision.transposed_copies and precision.scale_recipe not in BLOCKS
     )
-    return TURNED if wanted else Passes()
+    return TRANSPOSED if wanted else Passes()
 
 
 def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]:
@@ -190,7 +190,7 @@ def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]
     where it casts again there (torchao ``float8_ops.py``, float8_mm: the second operand becomes column-major)."""
     if not context.job.precision.gathers_narrow:
         return recipe.weight, recipe.weight_again
-    turned = turned_after_gather(context.job.precision)
+    turned = transpose_after_gather(context.job.precision)
     return (Passes(), turned) if recipe.weight_again.writes else (turned, Passes())
 
 
@@ -199,7 +199,7 @@ def one_copy(passes: Passes) -> Passes:
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
 
 
-def cast_linear(context: LayerContext, layer: Linear, made: Piece) -> Piece:
+def cast_linear(context: LayerContext, layer: Linear, made: Pass) -> Pass:
     """Returns the products ``made`` of a linear with the casts of the job's recipe, which may keep inputs and weights in
     the products' format."""
     recipe, precision = recipe_of(context), context.job.precision
@@ -210,7 +210,7 @@ def cast_linear(context: LayerContext, layer: Linear, made: Piece) -> Piece:
     kept = replace(product, saved_bytes=layer.saved_bytes * share)
     made = with_weight_copies(context, replace(made, forward=(kept, *others)))
     before, behind = _casts(context, recipe, layer)
-    return Piece(forward=(*before, *made.forward), backward=(*behind, *made.backward))
+    return Pass(forward=(*before, *made.forward), backward=(*behind, *made.backward))
 
 
 def keeps_low_precision(context: LayerContext) -> bool:
@@ -232,7 +232,7 @@ def keeps_own_input(context: LayerContext) -> bool:
     return keeps_low_precision(context) and not shares_kept_inputs(context)
 
 
-def with_weight_copies(context: LayerContext, made: Piece) -> Piece:
+def with_weight_copies(context: LayerContext, made: Pass) -> Pass:
     """Returns products whose low-precision weights stay from step to step, or from each forward that casts them to its
     backward: one copy along rows, and one along columns where products want both orders (Transformer Engine
     ``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving); none for recipes that cast
@@ -273,7 +273,7 @@ def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[
     each = _weight_casts(context)
     precision = context.job.precision
     wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
-    turned = turned_after_gather(precision)
+    turned = transpose_after_gather(precision)
     weight, weight_again = weight_casts(context, recipe)
 
     def op(
@@ -369,7 +369,7 @@ def attention_kept_share(context: LayerContext) -> float:
     return dtype_bytes(precision.attention) / dtype_bytes(precision.activation)
 
 
-def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: FloatArray) -> Piece:
+def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: FloatArray) -> Pass:
     """Passes over q, k and v (``read_bytes`` as layers hand them on) and over the output (``made_bytes``), forward and
     backward; float64 arrays of a row each."""
     precision = context.job.precision
@@ -386,7 +386,7 @@ def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: F
         rows = np.ceil(moved_bytes / copied).astype(np.int64)
         return memory_pass(named, phase, "copy", rows, precision.activation)
 
-    return Piece(
+    return Pass(
         forward=(
             passed("cast_inputs", Phase.FORWARD, read_bytes * cast),
             passed("cast_output", Phase.FORWARD, made_bytes * back),

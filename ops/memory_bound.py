@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.kernels import KERNELS
-from ops.op import KernelCalls, MemoryBound, Ops, Phase, Piece, sequence
+from ops.op import KernelCalls, MemoryBound, Ops, Pass, Phase, sequence
 from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.model import NormKind
@@ -42,7 +42,7 @@ def memory_pass(
     return MemoryBound(**what.words, phase=phase, kernel=kernel, rows=rows, width=width, dtype=dtype)
 
 
-def kernel(context: LayerContext, spec: Kernel) -> Piece:
+def kernel(context: LayerContext, spec: Kernel) -> Pass:
     """Returns the forward kernel and its backward twin."""
     rows, none = spec.rows, np.zeros(spec.rows.shape)
     width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), rows.shape)
@@ -58,10 +58,10 @@ def kernel(context: LayerContext, spec: Kernel) -> Piece:
         transient_bytes=none + spec.transient_bytes,
         parameters=0 * rows + spec.parameters,
     )
-    return Piece(forward=(forward,), backward=(twin,))
+    return Pass(forward=(forward,), backward=(twin,))
 
 
-def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Piece:
+def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Pass:
     """The model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
     hidden = context.model.hidden
     kind = context.model.norm
@@ -93,12 +93,12 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     return sequence(kernel(context, cast), normed)
 
 
-def soft_capped(context: LayerContext, what: Identity, rows: IntArray, width: IntArray) -> Piece:
+def soft_cap(context: LayerContext, what: Identity, rows: IntArray, width: IntArray) -> Pass:
     """cap * tanh(x / cap) over rows x width, as plain PyTorch writes it (transformers
     models/gemma2/modeling_gemma2.py): a division, tanh, which keeps its output, and a product; priced as
     kernels that move as many bytes."""
 
-    def step(word: str, moves: str, saved_bytes: FloatArray) -> Piece:
+    def step(word: str, moves: str, saved_bytes: FloatArray) -> Pass:
         named = Kernel(
             OpKey(what.module, what.role).named(f"{what.name}.{word}"),
             moves,
@@ -122,7 +122,7 @@ def soft_capped(context: LayerContext, what: Identity, rows: IntArray, width: In
 APEX_READS = {"forward": 2.0, "backward": 6.0}
 
 
-def _read_again(context: LayerContext, normed: Piece, name: str) -> Piece:
+def _read_again(context: LayerContext, normed: Pass, name: str) -> Pass:
     """What a norm in two passes reads beyond the ``normed`` one in one pass: whole tensors, of which nothing
     is written.
     """
@@ -131,7 +131,7 @@ def _read_again(context: LayerContext, normed: Piece, name: str) -> Piece:
         raise TypeError("a norm is a memory-bound kernel")
     again = one_pass.key.served_by(Role.STATISTICS, name)
 
-    def reads(kernel_name: str) -> Piece:
+    def reads(kernel_name: str) -> Pass:
         return kernel(
             context,
             Kernel(
@@ -148,13 +148,13 @@ def _read_again(context: LayerContext, normed: Piece, name: str) -> Piece:
         return tuple(replace(op, repeat=int(count)) for op in ops)
 
     traffic = KERNELS[one_pass.kernel]
-    return Piece(
+    return Pass(
         forward=times(reads("norm_reduce").forward, APEX_READS["forward"] - traffic.forward_reads),
         backward=times(reads("bias").backward, APEX_READS["backward"] - traffic.backward_reads),
     )
 
 
-def residual(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Piece:
+def residual(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Pass:
     """Adding a branch to the residual stream; with dropout, a byte of mask per element is kept."""
     hidden = context.model.hidden
     dropout = context.job.dropout

@@ -5,14 +5,14 @@ import numpy as np
 from ops.context import LayerContext
 from ops.linear import column_parallel, row_parallel
 from ops.memory_bound import Kernel, kernel
-from ops.op import Linear, Piece, sequence
+from ops.op import Linear, Pass, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.model import MlpSpec
 
 
-def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_input: bool = True) -> Piece:
+def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_input: bool = True) -> Pass:
     """Returns gate and up (as one GEMM or as two), activation and down, with the strategy's communication; unless it
     ``keeps_input``, another operation keeps what gate and up read."""
     layout = context.layout
@@ -50,20 +50,20 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     fused = context.job.preset.layers.fused_activation
     return sequence(
         *(column_parallel(context, layer, first=layer is inward[0]) for layer in inward),
-        _joined_gradients(context, inward[0], rows) if joined and not fused else Piece(),
+        _joined_gradients(context, inward[0], rows) if joined and not fused else Pass(),
         activation(context, mlp.gated, rows, width, module),
         row_parallel(context, down),
     )
 
 
-def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Piece:
+def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pass:
     """Gate and up are views of one product's result; backward their gradients are copied into one tensor
     (PyTorch tools/autograd/derivatives.yaml, split: cat)."""
     copied = Kernel(OpKey(layer.module, Role.COPY, layer.role), "copy", rows, layer.outputs)
-    return Piece(backward=kernel(context, copied).backward)
+    return Pass(backward=kernel(context, copied).backward)
 
 
-def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Piece:
+def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Pass:
     """The activation function; a gated one keeps gate and up, and unfused also silu(gate)."""
     narrow = gated and _waits_narrow(context, module)
     made = kernel(
@@ -85,7 +85,7 @@ def _waits_narrow(context: LayerContext, module: Module) -> bool:
     return where == "all" or (where == "experts" and module is not Module.MLP)
 
 
-def _narrow_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Piece:
+def _narrow_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Pass:
     """The fp8 copy that waits, written by a pass and read back by another (Megatron-LM
     core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies that move as many bytes."""
     wide, narrow = context.activation_bytes, dtype_bytes("fp8")

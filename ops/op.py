@@ -217,7 +217,7 @@ class RoutedTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostWork(Op):
+class CpuOverhead(Op):
     """What the host does while it holds the device up; ``launches`` counts it in kernel launches."""
 
     launches: FloatArray
@@ -312,27 +312,27 @@ def collective(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Pass:
     """A part of a layer: what it runs forward, and what it runs backward in that order."""
 
     forward: Ops = ()
     backward: Ops = ()
 
 
-def sequence(*pieces: Piece) -> Piece:
+def sequence(*pieces: Pass) -> Pass:
     """Pieces one after another: forwards in order, backwards from the last to the first."""
-    return Piece(
+    return Pass(
         forward=tuple(op for piece in pieces for op in piece.forward),
         backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
     )
 
 
-def multiplies_narrow(op: Op) -> bool:
+def multiplies_low_precision(op: Op) -> bool:
     """Whether an operation is a product of 8 bits or fewer."""
     return isinstance(op, BatchedGemm | GroupedGemm) and dtype_bytes(op.dtype) < 2.0
 
 
-def run_again(op: Op) -> Op:
+def as_recompute(op: Op) -> Op:
     """A forward operation as the backward repeats it: it keeps and owns nothing."""
     return replace(
         op,

@@ -16,9 +16,9 @@ from ops.op import (
     MemoryBound,
     Op,
     Ops,
+    Pass,
     Phase,
-    Piece,
-    run_again,
+    as_recompute,
 )
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
@@ -49,7 +49,7 @@ EVERY_SECOND_PRODUCT = "every_second_product"
 ATTENTION_OUT = OpKey(Module.ATTENTION, Role.OUT)
 
 
-def every_second_product(block: Piece, input_bytes: FloatArray, until: int | None = None) -> Piece:
+def every_second_product(block: Pass, input_bytes: FloatArray, until: int | None = None) -> Pass:
     """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept. Of the forward's
     operations only the first ``until`` run again (torch.utils.checkpoint, early_stop, which holds for a policy too).
     """
@@ -72,14 +72,14 @@ def every_second_product(block: Piece, input_bytes: FloatArray, until: int | Non
             if op.key == ATTENTION_OUT:
                 kept = kept + op.saved_bytes
             if np.any(op.n > stay) and index < last:
-                repeated.append(run_again(replace(op, n=op.n - stay)))
+                repeated.append(as_recompute(replace(op, n=op.n - stay)))
         elif isinstance(op, Attention):
             kept = kept + op.saved_bytes - op.input_bytes
         elif not _is_kept(op) and index < last:
-            repeated.append(run_again(op))
+            repeated.append(as_recompute(op))
         held = op.transient_bytes + op.saved_bytes if index else held_again(op, input_bytes)
         forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
-    return Piece(forward=tuple(forward), backward=(*repeated, *block.backward))
+    return Pass(forward=tuple(forward), backward=(*repeated, *block.backward))
 
 
 def _is_gate(op: Op) -> bool:
@@ -142,9 +142,9 @@ class Recompute(StrEnum):
 PLAIN = Recomputation()
 
 
-def recomputed(
-    block: Piece, mode: Recompute, input_bytes: FloatArray, chosen: Recomputation = PLAIN
-) -> Piece:
+def recompute_layer(
+    block: Pass, mode: Recompute, input_bytes: FloatArray, chosen: Recomputation = PLAIN
+) -> Pass:
     """Returns the block with ``mode`` applied as a framework has ``chosen`` to: what selective recomputation repeats,
     whether full recomputation ends with the last thing needed, and what it keeps of attention too; ``input_bytes`` is
     what full recomputation keeps.
@@ -173,7 +173,7 @@ MAKERS: dict[str, frozenset[OpKey]] = {
 }
 
 
-def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: FloatArray) -> Piece:
+def _keeping(block: Pass, again: Pass, kept: Collection[str], input_bytes: FloatArray) -> Pass:
     """Queries, keys and values stay as attention reads them, its own result, its output product's (as large
     as a layer's input) or those of gate and up, and what makes them does not run again (MaxText
     ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the rotary embedding, the
@@ -205,10 +205,10 @@ def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: Flo
         for op, was in zip(again.forward, block.forward, strict=True)
     )
     backward = tuple(op for op in again.backward if not (op.phase is Phase.RECOMPUTE and makes(op)))
-    return Piece(forward=forward, backward=backward)
+    return Pass(forward=forward, backward=backward)
 
 
-def _needed(block: Piece) -> int:
+def _needed(block: Pass) -> int:
     """How many of the forward operations bring back all that the backward needs: a last product's input is
     known before it runs, and nothing after it keeps anything (torch.utils.checkpoint, early_stop)."""
     keeping = [index for index, op in enumerate(block.forward) if op.saved_bytes.any()]
@@ -217,11 +217,11 @@ def _needed(block: Piece) -> int:
 
 
 def _repeat(
-    block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None
-) -> Piece:
+    block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None
+) -> Pass:
     """Copy the chosen ones of the first ``until`` forward operations into the backward and let go of what
     they save."""
-    again: Ops = tuple(run_again(op) for op in block.forward[:until] if chosen(op))
+    again: Ops = tuple(as_recompute(op) for op in block.forward[:until] if chosen(op))
     forward = []
     for op in block.forward:
         if not chosen(op):
@@ -235,7 +235,7 @@ def _repeat(
             kept, held = keep, held_again(op, keep)
         forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
     backward = tuple(op for op in block.backward if keep is None or not _gathers_weights(op))
-    return Piece(forward=tuple(forward), backward=again + backward)
+    return Pass(forward=tuple(forward), backward=again + backward)
 
 
 def _gathers_weights(op: Op) -> bool:
@@ -347,7 +347,7 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
 }
 
 
-def felt_by(block: Piece, names: Iterable[str]) -> tuple[str, ...]:
+def affecting_modules(block: Pass, names: Iterable[str]) -> tuple[str, ...]:
     """Those of the named modules that do anything to ``block``; KeyError for an unknown name."""
     keys = {op.key for op in block.forward}
     return tuple(
@@ -361,7 +361,7 @@ def felt_by(block: Piece, names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def modules_recomputed(block: Piece, names: Iterable[str], *, norms_lead: bool = True) -> Piece:
+def recompute_named(block: Pass, names: Iterable[str], *, norms_lead: bool = True) -> Pass:
     """``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what linears read
     (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from its input."""
     present = {op.key for op in block.forward}
@@ -371,10 +371,10 @@ def modules_recomputed(block: Piece, names: Iterable[str], *, norms_lead: bool =
         for module in MODULES[name]
         if (module.where is None or module.where in present) and (norms_lead or not module.begins_with_norm)
     ]
-    again = tuple(run_again(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
+    again = tuple(as_recompute(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
     dropped = {key for module in modules for key in module.drops}
     forward = tuple(_without_saved(op) if op.key in dropped else op for op in block.forward)
-    return Piece(forward=forward, backward=again + block.backward)
+    return Pass(forward=forward, backward=again + block.backward)
 
 
 def _without_saved(op: Op) -> Op:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import HeadTensors, LayerContext, Sharding, Traits, WeightCopies, padded_to_ranks
-from ops.head_exchange import exchanged, over_tp
+from ops.head_exchange import exchange_heads, over_tp
 from ops.low_precision import agreed_scale, other_order
-from ops.op import Axis, Comm, Lane, Ops, Owner, Phase, Piece, collective
+from ops.op import Axis, Comm, Lane, Ops, Owner, Pass, Phase, collective
 from ops.roles import Identity, OpKey, Role
 from ops.tp_overlap import in_bulk, in_order
 from spec.arrays import IntArray
@@ -69,17 +69,17 @@ class MegatronTensor(Sharding):
     beside its weight gradient (Megatron-LM, LinearWithGradAccumulationAndAsyncCommunication).
     """
 
-    def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
+    def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Pass:
         """Nothing forward; the input gradient is summed over the ranks beside the weight gradient."""
         size = full_tokens_bytes(context, width)
         enter = linear.served_by(Role.ENTER)
         summed = tp_collective(context, enter, Phase.INPUT_GRAD, Collective.ALL_REDUCE, size)
-        return Piece(backward=(beside(context, summed, linear, Phase.WEIGHT_GRAD),))
+        return Pass(backward=(beside(context, summed, linear, Phase.WEIGHT_GRAD),))
 
-    def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Piece:
+    def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Pass:
         """The partial outputs are summed over the ranks."""
         leave, size = linear.served_by(Role.LEAVE), full_tokens_bytes(context)
-        return Piece(forward=(tp_collective(context, leave, Phase.FORWARD, Collective.ALL_REDUCE, size),))
+        return Pass(forward=(tp_collective(context, leave, Phase.FORWARD, Collective.ALL_REDUCE, size),))
 
 
 CUT_TOKENS = Traits(cuts_tokens=True, assembles=(Collective.REDUCE_SCATTER, Collective.ALL_GATHER))
@@ -96,7 +96,7 @@ class SequenceParallel(Sharding):
 
     regather: bool
 
-    def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
+    def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Pass:
         """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
         and, for fsp, the gather again beside the input gradient."""
         size = full_tokens_bytes(context, width)
@@ -108,16 +108,14 @@ class SequenceParallel(Sharding):
             regather = tp_gather(context, again, Phase.WEIGHT_GRAD, size, linear)
             regather = _beside(context, regather, linear, Phase.INPUT_GRAD)
             backward = (regather, *_in_order(context, regather), *backward)
-        return Piece(forward=_gathered(context, gather, linear), backward=backward)
+        return Pass(forward=_gathered(context, gather, linear), backward=backward)
 
-    def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Piece:
+    def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Pass:
         """Reduce-scatter out; backward: all-gather of the output gradient."""
         size, leave = full_tokens_bytes(context), linear.served_by(Role.LEAVE)
         scatter = tp_collective(context, leave, Phase.FORWARD, Collective.REDUCE_SCATTER, size)
         gather = tp_gather(context, leave, Phase.INPUT_GRAD, size, linear)
-        return Piece(
-            forward=_scattered(context, scatter, linear), backward=_gathered(context, gather, linear)
-        )
+        return Pass(forward=_scattered(context, scatter, linear), backward=_gathered(context, gather, linear))
 
 
 def _beside(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase) -> Comm:
@@ -178,9 +176,9 @@ class TokenShards(Sharding):
     All-to-alls around attention exchange tokens for heads (DeepSpeed-Ulysses, arXiv 2309.14509 sec. 3.1-3.2).
     """
 
-    def around_attention(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
+    def around_attention(self, context: LayerContext, tensors: HeadTensors) -> tuple[Pass, Pass]:
         """From token shards to head shards and back: four all-to-alls in each pass."""
-        return exchanged(context, tensors, over_tp(context))
+        return exchange_heads(context, tensors, over_tp(context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +187,7 @@ class ShardedWeights(TokenShards):
     the backward, one layer ahead; their gradient is reduce-scattered (arXiv 2401.09149 sec. 3). The embedding's table
     is cut over the hidden size."""
 
-    def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
+    def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Pass:
         """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""
         precision = context.job.precision
         wp = context.layout.wp
@@ -211,7 +209,7 @@ class ShardedWeights(TokenShards):
         scatter = moved(
             Role.GRADIENT_REDUCTION, Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD
         )
-        return Piece(
+        return Pass(
             forward=(gather,),
             backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter),
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
 
-from ops.op import Comm, HostWork, Op, Ops
+from ops.op import Comm, CpuOverhead, Op, Ops
 from ops.roles import Module, OpKey, Role
 from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
@@ -80,7 +80,7 @@ UNTIMED = (
 def section_of(op: Op, *, latent: bool) -> str | None:
     """The section; None for what is not timed, collectives and the host's work among it. ``latent``: of a layer with
     latent attention."""
-    if isinstance(op, Comm | HostWork):
+    if isinstance(op, Comm | CpuOverhead):
         return None
     named = SECTIONS | LATENT_SECTIONS if latent else SECTIONS
     if op.key in named:

@@ -19,9 +19,9 @@ from functools import partial
 import numpy as np
 
 from ops.context import LayerContext
-from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
-from ops.data_parallel.step import num_owned, sent_by_owners
-from ops.op import Ops, Owner, Piece
+from ops.data_parallel.sliced_collectives import num_tensors, return_slices
+from ops.data_parallel.step import broadcast_by_owners, num_tensors_of
+from ops.op import Ops, Owner, Pass
 from solver.layers import LayerTable, layer_table
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
@@ -208,16 +208,16 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     ops = operations(context, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
         tensors = {
-            owner: _counted(table, partial(num_owned, owner=owner))[rows]
+            owner: _counted(table, partial(num_tensors_of, owner=owner))[rows]
             for owner in (Owner.DENSE, Owner.WEIGHT)
         }
-        ops = sent_by_owners(ops, tensors)
+        ops = broadcast_by_owners(ops, tensors)
     if not job.preset.data_parallel.lists_of_slices:
         return ops
-    return (*ops, *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]))
+    return (*ops, *return_slices(context, on_rank.total, _counted(table, num_tensors)[rows]))
 
 
-def _counted(table: Estimate, count_of: Callable[[Piece], IntArray]) -> IntArray:
+def _counted(table: Estimate, count_of: Callable[[Pass], IntArray]) -> IntArray:
     """What ``count_of`` counts in a piece of every layer row, over all pieces of every stage row."""
     stages, layouts = table.stages, len(table.layers.layout)
     row = table.layers.row[stages.plan]

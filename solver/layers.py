@@ -11,7 +11,17 @@ from ops.context import has_separate_ends
 from ops.cpu_overhead.hooks import runs_hooks
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
-from ops.op import BatchedGemm, GroupedGemm, HostTransfer, Lane, Op, Ops, Owner, Piece, multiplies_narrow
+from ops.op import (
+    BatchedGemm,
+    GroupedGemm,
+    HostTransfer,
+    Lane,
+    Op,
+    Ops,
+    Owner,
+    Pass,
+    multiplies_low_precision,
+)
 from ops.recompute import Recompute
 from ops.roles import Role
 from solver.plans.plan_table import PlanTable
@@ -44,7 +54,7 @@ class LayerBytes:
         def joined(of_parts: list[RankParameters]) -> RankParameters:
             return RankParameters.by_owner(
                 lambda owner: np.concatenate([one.of(owner) for one in of_parts]),
-                lambda owner: np.concatenate([one.narrow_of(owner) for one in of_parts]),
+                lambda owner: np.concatenate([one.low_precision_of(owner) for one in of_parts]),
             )
 
         return LayerBytes(
@@ -102,7 +112,7 @@ class LayerTable:
         return self._ops(self.policy)
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[Pass, ...]:
         """Every block kind, then the embedding, then the head."""
         return (*self.ops.blocks, self.ops.embedding, self.ops.head)
 
@@ -112,7 +122,7 @@ class LayerTable:
         return [self._bytes(piece) for piece in self.pieces]
 
     @property
-    def placed(self) -> tuple[Piece, ...]:
+    def placed(self) -> tuple[Pass, ...]:
         """Every block kind, then each as a stage's first layer, then embedding and head: what
         solver.times.stage_times.piece_weights counts. Runs of equal blocks share a piece."""
         job, ops = self.bare.context.job, self.ops
@@ -141,7 +151,7 @@ class LayerTable:
             known[policy] = self.bare.apply_recompute(*policy)
         return known[policy]
 
-    def _bytes(self, piece: Piece) -> LayerBytes:
+    def _bytes(self, piece: Pass) -> LayerBytes:
         known = self.memo.bytes
         if id(piece) not in known:
             known[id(piece)] = layer_bytes(piece, len(self.layout))
@@ -188,7 +198,7 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     return (*sizes, several, stage, groups, layout.offloaded_layers, copies)
 
 
-def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
+def layer_bytes(piece: Pass, rows: int) -> LayerBytes:
     """Sums over the operations of a piece; what they hold for a moment counts as held together while the piece runs."""
     forward = piece.forward
 
@@ -202,7 +212,7 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         def of(owner: Owner, ops: Sequence[Op]) -> IntArray:
             return total([count(op) for op in ops if op.owner is owner]).astype(np.int64)
 
-        narrow = [op for op in forward if multiplies_narrow(op)]
+        narrow = [op for op in forward if multiplies_low_precision(op)]
         return RankParameters.by_owner(lambda owner: of(owner, forward), lambda owner: of(owner, narrow))
 
     return LayerBytes(
@@ -232,7 +242,7 @@ def _one_of_each_shape(forward: Sequence[Op]) -> list[FloatArray | IntArray]:
     return elements
 
 
-def as_first(piece: Piece) -> Piece:
+def as_first(piece: Pass) -> Pass:
     """Returns ``piece`` where it is the first of a stage's chunk; itself where nothing of it comes ahead.
 
     Weights are gathered ahead of the layer that needs them and gradients reduced behind the one that made them
@@ -247,9 +257,7 @@ def as_first(piece: Piece) -> Piece:
         reductions = reductions[-1:]
     if not gathers and not reductions:
         return piece
-    return Piece(
-        forward=_waited_for(piece.forward, gathers), backward=_waited_for(piece.backward, reductions)
-    )
+    return Pass(forward=_waited_for(piece.forward, gathers), backward=_waited_for(piece.backward, reductions))
 
 
 def _ahead(ops: Ops, role: Role) -> list[Op]:

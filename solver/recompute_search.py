@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from ops.data_parallel.offload import LAYER_INPUT
-from ops.op import Piece
+from ops.op import Pass
 from ops.recompute import CORE_ATTENTION, MODULES, Recompute, RecomputedModule
 from solver.candidates import Candidates, candidates_of, fastest_s, with_own_layers
 from solver.estimate import Estimate, estimate_memory
@@ -282,7 +282,7 @@ Done = tuple[int, int, bool]
 """A block, an operation of it by place, and whether it drops what it saved (else it runs again)."""
 
 
-def subsets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, ...], ...]:
+def subsets_of(question: Question, blocks: Sequence[Pass]) -> tuple[tuple[str, ...], ...]:
     """The sets that the question's framework runs again, with the attention core where it is worth it and has
     no name among them; the core alone is a recompute mode of every search, and is left out."""
     recomputation, flash = question.job.preset.recomputation, question.job.flash_attention
@@ -292,7 +292,7 @@ def subsets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, 
     return (*sets, *((CORE_ATTENTION, *chosen) for chosen in sets))
 
 
-def module_sets(blocks: Sequence[Piece], names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def module_sets(blocks: Sequence[Pass], names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Sets of ``names``, small ones first, no two of which run the same operations of ``blocks`` again and
     drop what the same ones saved; each of their members drops something. The empty set is left out."""
     # Parts do together what each of them does.
@@ -305,7 +305,7 @@ def module_sets(blocks: Sequence[Piece], names: Sequence[str]) -> tuple[tuple[st
     return tuple(one for one in found.values() if one)
 
 
-def _done(blocks: Sequence[Piece], name: str) -> frozenset[Done]:
+def _done(blocks: Sequence[Pass], name: str) -> frozenset[Done]:
     """What a part runs again and drops of every block."""
     return frozenset(
         (id(block), at, drops)
@@ -315,7 +315,7 @@ def _done(blocks: Sequence[Piece], name: str) -> frozenset[Done]:
     )
 
 
-def _of_block(block: Piece, name: str) -> tuple[tuple[bool, list[int]], tuple[bool, list[int]]]:
+def _of_block(block: Pass, name: str) -> tuple[tuple[bool, list[int]], tuple[bool, list[int]]]:
     present = {op.key for op in block.forward}
     modules: list[RecomputedModule] = [
         one for one in MODULES[name] if one.where is None or one.where in present

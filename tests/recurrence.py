@@ -15,7 +15,7 @@ from ops.kernels import KERNELS, KernelTraffic
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.registry import MIXERS as OPERATIONS
-from ops.op import Piece
+from ops.op import Pass
 from ops.roles import Module as Part
 from ops.roles import OpKey, Role
 from spec.mixers.registry import MIXERS as KINDS
@@ -60,12 +60,12 @@ class RecurrenceSpec:
         yield linear_module(f"{prefix}.out", (hidden, width))
 
 
-def _project(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
+def _project(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     width = projected_heads(context, mixer.num_heads) * mixer.head_dim
     return into_mixer(context, OpKey(Part.MIXER, Role.PROJECTION), 2 * width)
 
 
-def _core(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
+def _core(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     heads = core_heads(context, mixer.num_heads)
     rows = context.layout.micro_batch * core_length(context)
     width = heads * mixer.head_dim
@@ -80,7 +80,7 @@ def _core(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
     return kernel(context, scan)
 
 
-def _output(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
+def _output(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     width = projected_heads(context, mixer.num_heads) * mixer.head_dim
     return out_of_mixer(context, OpKey(Part.MIXER, Role.OUT), width)
 

@@ -10,7 +10,7 @@ import pytest
 
 from ops.kernels import KERNELS
 from ops.layout import Layout
-from ops.op import Axis, Comm, Phase, Piece
+from ops.op import Axis, Comm, Pass, Phase
 from ops.roles import Module, Role
 from profdb.cases import MemoryBoundCase
 from profdb.commands.import_export import vidur_model
@@ -169,7 +169,7 @@ def test_recomputing_the_attention_core_leaves_it_alone(tmp_path: Path) -> None:
     assert saved(again) == 2 * SEQ * HIDDEN
 
 
-def saved(layer: Piece) -> float:
+def saved(layer: Pass) -> float:
     return sum(float(op.saved_bytes[0]) for op in layer.forward)
 
 

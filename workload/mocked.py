@@ -11,17 +11,17 @@ from math import prod
 
 import numpy as np
 
-from ops.block import block_ops, ends, mixer_half, second_half, sharded
+from ops.block import block_ops, ends, mixer_half, second_half, shard_parameters
 from ops.context import LayerContext, Sharding
-from ops.data_parallel.offload import modules_offloaded
-from ops.data_parallel.sliced_collectives import sliced_return
+from ops.data_parallel.offload import offload_named
+from ops.data_parallel.sliced_collectives import return_slices
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from ops.linear import linear
 from ops.memory_bound import norm, residual
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import feed_forward
-from ops.op import HostWork, Linear, Op, Ops, Owner, Piece
+from ops.op import CpuOverhead, Linear, Op, Ops, Owner, Pass
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -84,7 +84,7 @@ class MockedModel:
 class MockedOps(MockedModel):
     """A leaf: operations of the op list, priced once."""
 
-    def __init__(self, name: str, piece: Piece, items: tuple[WorkItems, WorkItems]) -> None:
+    def __init__(self, name: str, piece: Pass, items: tuple[WorkItems, WorkItems]) -> None:
         self.name = name
         self.items = items
         self.owned = tuple(
@@ -128,9 +128,9 @@ class Workshop:
         """The tensor-parallel strategy of the plan."""
         return self.plan.sharding
 
-    def leaf(self, name: str, piece: Piece, module: Module = Module.OTHER) -> MockedOps:
+    def leaf(self, name: str, piece: Pass, module: Module = Module.OTHER) -> MockedOps:
         """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
-        whole = sharded(self.context, piece, module, name)
+        whole = shard_parameters(self.context, piece, module, name)
 
         def items(ops: tuple[Op, ...]) -> WorkItems:
             return tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
@@ -145,14 +145,14 @@ class Workshop:
         """Final norm, vocabulary projection and loss."""
         return self.leaf("head", self._ends()[1], Module.HEAD)
 
-    def _ends(self) -> tuple[Piece, Piece]:
+    def _ends(self) -> tuple[Pass, Pass]:
         return ends(self.context, self.plan.recompute)
 
     def block(self, block: BlockSpec) -> MockedOps:
         """A whole transformer block, with the plan's recomputation."""
         plan = self.plan
         layer = block_ops(self.context, block).apply_recompute(plan.recompute, plan.recompute_modules)
-        layer = modules_offloaded(layer, self.plan.offload_modules)
+        layer = offload_named(layer, self.plan.offload_modules)
         return self.leaf("block", layer, Module.LAYER)
 
     def mixer(self, block: BlockSpec) -> MockedOps:
@@ -171,7 +171,7 @@ class Workshop:
         """A feed-forward network alone, without norm and residual."""
         network = feed_forward(self.context, mlp, Module.OTHER)
         forward, backward = _labelled(network.forward, name), _labelled(network.backward, name)
-        return self.leaf(name, Piece(forward=forward, backward=backward))
+        return self.leaf(name, Pass(forward=forward, backward=backward))
 
     def norm(self, name: str) -> MockedOps:
         """The model's normalisation of the hidden state."""
@@ -203,11 +203,11 @@ class Workshop:
         on_rank = self._held(model)
         ops = (
             *operations(self.context, on_rank, bools([False])),
-            *sliced_return(self.context, on_rank.total, ints(len(list(model.parameters())))),
+            *return_slices(self.context, on_rank.total, ints(len(list(model.parameters())))),
         )
         # What the host does by itself is no work of a device.
         step = tuple(
-            work_item(self.question.pricer, self.layout, op) for op in ops if not isinstance(op, HostWork)
+            work_item(self.question.pricer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead)
         )
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(

@@ -11,9 +11,9 @@ from ops.op import (
     Axis,
     BatchedGemm,
     Comm,
+    CpuOverhead,
     GroupedGemm,
     HostTransfer,
-    HostWork,
     Lane,
     Op,
     Ops,
@@ -165,7 +165,7 @@ def _step(question: Question, table: Estimate, row: int) -> tuple[WorkItem, ...]
     one = ints(row)
     layout = table.plans.layout.take(table.stages.plan[one])
     ops = step_operations(question.model, question.job, table, one)
-    items = tuple(work_item(question.pricer, layout, op) for op in ops if not isinstance(op, HostWork))
+    items = tuple(work_item(question.pricer, layout, op) for op in ops if not isinstance(op, CpuOverhead))
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 
 

@@ -80,7 +80,7 @@ SLICE_CALLS = 0.08
 MODULES = {Role.NORM: 1, Role.ACTIVATION: 1, Role.RESIDUAL: 1, Role.CORE: 1}
 
 
-def sharding_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
+def sharding_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     """Calls beside what ``op`` stands for, per row and repeat; nothing below stage 2 and where no module is hooked."""
     third, second = layout.zero_stage >= 3, layout.zero_stage == 2
     if not job.preset.host.hooks_modules:

@@ -30,9 +30,9 @@ from ops.op import (
     Axis,
     BatchedGemm,
     Comm,
+    CpuOverhead,
     GroupedGemm,
     HostTransfer,
-    HostWork,
     MemoryBound,
     Op,
     Phase,
@@ -81,20 +81,20 @@ def replay_calls(op: Op, scopes: Iterable[str]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issuing:
+class IssueCost:
     """Python calls and further launches of one operation, per row."""
 
     calls: FloatArray
     launches: FloatArray
 
 
-def host_work(op: Op, job: JobSpec) -> Issuing:
+def cpu_overhead(op: Op, job: JobSpec) -> IssueCost:
     """Calls and launches of ``op`` for every row; nothing where a CUDA graph replays it."""
     if is_replayed(op, job.cuda_graphs):
         return _work(replay_calls(op, job.cuda_graphs), 0.0)
     calls = CALLS[job.preset.host.code]
     match op:
-        case HostWork():
+        case CpuOverhead():
             # Host time already, priced as an operation of its own.
             work = _work(0.0, 0.0)
         case Comm():
@@ -113,14 +113,14 @@ def host_work(op: Op, job: JobSpec) -> Issuing:
             work = _work(OFFLOADED_PART_CALLS[back] + OFFLOADED_TENSOR_CALLS * op.tensors, float(op.tensors))
         case _:
             work = _work(0.0, 1.0)
-    return Issuing(calls=work.calls * op.repeat, launches=work.launches * op.repeat)
+    return IssueCost(calls=work.calls * op.repeat, launches=work.launches * op.repeat)
 
 
-def _work(calls: float | FloatArray, launches: float | FloatArray) -> Issuing:
-    return Issuing(calls=floats(calls), launches=floats(launches))
+def _work(calls: float | FloatArray, launches: float | FloatArray) -> IssueCost:
+    return IssueCost(calls=floats(calls), launches=floats(launches))
 
 
-def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
+def _collective(op: Comm, calls: ModuleCalls) -> IssueCost:
     """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function; what serves it is a
     collective like others."""
     if op.axis is Axis.EP and op.serves is None and calls.exchange:
@@ -137,7 +137,7 @@ def _held_narrow(op: BatchedGemm | GroupedGemm, job: JobSpec) -> bool:
     return job.precision.narrow_parameters and op.scale_recipe != "" and job.preset.host.code == "modules"
 
 
-def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec) -> Issuing:
+def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec) -> IssueCost:
     """One call forward and one backward, which launches both products; fp8's casts are operations of their
     own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
@@ -152,7 +152,7 @@ def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec) -> Issuing:
     return _work(calls.linear * (FP8_CALLS_RATIO if fp8 else 1.0), calls.first_launch)
 
 
-def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> Issuing:
+def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> IssueCost:
     """A call, and for each expert a product with its Python around it, in fp8 also that of its quantizer and narrow
     weight, or of the gradient of a weight held ``narrow``; the kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
@@ -169,7 +169,7 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> Issuing:
     return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts)
 
 
-def _kernel(op: MemoryBound, calls: ModuleCalls) -> Issuing:
+def _kernel(op: MemoryBound, calls: ModuleCalls) -> IssueCost:
     """A module's calls with its further kernels, or the one launch of a kernel that is none; where the host waits, the
     Python that reads what it waits for, or, before an activation, one more launch that copies to the device."""
     if KERNELS[op.kernel].in_product:

@@ -52,31 +52,31 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldMatrices:
+class MatrixCount:
     """``count`` equal matrices whose slices, or wholes, a rank holds, one entry per row."""
 
     matrix: Matrix
     count: IntArray
 
-    def take(self, rows: IntArray) -> "HeldMatrices":
+    def take(self, rows: IntArray) -> "MatrixCount":
         """The rows asked for."""
         return replace(self, count=self.count[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
+class MatrixShards:
     """The matrices of one owner among ``shards`` ranks: ``elements`` of the busiest one's, whole; its work is
     ``load`` times the mean."""
 
-    matrices: tuple[HeldMatrices, ...]
+    matrices: tuple[MatrixCount, ...]
     shards: IntArray
     elements: FloatArray
     load: FloatArray
 
 
-def held_matrices(
+def matrices_of_stage(
     model: ModelSpec, job: JobSpec, layout: Layout, layers: tuple[IntArray, ...]
-) -> tuple[HeldMatrices, ...]:
+) -> tuple[MatrixCount, ...]:
     """The matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts those of a
     rank."""
     counts: dict[Matrix, IntArray] = {}
@@ -85,7 +85,7 @@ def held_matrices(
         for matrix, each in known[model.blocks[index % len(model.blocks)].block].items():
             ranks = layout.ep if matrix.owner is Owner.EXPERT else 1
             counts[matrix] = counts.get(matrix, 0 * number) + number * each // ranks
-    return tuple(HeldMatrices(matrix=matrix, count=count) for matrix, count in counts.items())
+    return tuple(MatrixCount(matrix=matrix, count=count) for matrix, count in counts.items())
 
 
 def _of_layer(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Matrix, int]:
@@ -114,7 +114,7 @@ def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:
     return (queries * mixer.qk_dim, *gates, keys * mixer.qk_dim, keys * mixer.v_dim)
 
 
-def dealt(held: tuple[HeldMatrices, ...], owner: Owner, shards: IntArray) -> Dealt:
+def shard_matrices(held: tuple[MatrixCount, ...], owner: Owner, shards: IntArray) -> MatrixShards:
     """How the matrices of ``owner`` lie on ``shards`` ranks."""
     own = tuple(one for one in held if one.matrix.owner is owner)
 
@@ -130,10 +130,10 @@ def dealt(held: tuple[HeldMatrices, ...], owner: Owner, shards: IntArray) -> Dea
     elements, _ = busiest([float(one.matrix.elements) for one in own])
     most, mean = busiest([one.matrix.cost for one in own])
     load = np.divide(most, mean, out=np.ones_like(most), where=mean > 0)
-    return Dealt(matrices=own, shards=shards, elements=elements, load=load)
+    return MatrixShards(matrices=own, shards=shards, elements=elements, load=load)
 
 
-def update_ops(context: LayerContext, dealt_out: Dealt, owner: Owner) -> list[Op]:
+def update_ops(context: LayerContext, dealt_out: MatrixShards, owner: Owner) -> list[Op]:
     """The busiest rank's update of its matrices of ``owner``."""
     axis, ranks = (Axis.ETP, context.layout.etp) if owner is Owner.EXPERT else (Axis.TP, context.layout.tp)
     whole = np.ceil(dealt_out.elements).astype(np.int64)
@@ -165,7 +165,7 @@ def update_ops(context: LayerContext, dealt_out: Dealt, owner: Owner) -> list[Op
     ]
 
 
-def _newton_schulz(held: HeldMatrices, dealt_out: Dealt) -> list[Op]:
+def _newton_schulz(held: MatrixCount, dealt_out: MatrixShards) -> list[Op]:
     """muon_utils.py, newton_schulz_step: A = X X^T, B = b A + c A A, X = a X + B X, for the rank's share of
     the matrices.
     """
@@ -193,7 +193,7 @@ def _newton_schulz(held: HeldMatrices, dealt_out: Dealt) -> list[Op]:
     ]
 
 
-def working_bytes(context: LayerContext, held: tuple[HeldMatrices, ...]) -> FloatArray:
+def working_bytes(context: LayerContext, held: tuple[MatrixCount, ...]) -> FloatArray:
     """What the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32
     under tensor parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
     gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import Attention, HostTransfer, HostUpdate, Lane, Op, Phase, Piece
+from ops.op import Attention, HostTransfer, HostUpdate, Lane, Op, Pass, Phase
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray, ints
 from spec.dtypes import dtype_bytes
@@ -101,7 +101,7 @@ def offloaded_shares(model: ModelSpec, layers: IntArray) -> tuple[FloatArray, ..
     return tuple(shares)
 
 
-def activations_offloaded(piece: Piece, share: FloatArray) -> Piece:
+def offload_activations(piece: Pass, share: FloatArray) -> Pass:
     """A layer of a run of which ``share`` keep on the host what they save: an equal part of that on every layer."""
     if not share.any():
         return piece
@@ -127,7 +127,7 @@ def activations_offloaded(piece: Piece, share: FloatArray) -> Piece:
         lane=Lane.COPY,
         size_bytes=moved,
     )
-    return Piece(forward=(*piece.forward, away), backward=(back, *piece.backward))
+    return Pass(forward=(*piece.forward, away), backward=(back, *piece.backward))
 
 
 # Parts of layers that keep on the host what they save, as Megatron-LM's --offload-modules.
@@ -166,7 +166,7 @@ PARTS: dict[str, frozenset[OpKey]] = {
 TENSORS_OF_A_CORE = 5
 
 
-def modules_offloaded(block: Piece, names: Iterable[str]) -> Piece:
+def offload_named(block: Pass, names: Iterable[str]) -> Pass:
     """``block`` whose named parts keep on the host what they save; KeyError for an unknown name.
 
     ``Assumption:`` what one layer sends is on the device too, on its way there or back; all layers send theirs
@@ -178,10 +178,10 @@ def modules_offloaded(block: Piece, names: Iterable[str]) -> Piece:
         if saving:
             away.append(_to_host(name, saving))
             back.append(_from_host(away[-1]))
-    return Piece(forward=(*block.forward, *away), backward=(*reversed(back), *block.backward))
+    return Pass(forward=(*block.forward, *away), backward=(*reversed(back), *block.backward))
 
 
-def part_of(block: Piece, name: str) -> list[Op]:
+def part_of(block: Pass, name: str) -> list[Op]:
     """The forward operations of a named part; none where the layer has no such module."""
     if name == LAYER_INPUT:
         return list(block.forward)

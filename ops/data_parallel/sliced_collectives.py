@@ -23,7 +23,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.kernels import KERNELS
 from ops.memory_bound import memory_pass
-from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Ops, Phase, Piece
+from ops.op import BatchedGemm, CpuOverhead, GroupedGemm, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray, ints
 
@@ -37,8 +37,8 @@ REDUCED_SLICE = 1.0 + 3 * VIEW
 RETURNED_SLICE = 1.0 + 3 * VIEW
 
 
-def sliced(
-    context: LayerContext, piece: Piece, module: Module, elements: IntArray
+def slice_overhead(
+    context: LayerContext, piece: Pass, module: Module, elements: IntArray
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """What slices cost before the forward and in the backward of a layer whose ``elements`` parameters are
     sharded (stage 3). Nothing where the preset's collectives take whole tensors.
@@ -50,8 +50,8 @@ def sliced(
     matrices, vectors = num_matrices(piece), num_vectors(piece)
     again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
 
-    def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> HostWork:
-        return HostWork(
+    def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> CpuOverhead:
+        return CpuOverhead(
             module=module,
             role=Role.SLICES,
             name=f"{module}.{part}",
@@ -86,7 +86,7 @@ def sliced(
     )
 
 
-def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) -> Ops:
+def return_slices(context: LayerContext, elements: IntArray, tensors: IntArray) -> Ops:
     """Once a step, after the update: ``tensors`` parameters of ``elements`` back from their shards as lists
     of slices (preset.data_parallel.lists_of_slices; nanotron optim/zero.py, _all_gather_params;
     distributed.py, all_gather_coalesced). The host takes every rank's slice of every parameter and copies it
@@ -99,7 +99,7 @@ def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) 
     what = Identity(module=Module.STEP, role=Role.COPY, name=f"{Module.STEP}.returned_copy")
     rows = np.where(ranks > 0, elements, 0)
     copied = memory_pass(what, Phase.STEP, "copy", rows, context.job.precision.parameter_gather)
-    slices = HostWork(
+    slices = CpuOverhead(
         module=Module.STEP,
         role=Role.SLICES,
         name=f"{Module.STEP}.returned_slices",
@@ -109,22 +109,22 @@ def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) 
     return replace(copied, repeat=3), slices
 
 
-def num_tensors(piece: Piece) -> IntArray:
+def num_tensors(piece: Pass) -> IntArray:
     """Parameters that a piece owns, per row: matrices, biases, and scales and shifts of norms."""
     return num_matrices(piece) + num_vectors(piece)
 
 
-def num_matrices(piece: Piece) -> IntArray:
+def num_matrices(piece: Pass) -> IntArray:
     """Weights of products and tables that a piece owns, per row."""
     return sum((ints(op.parameters > 0) for op in matrices_of(piece)), ints(0))
 
 
-def num_vectors(piece: Piece) -> IntArray:
+def num_vectors(piece: Pass) -> IntArray:
     """Biases of products, and scales and shifts of norms, that a piece owns, per row."""
     return sum((_vectors(op) * ints(op.parameters > 0) for op in piece.forward), ints(0))
 
 
-def matrices_of(piece: Piece) -> Ops:
+def matrices_of(piece: Pass) -> Ops:
     """The operations by which a piece owns weights of products and tables, in the order of its forward."""
     return tuple(op for op in piece.forward if _is_matrix(op) and op.parameters.any())
 

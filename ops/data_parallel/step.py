@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.data_parallel.muon import Dealt, HeldMatrices, dealt, update_ops
+from ops.data_parallel.muon import MatrixCount, MatrixShards, shard_matrices, update_ops
 from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
 from ops.data_parallel.sliced_collectives import num_tensors
 from ops.groups import ranks_and_stride
 from ops.low_precision import finds_scale_first
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Phase, Piece, Update, collective
+from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Pass, Phase, Update, collective
 from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
@@ -128,12 +128,12 @@ def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) ->
 # got none.
 
 
-def num_owned(piece: Piece, owner: Owner) -> IntArray:
+def num_tensors_of(piece: Pass, owner: Owner) -> IntArray:
     """Parameters of ``owner`` that a piece has, per row."""
-    return num_tensors(Piece(forward=tuple(op for op in piece.forward if op.owner is owner)))
+    return num_tensors(Pass(forward=tuple(op for op in piece.forward if op.owner is owner)))
 
 
-def sent_by_owners(ops: Ops, tensors: Mapping[Owner, IntArray]) -> Ops:
+def broadcast_by_owners(ops: Ops, tensors: Mapping[Owner, IntArray]) -> Ops:
     """``ops`` of a step with no more broadcasts of an owner's parameters than it has ``tensors`` on the rank,
     and all of their bytes. Owners that ``tensors`` leaves out have more of them than ranks (experts, a tensor
     each and product)."""
@@ -158,7 +158,7 @@ class RankParameters:
     dense: IntArray
     weight: IntArray
     expert: IntArray
-    matrices: tuple[HeldMatrices, ...] = field(default=())
+    matrices: tuple[MatrixCount, ...] = field(default=())
     narrow: "RankParameters | None" = None
 
     @staticmethod
@@ -193,11 +193,11 @@ class RankParameters:
         return {Owner.DENSE: self.dense, Owner.WEIGHT: self.weight, Owner.EXPERT: self.expert}[owner]
 
     @property
-    def narrow_total(self) -> IntArray:
+    def low_precision_total(self) -> IntArray:
         """All elements that products of 8 bits or fewer read."""
         return np.zeros_like(self.total) if self.narrow is None else self.narrow.total
 
-    def narrow_of(self, owner: Owner) -> IntArray:
+    def low_precision_of(self, owner: Owner) -> IntArray:
         """The elements of one owner that products of 8 bits or fewer read."""
         return np.zeros_like(self.of(owner)) if self.narrow is None else self.narrow.of(owner)
 
@@ -216,9 +216,9 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
     return np.gcd(layout.zero_size, layout.wdp)
 
 
-def muon_dealt(context: LayerContext, on_rank: RankParameters, owner: Owner) -> Dealt:
+def muon_shards(context: LayerContext, on_rank: RankParameters, owner: Owner) -> MatrixShards:
     """The matrices of ``owner`` among its shards."""
-    return dealt(on_rank.matrices, owner, shards(context, owner))
+    return shard_matrices(on_rank.matrices, owner, shards(context, owner))
 
 
 def muon_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
@@ -226,7 +226,7 @@ def muon_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) 
     if not on_rank.matrices:
         return np.zeros(len(on_rank.dense), dtype=np.int64)
     slices = context.layout.etp if owner is Owner.EXPERT else context.layout.tp
-    return np.ceil(muon_dealt(context, on_rank, owner).elements / slices).astype(np.int64)
+    return np.ceil(muon_shards(context, on_rank, owner).elements / slices).astype(np.int64)
 
 
 def shard_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
@@ -343,7 +343,7 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
     update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=by_adam)
     owners = {one.matrix.owner: None for one in on_rank.matrices}
     by_muon = [
-        op for owner in owners for op in update_ops(context, muon_dealt(context, on_rank, owner), owner)
+        op for owner in owners for op in update_ops(context, muon_shards(context, on_rank, owner), owner)
     ]
     further = update_passes(context, by_adam)
     return [*before, update, *further, *by_muon, *host_updates(context, owned), *after]
@@ -355,7 +355,7 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     param_and_grad_buffer.py: one a format); the two are told as one collective."""
     layout, precision = context.layout, context.job.precision
     parts = shards(context, owner)
-    narrow, whole = on_rank.narrow_of(owner) * precision.gathers_narrow, on_rank.of(owner)
+    narrow, whole = on_rank.low_precision_of(owner) * precision.gathers_narrow, on_rank.of(owner)
     dtype = precision.parameter_gather if narrow.any() else precision.wide_gather
     wide = dtype_bytes(precision.wide_gather)
     saved = (wide - dtype_bytes(dtype)) * np.divide(narrow, whole, out=np.zeros(len(whole)), where=whole > 0)

@@ -16,19 +16,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
-from ops.data_parallel.sliced_collectives import sliced
+from ops.data_parallel.sliced_collectives import slice_overhead
 from ops.groups import ranks_and_stride
 from ops.kernels import bytes_moved_per_element
 from ops.low_precision import one_copy, recipe_of
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece, collective, multiplies_narrow
+from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Pass, Phase, collective, multiplies_low_precision
 from ops.roles import Identity, Module, Role
 from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div, floats
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
 
-def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name: str = "") -> Piece:
+def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: str = "") -> Pass:
     """``piece`` with the gathers of its parameters and the reduction of its gradients, all of ``module`` and
     labelled with ``name`` (the module's).
 
@@ -68,8 +68,8 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         backward += [*shard_again, again, *_copied(context, again), *reduced]
         if summed.any():
             backward += _added_up(context, reduction, np.where(summed, elements, 0))
-    before, behind = sliced(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
-    return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
+    before, behind = slice_overhead(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
+    return Pass(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
 
 def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) -> list[Op]:
@@ -88,7 +88,7 @@ def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) ->
 
 
 def _elements(
-    piece: Piece, owner: Owner, rows: int, count: Callable[[Op], IntArray] = lambda op: op.parameters
+    piece: Pass, owner: Owner, rows: int, count: Callable[[Op], IntArray] = lambda op: op.parameters
 ) -> IntArray:
     total = np.zeros(rows, dtype=np.int64)
     for op in piece.forward:
@@ -116,7 +116,7 @@ class Gathered:
 def _travels_narrow(context: LayerContext) -> Callable[[Op], IntArray]:
     """The elements of an operation's weights that travel in the format in which its product reads them."""
     here = context.job.precision.gathers_narrow
-    return lambda op: (op.parameters + op.frozen) * int(here and multiplies_narrow(op))
+    return lambda op: (op.parameters + op.frozen) * int(here and multiplies_low_precision(op))
 
 
 def _cast_shard(context: LayerContext, what: Identity, weights: Gathered, phase: Phase) -> list[Op]:

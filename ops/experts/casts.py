@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.experts.exchange import moved_rows
+from ops.experts.exchange import move_rows
 from ops.kernels import bytes_moved_per_element
 from ops.low_precision import Passes, cast_calls, recipe_of
 from ops.memory_bound import Kernel, kernel
-from ops.op import Linear, Piece, sequence
+from ops.op import Linear, Pass, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.dtypes import dtype_bytes
@@ -45,27 +45,27 @@ def kept_input_bytes(context: LayerContext) -> float:
     return dtype_bytes(precision.linear if recipe_of(context).keeps_narrow else precision.activation)
 
 
-def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, made: Piece) -> Piece:
+def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, made: Pass) -> Pass:
     """Returns the products ``made`` of a rank's ``experts`` with the casts of their inputs, weights and output gradients."""
     recipe = recipe_of(context)
     entering = ExpertRows(role=layer.role, rows=layer.tokens, width=layer.inputs, experts=experts)
     leaving = replace(entering, width=layer.outputs)
     weights = replace(leaving, rows=experts * layer.inputs)
     again = _cast(context, entering, recipe.input_again).backward if recipe.input_again.writes else ()
-    inputs = Piece(forward=_cast(context, entering, recipe.input).forward, backward=again)
-    gradient = Piece(backward=_cast(context, leaving, recipe.gradient).backward)
+    inputs = Pass(forward=_cast(context, entering, recipe.input).forward, backward=again)
+    gradient = Pass(backward=_cast(context, leaving, recipe.gradient).backward)
     if recipe.keeps_narrow:
         # Weights are cast once a step, which is left out.
         return sequence(inputs, made, gradient)
     # Every forward casts all of a rank's weights, and every backward again.
     cast, recast = (_cast(context, weights, one) for one in (recipe.weight, recipe.weight_again))
-    return sequence(inputs, Piece(forward=cast.forward, backward=recast.backward), made, gradient)
+    return sequence(inputs, Pass(forward=cast.forward, backward=recast.backward), made, gradient)
 
 
 SCALE_KERNELS = 3
 
 
-def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Piece:
+def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Pass:
     """For each expert (torchao: for all) a copy of as many rows as move the same bytes, and the kernels that
     find its scale.
     """
@@ -88,8 +88,8 @@ def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Piece:
     return sequence(_repeated(scale, SCALE_KERNELS * apart), piece)
 
 
-def _repeated(piece: Piece, times: IntArray) -> Piece:
-    return Piece(
+def _repeated(piece: Pass, times: IntArray) -> Pass:
+    return Pass(
         forward=tuple(replace(op, repeat=times) for op in piece.forward),
         backward=tuple(replace(op, repeat=times) for op in piece.backward),
     )
@@ -112,11 +112,11 @@ def padded_rows(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: In
 MXFP8_ROWS, NARROW_ROWS = 32, 16
 
 
-def padding(context: LayerContext, name: str, rows: tuple[IntArray, IntArray], width: int) -> Piece:
+def padding(context: LayerContext, name: str, rows: tuple[IntArray, IntArray], width: int) -> Pass:
     """Returns ``rows`` before and after copied to or from their padded places, where the dispatcher leaves that to the
     experts; nothing where they are of the wanted number already."""
     if context.job.sends_tokens_once:
-        return Piece()
+        return Pass()
     before, after = rows
     moves = before != after
-    return moved_rows(context, Role.PAD, (before * moves, after * moves), width, name)
+    return move_rows(context, Role.PAD, (before * moves, after * moves), width, name)

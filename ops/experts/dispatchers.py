@@ -13,15 +13,15 @@ from ops.context import LayerContext
 from ops.experts.exchange import (
     Exchange,
     busiest_share,
-    counted,
     expert_all_to_all,
     gather_or_scatter,
-    moved_rows,
+    move_rows,
     routed_rows,
+    wait_for_counts,
 )
 from ops.experts.routing import Routing, places_visited
 from ops.memory_bound import Kernel, kernel
-from ops.op import Axis, Comm, Op, Ops, Phase, Piece, RoutedTokens, collective, sequence
+from ops.op import Axis, Comm, Op, Ops, Pass, Phase, RoutedTokens, collective, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -32,7 +32,7 @@ from spec.model import MoeSpec
 THREAD_BLOCKS = {"deepep": 20, "hybridep": 16}
 
 
-def deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
+def send_tokens_once(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
     """Returns an exchange in which tokens travel once to each place and are copied for the experts on arrival."""
     rows = routed_rows(context, moe, own_rows)
     busiest = own_rows * busiest_share(context, moe)
@@ -43,7 +43,7 @@ def deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exc
     routed = RoutedTokens(elements=busiest * width, routing=routing)
     dispatcher = context.job.moe_dispatcher
 
-    def sent(role: Role) -> Piece:
+    def sent(role: Role) -> Pass:
         elements = (arriving * width).astype(np.float64)
         piece = expert_all_to_all(context, role, elements, kernel=dispatcher)
         blocks = THREAD_BLOCKS.get(dispatcher, 0)
@@ -52,21 +52,21 @@ def deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exc
             messages = [op for op in ops if isinstance(op, Comm)]
             return tuple(replace(op, routed=routed, thread_blocks=blocks) for op in messages)
 
-        return Piece(forward=routing_of(piece.forward), backward=routing_of(piece.backward))
+        return Pass(forward=routing_of(piece.forward), backward=routing_of(piece.backward))
 
     # Both dispatches wait for the counts before their tokens travel (HybridEP: executor.cu, dispatch_preprocess).
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            _routes(context, moe, own_rows) if dispatcher == "hybridep" else Piece(),
-            counted(context, moe, _with_probabilities(context, sent(Role.DISPATCH), busiest)),
-            moved_rows(context, Role.PERMUTE, (arriving, rows), width),
+            _routes(context, moe, own_rows) if dispatcher == "hybridep" else Pass(),
+            wait_for_counts(context, moe, _with_probabilities(context, sent(Role.DISPATCH), busiest)),
+            move_rows(context, Role.PERMUTE, (arriving, rows), width),
         ),
-        combine=sequence(moved_rows(context, Role.UNPERMUTE, (rows, arriving), width), sent(Role.COMBINE)),
+        combine=sequence(move_rows(context, Role.UNPERMUTE, (rows, arriving), width), sent(Role.COMBINE)),
     )
 
 
-def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
+def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
     """Which experts each token of every rank takes, a byte each, gathered and then read for the places they
     are sent to; forward alone, kept for the way back (HybridEP, ``executor.cu``: allgather_routing_map,
     metadata_preprocess_core)."""
@@ -76,10 +76,10 @@ def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
     read = kernel(context, Kernel(places, "norm_reduce", rows, moe.num_experts, dtype="fp8"))
     size = rows * moe.num_experts
     routes = collective(what, Phase.FORWARD, Collective.ALL_GATHER, Axis.EP, size, "fp8")
-    return Piece(forward=(routes, *read.forward))
+    return Pass(forward=(routes, *read.forward))
 
 
-def _with_probabilities(context: LayerContext, sent: Piece, tokens: FloatArray) -> Piece:
+def _with_probabilities(context: LayerContext, sent: Pass, tokens: FloatArray) -> Pass:
     """A dispatch of ``tokens`` with their probabilities; a rank receives them as if there were one domain."""
     dispatcher = context.job.moe_dispatcher
 
@@ -91,13 +91,13 @@ def _with_probabilities(context: LayerContext, sent: Piece, tokens: FloatArray) 
         arriving = beside * places_visited(context.layout.ep, routed.routing)
         return replace(op, size_bytes=op.size_bytes + np.ceil(arriving).astype(np.int64), routed=routed)
 
-    return Piece(
+    return Pass(
         forward=tuple(carrying(op, back=False) for op in sent.forward),
         backward=tuple(carrying(op, back=True) for op in sent.backward),
     )
 
 
-def gathered(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
+def gather_tokens(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
     """Every rank gets all tokens of its group, copies those of its experts, and gives back partial sums of all."""
     rows = routed_rows(context, moe, own_rows)
     everyone = own_rows * context.layout.ep
@@ -105,11 +105,11 @@ def gathered(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     size = (everyone * width * context.activation_bytes).astype(np.int64)
     into = gather_or_scatter(context, (Role.DISPATCH, Axis.EP), size, gathers=True)
     back = gather_or_scatter(context, (Role.COMBINE, Axis.EP), size, gathers=False)
-    permuted = moved_rows(context, Role.PERMUTE, (everyone, rows), width)
+    permuted = move_rows(context, Role.PERMUTE, (everyone, rows), width)
     return Exchange(
         rows=rows,
-        dispatch=sequence(into, counted(context, moe, permuted)),
-        combine=sequence(moved_rows(context, Role.UNPERMUTE, (rows, everyone), width), back),
+        dispatch=sequence(into, wait_for_counts(context, moe, permuted)),
+        combine=sequence(move_rows(context, Role.UNPERMUTE, (rows, everyone), width), back),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.memory_bound import Kernel, kernel
-from ops.op import Axis, Comm, Lane, Phase, Piece, collective, sequence
+from ops.op import Axis, Comm, Lane, Pass, Phase, collective, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -55,10 +55,10 @@ class Exchange:
     to the experts, inside the gather over etp and the scatter back."""
 
     rows: IntArray
-    dispatch: Piece
-    combine: Piece
-    sort: Piece = field(default_factory=Piece)
-    unsort: Piece = field(default_factory=Piece)
+    dispatch: Pass
+    combine: Pass
+    sort: Pass = field(default_factory=Pass)
+    unsort: Pass = field(default_factory=Pass)
 
 
 def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
@@ -77,25 +77,25 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
     # ``Assumption:`` none where another micro-batch runs beside the exchange, whose compute hides them too.
     sends_probabilities = job.preset.layers.sends_probabilities and not job.overlap_expert_a2a
 
-    def sent(role: Role, beside: OpKey | None) -> Piece:
+    def sent(role: Role, beside: OpKey | None) -> Pass:
         return expert_all_to_all(context, role, copies, kernel="" if padded else "all2all", beside=beside)
 
-    def into_order(role: Role) -> Piece:
+    def into_order(role: Role) -> Pass:
         if padded and job.preset.layers.turns_chunks:
             return _transposed_chunks(context, role, sorted_rows, width)
-        return moved_rows(context, role, (sorted_rows, sorted_rows), width)
+        return move_rows(context, role, (sorted_rows, sorted_rows), width)
 
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            Piece() if padded else _counts(context, moe),
-            counted(context, moe, moved_rows(context, Role.PERMUTE, (own_rows, rows), width)),
+            Pass() if padded else _counts(context, moe),
+            wait_for_counts(context, moe, move_rows(context, Role.PERMUTE, (own_rows, rows), width)),
             sent(Role.DISPATCH, first),
-            _probabilities(context, rows) if sends_probabilities else Piece(),
+            _probabilities(context, rows) if sends_probabilities else Pass(),
         ),
         combine=sequence(
             sent(Role.COMBINE, second),
-            moved_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
+            move_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
         ),
         # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
         sort=into_order(Role.SORT),
@@ -106,7 +106,7 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
 COUNT_BYTES = 8  # routing_map.sum(dim=0).long()
 
 
-def _counts(context: LayerContext, moe: MoeSpec) -> Piece:
+def _counts(context: LayerContext, moe: MoeSpec) -> Pass:
     """Every rank's tokens for each expert, gathered over ep (``Assumption:`` not over the experts' tp) to
     size what follows; forward alone.
 
@@ -115,10 +115,10 @@ def _counts(context: LayerContext, moe: MoeSpec) -> Piece:
     (``models/moe/moe.py``), priced as the gather, which is as short."""
     what = OpKey(Module.MOE, Role.GATHER, Role.DISPATCH).named("moe.dispatch.counts")
     size = context.layout.ep * moe.num_experts * COUNT_BYTES
-    return Piece(forward=(collective(what, Phase.FORWARD, Collective.ALL_GATHER, Axis.EP, size, "fp32"),))
+    return Pass(forward=(collective(what, Phase.FORWARD, Collective.ALL_GATHER, Axis.EP, size, "fp32"),))
 
 
-def _probabilities(context: LayerContext, rows: IntArray) -> Piece:
+def _probabilities(context: LayerContext, rows: IntArray) -> Pass:
     """One probability for each of ``rows``, by an all-to-all of its own, and its gradient back; in the router's format.
     Megatron-LM core 0.13, token_dispatch: global_probs; releases before and other frameworks multiply by
     probabilities where tokens come from."""
@@ -126,10 +126,10 @@ def _probabilities(context: LayerContext, rows: IntArray) -> Piece:
     what = OpKey(Module.MOE, Role.DISPATCH, Role.DISPATCH).named("moe.dispatch.probabilities")
     size = np.ceil(rows * dtype_bytes(dtype))
     sent = collective(what, Phase.FORWARD, Collective.ALL_TO_ALL, Axis.EP, size, dtype)
-    return Piece(forward=(sent,), backward=(replace(sent, phase=Phase.INPUT_GRAD),))
+    return Pass(forward=(sent,), backward=(replace(sent, phase=Phase.INPUT_GRAD),))
 
 
-def counted(context: LayerContext, moe: MoeSpec, piece: Piece) -> Piece:
+def wait_for_counts(context: LayerContext, moe: MoeSpec, piece: Pass) -> Pass:
     """Returns ``piece`` for which, without padding to a capacity, the host reads how many tokens each expert gets before
     it can size what follows (Megatron-Core token_dispatcher.py, _maybe_dtoh_and_synchronize; DeepEP's dispatch waits
     for them)."""
@@ -137,16 +137,16 @@ def counted(context: LayerContext, moe: MoeSpec, piece: Piece) -> Piece:
     return replace(piece, forward=tuple(replace(op, synchronises=waits) for op in piece.forward))
 
 
-def _transposed_chunks(context: LayerContext, role: Role, rows: IntArray, width: int) -> Piece:
+def _transposed_chunks(context: LayerContext, role: Role, rows: IntArray, width: int) -> Pass:
     """``rows`` of ``width`` channels, padded to one capacity a chunk: ranks x experts is viewed as experts x
     ranks and copied by PyTorch's kernel for strides, and so are the gradients (Megatron-LM core 0.11 to 0.15,
     ``token_dispatcher.py``, drop_and_pad: view, transpose, contiguous; nothing is kept)."""
     return kernel(context, Kernel(OpKey(Module.MOE, role), "strided_copy", rows, width))
 
 
-def moved_rows(
+def move_rows(
     context: LayerContext, role: Role, rows: tuple[IntArray, IntArray], width: int, name: str = ""
-) -> Piece:
+) -> Pass:
     """Returns ``rows`` before and after, of ``width`` channels, read and written in another order or number, each once
     (fused permutation, Transformer Engine ``permutation.py``: a row is loaded once and stored for each of its experts).
 
@@ -159,7 +159,7 @@ def moved_rows(
 
 def expert_all_to_all(
     context: LayerContext, role: Role, elements: FloatArray, *, kernel: str, beside: OpKey | None = None
-) -> Piece:
+) -> Pass:
     """Returns the all-to-all of ``elements`` per rank over ep, mirrored in the backward; ``beside`` the shared experts'
     product that may hide it."""
     precision = context.job.precision
@@ -176,13 +176,13 @@ def expert_all_to_all(
         )
 
     forward_dtype = precision.moe_dispatch if role is Role.DISPATCH else precision.activation
-    return Piece(
+    return Pass(
         forward=(one_way(Phase.FORWARD, forward_dtype),),
         backward=(one_way(Phase.INPUT_GRAD, precision.activation),),
     )
 
 
-def fold(context: LayerContext, rows: IntArray, width: int, *, entering: bool) -> Piece:
+def fold(context: LayerContext, rows: IntArray, width: int, *, entering: bool) -> Pass:
     """Returns the all-gather of rows of ``width`` channels over etp before the experts, or the reduce-scatter after;
     mirrored backward."""
     size = (rows * context.layout.etp * width * context.activation_bytes).astype(np.int64)
@@ -192,14 +192,14 @@ def fold(context: LayerContext, rows: IntArray, width: int, *, entering: bool) -
 
 def gather_or_scatter(
     context: LayerContext, over: tuple[Role, Axis], size_bytes: IntArray, *, gathers: bool
-) -> Piece:
+) -> Pass:
     """Returns an all-gather forward and a reduce-scatter backward, or the other way round."""
     (role, axis), dtype = over, context.job.precision.activation
     first, second = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
     if not gathers:
         first, second = second, first
     what = OpKey(Module.MOE, role)
-    return Piece(
+    return Pass(
         forward=(collective(what, Phase.FORWARD, first, axis, size_bytes, dtype),),
         backward=(collective(what, Phase.INPUT_GRAD, second, axis, size_bytes, dtype),),
     )

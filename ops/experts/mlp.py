@@ -15,19 +15,19 @@ from ops.context import LayerContext
 from ops.linear import grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation
-from ops.op import Linear, Piece, sequence
+from ops.op import Linear, Pass, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.model import MoeSpec
 
 
-def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Piece:
+def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
     """Returns the rows that ``arrived`` through the rank's num_experts / ep experts, cut over etp."""
     layout, channels = context.layout, moe.routed_hidden(context.model.hidden)
     experts = np.maximum(moe.num_experts // layout.ep, 1)
     width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
     hidden = layout.constant(channels)
-    before, behind, rows, input_bytes = Piece(), Piece(), arrived, context.activation_bytes
+    before, behind, rows, input_bytes = Pass(), Pass(), arrived, context.activation_bytes
     if context.job.precision.narrows:
         from ops.experts.casts import kept_input_bytes, padded_rows, padding
 
@@ -36,7 +36,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Piece:
         before = padding(context, "moe.pad", (arrived, rows), channels)
         behind = padding(context, "moe.unpad", (rows, arrived), channels)
 
-    def product(role: Role, inputs: IntArray, outputs: IntArray) -> Piece:
+    def product(role: Role, inputs: IntArray, outputs: IntArray) -> Pass:
         layer = Linear(
             module=Module.MOE,
             role=role,
@@ -56,11 +56,11 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Piece:
     return sequence(
         before,
         product(Role.UP, hidden, width * (2 if moe.gated else 1)),
-        _clamp(context, rows, width) if _limits_apart(context, moe) else Piece(),
+        _clamp(context, rows, width) if _limits_apart(context, moe) else Pass(),
         _activation(context, moe, rows, width),
         _probability_gradient(context, moe, rows, width),
         product(Role.DOWN, width, hidden),
-        _bias_by_probability(context, moe, arrived, experts) if moe.bias else Piece(),
+        _bias_by_probability(context, moe, arrived, experts) if moe.bias else Pass(),
         behind,
     )
 
@@ -70,7 +70,7 @@ def _limits_apart(context: LayerContext, moe: MoeSpec) -> bool:
     return moe.clamped and not context.job.preset.layers.fused_limits
 
 
-def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
     """Gate limited from above, up from both sides, and both put together again (kept for the activation)."""
     return kernel(
         context,
@@ -84,7 +84,7 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     )
 
 
-def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Piece:
+def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Pass:
     """Gate and up into one. Beside limits Megatron-Core adds an offset to up, which it makes on the device of a
     Python number in every call (``fusions/fused_bias_geglu.py``, weighted_bias_quick_geglu_impl:
     torch.tensor(linear_offset, device)): a copy after which the host waits for the device (PyTorch issues 120996
@@ -96,7 +96,7 @@ def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntA
     return replace(piece, forward=tuple(replace(op, synchronises=True) for op in piece.forward))
 
 
-def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Piece:
+def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Pass:
     """A row's activation times its output gradient, summed into the gradient of its probability: a kernel of its own,
     since it sums along rows what the other backward writes whole; it reads the activation's inputs and the gradient."""
     reads = 3 if moe.gated else 2
@@ -109,10 +109,10 @@ def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, w
             width,
         ),
     )
-    return Piece(backward=summed.backward)
+    return Pass(backward=summed.backward)
 
 
-def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Piece:
+def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Pass:
     """Each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
     dispatcher hands probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
     wide = context.job.sends_tokens_once
@@ -125,7 +125,7 @@ def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, ex
             moe.routed_hidden(context.model.hidden),
         ),
     )
-    return Piece(
+    return Pass(
         forward=tuple(replace(op, repeat=experts) for op in one.forward),
         backward=tuple(replace(op, repeat=experts) for op in one.backward),
     )

@@ -14,14 +14,14 @@ from ops.experts.mlp import expert_mlp
 from ops.linear import linear
 from ops.memory_bound import Kernel, kernel, memory_pass
 from ops.mlp_block import feed_forward
-from ops.op import BatchedGemm, Linear, Op, Piece, sequence
+from ops.op import BatchedGemm, Linear, Op, Pass, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.model import MlpSpec, MoeSpec
 
 
-def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> Piece:
+def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> Pass:
     """Returns router, shared experts, and dispatch, experts and combine of an expert block; unless it ``keeps_input``,
     the mixer keeps what they read."""
     own_rows = ceil_div(context.tokens, context.layout.tp)
@@ -44,7 +44,7 @@ def _low_precision_input_apart(context: LayerContext) -> bool:
     return keeps_own_input(context)
 
 
-def shared_output_kept(context: LayerContext, added: Piece) -> Piece:
+def shared_output_kept(context: LayerContext, added: Pass) -> Pass:
     """Returns the second residual add where exchanges run beside another micro-batch: the shared experts' output,
     which it reads, was cut from its graph and stays until their backward (Megatron-LM d98e8a6
     ``models/common/utils.py``, detach: before_detached; ``fine_grained_callables.py``,
@@ -54,7 +54,7 @@ def shared_output_kept(context: LayerContext, added: Piece) -> Piece:
     return replace(added, forward=(replace(add, saved_bytes=add.saved_bytes + stays), *others))
 
 
-def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool) -> Piece:
+def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool) -> Pass:
     """Scores of every expert for every token and their normalised best.
 
     The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
@@ -84,7 +84,7 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
     return sequence(_fp32_gradients(context, scores) if wide else scores, kernel(context, best))
 
 
-def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
+def _shared_gate(context: LayerContext, rows: IntArray) -> Pass:
     """A one-column gate on the shared experts' output (Qwen2-MoE)."""
     layer = Linear(
         module=Module.MOE,
@@ -98,12 +98,12 @@ def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
     return linear(context, layer)
 
 
-def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
+def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
     """Dispatch, the experts on what arrives, combine; in their latent, if they have one."""
     around = _exchange(context, moe, own_rows)
     width = moe.routed_hidden(context.model.hidden)
     return sequence(
-        _latent(context, moe, Role.LATENT_DOWN, own_rows) if moe.latent_hidden else Piece(),
+        _latent(context, moe, Role.LATENT_DOWN, own_rows) if moe.latent_hidden else Pass(),
         around.dispatch,
         fold(context, around.rows, width, entering=True),
         around.sort,
@@ -111,7 +111,7 @@ def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
         around.unsort,
         fold(context, around.rows, width, entering=False),
         around.combine,
-        _latent(context, moe, Role.LATENT_UP, own_rows) if moe.latent_hidden else Piece(),
+        _latent(context, moe, Role.LATENT_UP, own_rows) if moe.latent_hidden else Pass(),
     )
 
 
@@ -119,17 +119,17 @@ def _exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchan
     """What the job's dispatcher runs around the experts for ``own_rows`` tokens per rank."""
     job = context.job
     if job.sends_tokens_once and job.capacity_factor(moe) is None:
-        from ops.experts.dispatchers import deduplicated
+        from ops.experts.dispatchers import send_tokens_once
 
-        return deduplicated(context, moe, own_rows)
+        return send_tokens_once(context, moe, own_rows)
     if job.moe_dispatcher == "all_gather":
-        from ops.experts.dispatchers import gathered
+        from ops.experts.dispatchers import gather_tokens
 
-        return gathered(context, moe, own_rows)
+        return gather_tokens(context, moe, own_rows)
     return all_to_all(context, moe, own_rows)
 
 
-def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> Piece:
+def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> Pass:
     """The product into the experts' latent, or the one out of it; every rank has both whole and works on its own
     tokens (Megatron-LM moe_layer.py, fc1_latent_proj and fc2_latent_proj: duplicated). The first reads what
     the router or the shared experts keep; where products are narrow each linear keeps its own copy."""
@@ -151,7 +151,7 @@ def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> 
 FP32_PRODUCTS = "tf32"
 
 
-def _fp32_gradients(context: LayerContext, scores: Piece) -> Piece:
+def _fp32_gradients(context: LayerContext, scores: Pass) -> Pass:
     """The product ``scores`` of a router whose scores are fp32 (Megatron-Core, --moe-router-dtype fp32), with its
     gradients; that of its result is fp32 already.
 
@@ -170,7 +170,7 @@ def _fp32_gradients(context: LayerContext, scores: Piece) -> Piece:
             ]
         else:
             backward.append(op)
-    return Piece(forward=scores.forward, backward=tuple(backward))
+    return Pass(forward=scores.forward, backward=tuple(backward))
 
 
 def _copied(context: LayerContext, op: BatchedGemm, word: str, elements: IntArray) -> Op:

@@ -8,9 +8,9 @@ from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.linear import column_parallel, linear
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.attention_kernels import (
-    copied_heads,
-    joined_heads,
-    repeated_heads,
+    copy_heads,
+    join_heads,
+    repeat_heads,
     repeats_keys,
     score_kernels,
     score_saved_bytes,
@@ -18,7 +18,7 @@ from ops.mixers.attention_kernels import (
     split_projection,
 )
 from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
-from ops.op import Attention, Linear, Phase, Piece, sequence
+from ops.op import Attention, Linear, Pass, Phase, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.job import JobSpec
@@ -29,14 +29,14 @@ from spec.model import PositionKind
 LATENTS = {"q": (Role.Q_DOWN, Role.Q_UP), "kv": (Role.KV_DOWN, Role.KV_UP)}
 
 
-def _project(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _project(context: LayerContext, attention: AttentionSpec) -> Pass:
     """Queries, keys and values, normed and rotated."""
     if attention.kind is AttentionKind.MLA:
         return _mla_projections(context, attention)
     return _projections(context, attention)
 
 
-def _output(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _output(context: LayerContext, attention: AttentionSpec) -> Pass:
     """The heads' outputs, gated where the layer gates them, times the output matrix."""
     inputs = projected_heads(context, attention.num_heads) * attention.v_dim
     key = OpKey(Module.ATTENTION, Role.OUT)
@@ -45,7 +45,7 @@ def _output(context: LayerContext, attention: AttentionSpec) -> Piece:
     return sequence(_gate(context, inputs), product) if attention.output_gate else product
 
 
-def _gate(context: LayerContext, width: IntArray) -> Piece:
+def _gate(context: LayerContext, width: IntArray) -> Pass:
     """Each channel times the sigmoid of its gate, as one kernel that keeps both (Megatron-LM attention.py,
     _apply_output_gate)."""
     rows = context.gemm_rows
@@ -73,7 +73,7 @@ def _exchanged(attention: AttentionSpec) -> HeadTensors:
     )
 
 
-def _projections(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     """One fused query-key-value GEMM, q/k norms and rotary embedding."""
     gemm_rows = context.gemm_rows
     heads = projected_heads(context, attention.num_heads)
@@ -88,7 +88,7 @@ def _projections(context: LayerContext, attention: AttentionSpec) -> Piece:
     if not context.job.flash_attention:
         pieces.append(split_projection(context, attention, gemm_rows, width))
     elif context.job.preset.layers.copies_heads:
-        pieces.append(copied_heads(context, attention, gemm_rows, (q_width + gates, width - q_width - gates)))
+        pieces.append(copy_heads(context, attention, gemm_rows, (q_width + gates, width - q_width - gates)))
     elif context.job.preset.layers.splits_joined_qkv and context.model.position is PositionKind.ROTARY:
         pieces.append(split_heads(context, attention, gemm_rows, (heads, kv_heads)))
     if attention.qk_norm:
@@ -96,11 +96,11 @@ def _projections(context: LayerContext, attention: AttentionSpec) -> Piece:
     if context.model.position is PositionKind.ROTARY:
         pieces.append(_rotary(context, gemm_rows, q_width + k_width))
     if repeats_keys(context, attention):
-        pieces.append(repeated_heads(context, attention, gemm_rows, (heads, kv_heads)))
+        pieces.append(repeat_heads(context, attention, gemm_rows, (heads, kv_heads)))
     return sequence(*pieces)
 
 
-def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: IntArray) -> Piece:
+def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: IntArray) -> Pass:
     """A norm over every query and key head; one over all heads at once moves the same bytes."""
     return kernel(
         context,
@@ -115,7 +115,7 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
     )
 
 
-def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
     """Rotation of queries and keys; its backward needs only the angles. Where values are a view of the joined product,
     that stays whole beside what was rotated; the host may wait for the device first (Host.reads_positions)."""
     rotated = kernel(
@@ -133,7 +133,7 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     return replace(rotated, forward=forward)
 
 
-def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     """DeepSeek-V2's low-rank projections (arXiv 2405.04434 sec. 2.1.2, eq. 9-19).
 
     The down projections are small and every rank computes them for its own tokens; the up
@@ -145,7 +145,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Piece:
     hidden = context.model.hidden
     own_input = context.activations(own_rows, hidden)
 
-    def down(name: str, rank: int, extra: int, saved: FloatArray) -> Piece:
+    def down(name: str, rank: int, extra: int, saved: FloatArray) -> Pass:
         role, next_role = LATENTS[name]
         layer = Linear(
             module=Module.ATTENTION,
@@ -169,7 +169,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Piece:
             kernel(context, latent_norm),
         )
 
-    def up(role: Role, inputs: int, outputs: IntArray, entering: int) -> Piece:
+    def up(role: Role, inputs: int, outputs: IntArray, entering: int) -> Pass:
         layer = Linear(
             module=Module.ATTENTION,
             role=role,
@@ -190,7 +190,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Piece:
         shares = not keeps_low_precision(context)
     q_inputs = q_rank or hidden
     return sequence(
-        down("q", q_rank, 0, own_input) if q_rank else Piece(),
+        down("q", q_rank, 0, own_input) if q_rank else Pass(),
         up(Role.Q_UP, q_inputs, heads * attention.qk_dim, q_inputs),
         down("kv", kv_rank, attention.rope_dim, 0.0 * own_input if shares else own_input),
         up(Role.KV_UP, kv_rank, heads * (nope + attention.v_dim), kv_rank + attention.rope_dim),
@@ -198,7 +198,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Piece:
     )
 
 
-def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _core(context: LayerContext, attention: AttentionSpec) -> Pass:
     """The attention kernel over this rank's heads and the keys of the whole sequence.
 
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135 sec. 3.1); without
@@ -246,7 +246,7 @@ def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
     if tokens:
         forward = _within_documents(context, forward, tokens)
     backward = replace(forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * saved)
-    pieces = [Piece(forward=(forward,), backward=(backward,))]
+    pieces = [Pass(forward=(forward,), backward=(backward,))]
     if attention.sinks:
         owned = projected_heads(context, attention.num_heads)
         pieces[0] = _with_sinks(context, pieces[0], owned, rows * heads)
@@ -260,7 +260,7 @@ def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
         pieces.append(score_kernels(context, attention, rows * heads, layout.constant(job.seq_len)))
-        pieces.append(joined_heads(context, rows, heads * attention.v_dim))
+        pieces.append(join_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
 
 
@@ -296,7 +296,7 @@ def _within_documents(context: LayerContext, call: Attention, tokens: int) -> At
 READ_OF_A_ROW = 4
 
 
-def _with_sinks(context: LayerContext, core: Piece, owned: IntArray, rows: IntArray) -> Piece:
+def _with_sinks(context: LayerContext, core: Pass, owned: IntArray, rows: IntArray) -> Pass:
     """``core`` that owns ``owned`` attention sinks on a rank, with their gradient over ``rows`` of scores: a logit of each
     head that no key belongs to, in the denominator of every row's softmax (gpt-oss).
 
@@ -310,7 +310,7 @@ def _with_sinks(context: LayerContext, core: Piece, owned: IntArray, rows: IntAr
     what = OpKey(Module.ATTENTION, Role.STATISTICS, Role.CORE).named("attention.core.sinks")
     gradient = kernel(context, Kernel(what, "bias", rows, READ_OF_A_ROW))
     owner, *others = core.forward
-    return Piece(
+    return Pass(
         forward=(replace(owner, parameters=owner.parameters + owned), *others),
         backward=core.backward + gradient.backward,
     )

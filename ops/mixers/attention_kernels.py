@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.memory_bound import Kernel, kernel, soft_capped
-from ops.op import Piece, sequence
+from ops.memory_bound import Kernel, kernel, soft_cap
+from ops.op import Pass, sequence
 from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import IntArray
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionSpec
 
 
-def copied_heads(
+def copy_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, widths: tuple[IntArray, IntArray]
-) -> Piece:
+) -> Pass:
     """The product's result permuted and copied, its keys and values (the second of ``widths``) joined, then
     permuted and copied once more; backward the same for their gradients (nanotron models/llama.py,
     CausalSelfAttention.forward).
@@ -33,7 +33,7 @@ def copied_heads(
     beside = int(context.job.preset.tensor_parallel.overlap_backward)
     transposed = np.where(context.layout.micro_batch > 1, queries, 0)
 
-    def copied(name: str, kernel_name: str, width: IntArray, kept: IntArray) -> Piece:
+    def copied(name: str, kernel_name: str, width: IntArray, kept: IntArray) -> Pass:
         return kernel(
             context,
             Kernel(
@@ -57,7 +57,7 @@ def copied_heads(
         *copied("attention.qkv.join", "copy", queries + 2 * keys_values, none).backward,
         *copied("", "strided_copy", returned, none).backward,
     )
-    return Piece(forward=forward, backward=backward)
+    return Pass(forward=forward, backward=backward)
 
 
 def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
@@ -66,9 +66,9 @@ def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
     return repeats and attention.num_kv_heads < attention.num_heads
 
 
-def repeated_heads(
+def repeat_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
-) -> Piece:
+) -> Pass:
     """Keys and values of a rank's key-value heads (the second of ``heads``) copied to all heads, and the
     gradients of the copies added up (torchtitan up to v0.2.1, models/llama3/model/model.py, repeat_kv;
     foundation-model-stack fms/modules/attention.py: expand and flatten). Compiled, the copy moves its bytes;
@@ -79,7 +79,7 @@ def repeated_heads(
     # Read of one set of heads and written to the other; the kernel's own traffic is of one width.
     moved = np.where(queries > keys, queries + keys, 0) * channels // 2
 
-    def copied(word: str, width: IntArray) -> Piece:
+    def copied(word: str, width: IntArray) -> Pass:
         return kernel(
             context,
             Kernel(
@@ -98,7 +98,7 @@ def repeated_heads(
 
 def split_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
-) -> Piece:
+) -> Pass:
     """What views of the joined product cost where queries and keys are rotated: copies forward, and backward one of all
     gradients into one tensor; ``heads`` and key-value heads of a rank.
 
@@ -113,7 +113,7 @@ def split_heads(
     out = np.where(shares, queries * attention.qk_dim, 0) + keys * attention.v_dim
     together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
 
-    def copied(width: IntArray, word: str) -> Piece:
+    def copied(width: IntArray, word: str) -> Pass:
         return kernel(
             context,
             Kernel(OpKey(Module.ATTENTION, Role.COPY, Role.QKV), word, rows, width),
@@ -132,7 +132,7 @@ def split_heads(
 QKV = OpKey(Module.ATTENTION, Role.QKV)
 
 
-def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Piece:
+def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Pass:
     """ALiBi's biases, soft cap, scale, mask and softmax over the score matrix, as one kernel or one after another, and
     dropout; sinks are put beside the scores by a copy, and backward what belongs to keys is copied back.
 
@@ -144,10 +144,10 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
     pieces = []
     if attention.alibi:
         pieces.append(
-            Piece(forward=_kernel(context, _of(Role.BIAS, "alibi"), "spread_unfused", rows, width).forward)
+            Pass(forward=_kernel(context, _of(Role.BIAS, "alibi"), "spread_unfused", rows, width).forward)
         )
     if attention.softcap:
-        pieces.append(soft_capped(context, _of(Role.SOFTMAX, "softcap"), rows, width))
+        pieces.append(soft_cap(context, _of(Role.SOFTMAX, "softcap"), rows, width))
     if attention.sinks:
         pieces.append(_kernel(context, _of(Role.SOFTMAX, "sinks"), "copy", rows, width))
     pieces += [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
@@ -169,30 +169,30 @@ def score_saved_bytes(job: JobSpec, attention: AttentionSpec) -> float:
     return 2.0 + 3.0 * job.dropout
 
 
-def joined_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+def join_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
     """The output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
-    return Piece(forward=_kernel(context, _of(Role.JOINED_HEADS), "strided_copy", rows, width).forward)
+    return Pass(forward=_kernel(context, _of(Role.JOINED_HEADS), "strided_copy", rows, width).forward)
 
 
 def split_projection(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray
-) -> Piece:
+) -> Pass:
     """Bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
     gradients of the three views written into one array."""
     joining = QKV.served_by(Role.COPY, "attention.qkv.join")
     joined = _kernel(context, joining, "copy", rows, width).backward
     if not attention.qkv_bias:
-        return Piece(backward=joined)
+        return Pass(backward=joined)
     adding = QKV.served_by(Role.BIAS, "attention.qkv.add_bias")
     added = _kernel(context, adding, "bias", rows, width).forward
-    return Piece(forward=added, backward=joined)
+    return Pass(forward=added, backward=joined)
 
 
 def _of(role: Role, label: str = "") -> Identity:
     return Identity(module=Module.ATTENTION, role=role, name=f"{Module.ATTENTION}.{label}" if label else "")
 
 
-def _kernel(context: LayerContext, what: Identity, word: str, rows: IntArray, width: IntArray) -> Piece:
+def _kernel(context: LayerContext, what: Identity, word: str, rows: IntArray, width: IntArray) -> Pass:
     """A kernel that keeps nothing of its own."""
     return kernel(
         context,

@@ -19,7 +19,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.memory_bound import memory_pass
 from ops.mixers.attention_kernels import repeats_keys
-from ops.op import Attention, Axis, Comm, Lane, MemoryBound, Phase, Piece, collective, sequence
+from ops.op import Attention, Axis, Comm, Lane, MemoryBound, Pass, Phase, collective, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -61,7 +61,7 @@ class Moved:
     times: IntArray | int = 1
 
 
-def around_parts(context: LayerContext, parts: Parts) -> Piece:
+def around_parts(context: LayerContext, parts: Parts) -> Pass:
     """The kernels of a ring or of an all-gather, as the preset's framework runs them."""
     a = context.activation_bytes
     gathers = context.job.context_parallel == "all_gather"
@@ -74,7 +74,7 @@ def around_parts(context: LayerContext, parts: Parts) -> Piece:
     else:
         forward, backward = _fused_ring(parts, a)
         held = a * parts.output * (parts.later + 1)
-    return Piece(
+    return Pass(
         forward=_kernels(context, forward, Phase.FORWARD, held),
         backward=_kernels(context, backward, Phase.INPUT_GRAD, 0.0 * held),
     )
@@ -167,7 +167,7 @@ ROLES = {
 RING = OpKey(Module.ATTENTION, Role.RING)
 
 
-def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: Attention) -> Piece:
+def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: Attention) -> Pass:
     """What follows the ``first`` call, to the rank's own keys: attention to the others' as they come, and what it
     takes to bring and to merge them."""
     layout = context.layout
@@ -193,7 +193,7 @@ def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: At
     return sequence(brought, steps, around_parts(context, parts))
 
 
-def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> Piece:
+def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> Pass:
     """Full attention to half of each other rank's keys, one after another or ``at_once``."""
     others = context.layout.cp - 1
     others_at_once: IntArray = np.maximum(others * at_once, 1)
@@ -207,19 +207,19 @@ def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> P
         saved_bytes=0.0 * first.saved_bytes,
         input_bytes=0.0 * first.input_bytes,
     )
-    return Piece(forward=(later,), backward=(replace(later, phase=Phase.INPUT_GRAD, direction="backward"),))
+    return Pass(forward=(later,), backward=(replace(later, phase=Phase.INPUT_GRAD, direction="backward"),))
 
 
-def _hops(context: LayerContext, keys_bytes: FloatArray, *, gradients: float) -> Piece:
+def _hops(context: LayerContext, keys_bytes: FloatArray, *, gradients: float) -> Pass:
     """A block a step beside its attention; the backward's brings ``gradients`` times as many bytes of gradients."""
 
     def hop(phase: Phase, blocks: float) -> Comm:
         return _comm(context, phase, Collective.P2P, blocks * keys_bytes, beside=RING)
 
-    return Piece(forward=(hop(Phase.FORWARD, 1.0),), backward=(hop(Phase.INPUT_GRAD, 1.0 + gradients),))
+    return Pass(forward=(hop(Phase.FORWARD, 1.0),), backward=(hop(Phase.INPUT_GRAD, 1.0 + gradients),))
 
 
-def _gathered_beside(context: LayerContext, keys_bytes: FloatArray) -> Piece:
+def _gathered_beside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     """All keys and values beside the first call of either pass; gradients in fp32 hop beside the later ones, and
     once more after the last."""
     everything = keys_bytes * context.layout.cp
@@ -229,10 +229,10 @@ def _gathered_beside(context: LayerContext, keys_bytes: FloatArray) -> Piece:
 
     hop = _comm(context, Phase.INPUT_GRAD, Collective.P2P, 2.0 * keys_bytes, beside=RING)
     home = replace(hop, lane=Lane.MAIN, beside=None, repeat=1)
-    return Piece(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), hop, home))
+    return Pass(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), hop, home))
 
 
-def _gathered_first(context: LayerContext, keys_bytes: FloatArray) -> Piece:
+def _gathered_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     """All keys and values before the calls of either pass, their gradients reduced after the backward's."""
     everything = keys_bytes * context.layout.cp
 
@@ -240,7 +240,7 @@ def _gathered_first(context: LayerContext, keys_bytes: FloatArray) -> Piece:
         return _comm(context, phase, kind, everything)
 
     gather, scatter = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
-    return Piece(
+    return Pass(
         forward=(whole(Phase.FORWARD, gather),),
         backward=(whole(Phase.INPUT_GRAD, gather), whole(Phase.INPUT_GRAD, scatter)),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
-from ops.op import BatchedGemm, Phase, Piece, gemm, run_again, sequence
+from ops.op import BatchedGemm, Pass, Phase, as_recompute, gemm, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.mixers.gated_delta import GatedDeltaSpec
@@ -48,13 +48,13 @@ class DeltaRule:
         return ceil_div(self.length, CHUNK)
 
 
-def delta_rule(context: LayerContext, rule: DeltaRule) -> Piece:
+def delta_rule(context: LayerContext, rule: DeltaRule) -> Pass:
     """Forward and backward; the backward first makes the WY representation and the states again."""
     forward = _forward(context, rule)
     _, weights, recurrence, *_ = forward
-    return Piece(
+    return Pass(
         forward=forward,
-        backward=(run_again(weights), run_again(recurrence), *_backward(context, rule)),
+        backward=(as_recompute(weights), as_recompute(recurrence), *_backward(context, rule)),
     )
 
 
@@ -142,14 +142,14 @@ def _projected(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
     return Widths(keys=keys, values=heads * spec.value_dim, heads=heads)
 
 
-def _project(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
+def _project(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Queries, keys, values, gates, write strengths and decays of every token in one product."""
     own = _projected(context, spec)
     outputs = 2 * own.keys + 2 * own.values + 2 * own.heads
     return into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
 
 
-def _output(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
+def _output(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """The product back to hidden states."""
     values = _projected(context, spec).values
     return out_of_mixer(context, OpKey(Module.GATED_DELTA, Role.OUT), values)
@@ -172,7 +172,7 @@ def _exchanged(spec: GatedDeltaSpec) -> HeadTensors:
     )
 
 
-def _core(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
+def _core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Everything between the projections: over whole sequences of this rank's heads."""
     heads = core_heads(context, spec.num_value_heads)
     keys = core_heads(context, spec.num_key_heads) * spec.key_dim
@@ -194,7 +194,7 @@ def _core(context: LayerContext, spec: GatedDeltaSpec) -> Piece:
     )
 
 
-def _convolution(context: LayerContext, rows: IntArray, widths: Widths, parameters: IntArray) -> Piece:
+def _convolution(context: LayerContext, rows: IntArray, widths: Widths, parameters: IntArray) -> Pass:
     """Over queries, keys and values, with its SiLU. It keeps a view of the projection's output, and so all of it."""
     mixed = 2 * widths.keys + widths.values
     return kernel(
@@ -211,7 +211,7 @@ def _convolution(context: LayerContext, rows: IntArray, widths: Widths, paramete
     )
 
 
-def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Piece:
+def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
     """common.py, _prepare_input_for_gated_delta_rule: queries and keys in one piece, normed head by head
     (flash-linear-attention modules/l2norm.py keeps what it gives), repeated for the value heads that share
     them; values and gates in one piece each. The rule keeps its queries, keys and values, the gated norm its
@@ -237,7 +237,7 @@ def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: Gated
     return sequence(kernel(context, normed), kernel(context, copied))
 
 
-def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) -> Piece:
+def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) -> Pass:
     """gdn.py, _compute_gates: softplus of the decays in fp32, of which the rule keeps the sums over a chunk, and the
     sigmoid of the write strengths, which it keeps."""
     return kernel(
@@ -253,7 +253,7 @@ def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) 
     )
 
 
-def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Piece:
+def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
     """common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both keep what they
     read, and the gate stands already in one piece."""
     normed = Kernel(

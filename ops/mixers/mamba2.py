@@ -17,7 +17,7 @@ import numpy as np
 from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
-from ops.op import BatchedGemm, MemoryBound, Op, Phase, Piece, gemm, run_again, sequence
+from ops.op import BatchedGemm, MemoryBound, Op, Pass, Phase, as_recompute, gemm, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.mixers.mamba2 import Mamba2Spec
@@ -41,14 +41,14 @@ def _channels(spec: Mamba2Spec, heads: IntArray, groups: IntArray) -> tuple[IntA
     return heads * spec.head_dim, 2 * groups * spec.state_size
 
 
-def _project(context: LayerContext, spec: Mamba2Spec) -> Piece:
+def _project(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """z, x, B, C and dt of every token in one product."""
     heads = projected_heads(context, spec.num_heads)
     inner, states = _channels(spec, heads, projected_heads(context, spec.num_groups))
     return into_mixer(context, OpKey(Module.MAMBA2, Role.PROJECTION), 2 * inner + states + heads)
 
 
-def _output(context: LayerContext, spec: Mamba2Spec) -> Piece:
+def _output(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """The norm over each group's channels, which keeps its input, and the product back to hidden states."""
     rows = context.gemm_rows
     inner = projected_heads(context, spec.num_heads) * spec.head_dim
@@ -82,7 +82,7 @@ def _exchanged(spec: Mamba2Spec) -> HeadTensors:
     )
 
 
-def _core(context: LayerContext, spec: Mamba2Spec) -> Piece:
+def _core(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """Convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
     layout, length = context.layout, core_length(context)
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
@@ -96,11 +96,11 @@ def _core(context: LayerContext, spec: Mamba2Spec) -> Piece:
     convolution, decays, gate = _passes(context, spec)
     recurrence = _recurrence(context, chunks)
     made_again = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
-    return Piece(
+    return Pass(
         forward=(*convolution.forward, *decays.forward, *recurrence.forward, *gate.forward),
         backward=(
             *gate.backward,
-            *map(run_again, made_again),
+            *map(as_recompute, made_again),
             *recurrence.backward,
             *decays.backward,
             *convolution.backward,
@@ -108,7 +108,7 @@ def _core(context: LayerContext, spec: Mamba2Spec) -> Piece:
     )
 
 
-def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Piece, Piece, Piece]:
+def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Pass, Pass, Pass]:
     """The convolution over x, B and C with its SiLU; softplus(dt) and its running sum over a chunk, both fp32;
     the output times SiLU(z). Kept: all that came in, and what the gate reads."""
     rows = context.layout.micro_batch * core_length(context)
@@ -142,7 +142,7 @@ def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Piece, Piece, Piec
     return kernel(context, convolution), kernel(context, decays), kernel(context, gate)
 
 
-def _recurrence(context: LayerContext, chunks: Chunks) -> Piece:
+def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
     """Per chunk the products of sec. 6 (the state it ends with, C B^T and its part of the output, the part that
     the state before it gives) and the pass of states from chunk to chunk; the first three are what the backward
     makes again. Backward as ``_mamba_chunk_scan_combined_bwd`` has it: the gradient of the decays takes the
@@ -179,7 +179,7 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Piece:
         product("d_c_within", "NN", length, length, state),
         product("d_decays", "NT", length, width, length),
     )
-    return Piece(forward=forward, backward=backward)
+    return Pass(forward=forward, backward=backward)
 
 
 def _passed_states(context: LayerContext, chunks: Chunks, *, backward: bool = False) -> MemoryBound:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.context import HeadTensors, LayerContext
 from ops.linear import column_parallel, row_parallel
-from ops.op import Linear, Piece
+from ops.op import Linear, Pass
 from ops.roles import Module, OpKey
 from spec.arrays import IntArray, ceil_div
 
@@ -26,12 +26,12 @@ class MixerRow(Generic[Spec]):
 
     module: Module
     """What they belong to, and the norm and the residual add around them too."""
-    project: Callable[[LayerContext, Spec], Piece]
+    project: Callable[[LayerContext, Spec], Pass]
     """From the normed hidden states to what the core reads, token by token."""
-    core: Callable[[LayerContext, Spec], Piece]
+    core: Callable[[LayerContext, Spec], Pass]
     """What needs a whole sequence: over this rank's heads. It may own weights of more heads than it works on:
     those of the projections."""
-    output: Callable[[LayerContext, Spec], Piece]
+    output: Callable[[LayerContext, Spec], Pass]
     """From what the core gives back to hidden states, token by token."""
     exchanged: Callable[[Spec], HeadTensors]
     """What the core reads and gives: it travels where ranks hold tokens outside the core and heads inside."""
@@ -71,7 +71,7 @@ def core_length(context: LayerContext) -> IntArray:
 
 def into_mixer(
     context: LayerContext, key: OpKey, outputs: IntArray, *, bias: bool = False, matrices: int = 1
-) -> Piece:
+) -> Pass:
     """Returns the linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its
     ``outputs`` on one rank, with the gradients of so many ``matrices``."""
     hidden = context.model.hidden
@@ -91,7 +91,7 @@ def into_mixer(
 
 def out_of_mixer(
     context: LayerContext, key: OpKey, inputs: IntArray, *, bias: bool = False, kept_whole: bool = False
-) -> Piece:
+) -> Pass:
     """Returns the linear back to hidden states, cut over tp by its ``inputs`` on one rank, which the mixer may keep as
     well (``kept_whole``), then in the preset's format of it."""
     rows = context.gemm_rows

@@ -14,13 +14,13 @@ from ops.op import (
     Attention,
     BatchedGemm,
     Comm,
+    CpuOverhead,
     GroupedGemm,
     HostTransfer,
     HostUpdate,
-    HostWork,
     MemoryBound,
     Op,
-    Piece,
+    Pass,
     Update,
 )
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
@@ -58,7 +58,7 @@ def shape_words(op: Op, row: int = 0) -> str:
             words = op.collective.value.replace("_", "-")
         case Update() | HostUpdate():
             words = f"{at(op.elements)} parameters"
-        case HostWork():
+        case CpuOverhead():
             words = f"{at(op.launches)} launches"
         case _:
             words = ""
@@ -166,7 +166,7 @@ def explain_plan(question: Question, plan: Plan) -> Explanation:
     )
 
 
-def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tuple[str, Piece, int]]:
+def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tuple[str, Pass, int]]:
     """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
     pieces = table.layers.placed
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
@@ -175,7 +175,7 @@ def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tu
     again = [", recomputed", ""] if len(table.layers.ops.blocks) > runs else [""]
     kinds = [f"{_kind_name(question, index)}{words}" for words in again for index in range(runs)]
     names = [*kinds, *(f"{kind}, first of its stage" for kind in kinds), "embedding", "head"]
-    found: dict[int, tuple[str, Piece, int]] = {}
+    found: dict[int, tuple[str, Pass, int]] = {}
     for name, piece, count in zip(names, pieces, counts, strict=True):
         if count:
             before = found.get(id(piece))

@@ -28,7 +28,7 @@ def gathered_weights_bytes(
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
         isp = np.where(layout.wp > 1, (kind.parameters.weight + kind.frozen.weight)[row] * layout.wp, 0)
         held = kind.parameters.total + kind.frozen.total
-        held = held - spared * (kind.parameters.narrow_total + kind.frozen.narrow_total)
+        held = held - spared * (kind.parameters.low_precision_total + kind.frozen.low_precision_total)
         sharded = np.where(layout.zero_stage >= 3, held[row], 0)
         gathered = (isp + sharded) * (weight > 0)
         stays = stays + sharded * weight

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.data_parallel.muon import held_matrices
+from ops.data_parallel.muon import matrices_of_stage
 from ops.data_parallel.offload import optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import Owner
@@ -89,7 +89,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
     if job.optimizer == "muon":
-        on_rank = replace(on_rank, matrices=held_matrices(model, job, layout, stages.layers))
+        on_rank = replace(on_rank, matrices=matrices_of_stage(model, job, layout, stages.layers))
     frozen = _over_layers([kind.frozen.take(row) for kind in kinds], weights)
     vpp = plans.vpp[stages.plan]
     num_micro = plans.num_micro[stages.plan]
@@ -211,7 +211,7 @@ def _over_layers(kinds: list[RankParameters], weights: tuple[IntArray, ...]) -> 
             [count(kind, owner) * w for kind, w in zip(kinds, weights, strict=True)], axis=0
         )
 
-    return RankParameters.by_owner(over(RankParameters.of), over(RankParameters.narrow_of))
+    return RankParameters.by_owner(over(RankParameters.of), over(RankParameters.low_precision_of))
 
 
 def _narrow_logits(context: LayerContext, logits: FloatArray) -> FloatArray:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.cpu_overhead.hooks import hook_calls, sharding_calls
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.hooks import hook_calls, sharding_hook_calls
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, Op
 from solver.times.op_times import Pricer, TimedOp
@@ -121,8 +121,8 @@ def _issued(
     launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
     found = []
     for one, share in zip(timed, shares, strict=True):
-        work = host_work(one.op, job)
-        hooks = hook_calls(one.op, job, layout) + sharding_calls(one.op, job, layout)
+        work = cpu_overhead(one.op, job)
+        hooks = hook_calls(one.op, job, layout) + sharding_hook_calls(one.op, job, layout)
         calls = work.calls + hooks * one.op.repeat
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1

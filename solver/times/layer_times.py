@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.layout import Layout
-from ops.op import Comm, Lane, MemoryBound, Op, Ops, Phase, Piece
+from ops.op import Comm, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Module, Role
 from profdb.lookup.layer_sum import LayerSum
 from profdb.lookup.overlap_losses import Losses
@@ -77,7 +77,7 @@ class LayerTimes:
 
 
 def layer_times(
-    pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
+    pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False
 ) -> LayerTimes:
     """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
     rows = len(layout)
@@ -120,7 +120,7 @@ def _exchanges(op: Op) -> bool:
 
 
 def timed_passes(
-    pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
+    pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False
 ) -> list[TimedPass]:
     """Forward and backward of a piece, each operation with what the rank waits for it.
 

@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ops.groups import KnownGroups, neighbours
+from ops.groups import GroupCache, neighbours
 from ops.layout import Layout
 from ops.op import (
     Attention,
     Axis,
     BatchedGemm,
     Comm,
+    CpuOverhead,
     GroupedGemm,
     HostTransfer,
     HostUpdate,
-    HostWork,
     MemoryBound,
     Op,
 )
@@ -159,7 +159,7 @@ class Pricer:
     exchanges: MeasuredExchanges | None = None
     casts: bool = False
     unaligned: MeasuredExtents = NOTHING_MEASURED
-    groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
+    groups: GroupCache = field(default_factory=GroupCache, compare=False, repr=False)
 
     @staticmethod
     def on(cluster: ClusterSpec, cost_model: CostModel) -> "Pricer":
@@ -266,7 +266,7 @@ class Pricer:
         match op:
             case Comm():
                 return self._ask_collective(op, layout)
-            case HostWork():
+            case CpuOverhead():
                 return "host", "host", self._host(op)
             case HostTransfer() | HostUpdate():
                 return "offload", "offload", self._offloaded(op, layout)
@@ -292,7 +292,7 @@ class Pricer:
             priced = unaligned_s(self.gpu, op, priced, self.unaligned)
         return part, family, priced
 
-    def _host(self, op: HostWork) -> TimeEstimate:
+    def _host(self, op: CpuOverhead) -> TimeEstimate:
         launch = self.cost_model.cpu_s("launch")
         return TimeEstimate(
             seconds=op.launches * launch.seconds[0],

@@ -9,7 +9,7 @@ from ops.context import LayerContext, reduces_once
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
-from ops.op import Axis, Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Update
+from ops.op import Axis, Comm, CpuOverhead, HostTransfer, HostUpdate, Op, Ops, Update
 from ops.roles import Role
 from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes, StageTable
@@ -161,7 +161,7 @@ def _beside_host(ops: list[Op], shares: list[Share]) -> list[Share]:
 
 def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     timed = pricer.time(op, layout)
-    own = isinstance(op, Comm | Update | HostTransfer | HostUpdate | HostWork)
+    own = isinstance(op, Comm | Update | HostTransfer | HostUpdate | CpuOverhead)
     part = timed.part if own else "optimizer"
     return Share(
         part=part,

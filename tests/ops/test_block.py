@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, Lane, Phase, Piece
+from ops.op import Axis, BatchedGemm, Comm, Lane, Pass, Phase
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -47,7 +47,7 @@ def gpt() -> ModelSpec:
     )
 
 
-def saved_bytes(piece: Piece) -> float:
+def saved_bytes(piece: Pass) -> float:
     return float(sum(op.saved_bytes[0] for op in piece.forward))
 
 
@@ -80,7 +80,7 @@ def test_msp_keeps_the_gathered_inputs() -> None:
     assert msp - fsp == pytest.approx(2 * 2 * SEQ * HIDDEN * (1 - 1 / 4))
 
 
-def comms(piece: Piece, axis: Axis = Axis.TP) -> list[tuple[str, str]]:
+def comms(piece: Pass, axis: Axis = Axis.TP) -> list[tuple[str, str]]:
     ops = (*piece.forward, *piece.backward)
     return [(op.collective.value, op.phase.value) for op in ops if isinstance(op, Comm) and op.axis is axis]
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
-from ops.op import Comm, MemoryBound, Op, Piece
+from ops.op import Comm, MemoryBound, Op, Pass
 from ops.roles import Module, Role
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
@@ -19,7 +19,7 @@ HIDDEN, FFN, TOKENS = 512, 2048, 256
 COLLECTIVES = 10  # a layer's with tp: 2 gathers and 2 scatters forward, 4 and 2 backward
 
 
-def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8, layout: Layout | None = None) -> Piece:
+def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8, layout: Layout | None = None) -> Pass:
     kind = AttentionKind.MHA if kv_heads == 8 else AttentionKind.GQA
     attention = AttentionSpec(kind=kind, num_heads=8, num_kv_heads=kv_heads, qk_dim=64, v_dim=64)
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=FFN, gated=True))
@@ -133,7 +133,7 @@ def test_a_layer_takes_as_many_calls_as_were_traced() -> None:
     def calls(tp: int) -> float:
         piece = layer(nanotron(), tp)
         ops = [op for op in (*piece.forward, *piece.backward) if tp > 1 or not isinstance(op, Comm)]
-        return sum(float(host_work(op, nanotron()).calls[0]) for op in ops)
+        return sum(float(cpu_overhead(op, nanotron()).calls[0]) for op in ops)
 
     assert calls(1) - 8 * 62.0 / 13.48 == pytest.approx(124, abs=2)
     assert calls(8) - calls(1) == pytest.approx((4 + 2) * COLLECTIVES)
@@ -141,5 +141,5 @@ def test_a_layer_takes_as_many_calls_as_were_traced() -> None:
 
 def test_other_frameworks_issue_collectives_in_two_calls() -> None:
     gather = next(op for op in layer(nanotron(), 8).forward if isinstance(op, Comm))
-    assert host_work(gather, nanotron()).calls[0] == 3 * host_work(gather, job()).calls[0]
-    assert host_work(replace(gather, repeat=3), nanotron()).calls[0] == 18
+    assert cpu_overhead(gather, nanotron()).calls[0] == 3 * cpu_overhead(gather, job()).calls[0]
+    assert cpu_overhead(replace(gather, repeat=3), nanotron()).calls[0] == 18

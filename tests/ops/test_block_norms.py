@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops.layout import Layout
-from ops.op import Op, Piece
+from ops.op import Op, Pass
 from ops.roles import Module, OpKey, Role
 from spec.model import BlockRun, ModelSpec, NormPlace
 from spec.parameters import num_parameters
@@ -54,7 +54,7 @@ def model_with(place: NormPlace) -> ModelSpec:
     )
 
 
-def block_of(place: NormPlace, recompute: str = "none", modules: tuple[str, ...] = ()) -> Piece:
+def block_of(place: NormPlace, recompute: str = "none", modules: tuple[str, ...] = ()) -> Pass:
     (piece,) = written(model_with(place), job(seq_len=TOKENS), "mtp", Layout.of(1), recompute, modules).blocks
     return piece
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, Piece
+from ops.op import Attention, BatchedGemm, Pass
 from spec.job import Precision
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -19,14 +19,14 @@ NARROW = Precision(
 )
 
 
-def block_pieces(precision: Precision, first: int, last: int) -> list[tuple[int, Piece]]:
+def block_pieces(precision: Precision, first: int, last: int) -> list[tuple[int, Pass]]:
     model = small_model(layers=4).with_wide_ends(first, last)
     asked = replace(job(seq_len=SEQ, world_size=1), precision=precision)
     pieces = written(model, asked, "mtp", Layout.of(1)).blocks
     return [(run.count, piece) for run, piece in zip(model.blocks, pieces, strict=True)]
 
 
-def formats(piece: Piece) -> set[str]:
+def formats(piece: Pass) -> set[str]:
     return {op.dtype for op in (*piece.forward, *piece.backward) if isinstance(op, BatchedGemm | Attention)}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ops.block import ModelOps
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Phase, Piece
+from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Pass, Phase
 from ops.roles import Module, Role
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
@@ -63,7 +63,7 @@ def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
     layout, elements = Layout.of(1), VOCAB * HIDDEN
     narrow = {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}
 
-    def head(narrow_head: bool) -> Piece:
+    def head(narrow_head: bool) -> Pass:
         asked = replace(job(seq_len=SEQ), precision=Precision(**narrow, narrow_head=narrow_head))
         return written(small_model(), asked, "mtp", layout, "none").head
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.groups import MOST_KNOWN, KnownGroups, group_of, neighbours, place, ranks_and_stride
+from ops.groups import CACHED_GROUPS, GroupCache, group_of, neighbours, place, ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
 from spec.arrays import ints
@@ -96,7 +96,7 @@ def test_first_and_last_stage_of_one_server_are_neighbours_by_its_links() -> Non
 
 
 def test_known_groups_are_those_of_the_layout_asked_about() -> None:
-    known = KnownGroups()
+    known = GroupCache()
     for tp in (1, 2, 4, 8) * 20:
         layout = Layout.of(16, tp=[tp, 1])
         for axis in (Axis.TP, Axis.DP):
@@ -104,4 +104,4 @@ def test_known_groups_are_those_of_the_layout_asked_about() -> None:
             assert known.of(axis, layout, 8) is first
             assert first.ranks.tolist() == group_of(axis, layout, 8).ranks.tolist()
             assert known.of(axis, layout, 4).inter.tolist() == group_of(axis, layout, 4).inter.tolist()
-    assert len(known.known) <= MOST_KNOWN
+    assert len(known.known) <= CACHED_GROUPS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ops.layout import Layout
-from ops.op import Comm, Lane, MemoryBound, Piece
+from ops.op import Comm, Lane, MemoryBound, Pass
 from ops.roles import Role
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
@@ -16,12 +16,12 @@ from tests.solver.questions import small_model
 TOKENS = 1024
 
 
-def layer(preset: str, tp: int = 1, **changes: Any) -> Piece:
+def layer(preset: str, tp: int = 1, **changes: Any) -> Pass:
     asked = job(world_size=tp, seq_len=TOKENS, preset=framework_preset(preset).changed(changes))
     return written(small_model(), asked, "fsp" if tp > 1 else "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
-def summed(piece: Piece) -> dict[str, float]:
+def summed(piece: Pass) -> dict[str, float]:
     """Bytes an element of the layer's input, by the product they belong to."""
     found: dict[str, float] = {}
     for op in piece.backward:
@@ -48,7 +48,7 @@ def test_gradients_of_matrices_that_share_an_input_are_added(preset: str, expect
     assert summed(layer(preset)) == expected
 
 
-def reductions(piece: Piece) -> list[str]:
+def reductions(piece: Pass) -> list[str]:
     return [
         op.name
         for op in piece.backward

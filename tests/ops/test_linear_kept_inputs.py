@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Piece
+from ops.op import Pass
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -22,14 +22,14 @@ def deepseek() -> ModelSpec:
     return read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
 
 
-def experts(preset: dict[str, object], scaling: str, modules: tuple[str, ...] = ()) -> Piece:
+def experts(preset: dict[str, object], scaling: str, modules: tuple[str, ...] = ()) -> Pass:
     asked: JobSpec = job(seq_len=SEQ)
     precision = replace(asked.precision, linear="fp8" if scaling else "bf16", scaling=scaling)
     asked = replace(asked, precision=precision, preset=framework_preset("megatron").changed(preset))
     return written(deepseek(), asked, "mtp", Layout.of(8, ep=8), "none", modules).blocks[1]
 
 
-def kept(piece: Piece, name: str) -> float:
+def kept(piece: Pass, name: str) -> float:
     return sum(float(np.max(op.saved_bytes)) for op in piece.forward if op.name == name)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ops.layout import Layout
-from ops.op import MemoryBound, Phase, Piece
+from ops.op import MemoryBound, Pass, Phase
 from ops.roles import Role
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -12,13 +12,13 @@ from tests.solver.questions import ROOT
 SEQ, FFN, EXPERT, EXPERTS_OF_A_TOKEN = 256, 18432, 2048, 8
 
 
-def blocks(where: str, *modules: str) -> tuple[Piece, ...]:
+def blocks(where: str, *modules: str) -> tuple[Pass, ...]:
     model = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
     asked = job(seq_len=SEQ, fp8_activation_inputs=where)
     return written(model, asked, "mtp", Layout.of(8, ep=8), "none", modules).blocks
 
 
-def saved(piece: Piece) -> float:
+def saved(piece: Pass) -> float:
     return sum(float(op.saved_bytes[0]) for op in piece.forward)
 
 

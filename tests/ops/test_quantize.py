@@ -8,7 +8,7 @@ import pytest
 from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
 from ops.low_precision import CAST_AGAIN, cast_calls
-from ops.op import BatchedGemm, MemoryBound, Phase, Piece
+from ops.op import BatchedGemm, MemoryBound, Pass, Phase
 from ops.roles import Module
 from spec.arrays import ints
 from spec.frameworks import framework_preset
@@ -27,11 +27,11 @@ def asked(preset: str = "megatron", **precision: object) -> JobSpec:
     return replace(plain, precision=replace(plain.precision, **narrow))
 
 
-def layer(question: JobSpec) -> Piece:
+def layer(question: JobSpec) -> Pass:
     return written(small_model(), question, "mtp", Layout.of(4)).blocks[0]
 
 
-def per_element(piece: Piece, name: str) -> dict[str, float]:
+def per_element(piece: Pass, name: str) -> dict[str, float]:
     """Bytes of the casts around one product, over the elements of input, gradient and weight."""
     gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
     sizes = {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ops.block import model_ops
-from ops.groups import KnownGroups
+from ops.groups import GroupCache
 from ops.layout import Layout
-from ops.op import Piece
-from ops.recompute import CORE_ATTENTION, Recompute, modules_recomputed
+from ops.op import Pass
+from ops.recompute import CORE_ATTENTION, Recompute, recompute_named
 from solver.candidates import Candidates
 from solver.estimate import assembled_step, estimate_memory, pipelines, stage_times, step_time, timed_pieces
 from solver.layers import layer_table
@@ -46,15 +46,15 @@ def latent_experts() -> ModelSpec:
     return replace(small_model(), blocks=blocks)
 
 
-def blocks_of(model: ModelSpec) -> tuple[Piece, ...]:
+def blocks_of(model: ModelSpec) -> tuple[Pass, ...]:
     """The layers of a rank."""
     asked = question(preset=framework_preset("megatron"))
     return model_ops(model, asked.job, Layout.of(1), "mtp", Recompute.NONE).blocks
 
 
-def done(blocks: tuple[Piece, ...], names: tuple[str, ...]) -> tuple[object, ...]:
+def done(blocks: tuple[Pass, ...], names: tuple[str, ...]) -> tuple[object, ...]:
     """What runs in the backward and what is kept, of every block."""
-    pieces = [modules_recomputed(block, names) for block in blocks]
+    pieces = [recompute_named(block, names) for block in blocks]
     return tuple(
         (tuple(op.name for op in piece.backward), tuple(float(op.saved_bytes[0]) for op in piece.forward))
         for piece in pieces
@@ -295,7 +295,7 @@ def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
 
 def check_alone(asked: Question, one: Candidates) -> None:
     """Bytes and step of every plan of a table against those of the same plans with nothing known before."""
-    pricer = replace(asked.pricer, groups=KnownGroups())
+    pricer = replace(asked.pricer, groups=GroupCache())
     alone = estimate_memory(asked.model, asked.job, one.table.plans, asked.cluster)
     assert np.array_equal(one.needed_bytes, alone.needed_bytes)
     assert np.array_equal(one.table.memory.host_bytes, alone.memory.host_bytes)

@@ -7,7 +7,7 @@ import pytest
 
 from ops.block import ModelOps
 from ops.layout import Layout
-from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
+from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Pass, Phase
 from ops.roles import Module, Role
 from spec.dtypes import dtype_bytes
 from spec.frameworks import framework_preset
@@ -40,7 +40,7 @@ def held(ops: ModelOps, of: str) -> int:
     return sum(int(getattr(op, of).sum()) * times for piece, times in pieces for op in piece.forward)
 
 
-def saved(piece: Piece, module: Module) -> float:
+def saved(piece: Pass, module: Module) -> float:
     return sum(
         float(op.saved_bytes[0])
         for op in piece.forward

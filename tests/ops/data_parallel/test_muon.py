@@ -7,7 +7,7 @@ import pytest
 
 from ops.block import model_ops
 from ops.context import LayerContext
-from ops.data_parallel.muon import HeldMatrices, held_matrices, working_bytes
+from ops.data_parallel.muon import MatrixCount, matrices_of_stage, working_bytes
 from ops.data_parallel.step import (
     RankParameters,
     muon_elements,
@@ -37,7 +37,7 @@ def model(**changes: object) -> ModelSpec:
     return ModelSpec(name="muon", hidden=HIDDEN, vocab=VOCAB, blocks=(run,), source="made for tests")
 
 
-def sides(held: tuple[HeldMatrices, ...], owner: Owner = Owner.DENSE) -> dict[tuple[int, int], int]:
+def sides(held: tuple[MatrixCount, ...], owner: Owner = Owner.DENSE) -> dict[tuple[int, int], int]:
     return {(h.matrix.small, h.matrix.large): int(h.count[0]) for h in held if h.matrix.owner is owner}
 
 
@@ -63,7 +63,7 @@ def held(
         dense=ints(owned(Owner.DENSE)),
         weight=ints(0),
         expert=ints(owned(Owner.EXPERT)),
-        matrices=held_matrices(one, asked, layout, (ints(LAYERS),)) if optimizer == "muon" else (),
+        matrices=matrices_of_stage(one, asked, layout, (ints(LAYERS),)) if optimizer == "muon" else (),
     )
     return LayerContext(model=one, job=asked, layout=layout), on_rank
 
@@ -81,11 +81,11 @@ def test_matrices_of_a_layer() -> None:
     """Queries, keys and values apart, gate and up as the one weight they are."""
     asked = job(world_size=1)
     layers = (ints(LAYERS),)
-    assert sides(held_matrices(model(), asked, Layout.of(1), layers)) == {
+    assert sides(matrices_of_stage(model(), asked, Layout.of(1), layers)) == {
         size: LAYERS * count for size, count in LAYER.items()
     }
     gated = model(mixer=replace(ATTENTION, output_gate=True), mlp=None)
-    assert sides(held_matrices(gated, asked, Layout.of(1), layers)) == {
+    assert sides(matrices_of_stage(gated, asked, Layout.of(1), layers)) == {
         (512, 512): 3 * LAYERS,
         (256, 512): 2 * LAYERS,
     }
@@ -94,7 +94,7 @@ def test_matrices_of_a_layer() -> None:
 def test_every_expert_is_matrices_of_its_own() -> None:
     """8 of 64 experts on a rank; their router is a matrix too, of every rank."""
     moe = MoeSpec(num_experts=64, topk=2, expert_ffn_hidden=128)
-    found = held_matrices(model(mlp=None, moe=moe), job(), Layout.of(8, ep=8), (ints(LAYERS),))
+    found = matrices_of_stage(model(mlp=None, moe=moe), job(), Layout.of(8, ep=8), (ints(LAYERS),))
     assert sides(found, Owner.EXPERT) == {(256, 512): 8 * LAYERS, (128, 512): 8 * LAYERS}
     assert sides(found)[64, 512] == LAYERS
 

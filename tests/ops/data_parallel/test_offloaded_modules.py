@@ -7,10 +7,10 @@ import pytest
 
 from ops.block import layer_ops
 from ops.cpu_overhead.calls import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS
-from ops.cpu_overhead.issuing import host_work
-from ops.data_parallel.offload import modules_offloaded
+from ops.cpu_overhead.issuing import cpu_overhead
+from ops.data_parallel.offload import offload_named
 from ops.layout import Layout
-from ops.op import HostTransfer, Lane, Phase, Piece
+from ops.op import HostTransfer, Lane, Pass, Phase
 from ops.recompute import Recompute
 from ops.roles import Role
 from profdb.modelled.offload import LINK_SHARE
@@ -33,16 +33,16 @@ def model(name: str = "671B_deepseek_v3.toml") -> ModelSpec:
     return read_config(ROOT / "configs" / name).model
 
 
-def layer(which: int, *names: str, again: tuple[str, ...] = (), of: ModelSpec | None = None) -> Piece:
+def layer(which: int, *names: str, again: tuple[str, ...] = (), of: ModelSpec | None = None) -> Pass:
     bare = layer_ops(of or model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
     return bare.apply_recompute(Recompute.NONE, again, names).blocks[which]
 
 
-def moved(piece: Piece, role: Role = Role.ACTIVATIONS_TO_HOST) -> dict[str, float]:
+def moved(piece: Pass, role: Role = Role.ACTIVATIONS_TO_HOST) -> dict[str, float]:
     return {op.name: float(op.size_bytes[0]) for op in (*piece.forward, *piece.backward) if op.role is role}
 
 
-def saved(piece: Piece) -> float:
+def saved(piece: Pass) -> float:
     return float(
         sum(np.max(op.saved_bytes, initial=0.0) + np.min(op.saved_bytes, initial=0.0) for op in piece.forward)
     )
@@ -135,7 +135,7 @@ def test_equal_layers_share_a_piece() -> None:
     assert first.blocks[DENSE] is second.blocks[DENSE]
     assert first.blocks[DENSE] is not bare.apply_recompute(Recompute.NONE).blocks[DENSE]
     piece = bare.apply_recompute(Recompute.NONE).blocks[DENSE]
-    assert modules_offloaded(piece, ("expert_fc1",)).forward == piece.forward
+    assert offload_named(piece, ("expert_fc1",)).forward == piece.forward
 
 
 def test_the_host_takes_a_part_and_each_of_its_tensors() -> None:
@@ -144,15 +144,15 @@ def test_the_host_takes_a_part_and_each_of_its_tensors() -> None:
     for name, tensors in (("core_attn", 5), ("mlp_norm", 1)):
         for way, back in (("to_host", 0), ("from_host", 1)):
             op = transfers[f"{name}.{way}"]
-            work = host_work(op, job())
+            work = cpu_overhead(op, job())
             assert (op.phase is not Phase.FORWARD) == bool(back)
             assert work.calls[0] == pytest.approx(
                 OFFLOADED_PART_CALLS[back] + tensors * OFFLOADED_TENSOR_CALLS
             )
             assert work.launches[0] == tensors
     graphed = replace(job(), cuda_graphs=frozenset({"attn"}))
-    assert host_work(transfers["core_attn.to_host"], graphed).calls[0] == 0.0
-    assert host_work(transfers["mlp_norm.to_host"], graphed).calls[0] > 0.0
+    assert cpu_overhead(transfers["core_attn.to_host"], graphed).calls[0] == 0.0
+    assert cpu_overhead(transfers["mlp_norm.to_host"], graphed).calls[0] > 0.0
 
 
 def asked(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.step import RankParameters, num_owned, sent_by_owners, step_ops
+from ops.data_parallel.step import RankParameters, broadcast_by_owners, num_tensors_of, step_ops
 from ops.layout import Layout
 from ops.op import Comm, Op, Owner
 from ops.roles import Role
@@ -38,7 +38,7 @@ def test_a_rank_without_parameters_sends_nothing(tensors: int, expected: tuple[i
     held = RankParameters(dense=ints(8000), weight=ints(0), expert=ints(4000))
     context = LayerContext(model=small_model(), job=asked, layout=Layout.of(8, zero_size=8, zero_stage=1))
     ops = step_ops(context, held, ints(0))
-    sent = broadcasts(sent_by_owners(ops, {Owner.DENSE: ints(tensors)}))
+    sent = broadcasts(broadcast_by_owners(ops, {Owner.DENSE: ints(tensors)}))
     assert sent[Owner.DENSE] == expected
     assert sent[Owner.EXPERT] == broadcasts(ops)[Owner.EXPERT]
 
@@ -49,8 +49,8 @@ def test_a_step_counts_the_parameters_of_its_layers_and_ends() -> None:
     plan = Plan(strategy="mtp", preset="internevo", dp=256, zero_stage=1, zero_size=256, num_micro=1)
     asked = job(world_size=256, preset=framework_preset("internevo"))
     block = written(model, asked, "mtp", Layout.of(256, zero_size=256, zero_stage=1)).blocks[0]
-    whole = 4 * num_owned(block, Owner.DENSE) + 3
-    assert num_owned(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)
+    whole = 4 * num_tensors_of(block, Owner.DENSE) + 3
+    assert num_tensors_of(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)
     count, size = broadcasts(
         step_operations(model, asked, estimate_memory(model, asked, PlanTable.of(plan)))
     )[Owner.DENSE]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE, sliced_return
+from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE, return_slices
 from ops.layout import Layout
-from ops.op import HostWork, Lane, MemoryBound, Phase
+from ops.op import CpuOverhead, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.op_times import Pricer
@@ -29,7 +29,7 @@ def launches(recompute: str, *, ranks: int = 4, stage: int = 3) -> dict[tuple[st
     return {
         (op.name.split(".")[-1], op.phase.value): float(op.launches[0])
         for op in (*layer.forward, *layer.backward)
-        if isinstance(op, HostWork)
+        if isinstance(op, CpuOverhead)
     }
 
 
@@ -51,7 +51,7 @@ def test_work_grows_with_the_ranks_and_needs_stage_3() -> None:
 def test_frameworks_that_move_whole_tensors_have_none() -> None:
     asked = job(world_size=4, seq_len=1024, preset=framework_preset("deepspeed"))
     layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
-    assert not [op for op in (*layer.forward, *layer.backward) if isinstance(op, HostWork)]
+    assert not [op for op in (*layer.forward, *layer.backward) if isinstance(op, CpuOverhead)]
 
 
 def test_the_device_fills_and_copies_what_it_gathers() -> None:
@@ -68,7 +68,7 @@ def test_the_device_fills_and_copies_what_it_gathers() -> None:
 
 
 def test_host_work_is_priced_by_the_launch() -> None:
-    work = HostWork(
+    work = CpuOverhead(
         module=Module.LAYER,
         role=Role.SLICES,
         phase=Phase.FORWARD,
@@ -97,9 +97,9 @@ def test_parameters_come_back_as_slices_where_a_stage_1_optimizer_is_sharded() -
     degrees = {"zero_size": np.array([8, 2, 1, 8]), "zero_stage": np.array([1, 1, 1, 0])}
     layout = Layout.of(np.array([8] * 4), **degrees)
     context = LayerContext(model=small_model(), job=job(preset=sliced), layout=layout)
-    copied, slices = sliced_return(context, ints([1000] * 4), ints([10] * 4))
+    copied, slices = return_slices(context, ints([1000] * 4), ints([10] * 4))
     assert isinstance(copied, MemoryBound)
-    assert isinstance(slices, HostWork)
+    assert isinstance(slices, CpuOverhead)
     assert (copied.rows * copied.width).tolist() == [1000, 1000, 0, 0]
     assert copied.repeat == 3
     assert slices.launches.tolist() == [pytest.approx(RETURNED_SLICE * 10 * ranks) for ranks in (8, 2, 0, 0)]

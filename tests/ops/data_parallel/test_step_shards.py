@@ -124,10 +124,10 @@ def test_below_stage_2_a_layer_reduces_nothing() -> None:
 def test_what_narrow_products_read_is_counted_beside_all() -> None:
     count = {Owner.DENSE: 10, Owner.WEIGHT: 20, Owner.EXPERT: 40}
     plain = RankParameters.by_owner(lambda owner: ints(count[owner]))
-    assert (plain.total.tolist(), plain.narrow_total.tolist()) == ([70], [0])
+    assert (plain.total.tolist(), plain.low_precision_total.tolist()) == ([70], [0])
     narrow = RankParameters.by_owner(lambda owner: ints(count[owner]), lambda owner: ints(count[owner] // 5))
-    assert narrow.narrow_total.tolist() == [14]
-    assert [narrow.narrow_of(owner).tolist() for owner in count] == [[2], [4], [8]]
+    assert narrow.low_precision_total.tolist() == [14]
+    assert [narrow.low_precision_of(owner).tolist() for owner in count] == [[2], [4], [8]]
 
 
 def test_without_shards_gradients_are_summed_whole_and_nothing_returns() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
-from ops.op import BatchedGemm, Lane, MemoryBound, Phase, Piece
+from ops.op import BatchedGemm, Lane, MemoryBound, Pass, Phase
 from spec.frameworks import FrameworkPreset, framework_preset
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -13,7 +13,7 @@ from tests.solver.questions import small_model
 FSDP = framework_preset("fsdp")
 
 
-def layer(preset: FrameworkPreset, recompute: str = "none", *, stage: int = 3, reduce: str = "bf16") -> Piece:
+def layer(preset: FrameworkPreset, recompute: str = "none", *, stage: int = 3, reduce: str = "bf16") -> Pass:
     plain = job(world_size=4, seq_len=1024, preset=preset)
     asked = replace(plain, precision=replace(plain.precision, reduce=reduce))
     return written(
@@ -21,7 +21,7 @@ def layer(preset: FrameworkPreset, recompute: str = "none", *, stage: int = 3, r
     ).blocks[0]
 
 
-def copied_bytes(piece: Piece) -> dict[str, float]:
+def copied_bytes(piece: Pass) -> dict[str, float]:
     """Bytes of copies beside the compute, per element of the layer, by phase."""
     elements = sum(int(op.parameters[0]) for op in piece.forward)
     found: dict[str, float] = {}
@@ -75,7 +75,7 @@ def test_flat_gradients_are_joined_cast_and_divided(stage: int, reduce: str, exp
     assert not copied_bytes(piece)
 
 
-def repeated(piece: Piece) -> list[str]:
+def repeated(piece: Pass) -> list[str]:
     return [op.name for op in piece.backward if op.phase is Phase.RECOMPUTE]
 
 

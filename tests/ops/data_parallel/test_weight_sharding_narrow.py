@@ -9,7 +9,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
-from ops.op import Comm, MemoryBound, Op, Phase, Piece, multiplies_narrow
+from ops.op import Comm, MemoryBound, Op, Pass, Phase, multiplies_low_precision
 from ops.roles import Role
 from spec.arrays import ints
 from spec.frameworks import framework_preset
@@ -29,25 +29,25 @@ def asked(preset: str = "fsdp", **precision: object) -> JobSpec:
     return replace(plain, precision=replace(plain.precision, **precision))
 
 
-def layer(question: JobSpec, stage: int = 3) -> Piece:
+def layer(question: JobSpec, stage: int = 3) -> Pass:
     layout = Layout.of(RANKS, zero_stage=stage, zero_size=RANKS)
     return written(small_model(), question, "mtp", layout).blocks[0]
 
 
-def elements(piece: Piece) -> tuple[int, int]:
+def elements(piece: Pass) -> tuple[int, int]:
     """Of narrow products, and of all else."""
-    narrow = sum(int(op.parameters[0]) for op in piece.forward if multiplies_narrow(op))
+    narrow = sum(int(op.parameters[0]) for op in piece.forward if multiplies_low_precision(op))
     return narrow, sum(int(op.parameters[0]) for op in piece.forward) - narrow
 
 
-def gathered(piece: Piece) -> list[float]:
+def gathered(piece: Pass) -> list[float]:
     ops = (*piece.forward, *piece.backward)
     return [
         float(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.role is Role.PARAMETER_GATHER
     ]
 
 
-def moved(piece: Piece, ending: str) -> dict[Phase, float]:
+def moved(piece: Pass, ending: str) -> dict[Phase, float]:
     """Bytes of the passes whose names end so, by phase, over the elements of narrow products."""
     found: dict[Phase, float] = {}
     for op in (*piece.forward, *piece.backward):
@@ -71,7 +71,7 @@ def test_frozen_weights_travel_narrow_too() -> None:
     """
     adapted = replace(asked(**TORCHAO), adapter_rank=16, adapted=frozenset({"q_k_v", "out"}))
     piece = layer(adapted)
-    frozen = sum(int(op.frozen[0]) for op in piece.forward if multiplies_narrow(op))
+    frozen = sum(int(op.frozen[0]) for op in piece.forward if multiplies_low_precision(op))
     others = sum(int(op.frozen[0] + op.parameters[0]) for op in piece.forward) - frozen
     assert frozen > 10 * others > 0
     assert gathered(piece) == pytest.approx([frozen + 2 * others] * 2, abs=2 * RANKS)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.cpu_overhead.calls import NCCL_CALLS
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Phase
 from ops.roles import Role
@@ -57,11 +57,11 @@ def test_an_all_to_all_sends_counts_before_its_tokens_and_probabilities_behind_t
     (counted,) = named(layer(), "moe.dispatch.counts")
     assert isinstance(counted, Comm)
     assert (counted.collective, counted.phase) == (Collective.ALL_GATHER, Phase.FORWARD)
-    assert (counted.size_bytes[0], host_work(counted, job()).calls[0]) == (EP * EXPERTS * 8, NCCL_CALLS)
+    assert (counted.size_bytes[0], cpu_overhead(counted, job()).calls[0]) == (EP * EXPERTS * 8, NCCL_CALLS)
     sent = named(layer(), "moe.dispatch.probabilities")
     assert [op.phase for op in sent] == [Phase.FORWARD, Phase.INPUT_GRAD]
     assert [op.size_bytes[0] for op in sent if isinstance(op, Comm)] == [COPIES * 2, COPIES * 2]
-    assert [host_work(op, job()).calls[0] for op in sent] == [0.0, 0.0]
+    assert [cpu_overhead(op, job()).calls[0] for op in sent] == [0.0, 0.0]
     wide = replace(job(seq_len=SEQ), precision=replace(job().precision, router="fp32"))
     assert [op.size_bytes[0] for op in named(layer(wide), sent[0].name) if isinstance(op, Comm)] == [
         COPIES * 4
@@ -89,7 +89,7 @@ def test_hybridep_gathers_which_experts_every_token_takes_before_it_sends_them()
     assert isinstance(gathered, Comm)
     assert (gathered.collective, gathered.phase) == (Collective.ALL_GATHER, Phase.FORWARD)
     assert gathered.size_bytes[0] == moved(layer(asked), "moe.dispatch.places") == SEQ * EP * EXPERTS
-    assert host_work(gathered, asked).calls[0] == NCCL_CALLS
+    assert cpu_overhead(gathered, asked).calls[0] == NCCL_CALLS
     order = [op.name for op in layer(asked).forward]
     assert order.index(gathered.name) < order.index("moe.dispatch")
     assert not named(layer(job(seq_len=SEQ, moe_dispatcher="deepep")), gathered.name)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.op import GroupedGemm, MemoryBound, Phase
-from ops.recompute import modules_recomputed
+from ops.recompute import recompute_named
 from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
@@ -45,7 +45,7 @@ def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
 
     def waiting(asked: JobSpec, **changes: bool) -> list[str]:
         found = layer(asked, **changes)
-        again = modules_recomputed(found, ("moe_act",))
+        again = recompute_named(found, ("moe_act",))
         return [f"{op.phase.value} {op.name}" for op in (*again.forward, *again.backward) if op.synchronises]
 
     mcore, plain = job(seq_len=SEQ), job(seq_len=SEQ, preset=framework_preset("fsdp"))
@@ -83,5 +83,5 @@ def test_torchtitans_experts_are_one_kernel_a_product(preset: str, one: bool, la
     products = [op for op in (*ran.forward, *ran.backward) if isinstance(op, GroupedGemm)]
     assert len(products) == 6
     assert {op.one_kernel for op in products} == {one}
-    assert {float(host_work(op, asked).launches[0]) for op in products} == {launches}
-    assert not any(host_work(op, asked).calls.any() for op in products)
+    assert {float(cpu_overhead(op, asked).launches[0]) for op in products} == {launches}
+    assert not any(cpu_overhead(op, asked).calls.any() for op in products)

@@ -7,7 +7,7 @@ import pytest
 
 from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Phase, Piece
+from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Pass, Phase
 from ops.roles import Module, OpKey, Role
 from spec.arrays import ints
 from spec.collectives import Collective
@@ -30,24 +30,24 @@ def model(**changes: object) -> ModelSpec:
     )
 
 
-def layer(asked: JobSpec | None = None, **changes: object) -> Piece:
+def layer(asked: JobSpec | None = None, **changes: object) -> Pass:
     return written(model(**changes), asked or job(seq_len=SEQ), "mtp", Layout.of(8, ep=EP)).blocks[0]
 
 
-def exchanges(piece: Piece) -> list[Comm]:
+def exchanges(piece: Pass) -> list[Comm]:
     ops = (*piece.forward, *piece.backward)
     return [op for op in ops if isinstance(op, Comm) and op.axis is Axis.EP and op.serves is None]
 
 
-def named(piece: Piece, name: str) -> list[Op]:
+def named(piece: Pass, name: str) -> list[Op]:
     return [op for op in (*piece.forward, *piece.backward) if op.name == name]
 
 
-def moved(piece: Piece, name: str) -> float:
+def moved(piece: Pass, name: str) -> float:
     return float(sum(op.bytes_moved[0] for op in named(piece, name) if isinstance(op, MemoryBound)))
 
 
-def rows(piece: Piece) -> int:
+def rows(piece: Pass) -> int:
     """Rows of the first product of a rank's experts."""
     return next(int(op.m[0]) for op in piece.forward if isinstance(op, GroupedGemm))
 
@@ -239,8 +239,8 @@ def test_rows_of_an_expert_are_padded_to_its_formats_multiple(recipe: str, added
     hands them over padded; an expert's capacity is a multiple of 16 already, and of 1024 + 1 rows 15 are added."""
     found = layer(narrow(recipe))
     assert rows(found) == COPIES + added
-    moved_rows = (2 * COPIES + added + 1) // 2
-    assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * moved_rows * HIDDEN * 2
+    move_rows = (2 * COPIES + added + 1) // 2
+    assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * move_rows * HIDDEN * 2
     handed = layer(narrow(recipe, moe_dispatcher="deepep"))
     assert rows(handed) == COPIES + added
     assert not named(handed, "moe.pad")
@@ -278,7 +278,7 @@ def test_products_that_read_either_order_need_one_copy_of_a_tensor_scaled_whole(
 
 
 def test_fp8_halves_what_experts_keep_and_spares_the_router() -> None:
-    def kept(piece: Piece) -> float:
+    def kept(piece: Pass) -> float:
         return float(named(piece, "moe.up")[0].saved_bytes[0])
 
     assert kept(layer()) == 2 * kept(layer(narrow("block"), capacity_factor=1.0))

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
-from ops.op import BatchedGemm, MemoryBound, Phase, Piece
+from ops.op import BatchedGemm, MemoryBound, Pass, Phase
 from ops.roles import Role
 from tests.ops.experts.test_moe_block import EP, EXPERTS, HIDDEN, SEQ, model
 from tests.ops.layouts import job, written
 
 
-def layer(router: str, strategy: str = "mtp", **degrees: int) -> Piece:
+def layer(router: str, strategy: str = "mtp", **degrees: int) -> Pass:
     asked = job(seq_len=SEQ)
     asked = replace(asked, precision=replace(asked.precision, router=router))
     return written(model(), asked, strategy, Layout.of(8, ep=EP, **degrees)).blocks[0]

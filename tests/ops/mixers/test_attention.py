@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, MemoryBound, Phase, Piece
+from ops.op import Attention, BatchedGemm, MemoryBound, Pass, Phase
 from ops.roles import Role
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -126,13 +126,13 @@ def test_scores_stand_beside_what_flash_keeps_but_its_statistics(exchange: str) 
     assert written_out - flash == rows * heads * (2 * SEQ - 4)
 
 
-def layer(attention: AttentionSpec, tp: int = 1) -> Piece:
+def layer(attention: AttentionSpec, tp: int = 1) -> Pass:
     run = BlockRun(block=BlockSpec(mixer=attention), count=2)
     model = ModelSpec(name="gated", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
     return written(model, job(seq_len=SEQ, world_size=tp), "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
-def saved(piece: Piece) -> float:
+def saved(piece: Pass) -> float:
     return float(sum(op.saved_bytes[0] for op in piece.forward))
 
 
@@ -168,4 +168,4 @@ def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
             (Phase.RECOMPUTE, waits),
             (Phase.INPUT_GRAD, False),
         ]
-        assert not waits or [float(host_work(op, asked).calls[0]) for op in rotations] == [8, 8, 4]
+        assert not waits or [float(cpu_overhead(op, asked).calls[0]) for op in rotations] == [8, 8, 4]

@@ -3,7 +3,7 @@
 import pytest
 
 from ops.layout import Layout
-from ops.op import BatchedGemm, MemoryBound, Piece
+from ops.op import BatchedGemm, MemoryBound, Pass
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT
@@ -11,7 +11,7 @@ from tests.solver.questions import ROOT
 SEQ = 1024
 
 
-def layer(config: str, tp: int) -> Piece:
+def layer(config: str, tp: int) -> Pass:
     model = read_config(ROOT / "configs" / config).model
     return written(model, job(seq_len=SEQ), "mtp", Layout.of(8, tp=tp)).blocks[0]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Attention, Comm, Lane, MemoryBound, Op, Phase, Piece
+from ops.op import Attention, Comm, Lane, MemoryBound, Op, Pass, Phase
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
@@ -23,7 +23,7 @@ OUTPUT, KEYS, ALL_HEADS_KEYS = (
 KINDS = [("megatron", "ring"), ("megatron", "all_gather"), ("fsdp", "ring"), ("fsdp", "all_gather")]
 
 
-def _layer(framework: str, way: str, cp: int = CP) -> Piece:
+def _layer(framework: str, way: str, cp: int = CP) -> Pass:
     asked = job(seq_len=SEQ, world_size=CP, preset=framework_preset(framework), context_parallel=way)
     return written(small_model(), asked, "mtp", Layout.of(CP, cp=cp)).blocks[0]
 

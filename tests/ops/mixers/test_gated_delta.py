@@ -3,7 +3,7 @@
 import pytest
 
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Phase, Piece
+from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec
@@ -21,7 +21,7 @@ def model(key_heads: int = 16) -> ModelSpec:
     return ModelSpec(name="delta", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
 
 
-def layer(strategy: str = "mtp", key_heads: int = 16, seq_len: int = SEQ, **degrees: int) -> Piece:
+def layer(strategy: str = "mtp", key_heads: int = 16, seq_len: int = SEQ, **degrees: int) -> Pass:
     ranks = degrees.get("tp", 1) * degrees.get("cp", 1)
     asked = job(seq_len=seq_len, world_size=ranks, context_parallel="all_to_all")
     return written(model(key_heads), asked, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Phase, Piece
+from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.model import BlockRun, BlockSpec, ModelSpec
@@ -25,7 +25,7 @@ def model(groups: int = 8) -> ModelSpec:
     return ModelSpec(name="mamba2", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
 
 
-def layer(strategy: str = "mtp", groups: int = 8, context: str = "ring", **degrees: int) -> Piece:
+def layer(strategy: str = "mtp", groups: int = 8, context: str = "ring", **degrees: int) -> Pass:
     ranks = degrees.get("tp", 1) * degrees.get("cp", 1)
     asked = job(seq_len=SEQ, world_size=ranks, context_parallel=context)
     return written(model(groups), asked, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[0]

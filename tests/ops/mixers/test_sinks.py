@@ -7,7 +7,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.mixers.registry import MIXERS
-from ops.op import Attention, MemoryBound, Phase, Piece
+from ops.op import Attention, MemoryBound, Pass, Phase
 from ops.roles import Module, OpKey, Role
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockRun
@@ -20,14 +20,14 @@ PLAIN = MODEL.blocks[0].block.mixer
 SUNK = replace(PLAIN, sinks=True)
 
 
-def layer(*, sinks: bool, tp: int = 1, flash: bool = True) -> Piece:
+def layer(*, sinks: bool, tp: int = 1, flash: bool = True) -> Pass:
     mixer = SUNK if sinks else PLAIN
     run = BlockRun(block=replace(MODEL.blocks[0].block, mixer=mixer), count=4)
     asked = job(seq_len=SEQ, world_size=tp, flash_attention=flash)
     return written(replace(MODEL, blocks=(run,)), asked, "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
-def added(plain: Piece, sunk: Piece) -> list[MemoryBound]:
+def added(plain: Pass, sunk: Pass) -> list[MemoryBound]:
     """Kernels of ``sunk`` that ``plain`` has not, by name."""
     had = {op.name for op in (*plain.forward, *plain.backward)}
     ops = (*sunk.forward, *sunk.backward)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
-from ops.op import BatchedGemm, Comm, Op, Phase, Piece
+from ops.op import BatchedGemm, Comm, Op, Pass, Phase
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
@@ -15,11 +15,11 @@ SEQ, HIDDEN, HEADS, KV_HEADS, FFN = 2048, 512, 8, 4, 2048
 WIDTH = HIDDEN // HEADS
 
 
-def repeated(piece: Piece) -> dict[str, Op]:
+def repeated(piece: Pass) -> dict[str, Op]:
     return {op.name: op for op in piece.backward if op.phase is Phase.RECOMPUTE}
 
 
-def saved_bytes(piece: Piece) -> float:
+def saved_bytes(piece: Pass) -> float:
     return float(sum(op.saved_bytes[0] for op in piece.forward))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
-from ops.op import Attention, Phase, Piece
+from ops.op import Attention, Pass, Phase
 from ops.roles import Module
 from spec.frameworks import framework_preset
 from tests.ops.layouts import job, written
@@ -14,7 +14,7 @@ from tests.solver.questions import small_model
 TOKENS = 1024
 
 
-def layer(*keeps: str) -> Piece:
+def layer(*keeps: str) -> Pass:
     changes = {"recomputation.keeps": frozenset(keeps), "layers.fused_casts": False}
     preset = framework_preset("maxtext").changed(changes)
     asked = job(world_size=4, seq_len=TOKENS, preset=preset)
@@ -23,7 +23,7 @@ def layer(*keeps: str) -> Piece:
     return written(small_model(), asked, "mtp", Layout.of(4, zero_stage=3, zero_size=4), "full").blocks[0]
 
 
-def again(piece: Piece) -> set[str]:
+def again(piece: Pass) -> set[str]:
     return {op.name for op in piece.backward if op.phase is Phase.RECOMPUTE}
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from ops.block import layer_ops
 from ops.layout import Layout
-from ops.op import Op, Phase, Piece
-from ops.recompute import MODULES, Recompute, felt_by, modules_recomputed
+from ops.op import Op, Pass, Phase
+from ops.recompute import MODULES, Recompute, affecting_modules, recompute_named
 from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec
@@ -22,16 +22,16 @@ def deepseek() -> ModelSpec:
     return read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
 
 
-def block(which: int, *names: str, recompute: str = "none") -> Piece:
+def block(which: int, *names: str, recompute: str = "none") -> Pass:
     layout = Layout.of(8, ep=8)
     return written(deepseek(), job(seq_len=SEQ), "mtp", layout, recompute, names).blocks[which]
 
 
-def repeated(piece: Piece) -> list[str]:
+def repeated(piece: Pass) -> list[str]:
     return [op.name for op in piece.backward if op.phase is Phase.RECOMPUTE]
 
 
-def saved(piece: Piece) -> dict[str, float]:
+def saved(piece: Pass) -> dict[str, float]:
     totals: dict[str, float] = {}
     for op in piece.forward:
         totals[op.name] = totals.get(op.name, 0.0) + float(np.max(op.saved_bytes))
@@ -48,16 +48,18 @@ def let_go(which: int, *names: str) -> set[str]:
 def test_a_module_is_felt_where_it_changes_what_runs_or_is_kept(which: int) -> None:
     plain = block(which)
 
-    def done(part: Piece, *names: str) -> object:
-        piece = modules_recomputed(part, names)
+    def done(part: Pass, *names: str) -> object:
+        piece = recompute_named(part, names)
         return repeated(piece), saved(piece)
 
     # The layer, and each operation of it alone: what one lets go of another may run again.
-    for part in (plain, *(Piece(forward=(op,), backward=()) for op in plain.forward if op.saved_bytes.any())):
-        felt = felt_by(part, MODULES)
+    for part in (plain, *(Pass(forward=(op,), backward=()) for op in plain.forward if op.saved_bytes.any())):
+        felt = affecting_modules(part, MODULES)
         assert {name for name in MODULES if done(part, name) != done(part)} <= set(felt)
         assert done(part, *felt) == done(part, *MODULES)
-    assert {name for name in MODULES if done(plain, name) != done(plain)} == set(felt_by(plain, MODULES))
+    assert {name for name in MODULES if done(plain, name) != done(plain)} == set(
+        affecting_modules(plain, MODULES)
+    )
     # Under modules of which it feels the same, a layer is the very same piece.
     layout = Layout.of(8, ep=8)
     bare = layer_ops(deepseek(), job(seq_len=SEQ), layout, "mtp")
@@ -137,7 +139,7 @@ def test_every_module_names_operations_that_exist(name: str) -> None:
 
 
 def test_what_is_let_go_is_held_while_the_layer_runs() -> None:
-    def held(piece: Piece) -> float:
+    def held(piece: Pass) -> float:
         return float(sum(np.max(op.saved_bytes + op.transient_bytes) for op in piece.forward))
 
     assert held(block(EXPERTS, *MODULES)) == pytest.approx(held(block(EXPERTS)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
+from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
@@ -26,11 +26,11 @@ def asked(recipe: str, **preset: object) -> JobSpec:
     return replace(plain, precision=replace(plain.precision, **NARROW.get(recipe, {})))
 
 
-def layer(question: JobSpec, strategy: str = "fsp") -> Piece:
+def layer(question: JobSpec, strategy: str = "fsp") -> Pass:
     return written(small_model(), question, strategy, Layout.of(TP, tp=TP)).blocks[0]
 
 
-def gathered(piece: Piece) -> dict[str, float]:
+def gathered(piece: Pass) -> dict[str, float]:
     """Bytes an element of what is gathered of mlp.up's input, of it again, and of mlp.down's output gradient."""
     hidden = TOKENS * small_model().hidden
     names = {
@@ -73,7 +73,7 @@ def test_what_is_reduced_and_the_head_travel_in_16_bits() -> None:
         written(small_model(), asked(recipe), "fsp", Layout.of(TP, tp=TP)) for recipe in ("bf16", "mxfp8")
     )
 
-    def sizes(piece: Piece, kind: Collective) -> list[float]:
+    def sizes(piece: Pass, kind: Collective) -> list[float]:
         ops = (*piece.forward, *piece.backward)
         return [float(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.collective is kind]
 
@@ -100,7 +100,7 @@ def test_ranks_agree_on_a_scale_before_they_cast(recipe: str, size: int) -> None
     assert not [op for op in ops if isinstance(op, Comm) and op.role is Role.REDUCE]
 
 
-def cast_bytes(piece: Piece, name: str, what: str) -> float:
+def cast_bytes(piece: Pass, name: str, what: str) -> float:
     """Bytes through memory an element of the input or the output gradient of a product."""
     gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
     elements = gemm.m[0] * (gemm.k[0] if what == "input" else gemm.n[0])

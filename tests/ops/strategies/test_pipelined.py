@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.layout import Layout
-from ops.op import Comm, Lane, MemoryBound, Phase, Piece
+from ops.op import Comm, Lane, MemoryBound, Pass, Phase
 from ops.roles import Role
 from solver.plans.plan_table import Plan
 from spec.frameworks import framework_preset
@@ -17,12 +17,12 @@ from tests.solver.test_price import answer
 TP = 4
 
 
-def _layer(choices: dict[str, object], strategy: str = "fsp") -> Piece:
+def _layer(choices: dict[str, object], strategy: str = "fsp") -> Pass:
     preset = framework_preset("megatron").changed(choices)
     return written(small_model(), job(world_size=TP, preset=preset), strategy, Layout.of(TP, tp=TP)).blocks[0]
 
 
-def _lanes(piece: Piece) -> dict[tuple[str, Phase], Lane]:
+def _lanes(piece: Pass) -> dict[tuple[str, Phase], Lane]:
     return {(op.name, op.phase): op.lane for op in (*piece.forward, *piece.backward) if isinstance(op, Comm)}
 
 
@@ -89,7 +89,7 @@ def test_each_further_piece_is_issued() -> None:
     asked = job(world_size=TP)
     apart, cut = (_layer({"tensor_parallel.overlap": on}).forward for on in (False, True))
     launches = [
-        sum(host_work(op, asked).launches[0] for op in ops if isinstance(op, Comm)) for ops in (apart, cut)
+        sum(cpu_overhead(op, asked).launches[0] for op in ops if isinstance(op, Comm)) for ops in (apart, cut)
     ]
     assert launches[1] - launches[0] == 4 * 2.0 * (TP - 1)
 

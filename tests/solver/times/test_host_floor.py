@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.cpu_overhead.calls import HOOK_CALLS
-from ops.cpu_overhead.hooks import sharding_calls
-from ops.cpu_overhead.issuing import host_work
+from ops.cpu_overhead.hooks import sharding_hook_calls
+from ops.cpu_overhead.issuing import cpu_overhead
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
@@ -166,7 +166,7 @@ def test_a_frameworks_own_hooks_come_on_top() -> None:
     timed, _ = norms(1, 1e-12, Phase.FORWARD)
     degrees = {"zero_stage": 3, "zero_size": 8}
     layout, asked = Layout.of(16, pp=2, **degrees), job(world_size=16, preset=framework_preset("deepspeed"))
-    hooks = float(sharding_calls(timed[0].op, asked, layout)[0])
+    hooks = float(sharding_hook_calls(timed[0].op, asked, layout)[0])
     assert hooks > 0
     late, plain = (
         late_of([norms(20, 1e-12, Phase.FORWARD)] * 2, "deepspeed", **changes)[0] for changes in (degrees, {})
@@ -199,7 +199,7 @@ def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
         n=one,
         layout="NT",
     )
-    host_s = float(host_work(op, job()).calls[0]) * CALL_S
+    host_s = float(cpu_overhead(op, job()).calls[0]) * CALL_S
     rest = {"family": "grouped_gemm", "relative_std": floats(0.1), "origin": one}
     timed = TimedOp(op=op, part="grouped_gemm", seconds=floats(1.0), **rest)
     share = Share(part="grouped_gemm", seconds=floats(1.0), **rest)

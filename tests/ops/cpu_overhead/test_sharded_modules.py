@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.cpu_overhead.hooks import SLICE_CALLS, sharding_calls
+from ops.cpu_overhead.hooks import SLICE_CALLS, sharding_hook_calls
 from ops.layout import Layout
 from ops.op import Op, Phase
 from spec.frameworks import framework_preset
@@ -22,7 +22,7 @@ def calls(
     layout = Layout.of(ranks, zero_size=ranks, zero_stage=stage)
     layer = written(small_model(), asked, "mtp", layout, mode).blocks[0]
     ops: list[Op] = [op for op in (*layer.forward, *layer.backward) if op.phase in phases]
-    return float(np.sum([sharding_calls(op, asked, layout)[0] * op.repeat for op in ops]))
+    return float(np.sum([sharding_hook_calls(op, asked, layout)[0] * op.repeat for op in ops]))
 
 
 def test_a_layer_takes_what_it_took_on_a_cpu() -> None:
@@ -56,7 +56,7 @@ def test_a_module_without_parameters_is_hooked_too() -> None:
     layout = Layout.of(1, zero_stage=3)
     layer = written(small_model(), asked, "mtp", layout, "none").blocks[0]
     sums = [op for op in (*layer.forward, *layer.backward) if op.name == "mlp.residual"]
-    found = {op.phase: 10 * float(sharding_calls(op, asked, layout)[0]) for op in sums}
+    found = {op.phase: 10 * float(sharding_hook_calls(op, asked, layout)[0]) for op in sums}
     assert found == {
         Phase.FORWARD: pytest.approx(23.7, rel=0.05),
         Phase.INPUT_GRAD: pytest.approx(7.3, rel=0.05),

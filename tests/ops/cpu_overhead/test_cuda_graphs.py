@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import REPLAY_CALLS, host_work, is_replayed
+from ops.cpu_overhead.issuing import REPLAY_CALLS, cpu_overhead, is_replayed
 from ops.layout import Layout
 from ops.op import Op
 from ops.roles import Module, OpKey, Role
@@ -34,7 +34,7 @@ def layer(which: int) -> tuple[Op, ...]:
 )
 def test_a_graph_is_replayed_once_and_issues_nothing_else(which: int, scope: str) -> None:
     asked = replace(job(), cuda_graphs=frozenset({scope}))
-    work = [host_work(op, asked) for op in layer(which) if is_replayed(op, {scope})]
+    work = [cpu_overhead(op, asked) for op in layer(which) if is_replayed(op, {scope})]
     assert sum(float(one.calls[0]) for one in work) == REPLAY_CALLS
     assert sum(float(one.launches[0]) for one in work) == 0.0
 
@@ -46,7 +46,7 @@ def test_mixers_are_replayed_whole(name: str, kind: int, scope: str) -> None:
     """Megatron-Core cuda_graphs.py: Mamba layers under a scope of their own, other mixers as attention."""
     asked = job(seq_len=256, world_size=1, cuda_graphs=frozenset({scope}))
     piece = written(read_config(ROOT / "configs" / name).model, asked, "fsp", Layout.of(1)).blocks[kind]
-    work = [host_work(op, asked) for op in piece.forward if is_replayed(op, {scope})]
+    work = [cpu_overhead(op, asked) for op in piece.forward if is_replayed(op, {scope})]
     assert sum(float(one.calls[0]) for one in work) == REPLAY_CALLS
     assert sum(float(one.launches[0]) for one in work) == 0.0
     assert len(work) > 8

@@ -1,5 +1,5 @@
 """What pyproject.toml cannot say: model configs, sheets and the default profile lie at the top of a checkout,
-and inside the package ``spec`` where it is installed (spec.program.shipped)."""
+and inside the package ``spec`` where it is installed (spec.files)."""
 
 from setuptools import find_packages, setup
 

@@ -21,8 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from spec.errors import ConfigError, UserError  # noqa: E402
-from spec.replaced_file import replaced_path  # noqa: E402
-from spec.text_file import read_text  # noqa: E402
+from spec.files import read_text, replaced_path  # noqa: E402
 
 Rows = dict[str, list[str]]
 FEWEST_SCORED = 12  # rows of a dataset whose intervals are shown

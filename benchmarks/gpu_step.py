@@ -30,8 +30,8 @@ from benchmarks.gpu_steps.predicted import Asking, asked, cases_to_measure  # no
 from benchmarks.gpu_steps.rows import Row, row_of  # noqa: E402
 from profdb.store.case_file import write_cases  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402
-from spec.program.ending import exit_status  # noqa: E402
-from spec.program.outputs import check_outputs  # noqa: E402
+from spec.files import check_outputs  # noqa: E402
+from spec.program.command import exit_status  # noqa: E402
 
 SHAPE = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 # Assumption: seconds of a row on an H200, imports and compilation included; a row that takes three times as long

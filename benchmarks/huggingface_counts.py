@@ -27,10 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from spec.errors import ConfigError  # noqa: E402
+from spec.files import replaced_file  # noqa: E402
 from spec.model import ModelSpec  # noqa: E402
 from spec.parameters import num_parameters  # noqa: E402
 from spec.readers.read_config import read_config  # noqa: E402
-from spec.replaced_file import replaced_file  # noqa: E402
 
 TABLE = ROOT / "tests" / "spec" / "readers" / "huggingface" / "counts.json"
 SAME_CLASS = {"kimi_k2": "deepseek_v3"}

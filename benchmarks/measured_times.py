@@ -41,8 +41,8 @@ from spec.arrays import BoolArray, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError, ProfileError, UserError
+from spec.files import cache_folder
 from spec.origin import Origin
-from spec.program.cache_folder import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 # Prefix of the name in the files' "gpu" column -> hardware spec.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from spec.errors import ProfileError
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from spec.program.ending import exit_status  # noqa: E402
-from spec.program.outputs import check_outputs  # noqa: E402
-from spec.program.parser import OneLineParser, whole  # noqa: E402
-from spec.replaced_file import replaced_path  # noqa: E402
+from spec.files import check_outputs, replaced_path  # noqa: E402
+from spec.program.command import (  # noqa: E402
+    OneLineParser,
+    exit_status,
+    whole,
+)
 
 if TYPE_CHECKING:
     from benchmarks.search_speeds.calculon import Tried

@@ -22,13 +22,12 @@ from solver.result import Answer
 from solver.times.op_times import Pricer
 from solver.typed_plan import parse_plan
 from spec.cluster.cluster import ClusterSpec
-from spec.cluster.sources import figures_of
+from spec.cluster.reader import figures_of
 from spec.errors import ConfigError, UserError
+from spec.files import read_toml, shipped_folder
 from spec.job import JobSpec
-from spec.program.shipped import shipped_folder
 from spec.settings.job import job_settings
 from spec.settings.setting import typed_values
-from spec.text_file import read_toml
 
 COLUMNS = ("dataset", "row_id", "num_gpus", "seq_len", "global_batch_sequences")
 STATED = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", "unpriced", "refused")

@@ -9,14 +9,14 @@ Without a verb it shows.
 """
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts
+from spec.program.command import exit_status, quiet_interrupts
 
 quiet_interrupts()
 
 import sys
 
 from profdb.commands import import_export, merge_files, show
-from spec.program.version import VERSION_LINE
+from spec.program.command import VERSION_LINE
 
 
 def main(arguments: list[str]) -> int:

@@ -20,8 +20,7 @@ from spec.arrays import IntArray, ints
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin
-from spec.program.limits import MOST_GPUS
-from spec.program.numbers import shortened
+from spec.program.kinds import MOST_GPUS, shortened
 
 SCHEMA_VERSION = 1
 

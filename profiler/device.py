@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from profiler.ranks.rank_layout import RankLayout
-from spec.cluster.architecture import ArchitectureSpec
+from spec.cluster.cluster import ArchitectureSpec
 from spec.errors import ConfigError
 
 SECONDS_FOR_NVIDIA_SMI = 20

@@ -18,7 +18,7 @@ from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
-from spec.cluster.architecture import ArchitectureSpec
+from spec.cluster.cluster import ArchitectureSpec
 from spec.errors import ProfileError
 
 

@@ -36,7 +36,7 @@ from profiler.timing import TrialPlan, raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from spec.errors import ProfileError, UserError
 from spec.origin import Origin
-from spec.program.ending import complain
+from spec.program.command import complain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

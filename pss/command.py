@@ -1,7 +1,7 @@
 """``pss``: one command for all programs. ``pss VERB --help`` says what a verb takes."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts
+from spec.program.command import exit_status, quiet_interrupts
 
 quiet_interrupts()
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pss.verbs import VERBS, plans_first
 from spec.errors import CommandLineError
-from spec.program.version import VERSION_LINE
+from spec.program.command import VERSION_LINE
 
 NAME = "pss"
 COMPLETION, SCHEMA = "completion", "schema"

@@ -14,8 +14,8 @@ from pss.verbs import VERBS, sub_parsers
 from solver.report.schema import schemas
 from spec.cluster.reader import known_clusters
 from spec.errors import CommandLineError
+from spec.files import CONFIGS, shipped_folder
 from spec.frameworks import STRATEGIES, framework_names
-from spec.program.shipped import CONFIGS, shipped_folder
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
-from spec.program.kinds import Flag, Several
-from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
-from spec.program.parser import OneLineParser, add_version, decimal, listed, scaled, whole, word
-from spec.readers.config_flags import add_config
+from spec.program.command import OneLineParser, add_version, decimal, listed, scaled, whole, word
+from spec.program.kinds import (
+    MOST_GPUS,
+    MOST_MINUTES,
+    MOST_SEQUENCE_TOKENS,
+    MOST_SHOWN,
+    MOST_STEP_TOKENS,
+    Flag,
+    Several,
+)
+from spec.readers.read_config import add_config
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
-from spec.settings.job import DEFAULT_FRAMEWORK
-from spec.settings.precision import PRECISIONS
+from spec.settings.job import DEFAULT_FRAMEWORK, PRECISIONS
 from spec.settings.setting import typed_values
 
 if TYPE_CHECKING:

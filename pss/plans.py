@@ -5,7 +5,7 @@ profile is refused before one is loaded, and what a command does not print is no
 """
 
 # ruff: noqa: E402 - what follows takes a while to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
+from spec.program.command import exit_status, quiet_interrupts, uninterrupted
 
 quiet_interrupts()
 
@@ -28,10 +28,8 @@ from pss.plan_options import (
 )
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
 from spec.errors import ConfigError
-from spec.program.outputs import check_outputs
-from spec.program.parquet import check_parquet
+from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
-from spec.program.shipped import shipped_folder
 from spec.readers.read_config import config_file
 from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan

@@ -1,7 +1,7 @@
 """Measure this cluster: torchrun --nproc-per-node=8 gen_profiler_data.py -> prof_data/data.pt."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
+from spec.program.command import exit_status, quiet_interrupts, uninterrupted
 
 quiet_interrupts()
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError
-from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
-from spec.program.parser import OneLineParser, add_version, decimal, whole
-from spec.program.shipped import shipped_folder
-from spec.readers.config_flags import add_assume
+from spec.files import shipped_folder
+from spec.program.command import OneLineParser, add_version, decimal, whole
+from spec.program.kinds import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
+from spec.readers.read_config import add_assume
 
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase

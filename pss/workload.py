@@ -1,7 +1,7 @@
 """What a training step runs: check and price SimAI workloads, lay out groups, traffic and topologies, run it."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts
+from spec.program.command import exit_status, quiet_interrupts
 
 quiet_interrupts()
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from solver.report.files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError
-from spec.program.shipped import shipped_folder
+from spec.files import shipped_folder
 from workload.aicb.aiob import import_aiob
 from workload.aicb.write_files import write_files
 from workload.command_line import (

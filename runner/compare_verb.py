@@ -27,15 +27,14 @@ from solver.result import Answer, check_believable
 from solver.search import price_plan
 from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, read_file_text
 from spec.job import precision_of
-from spec.program.limits import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
-from spec.program.outputs import check_outputs
-from spec.program.parser import whole
-from spec.readers.config_flags import add_config, assumed_lines
+from spec.program.command import whole
+from spec.program.kinds import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
+from spec.readers.read_config import add_config, assumed_lines
 from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan
 from spec.settings.setting import typed, typed_values
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 from spec.units import bytes_to_gib, seconds_to_ms
 
 MOST_PARTS = 3

@@ -10,13 +10,11 @@ from runner.compare_verb import add_compare, compare
 from runner.replay.program import Typed, Work, planned_work, read_work
 from solver.request import Request
 from spec.errors import ConfigError
+from spec.files import check_outputs
 from spec.frameworks import framework_names
-from spec.program.ending import uninterrupted
-from spec.program.limits import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
-from spec.program.outputs import check_outputs
-from spec.program.parser import decimal, whole
-from spec.readers.config_flags import add_config, assumed_lines
-from spec.readers.read_config import read_config
+from spec.program.command import decimal, uninterrupted, whole
+from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
+from spec.readers.read_config import add_config, assumed_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
 from spec.settings.setting import typed_values
 from workload.traffic.ranks import DEFAULT_ORDER

@@ -10,7 +10,7 @@ from solver.request import Request
 from solver.result import check_believable
 from solver.session import Session
 from spec.errors import ConfigError
-from spec.program.shipped import shipped_folder
+from spec.files import shipped_folder
 
 SIZES = ("world_size", "global_batch_tokens", "seq_len", "framework", "precision")
 """Keys of a job that a request holds by themselves; the others are settings of the job (docs/configs.md)."""

@@ -23,7 +23,7 @@ from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
-from spec.program.cache_folder import cache_folder
+from spec.files import cache_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

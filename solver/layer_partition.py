@@ -17,7 +17,7 @@ from solver.estimate import Estimate, estimate_memory, least_ends_s, repartition
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from spec.arrays import FloatArray, IntArray, ints
-from spec.pipeline.layout import short_layout
+from spec.pipeline_layout import short_layout
 
 # Assumption: no end of a pipeline weighs more than so many layers.
 FEWER = 4

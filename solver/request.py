@@ -14,16 +14,14 @@ from solver.plans.adapter_rules import check_adapters
 from solver.plans.constraints import check_schedules
 from solver.plans.exchange_rules import check_exchange
 from solver.typed_plan import strategy_of
-from spec.cluster.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec, segmented
 from spec.cluster.reader import read_cluster
-from spec.cluster.segment import segmented
 from spec.errors import ConfigError, ProfileError
 from spec.frameworks import FrameworkPreset
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
-from spec.model_size import check_model_size, config_for_size
 from spec.readers.config_file import ConfigFile
-from spec.readers.read_config import read_config
+from spec.readers.read_config import check_model_size, config_for_size, read_config
 from spec.settings.constraints import Constraints, constraints_of, merged
 from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
 from spec.settings.plan import WrittenPlan
@@ -35,7 +33,7 @@ DEFAULT_PROFILE = Path("prof_data") / "data.pt"
 class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
-    ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat
+    ``precision`` is a name of spec.settings.job, ``job`` values of spec.settings.job by key, which beat
     it as it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project
     folder, where configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of
     solver.calibrate.fit; ``assume`` is what a config.json of an unknown type is read as; ``transfer``

@@ -16,8 +16,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER, Rule
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
-from spec.pipeline.layout import dealt_layout
-from spec.pipeline.shares import Dealt, written_layout
+from spec.pipeline_layout import Dealt, dealt_layout, written_layout
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
 

@@ -1,5 +1,6 @@
 """Array types: everything numeric is a 1-D int64 or float64 array of N rows."""
 
+from statistics import NormalDist
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,3 +36,12 @@ def bools(values: object) -> BoolArray:
 def ceil_div(numerator: IntArray, denominator: IntArray | int) -> IntArray:
     """Integer division rounded up; numerator >= 0, denominator >= 1."""
     return np.asarray(-(-numerator // denominator), dtype=np.int64)
+
+
+def expected_largest(draws: int) -> float:
+    """Expected largest of ``draws`` (at least 1) independent standard normal numbers; 0 for one.
+
+    Blom's approximation (Statistical Estimates and Transformed Beta-Variables, 1958): the quantile at
+    (n - 3/8) / (n + 1/4).
+    """
+    return max(NormalDist().inv_cdf((draws - 0.375) / (draws + 0.25)), 0.0)

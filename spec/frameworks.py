@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from spec.errors import ConfigError
+from spec.files import CONFIGS, read_toml, shipped_folder
 from spec.program.kinds import Several, Text, Whole
-from spec.program.shipped import CONFIGS, shipped_folder
 from spec.settings.setting import Settings, section_values, settings_of
-from spec.text_file import read_toml
 
 STRATEGIES = ("mtp", "fsp", "msp", "isp", "ulysses")
 """Tensor-parallel modes that a plan may name (ops.strategies)."""

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from spec.cluster.architecture import ArchitectureSpec
+from spec.cluster.cluster import ArchitectureSpec
 from spec.dtypes import dtype_bytes
 from spec.frameworks import FrameworkPreset
 from spec.model import MoeSpec
-from spec.program.kinds import Number, Whole
-from spec.program.limits import MOST_LAYERS, MOST_STEP_TOKENS
+from spec.program.kinds import MOST_LAYERS, MOST_STEP_TOKENS, Number, Whole
 
 Adapted = Literal["qkv", "q_k_v", "out", "up", "down"]
 MAX_ADAPTER_RANK = 4096  # the hidden size of small models, many times the ranks in use

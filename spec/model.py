@@ -7,8 +7,8 @@ full attention, a multi-token-prediction block) is a tuple of runs, not a set of
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from spec.mixers.attention import RopeSpec
 from spec.mixers.mixer import Mixer
-from spec.mixers.rope import RopeSpec
 
 
 class NormKind(StrEnum):

@@ -18,9 +18,9 @@ from ops.mixers.registry import MIXERS as OPERATIONS
 from ops.op import Pass
 from ops.roles import Module as Part
 from ops.roles import OpKey, Role
+from spec.mixers.mixer import Module, linear_module, parameter_module
 from spec.mixers.registry import MIXERS as KINDS
 from spec.section import Section
-from spec.weights import Module, linear_module, parameter_module
 
 SCAN = "recurrence_scan"
 # x and g read, y written; backward the gradient of y and both read, two gradients written

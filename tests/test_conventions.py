@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pss.plans import options_parser
-from spec.program.version import VERSION
+from spec.program.command import VERSION
 from tests.architecture import project_files
 from tests.test_project_files import SEARCH, make_targets, pins
 

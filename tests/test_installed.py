@@ -16,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from spec.program.shipped import shipped_config, shipped_folder
-from spec.program.version import DISTRIBUTION, VERSION
+from spec.files import shipped_config, shipped_folder
+from spec.program.command import DISTRIBUTION, VERSION
 from tests.architecture import PACKAGES, SCRIPTS, project_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +55,7 @@ def test_a_name_that_is_taken_is_found(tmp_path: Path) -> None:
 def test_version_and_requirements_have_one_source() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in project["project"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "spec.program.version.VERSION"}
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "spec.program.command.VERSION"}
     assert project["project"]["name"] == DISTRIBUTION
     assert all(Requirement(line) for line in project["project"]["dependencies"])
 

@@ -16,7 +16,7 @@ from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 from spec.units import GIB
 from workload.findings import WorkloadError
 from workload.report import simai_lines

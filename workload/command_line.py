@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spec.collectives import TRAINING_COLLECTIVES
-from spec.program.limits import MOST_BYTES, MOST_GPUS
-from spec.program.outputs import check_outputs
-from spec.program.parser import OneLineParser, add_version, decimal, whole
+from spec.files import check_outputs
+from spec.program.command import OneLineParser, add_version, decimal, whole
+from spec.program.kinds import MOST_BYTES, MOST_GPUS
 from workload.aicb.aiob import add_import_aiob
 from workload.aicb.flags import add_generate
 from workload.simai.busbw import NIC_GIB, NVLINK_GIB

@@ -9,9 +9,9 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.typed_plan import broken_rules
 from spec.errors import ExportError
+from spec.files import replaced_file
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from spec.replaced_file import replaced_file
 from workload.settings.accelerate import accelerate_settings, check_accelerate
 from workload.settings.bridge import bridge_settings, check_bridge
 from workload.settings.deepspeed import check_deepspeed, deepspeed_settings

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from solver.times.op_times import Pricer
-from spec.cluster.segment import segmented
+from spec.cluster.cluster import segmented
 from spec.errors import ConfigError, ExportError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
 from workload.simai.busbw import SHIPPED, read_busbw, read_ratio_tables, simai_network
 from workload.simai.closed_form import AnalyticalOptions, AnalyticalReport, row_lines, summary_lines

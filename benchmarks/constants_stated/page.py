@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.constants_stated.found import Constant
 from spec.errors import ConfigError
-from spec.replaced_file import replaced_path
+from spec.files import replaced_path
 
 HEAD = "| constant | file | | what its source says | points of error at -25 % / +25 % |"
 UNPRICED = "not priced yet"

@@ -12,8 +12,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.times.op_times import Pricer
 from solver.typed_plan import plan_of
-from spec.cluster.cluster import ClusterSpec
-from spec.cluster.segment import segmented
+from spec.cluster.cluster import ClusterSpec, segmented
 from spec.errors import ConfigError
 from spec.frameworks import OffloadedPart
 from spec.settings.job import AskedJob, job_of

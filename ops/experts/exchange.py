@@ -12,11 +12,10 @@ from ops.context import LayerContext
 from ops.memory_bound import Kernel, kernel
 from ops.op import Axis, Comm, Lane, Pass, Phase, collective, sequence
 from ops.roles import Module, OpKey, Role
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray, expected_largest
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.model import MoeSpec
-from spec.order_statistics import expected_largest
 
 
 def busiest_share(context: LayerContext, moe: MoeSpec) -> FloatArray:

@@ -24,15 +24,14 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profdb.store.merge import Difference
 from profdb.update import merged_into
-from spec.cluster.gpu_names import sheet_of_gpu
+from spec.cluster.reader import sheet_of_gpu
 from spec.errors import ExportError, MissingCurveError, ProfileError
+from spec.files import shipped_folder
 from spec.mixers.attention import attention_of
-from spec.program.limits import MOST_GPUS
-from spec.program.parser import OneLineParser, whole
-from spec.program.shipped import shipped_folder
+from spec.program.command import OneLineParser, whole
+from spec.program.kinds import MOST_GPUS
 from spec.readers.config_file import ConfigFile
-from spec.readers.config_flags import add_config
-from spec.readers.read_config import read_config
+from spec.readers.read_config import add_config, read_config
 
 ROOT = shipped_folder()
 PROGRAM = "python -m profdb"

@@ -8,7 +8,7 @@ from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge
 from profdb.store.sole_writer import sole_writer
-from spec.program.parser import OneLineParser
+from spec.program.command import OneLineParser
 
 PROGRAM = "python -m profdb merge"
 

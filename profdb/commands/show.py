@@ -17,10 +17,9 @@ from profdb.coverage import missing_lines, needs_of
 from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.sole_writer import sole_writer
-from spec.program.limits import MOST_SEQUENCE_TOKENS
-from spec.program.parser import OneLineParser, whole
-from spec.readers.config_flags import add_config, assumed_lines
-from spec.readers.read_config import read_config
+from spec.program.command import OneLineParser, whole
+from spec.program.kinds import MOST_SEQUENCE_TOKENS
+from spec.readers.read_config import add_config, assumed_lines, read_config
 
 PROGRAM = "python -m profdb show"
 

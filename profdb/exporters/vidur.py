@@ -21,8 +21,8 @@ from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
 from profdb.sample import ProfileDatabase
 from spec.collectives import Collective
 from spec.errors import ExportError
+from spec.files import replaced_file
 from spec.origin import Origin
-from spec.replaced_file import replaced_file
 from spec.units import MS
 
 STATISTICS = ("min", "max", "mean", "median", "std")

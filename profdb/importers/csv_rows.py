@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.errors import ProfileError
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 
 @dataclass(frozen=True, slots=True)

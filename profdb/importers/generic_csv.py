@@ -13,7 +13,7 @@ from profdb.sample import Sample
 from spec.collectives import Collective
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError, ProfileError
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 from spec.units import US
 
 COLLECTIVE_NAMES: dict[str, Collective] = {kind.value: kind for kind in Collective} | {

@@ -20,9 +20,8 @@ from profdb.cases import CollectiveCase
 from profdb.sample import Sample, WorldShape
 from spec.collectives import Collective
 from spec.errors import ProfileError
-from spec.program.limits import MOST_BYTES
-from spec.program.numbers import whole_number
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.program.kinds import MOST_BYTES, whole_number
 from spec.units import GIGA, US
 
 PROGRAMS: dict[str, Collective] = {

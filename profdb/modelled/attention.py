@@ -25,8 +25,7 @@ from profdb.modelled.gemm import (
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
-from spec.cluster.architecture import ArchitectureSpec
-from spec.cluster.cluster import GpuSpec
+from spec.cluster.cluster import ArchitectureSpec, GpuSpec
 from spec.dtypes import dtype_bytes
 
 RELATIVE_STD = 0.25  # Fitted: residuals of the timings at BLOCK_CYCLES

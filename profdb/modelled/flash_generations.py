@@ -2,7 +2,7 @@
 
 FlashAttention-2 on H100 SXM5: arXiv 2407.08608, figure 5 (forward; causal and not; heads of 64, 128, 256) and
 figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens, 16k tokens a call. An
-architecture says what the same kernel reaches on it with heads of 128 at 16k tokens (spec.cluster.architecture:
+architecture says what the same kernel reaches on it with heads of 128 at 16k tokens (spec.cluster.cluster:
 Flash2Rates); ``Assumption:`` with the shares of the H100 rates at other lengths and widths.
 Older kernels take their published multiple of its time, the middle of its range: FlashAttention over
 FlashAttention-2, 1.7-3.0 on A100, and FlashAttention written in Triton over FlashAttention-2, 1.3-1.5 forward and
@@ -29,8 +29,7 @@ from profdb.modelled.attention import WIDE, Heads, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import FloatArray, IntArray
-from spec.cluster.architecture import ArchitectureSpec, Flash2Rates
-from spec.cluster.cluster import GpuSpec
+from spec.cluster.cluster import ArchitectureSpec, Flash2Rates, GpuSpec
 from spec.errors import MissingCurveError
 from spec.origin import Origin
 

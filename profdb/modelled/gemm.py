@@ -24,8 +24,7 @@ import numpy as np
 
 from profdb.modelled.rates import flops_rates
 from spec.arrays import BoolArray, FloatArray, IntArray
-from spec.cluster.architecture import OperandReads
-from spec.cluster.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec, OperandReads
 from spec.dtypes import dtype_bytes
 
 RELATIVE_STD = 0.12  # Fitted: residuals of the same timings

@@ -33,8 +33,8 @@ from profdb.modelled.cost_model import ModelledCostModel
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ExportError
+from spec.files import replaced_path
 from spec.origin import Origin
-from spec.replaced_file import replaced_path
 
 MOST_SHAPES = 500_000
 MOST_FILE_BYTES = 2**28

@@ -20,8 +20,7 @@ from profdb.store.columns import number_limits
 from profdb.store.journal import case_from_plain
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ProfileError
-from spec.replaced_file import replaced_file
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text, replaced_file
 
 FORMAT = "cases 1"
 

@@ -22,8 +22,8 @@ from profdb.store.columns import LabelColumn, SampleTable, label_names, number_n
 from profdb.store.plain_tensors import plain_document
 from spec.arrays import IntArray
 from spec.errors import ExportError, ProfileError
-from spec.program.ending import uninterrupted
-from spec.replaced_file import replaced_path
+from spec.files import replaced_path
+from spec.program.command import uninterrupted
 
 FORMAT = "training-profile"
 

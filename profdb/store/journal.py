@@ -14,8 +14,8 @@ from profdb.cases import CASE_OF, FAMILY_OF, Case, Family
 from profdb.sample import Sample, WorldShape
 from spec.collectives import Collective
 from spec.errors import ProfileError
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 from spec.origin import Origin
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 FORMAT = "profiling-journal 1"
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.rank_layout import RankLayout, read_rank_layout
 from spec.errors import ConfigError, UserError
-from spec.program.ending import exit_status
+from spec.program.command import exit_status
 
 
 def status_in_ranks(work: Callable[[RankLayout], int], *, interrupted: Callable[[RankLayout], str]) -> int:

@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from profiler.ranks.meeting import RankFailedError, ranks_named
-from spec.program.ending import WRONG_INPUT, complain
+from spec.program.command import WRONG_INPUT, complain
 
 BEAT_S = 0.5
 LISTENS = 4

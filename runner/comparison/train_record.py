@@ -17,12 +17,11 @@ from solver.request import Request, read_request
 from solver.result import Answer
 from solver.typed_plan import parse_plan
 from spec.errors import ConfigError
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
 from spec.job import JobSpec, Wide
-from spec.replaced_file import replaced_file
 from spec.settings.job import job_settings, settings_beside
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed, typed_values
-from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
 WHOLE = ("world_size", "seq_len", "global_batch_tokens")
 WORDS = ("model", "cluster", "preset")

@@ -11,7 +11,7 @@ from typing import TypeVar
 from profiler.ranks.meeting import RankFailedError, ranks_named
 from profiler.ranks.world import World
 from spec.errors import UserError
-from spec.program.ending import WRONG_INPUT, complain
+from spec.program.command import WRONG_INPUT, complain
 
 Found = TypeVar("Found")
 FINE = ""

@@ -9,9 +9,8 @@ import numpy as np
 
 from profiler.timing import outliers
 from runner.logs.log import Log, size_text
-from spec.program.numbers import plain_number
-from spec.replaced_file import replaced_file
-from spec.text_file import UnreadableFileError, read_file_text
+from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.program.kinds import plain_number
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.findings import WorkloadError
 

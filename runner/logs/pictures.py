@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
 from runner.logs.log import Log
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file, replaced_path
+from spec.files import replaced_file, replaced_path
 
 PICTURE_DPI = 130
 LEGEND_INCHES = 2.2

@@ -15,8 +15,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
 from profiler.benchmarks.torch_collectives import all_gather, reduce_scatter, renamed
-from spec.mixers.attention import AttentionSpec, QkNormWeights
-from spec.mixers.rope import RopeSpec
+from spec.mixers.attention import AttentionSpec, QkNormWeights, RopeSpec
 from spec.model import MlpSpec
 
 ProcessGroup = dist.ProcessGroup

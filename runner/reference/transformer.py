@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from runner.reference.layers import ACTIVATIONS, Core, FeedForward, Rotation, SelfAttention, all_to_all
-from spec.mixers.attention import AttentionSpec
-from spec.mixers.rope import RopeSpec
+from spec.mixers.attention import AttentionSpec, RopeSpec
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
 
 

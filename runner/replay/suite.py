@@ -33,9 +33,8 @@ from runner.replay.operations import Compute
 from runner.replay.program import Typed, Work, read_work, work_of
 from runner.replay.run import LOG_ENDING, LOG_FOLDER, RunOptions, run_in_world
 from spec.errors import ConfigError
-from spec.program.parser import OneLineParser
-from spec.replaced_file import replaced_file
-from spec.text_file import UnreadableFileError, read_file_text
+from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.program.command import OneLineParser
 from workload.aicb.csv_workload import COMPUTATION, Workload
 from workload.aicb.flags import GENERAL, add_generate
 from workload.aicb.generated import generated

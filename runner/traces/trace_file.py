@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spec.errors import ConfigError
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_bytes
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_bytes
 from spec.units import US
 
 

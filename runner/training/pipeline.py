@@ -24,7 +24,7 @@ from runner.reference.transformer import Share
 from runner.training.data_parallel import Group
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from spec.pipeline.layout import parse_pipeline_layout
+from spec.pipeline_layout import parse_pipeline_layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -33,9 +33,9 @@ from runner.training.asking import Asked, Typed, ask
 from runner.training.trainer import Trainer
 from solver.model_flops import counts_whole_attention, mfu, tokens_per_gpu_per_s
 from spec.errors import ExportError
+from spec.files import replaced_file, replaced_path
 from spec.parameters import num_parameters
-from spec.readers.config_flags import assumed_lines
-from spec.replaced_file import replaced_file, replaced_path
+from spec.readers.read_config import assumed_lines
 from spec.settings.setting import typed
 from spec.units import GIB
 

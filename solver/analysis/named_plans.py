@@ -15,7 +15,7 @@ from solver.result import Answer, check_believable
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
-from spec.program.numbers import whole_number
+from spec.program.kinds import whole_number
 from spec.settings.constraints import Constraints, bounded_settings, constraints_of
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values

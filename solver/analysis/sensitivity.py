@@ -16,7 +16,7 @@ from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError
 from spec.settings.constraints import Constraints
-from spec.settings.precision import PRECISIONS
+from spec.settings.job import PRECISIONS
 from spec.units import GIB
 
 FASTER_NETWORK = 2.0

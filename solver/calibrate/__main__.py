@@ -1,7 +1,7 @@
 """The command that makes a calibration: python -m solver.calibrate."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts
+from spec.program.command import exit_status, quiet_interrupts
 
 quiet_interrupts()
 
@@ -18,8 +18,8 @@ from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
 from solver.report.sections import table
 from solver.request import DEFAULT_PROFILE, Request, profile_path
 from spec.errors import ConfigError
-from spec.program.parser import OneLineParser
-from spec.program.shipped import shipped_folder
+from spec.files import shipped_folder
+from spec.program.command import OneLineParser
 from spec.units import seconds_to_ms
 
 ROOT = shipped_folder()

@@ -19,11 +19,10 @@ from solver.times.op_times import Pricer
 from spec.arrays import BoolArray, FloatArray
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
-from spec.replaced_file import replaced_file
-from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
 SCHEMA = 2
 

@@ -22,12 +22,11 @@ from solver.question import Question
 from solver.request import Request
 from solver.typed_plan import check_order, parse_plan, plan_of
 from spec.errors import ConfigError
-from spec.program.limits import MOST_GPUS, MOST_STEP_TOKENS
-from spec.program.numbers import decimal_number, whole_number
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text
+from spec.program.kinds import MOST_GPUS, MOST_STEP_TOKENS, decimal_number, whole_number
 from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
-from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
 PLAN_KEYS = tuple(typed_plan_settings())

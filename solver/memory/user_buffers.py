@@ -12,7 +12,7 @@ import numpy as np
 from ops.context import LayerContext, Sharding
 from solver.times.op_times import STREAMS
 from spec.arrays import FloatArray
-from spec.cluster.architecture import ArchitectureSpec
+from spec.cluster.cluster import ArchitectureSpec
 from spec.units import MIB
 
 # qkv_fprop, fc1_fprop, proj_dgrad, fc2_dgrad, and beside weight gradients proj_wgrad, fc2_wgrad (since 2025-08)

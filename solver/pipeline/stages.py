@@ -14,7 +14,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockSpec, ModelSpec
 from spec.parameters import idle_expert_parameters, mlp_parameters, moe_parameters
-from spec.pipeline.layout import PipelineLayout, dealt_layout
+from spec.pipeline_layout import PipelineLayout, dealt_layout
 
 COUNTED_BEHIND = {"modules": 2, "ends": 1}
 """Modules after the last layer that count as one each, by spec.frameworks.Pipeline.deals."""
@@ -181,7 +181,7 @@ def stages_by_cost(model: ModelSpec, pp: int) -> PipelineLayout:
 
 
 def pipeline_partition(model: ModelSpec, stages: int, rule: str, layout: str = "") -> PipelineLayout:
-    """Returns what each of so many virtual stages holds: an explicit ``layout`` (spec.pipeline.layout), or by the ``rule``
+    """Returns what each of so many virtual stages holds: an explicit ``layout`` (spec.pipeline_layout), or by the ``rule``
     of the framework (spec.frameworks.Pipeline.deals), where prediction blocks are on the last stage.
 
     Raises ConfigError for a layout of other stages or layers.

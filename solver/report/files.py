@@ -13,7 +13,7 @@ from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
 from solver.result import Answer, answer_values
 from solver.search import SearchResult
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 from spec.settings.constraints import Constraints
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed

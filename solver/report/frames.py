@@ -12,10 +12,9 @@ from solver.plans.space import full_space
 from solver.result import Answer, answer_values
 from solver.search import SearchResult
 from solver.session import Session
+from spec.files import check_parquet, replaced_path
 from spec.program.kinds import Several, Whole
-from spec.program.parquet import check_parquet
 from spec.program.progress import progress
-from spec.replaced_file import replaced_path
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 

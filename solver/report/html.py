@@ -6,8 +6,8 @@ from pathlib import Path
 
 from solver.report.sections import Page
 from spec.errors import ConfigError, ExportError
-from spec.program.version import DISTRIBUTION, VERSION_LINE
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
+from spec.program.command import DISTRIBUTION, VERSION_LINE
 from spec.settings.plan import STRATEGIES
 
 FILE = "index.html"

@@ -35,11 +35,10 @@ from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
 from solver.times.step_parts import COMM_PART
-from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, floats, of_rows
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, expected_largest, floats, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError
-from spec.order_statistics import expected_largest
 from spec.origin import Origin
 
 # Across five large clusters the times of one GPU vary by 8 % of the median on average, outliers aside (arXiv 2208.11035,

@@ -1,8 +1,108 @@
-"""What a cluster is: one kind of GPU and nested network domains, each figure with its source."""
+"""What a cluster is: its GPUs, what all of one architecture share, its network, and the part of it that a job gets."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from spec.cluster.architecture import ArchitectureSpec
+from spec.errors import ConfigError
+
+
+class OperandReads(StrEnum):
+    """How often the tensor cores read a tile's operands from shared memory."""
+
+    WARP = "warp"
+    """Through registers, by every warp for its part of the tile (PTX ISA, mma.sync)."""
+    WARP_GROUP = "warp_group"
+    """From shared memory, by every group of four warps for its rows of the tile (PTX ISA, wgmma)."""
+    ONCE = "once"
+    """Once for the whole tile (PTX ISA, tcgen05)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Products:
+    """What fp8 products there are: ``scales`` and, for experts in one launch, ``grouped_scales`` are the
+    recipes of GemmCase.scale_recipe that torch has kernels for; with ``transposed_copies`` they want both
+    operands along k, so that tensors are cast in both orders."""
+
+    scales: tuple[str, ...]
+    grouped_scales: tuple[str, ...]
+    transposed_copies: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnalignedRates:
+    """FLOPs a clock and multiprocessor of 16-bit products whose rows do not begin at multiples of 16 bytes,
+    in kernels that load one (``by_one``) or two elements (``by_two``) at a time."""
+
+    by_one: float
+    by_two: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flash2Rates:
+    """FLOP/s that FlashAttention-2 was published to reach with heads of 128 at 16k tokens: ``forward`` and
+    ``backward`` without a mask, ``causal_forward`` with one (half the pairs counted).
+
+    ``gpu_flops`` and ``num_sms`` are those of the GPU it ran on: in 16 bits its tensor peak where the kernel
+    ``holds_under_load`` (it keeps its rate where power limits long products), else what those sustain.
+    """
+
+    forward: float
+    causal_forward: float
+    backward: float
+    gpu_flops: float
+    num_sms: int
+    holds_under_load: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclTuning:
+    """What NCCL's cost model takes by architecture.
+
+    ``ll_max_rate`` caps protocol LL in one server, bytes/s; ``nvlink_share`` is the payload of a link's raw
+    rate, ``nvls_share`` the part of that which NVLS reaches (0: none); ``ring_plateau`` lengthens the
+    latency of Ring/Simple on long messages between servers, and with ``gathers_plateau`` that of all-gather
+    and reduce-scatter inside one.
+    """
+
+    ll_max_rate: float
+    nvlink_share: float
+    nvls_share: float
+    ring_plateau: float
+    gathers_plateau: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchitectureSpec:
+    """One architecture, as configs/architectures/<name>.toml says with its sources.
+
+    ``asynchronous_products``: tensor cores run beside the other units of a warp; ``static_tiles``: products
+    deal their tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
+    matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
+    FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any address
+    are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
+    ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured. ``softmax_unhidden`` is
+    the part of the shorter of products and softmax that a flash kernel does not hide, None: as products that
+    run so elsewhere. ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for
+    CUDA.
+    """
+
+    name: str
+    operand_reads: OperandReads
+    asynchronous_products: bool
+    static_tiles: bool
+    wide_tiles: tuple[tuple[int, int], ...]
+    best_over_flash2: dict[str, float]
+    unaligned: UnalignedRates | None
+    fp8: Fp8Products | None
+    flash2: Flash2Rates | None
+    fp8_attention: dict[str, float] | None
+    softmax_unhidden: float | None
+    nccl: NcclTuning | None
+    own_elementwise: bool
+    sources: dict[str, str]
+
+
+# What a cluster is: one kind of GPU and nested network domains, each figure with its source.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,3 +220,44 @@ class ClusterSpec:
     def nodes_for(self, world_size: int) -> int:
         """Nodes that hold ``world_size`` ranks."""
         return -(-world_size // self.gpus_per_node)
+
+
+# Which part of a scale-up domain of many nodes a scheduler gives a job: a segment.
+#
+# Ranks fill one segment after another, a segment in each domain (a rack). Slurm's block topology takes the segment
+# of a job as a whole number of nodes that its node count divides by (slurm.schedmd.com, sbatch, --segment).
+
+
+def segmented(
+    cluster: ClusterSpec, world_size: int, segment: int = 0, *, where: str = "--job"
+) -> ClusterSpec:
+    """The cluster with its innermost domain cut to the GPUs of it that a job of ``world_size`` gets.
+
+    ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that
+    divides the world (degrees are powers of two: of 72, 64), else the most that do. A domain of one node or
+    less is never cut. Raises ConfigError, naming ``where`` it was said, for a segment that is not whole nodes
+    of a domain or does not divide the world.
+    """
+    domain = cluster.domains[0]
+    possible = segments(cluster, world_size)
+    if segment and segment not in possible:
+        raise ConfigError(
+            where=where,
+            key="nvlink_segment",
+            value=segment,
+            allowed=f"0 or GPUs of one NVLink domain, whole nodes that divide {world_size} GPUs of {cluster.name}: "
+            f"{', '.join(map(str, possible))}",
+        )
+    power = 1 << (domain.ranks.bit_length() - 1)
+    alone = world_size <= domain.ranks
+    ranks = segment or (power if power in possible and not alone else possible[-1])
+    return replace(cluster, domains=(replace(domain, ranks=ranks), *cluster.domains[1:]))
+
+
+def segments(cluster: ClusterSpec, world_size: int) -> tuple[int, ...]:
+    """What a job may ask for, in GPUs, ascending: whole nodes that hold the world or divide it."""
+    node, domain = cluster.gpus_per_node, cluster.scale_up_ranks
+    if domain <= node:
+        return (domain,)
+    parts = range(node, domain + 1, node)
+    return tuple(part for part in parts if part >= world_size or world_size % part == 0) or (domain,)

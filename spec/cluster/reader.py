@@ -1,22 +1,222 @@
-"""Reading a hardware sheet: configs/clusters/<name>.toml -> ClusterSpec.
+"""Reading hardware specs: configs/clusters/<name>.toml -> ClusterSpec, configs/architectures/<name>.toml -> ArchitectureSpec.
 
-A sheet is data with a source behind each figure. docs/clusters.md shows the form.
+Every figure has a source, of an architecture every word and flag as well, and every source a figure. docs/clusters.md
+shows the form.
 """
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
-from spec.cluster.architecture import ArchitectureSpec
-from spec.cluster.architecture_reader import known_architectures, read_architecture
-from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec, NetworkDomain
-from spec.cluster.sources import check_sources, figures_of, read_sources
+from spec.cluster.cluster import (
+    ArchitectureSpec,
+    ClusterSpec,
+    Flash2Rates,
+    Fp8Products,
+    GpuSpec,
+    HostSpec,
+    NcclTuning,
+    NetworkDomain,
+    OperandReads,
+    UnalignedRates,
+)
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ConfigError
+from spec.files import read_toml
 from spec.section import Section
-from spec.text_file import read_toml
+
+
+def read_sources(top: Section) -> dict[str, str]:
+    """The ``[sources]`` table: where a figure, or the figures of a table, come from, by dotted path."""
+    table = top.section("sources")
+    return {key: table.text(key) for key in table.values}
+
+
+def check_sources(top: Section, sources: Mapping[str, str], figures: tuple[str, ...]) -> None:
+    """Raise ConfigError for a figure without a source of its own or on a table around it, and for a
+    source in the file itself that belongs to no figure."""
+    for figure in figures:
+        if not is_sourced(figure, sources):
+            raise ConfigError(
+                where=top.where,
+                key=f"sources.{figure!r}",
+                value=None,
+                allowed="where this figure comes from (or a source for the table around it)",
+            )
+    for key in top.section("sources").values:
+        if not any(figure == key or figure.startswith(f"{key}.") for figure in figures):
+            raise ConfigError(
+                where=top.where, key=f"sources.{key!r}", value=key, allowed="the key of a figure"
+            )
+
+
+def is_sourced(figure: str, sources: Mapping[str, str]) -> bool:
+    """Whether a figure (dotted key path) or a table around it has a source."""
+    parts = figure.split(".")
+    return any(".".join(parts[:length]) in sources for length in range(1, len(parts) + 1))
+
+
+def facts_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Dotted paths of all numbers, words, flags and lists in a table and in the tables inside it; the tables
+    of a list go by their name."""
+    return tuple(path for path, _ in _leaves(values))
+
+
+def figures_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Those of facts_of that are numbers."""
+    return tuple(
+        path
+        for path, value in _leaves(values)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    )
+
+
+def _leaves(values: Mapping[str, object], around: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        path = f"{around}.{key}" if around else key
+        if isinstance(value, dict):
+            yield from _leaves(value, path)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for table in value:
+                yield from _leaves(table, f"{path}.{table['name']}")
+        else:
+            yield path, value
+
+
+ARCHITECTURE_FOLDER = Path("configs") / "architectures"
+
+FP8_SCALES = ("tensor", "row", "block", "mx")
+MAX_TILES = 16
+TILE_SIDES = range(16, 1025, 16)
+
+# Smallest and largest believable figure and its unit.
+FLASH_FLOPS = (1e12, 1e18, "FLOP/s")
+RATE = (1e9, 1e14, "bytes/s")
+PER_CLOCK = (1.0, 1e5, "FLOPs a clock and multiprocessor")
+
+
+def known_architectures(root: Path) -> tuple[str, ...]:
+    """Names of the files under ``root``/configs/architectures (file stems), sorted."""
+    return tuple(sorted(path.stem for path in (root / ARCHITECTURE_FOLDER).glob("*.toml")))
+
+
+def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
+    """The architecture of the file ``name``.toml under ``root``/configs/architectures.
+
+    Raises ConfigError for an unknown name (listing the known ones), an unreadable file, a missing or
+    unknown key, a wrong type, a figure that nobody would believe, or a fact without a source.
+    """
+    known = known_architectures(root)
+    if name not in known:
+        allowed = f"one of {', '.join(known)}" if known else f"a file under {root / ARCHITECTURE_FOLDER}"
+        raise ConfigError(where="architecture", key="name", value=name, allowed=allowed)
+    top = read_toml(root / ARCHITECTURE_FOLDER / f"{name}.toml")
+    sources = read_sources(top)
+    tensor_cores = top.section("tensor_cores")
+    flash = top.section("flash_attention")
+    architecture = ArchitectureSpec(
+        name=name,
+        operand_reads=OperandReads(
+            tensor_cores.choice("operand_reads", [each.value for each in OperandReads])
+        ),
+        asynchronous_products=tensor_cores.flag("asynchronous"),
+        static_tiles=tensor_cores.flag("static_tiles"),
+        wide_tiles=_tiles(tensor_cores, "wide_tiles"),
+        unaligned=_unaligned(tensor_cores.section("unaligned")) if tensor_cores.has("unaligned") else None,
+        best_over_flash2=_ratios(flash.section("best_over_flash2"), 1.0, 10.0),
+        softmax_unhidden=flash.measure("softmax_unhidden", 0.0, 1.0)
+        if flash.has("softmax_unhidden")
+        else None,
+        fp8_attention=_ratios(flash.section("fp8"), 0.3, 3.0) if flash.has("fp8") else None,
+        flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,
+        fp8=_fp8(top.section("fp8")) if top.has("fp8") else None,
+        nccl=_nccl(top.section("nccl")) if top.has("nccl") else None,
+        own_elementwise=_own_elementwise(top.section("elementwise")) if top.has("elementwise") else False,
+        sources=sources,
+    )
+    for section in (tensor_cores, flash, top):
+        section.close()
+    check_sources(top, sources, facts_of({key: top.values[key] for key in top.values if key != "sources"}))
+    return architecture
+
+
+def _tiles(table: Section, key: str) -> tuple[tuple[int, int], ...]:
+    """Pairs of rows and columns; none when the key is absent."""
+    value = table.values[key] if table.has(key) else []
+    if not isinstance(value, list) or len(value) > MAX_TILES or not all(_is_tile(item) for item in value):
+        table.fail(key, f"at most {MAX_TILES} pairs [rows, columns] of multiples of 16 up to 1024")
+    return tuple((rows, columns) for rows, columns in value)
+
+
+def _is_tile(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(side) is int and side in TILE_SIDES for side in value)
+    )
+
+
+def _ratios(table: Section, minimum: float, maximum: float) -> dict[str, float]:
+    """Time of one kernel over another's, forward and backward."""
+    found = {direction: table.measure(direction, minimum, maximum) for direction in ("forward", "backward")}
+    table.close()
+    return found
+
+
+def _own_elementwise(table: Section) -> bool:
+    own = table.flag("own_kernels")
+    table.close()
+    return own
+
+
+def _unaligned(table: Section) -> UnalignedRates:
+    rates = UnalignedRates(
+        by_one=table.measure("by_one", *PER_CLOCK), by_two=table.measure("by_two", *PER_CLOCK)
+    )
+    table.close()
+    return rates
+
+
+def _flash2(table: Section) -> Flash2Rates:
+    rates = Flash2Rates(
+        forward=table.measure("forward", *FLASH_FLOPS),
+        causal_forward=table.measure("causal_forward", *FLASH_FLOPS),
+        backward=table.measure("backward", *FLASH_FLOPS),
+        gpu_flops=table.measure("gpu_flops", *FLASH_FLOPS),
+        num_sms=table.integer("num_sms", maximum=10_000),
+        holds_under_load=table.flag("holds_under_load"),
+    )
+    table.close()
+    return rates
+
+
+def _fp8(table: Section) -> Fp8Products:
+    for key in ("scales", "grouped_scales"):
+        if not set(table.texts(key)) <= set(FP8_SCALES):
+            table.fail(key, f"a list of {', '.join(FP8_SCALES)}")
+    fp8 = Fp8Products(
+        scales=table.texts("scales"),
+        grouped_scales=table.texts("grouped_scales"),
+        transposed_copies=table.flag("transposed_copies"),
+    )
+    table.close()
+    return fp8
+
+
+def _nccl(table: Section) -> NcclTuning:
+    tuning = NcclTuning(
+        ll_max_rate=table.measure("ll_max_rate", *RATE),
+        nvlink_share=table.measure("nvlink_share", 0.1, 1.0),
+        nvls_share=table.measure("nvls_share", 0.0, 1.0),
+        ring_plateau=table.measure("ring_plateau", 1.0, 10.0),
+        gathers_plateau=table.flag("gathers_plateau"),
+    )
+    table.close()
+    return tuning
+
 
 MOST_NAMED = 8
 CLUSTER_FOLDER = Path("configs") / "clusters"
@@ -212,3 +412,18 @@ def _check_shape(top: Section, cluster: ClusterSpec) -> None:
             value=inner[0],
             allowed=f"a multiple or a divisor of node.gpus = {cluster.gpus_per_node}",
         )
+
+
+def sheet_of_gpu(name: str, *, root: Path) -> ClusterSpec | None:
+    """The sheet under ``root`` whose GPU is called ``name``, whatever the case; None when there is none.
+
+    Of several sheets with one GPU it is the one that has its table, which alone names the driver's names.
+    """
+    found: ClusterSpec | None = None
+    wanted = name.strip().casefold()
+    for stem in known_clusters(root):
+        cluster = read_cluster(stem, root=root)
+        names = (stem, cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
+        if wanted in (each.casefold() for each in names):
+            found = cluster if found is None or cluster.gpu.device_names else found
+    return found

@@ -1,4 +1,4 @@
-"""Softmax attention: multi-head, grouped-query and multi-head latent attention, full or windowed."""
+"""Softmax attention: multi-head, grouped-query and multi-head latent attention, full or windowed, and rotary embeddings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,9 +6,36 @@ from enum import StrEnum
 from typing import ClassVar, Self
 
 from spec.errors import ExportError
-from spec.mixers.mixer import Mixer
+from spec.mixers.mixer import Mixer, Module, linear_module, norm_module, parameter_module
 from spec.section import Section
-from spec.weights import Module, linear_module, norm_module, parameter_module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How positions beyond those of pre-training are reached.
+
+    ``kind`` is "linear", "dynamic", "llama3", "yarn" or another name as its config writes it; ``factor`` how
+    many times the context grows; ``original_positions`` the context before it (0: not said). ``slow`` and
+    ``fast`` are llama3's low_freq_factor and high_freq_factor, or yarn's beta_slow and beta_fast;
+    ``mscale`` and ``mscale_all_dim`` yarn's temperature as DeepSeek-V2 sets it (None: not said).
+    """
+
+    kind: str
+    factor: float = 1.0
+    original_positions: int = 0
+    slow: float | None = None
+    fast: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """``base`` of the rotation's frequencies, and the ``share`` of a head's channels that is rotated."""
+
+    base: float = 10_000.0
+    share: float = 1.0
+    scaling: RopeScaling | None = None
 
 
 class QkNormWeights(StrEnum):

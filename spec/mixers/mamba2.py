@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from spec.mixers.mixer import Module, Tensor, linear_module, norm_module, parameter_module
 from spec.section import Section
-from spec.weights import Module, Tensor, linear_module, norm_module, parameter_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,84 @@
 A dataclass field says it by its type (bool, Literal) or beside it (``Annotated[int, Whole(least=0)]``).
 """
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spec.program.limits import MOST_COUNT
-from spec.program.numbers import decimal_number, whole_number
+# The largest number that each kind of field can mean; what is larger is a slip of the pen, or an attack. Each is well
+# beyond anything built or published, and small enough that the products formulas make of them stay whole numbers of
+# 64 bits (solver.countable checks the products of a model and a job).
+MOST_GPUS = 2**24
+"""The largest clusters built have some 2**18."""
+
+MOST_SEQUENCE_TOKENS = 2**30
+"""Published contexts end at some 2**27 tokens."""
+
+MOST_STEP_TOKENS = 2**40
+"""Published global batches end at some 2**27 tokens."""
+
+MOST_LAYERS = 10_000
+"""Blocks of a model; they are listed one by one."""
+
+MOST_COUNT = 2**40
+"""Widths, heads, experts, elements of a bucket."""
+
+MOST_BYTES = 2**50
+"""One array, or one message."""
+
+MOST_EPOCHS = 100_000
+"""Iterations that a workload file repeats."""
+
+MOST_SHOWN = 100_000
+"""Plans that are printed or ranked."""
+
+MOST_MINUTES = 1e6
+"""Two years."""
+
+
+# Numbers that people type and files hold: ASCII digits alone, and never beyond what the field can mean.
+#
+# ``int`` and ``float`` also take digits of other scripts, nan, inf and numbers of any length; a comma would make
+# ``64,128`` one number here and two elsewhere.
+
+MOST_DIGITS = 30
+_WHOLE = re.compile(r"[0-9]+(?:_[0-9]+)*")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def whole_number(text: str, *, minimum: int, maximum: int) -> int:
+    """``4096`` or ``4_096``; ValueError, worded for the user, for anything else or outside the bounds."""
+    digits = text.replace("_", "")
+    if _WHOLE.fullmatch(text) is None or len(digits) > MOST_DIGITS:
+        hint = " (no commas)" if "," in text else ""
+        raise ValueError(f"{shortened(text)} is not a whole number{hint} from {minimum:,} to {maximum:,}")
+    value = int(digits)
+    if not minimum <= value <= maximum:
+        raise ValueError(f"{shortened(text)} is not a whole number from {minimum:,} to {maximum:,}")
+    return value
+
+
+def decimal_number(text: str, *, minimum: float, maximum: float) -> float:
+    """``0.5`` or ``1e-3``; ValueError, worded for the user, for anything else or outside the bounds."""
+    value = plain_number(text)
+    if not minimum <= value <= maximum:
+        raise ValueError(f"{shortened(text)} is not a number from {minimum:g} to {maximum:g}")
+    return value
+
+
+def plain_number(word: str) -> float:
+    """The number that ``word`` is; nan for anything that is no finite decimal number."""
+    if _DECIMAL.fullmatch(word) is None:
+        return math.nan
+    value = float(word)
+    return value if math.isfinite(value) else math.nan
+
+
+def shortened(text: str) -> str:
+    """The text in quotes as an error shows it: 5,000 digits help nobody."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
 class Kind(Protocol):

@@ -5,19 +5,272 @@ A file holds assignments, docstrings, ``from x import read_base`` and
     with read_base():
         from configs._base_.models.x import *
 
-``configs`` is the folder of that name under the nearest ancestor of the file; nothing outside it
-is read, and a file cannot read itself in a circle.
+``configs`` is the folder of that name under the nearest ancestor of the file; nothing outside it is read, and a file cannot
+read itself in a circle.
+
+Expressions: numbers, strings, True, False, None, names assigned earlier, ``+ - * / // % **`` on numbers, ``+`` and ``*`` on
+strings, lists and tuples, list, tuple and dict displays, subscripts, f-strings over plain values, and calls of dict, int,
+float, min and max. Everything else is a ConfigError. Every result is bounded, so no expression can take much time or memory.
 """
 
 import ast
+import operator
 import os.path
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from spec.errors import ConfigError
-from spec.readers.pyexpression import CALLABLE_NAMES, Evaluator
-from spec.text_file import read_text
+from spec.files import read_text
+
+MAX_DEPTH = 100
+MAX_INT_BITS = 256  # far beyond any count in a model; keeps 10**10**10 from being computed
+MAX_TEXT = 100_000
+MAX_ITEMS = 10_000
+MAX_MADE = 1_000_000  # characters and items that all expressions of a file make together
+MAX_FORMAT_WIDTH = 100
+
+CALLABLE_NAMES = ("dict", "int", "float", "min", "max")
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+_WHAT_IS_ALLOWED = (
+    "configs are data: arithmetic, dict()/list/tuple literals, f-strings, "
+    "int()/float()/min()/max() and earlier names"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluator:
+    """Works out expressions of one file. ``names`` are the values assigned so far, ``used`` the
+    names that some expression referred to; ``where`` and ``source`` serve error messages."""
+
+    where: str
+    source: str
+    names: dict[str, object]
+    used: set[str]
+    made: int = 0
+
+    def refusal(self, node: ast.AST, allowed: str = _WHAT_IS_ALLOWED) -> ConfigError:
+        """The error that shows the line and the text of ``node``."""
+        line = getattr(node, "lineno", 0)
+        text = ast.get_source_segment(self.source, node) or type(node).__name__
+        return ConfigError(
+            where=f"{self.where}:{line}",
+            key=type(node).__name__,
+            value=" ".join(text[:200].split()),
+            allowed=allowed,
+        )
+
+    def value(self, node: ast.expr, depth: int = 0) -> object:
+        """The value of one expression; raises ConfigError for anything not accepted."""
+        if depth > MAX_DEPTH:
+            raise self.refusal(node, f"expressions may nest {MAX_DEPTH} deep")
+        handler = _HANDLERS.get(type(node))
+        if handler is None:
+            raise self.refusal(node)
+        return handler(self, node, depth + 1)
+
+    def constant(self, node: ast.Constant, _depth: int) -> object:
+        """A literal: number, string, True, False or None."""
+        if node.value is not None and not isinstance(node.value, (bool, int, float, str)):
+            raise self.refusal(node)
+        return self.bounded(node.value, node)
+
+    def name(self, node: ast.Name, _depth: int) -> object:
+        """A name assigned earlier."""
+        if node.id not in self.names:
+            raise self.refusal(node, "only names assigned earlier in the file can be used")
+        self.used.add(node.id)
+        return self.names[node.id]
+
+    def sequence(self, node: ast.List | ast.Tuple, depth: int) -> object:
+        """A list or tuple display."""
+        items = [self.value(item, depth) for item in node.elts]
+        return items if isinstance(node, ast.List) else tuple(items)
+
+    def mapping(self, node: ast.Dict, depth: int) -> dict[object, object]:
+        """A dict display; keys are strings or numbers."""
+        result: dict[object, object] = {}
+        for key_node, value_node in zip(node.keys, node.values, strict=True):
+            key = self.value(key_node, depth) if key_node is not None else None
+            if not isinstance(key, (str, int, float)):
+                raise self.refusal(node, "keys of a dict are strings or numbers")
+            result[key] = self.value(value_node, depth)
+        return result
+
+    def unary(self, node: ast.UnaryOp, depth: int) -> object:
+        """``+x``, ``-x`` of a number and ``not x`` of a plain value."""
+        operand = self.value(node.operand, depth)
+        if isinstance(node.op, ast.Not) and not isinstance(operand, (list, tuple, dict)):
+            return not operand
+        if isinstance(operand, (int, float)) and isinstance(node.op, (ast.USub, ast.UAdd)):
+            return -operand if isinstance(node.op, ast.USub) else +operand
+        raise self.refusal(node)
+
+    def binary(self, node: ast.BinOp, depth: int) -> object:
+        """Arithmetic on numbers; joining and repeating strings, lists and tuples."""
+        left, right = self.value(node.left, depth), self.value(node.right, depth)
+        if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+            return self.arithmetic(node, left, right)
+        if isinstance(node.op, ast.Add):
+            if isinstance(left, str) and isinstance(right, str):
+                return self.bounded(left + right, node)
+            if isinstance(left, list) and isinstance(right, list):
+                return self.bounded(left + right, node)
+            if isinstance(left, tuple) and isinstance(right, tuple):
+                return self.bounded(left + right, node)
+        if isinstance(node.op, ast.Mult):
+            if isinstance(left, (str, list, tuple)) and isinstance(right, int):
+                return self.repeated(node, left, right)
+            if isinstance(right, (str, list, tuple)) and isinstance(left, int):
+                return self.repeated(node, right, left)
+        raise self.refusal(node)
+
+    def arithmetic(self, node: ast.BinOp, left: float, right: float) -> object:
+        """One operation on two numbers; the size of a power is known before it is computed."""
+        apply = _ARITHMETIC.get(type(node.op))
+        if apply is None:
+            raise self.refusal(node)
+        if apply is operator.pow and isinstance(left, int) and isinstance(right, int):
+            bits = max(1, left.bit_length()) * abs(right)
+            if abs(left) > 1 and bits > MAX_INT_BITS:
+                raise self.refusal(node, f"whole numbers are limited to {MAX_INT_BITS} bits")
+        try:
+            return self.bounded(apply(left, right), node)
+        except (ZeroDivisionError, OverflowError) as error:
+            raise self.refusal(node, f"cannot be computed ({error})") from error
+
+    def repeated(self, node: ast.BinOp, items: str | list[object] | tuple[object, ...], times: int) -> object:
+        """A sequence repeated; its size is checked before it is built."""
+        limit = MAX_TEXT if isinstance(items, str) else MAX_ITEMS
+        if len(items) * max(times, 0) > limit or times > limit:
+            raise self.refusal(node, f"at most {limit} items or characters")
+        return self.bounded(items * times, node)
+
+    def subscript(self, node: ast.Subscript, depth: int) -> object:
+        """``data["total_steps"]`` or ``sizes[0]``."""
+        container, key = self.value(node.value, depth), self.value(node.slice, depth)
+        if isinstance(container, dict) and isinstance(key, (str, int, float)) and key in container:
+            found: object = container[key]
+            return found
+        if (
+            isinstance(container, (list, tuple))
+            and type(key) is int
+            and -len(container) <= key < len(container)
+        ):
+            return container[key]
+        raise self.refusal(node, "no such entry")
+
+    def formatted(self, node: ast.JoinedStr, depth: int) -> str:
+        """An f-string whose fields are plain values."""
+        parts: list[str] = []
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                parts.append(self.field(part, depth))
+            else:
+                parts.append(str(self.value(part, depth)))
+        return str(self.bounded("".join(parts), node))
+
+    def field(self, node: ast.FormattedValue, depth: int) -> str:
+        """One field of an f-string; containers are refused, widths are bounded."""
+        content = self.value(node.value, depth)
+        if content is not None and not isinstance(content, (bool, int, float, str)):
+            raise self.refusal(node.value, "f-strings take strings and numbers")
+        if node.conversion not in (-1, ord("s"), ord("r")):
+            raise self.refusal(node.value)
+        spec = self.formatted(node.format_spec, depth) if isinstance(node.format_spec, ast.JoinedStr) else ""
+        digits = "".join(char if char.isdigit() else " " for char in spec).split()
+        if any(len(run) > 4 or int(run) > MAX_FORMAT_WIDTH for run in digits):
+            raise self.refusal(node.value, f"field widths up to {MAX_FORMAT_WIDTH}")
+        shown = repr(content) if node.conversion == ord("r") else content
+        try:
+            return format(shown, spec)
+        except (ValueError, TypeError) as error:
+            raise self.refusal(node.value, f"cannot be formatted ({error})") from error
+
+    def call(self, node: ast.Call, depth: int) -> object:
+        """dict(a=1), int(x), float(x), min(...) and max(...)."""
+        if not isinstance(node.func, ast.Name) or node.func.id not in CALLABLE_NAMES:
+            raise self.refusal(node)
+        called = node.func.id
+        if called == "dict":
+            return self.dict_call(node, depth)
+        if node.keywords or not node.args:
+            raise self.refusal(node, f"{called}() takes values only")
+        values = [self.value(argument, depth) for argument in node.args]
+        if called in ("min", "max"):
+            return self.extreme(node, called, values)
+        if len(values) != 1 or not isinstance(values[0], (int, float, str)):
+            raise self.refusal(node, f"{called}() takes one number or string")
+        if isinstance(values[0], str) and len(values[0]) > MAX_FORMAT_WIDTH:
+            raise self.refusal(node, f"{called}() of at most {MAX_FORMAT_WIDTH} characters")
+        try:
+            return self.bounded(int(values[0]) if called == "int" else float(values[0]), node)
+        except (ValueError, OverflowError) as error:
+            raise self.refusal(node, f"cannot be computed ({error})") from error
+
+    def dict_call(self, node: ast.Call, depth: int) -> dict[object, object]:
+        """dict(a=1, b=2) with each key once."""
+        result: dict[object, object] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None or keyword.arg in result:
+                raise self.refusal(keyword, "dict() takes each key once, written out")
+            result[keyword.arg] = self.value(keyword.value, depth)
+        if node.args:
+            raise self.refusal(node, "dict() takes key=value pairs")
+        return result
+
+    def extreme(self, node: ast.Call, called: str, values: list[object]) -> object:
+        """min or max of numbers, given one by one or as one list."""
+        if len(values) == 1 and isinstance(values[0], (list, tuple)):
+            values = list(values[0])
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if not numbers or len(numbers) != len(values):
+            raise self.refusal(node, f"{called}() takes numbers")
+        return min(numbers) if called == "min" else max(numbers)
+
+    def bounded(self, result: object, node: ast.AST) -> object:
+        """``result`` when it is of a size a config can need."""
+        if isinstance(result, int) and result.bit_length() > MAX_INT_BITS:
+            raise self.refusal(node, f"whole numbers are limited to {MAX_INT_BITS} bits")
+        if isinstance(result, str) and len(result) > MAX_TEXT:
+            raise self.refusal(node, f"strings are limited to {MAX_TEXT} characters")
+        if isinstance(result, (list, tuple)) and len(result) > MAX_ITEMS:
+            raise self.refusal(node, f"lists are limited to {MAX_ITEMS} items")
+        if isinstance(result, (str, list, tuple)):
+            self.made += len(result)
+        if self.made > MAX_MADE:
+            raise self.refusal(
+                node, f"all texts and lists of a file hold at most {MAX_MADE} characters and items"
+            )
+        if isinstance(result, complex):
+            raise self.refusal(node, "real numbers only")
+        return result
+
+
+_HANDLERS: dict[type[ast.AST], Callable[..., object]] = {
+    ast.Constant: Evaluator.constant,
+    ast.Name: Evaluator.name,
+    ast.List: Evaluator.sequence,
+    ast.Tuple: Evaluator.sequence,
+    ast.Dict: Evaluator.mapping,
+    ast.UnaryOp: Evaluator.unary,
+    ast.BinOp: Evaluator.binary,
+    ast.Subscript: Evaluator.subscript,
+    ast.JoinedStr: Evaluator.formatted,
+    ast.Call: Evaluator.call,
+}
+
 
 MAX_FILES = 32
 

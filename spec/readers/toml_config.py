@@ -30,10 +30,11 @@ block's tokens, whose own key is its name in spec.mixers.registry; any other key
 
 from pathlib import Path
 
+from spec.files import read_toml
 from spec.frameworks import framework_names
+from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.mixers.mixer import Mixer
 from spec.mixers.registry import MIXERS
-from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.model import (
     BlockRun,
     BlockSpec,
@@ -47,11 +48,9 @@ from spec.model import (
 from spec.readers.config_file import ConfigFile
 from spec.section import MAX_LAYERS, Section
 from spec.settings.constraints import constraints_in
-from spec.settings.job import job_settings
+from spec.settings.job import PRECISIONS, job_settings
 from spec.settings.plan import WrittenPlan, plan_settings
-from spec.settings.precision import PRECISIONS
 from spec.settings.setting import section_values
-from spec.text_file import read_toml
 
 MAX_RUNS = 1000
 # What is said of the job and not of its plan, and where.

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import STRATEGIES
-from spec.program.kinds import Kind, Number, Several, Share, Whole, Word
-from spec.program.limits import MOST_BYTES, MOST_GPUS
+from spec.program.kinds import MOST_BYTES, MOST_GPUS, Kind, Number, Several, Share, Whole, Word
 from spec.section import Section
 from spec.settings.plan import plan_settings
 from spec.settings.setting import Setting, Settings, keys_near, section_values, settings_of

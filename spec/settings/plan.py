@@ -6,8 +6,7 @@ from functools import cache
 from typing import Annotated, Literal
 
 from spec.frameworks import STRATEGIES, OffloadedPart, RecomputedPart
-from spec.program.kinds import Number, Text, Whole, Word
-from spec.program.limits import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS
+from spec.program.kinds import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS, Number, Text, Whole, Word
 from spec.settings.setting import Column, Settings, settings_of
 
 DEGREE = Whole(most=MOST_GPUS)
@@ -52,8 +51,8 @@ class WrittenPlan:
     layout: Annotated[
         str | None, Text(means="stages such as Ett|tt|tL, first=7+last=7 or embedding+loss")
     ] = None
-    """What each stage holds (spec.pipeline.layout), the layers of the ends, or which of them count as a layer
-    (spec.pipeline.shares); layers are dealt evenly unless said."""
+    """What each stage holds (spec.pipeline_layout), the layers of the ends, or which of them count as a layer
+    (spec.pipeline_layout); layers are dealt evenly unless said."""
     optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0
     """Share of the optimizer that lives and runs on the host."""
     offloaded_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS), Column()] = 0

@@ -14,8 +14,8 @@ from profdb.modelled.kept_book import KeptBook
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError
+from spec.files import cache_folder
 from spec.origin import Origin
-from spec.program.cache_folder import cache_folder
 from tests.benchmarks.made_up_rows import ROOT
 
 SIZES = (256, 512, 1024, 2048, 4096)

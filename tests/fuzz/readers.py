@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from spec.cluster.architecture_reader import read_architecture
-from spec.program.ending import exit_status
+from spec.cluster.reader import read_architecture
+from spec.program.command import exit_status
 from workload.aicb.csv_workload import Workload
 
 

@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spec.cluster.architecture_reader import read_architecture
-from spec.cluster.reader import read_cluster
+from spec.cluster.reader import read_architecture, read_cluster
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from tests.fuzz.asked import PROGRAMS

@@ -14,7 +14,7 @@ from spec.arrays import ints
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import MoeSpec
-from spec.settings.precision import named_precision
+from spec.settings.job import named_precision
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 

@@ -19,7 +19,7 @@ from profiler.benchmarks.grouped_gemm import grouped_call, grouped_product, laun
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.device import Device
-from spec.cluster.architecture_reader import read_architecture
+from spec.cluster.reader import read_architecture
 
 ROOT = Path(__file__).resolve().parents[2]
 META = torch.device("meta")

@@ -7,7 +7,7 @@ import pytest
 from pss import plans, profile, workload
 from pss.command import help_lines, main
 from pss.verbs import VERBS
-from spec.program.version import VERSION_LINE
+from spec.program.command import VERSION_LINE
 
 # The verbs that the project promises.
 PROMISED = (

@@ -8,8 +8,7 @@ import torch
 
 from runner.reference.layers import FeedForward, Rotation, SelfAttention, WholeCore, chunks_of
 from runner.reference.transformer import RoutedFeedForward, Share, Surroundings, stage_of
-from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
-from spec.mixers.rope import RopeSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.parameters import num_parameters
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from solver.question import Question
 from solver.times.op_times import Pricer
-from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
+from spec.cluster.reader import read_architecture
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec

@@ -10,7 +10,7 @@ import pytest
 import solver
 from solver.api import Asking, request_of, sweep
 from spec.errors import ConfigError
-from spec.program.shipped import shipped_folder
+from spec.files import shipped_folder
 
 JOB = {"world_size": 8, "global_batch_tokens": 524288, "framework": "megatron"}
 

@@ -15,7 +15,7 @@ from solver.question import Question
 from solver.search import price_plan, search
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec
-from spec.pipeline.layout import layout_text, parse_pipeline_layout, short_layout
+from spec.pipeline_layout import layout_text, parse_pipeline_layout, short_layout
 from spec.settings.constraints import constraints_of
 from tests.solver.questions import question, small_model
 

@@ -19,7 +19,7 @@ from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
 from spec.parameters import num_parameters
-from spec.settings.precision import named_precision
+from spec.settings.job import named_precision
 from tests.ops.layouts import job
 from tests.solver.questions import cluster, question, small_model
 

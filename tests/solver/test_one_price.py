@@ -6,8 +6,8 @@ import pytest
 
 import solver
 from spec.errors import UserError
+from spec.files import shipped_folder
 from spec.frameworks import framework_names
-from spec.program.shipped import shipped_folder
 
 CONFIGS = shipped_folder() / "configs"
 MODELS = sorted(path for ending in ("py", "json", "toml") for path in CONFIGS.glob(f"*.{ending}"))

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
-from spec.model_size import MODEL_SIZES, check_model_size, config_for_size
 from spec.parameters import num_parameters
-from spec.readers.read_config import read_config
+from spec.readers.read_config import MODEL_SIZES, check_model_size, config_for_size, read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 
 
 def write(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spec.text_file import UnreadableFileError, read_bytes, read_file_text
+from spec.files import UnreadableFileError, read_bytes, read_file_text
 
 
 def test_a_whole_file_is_read_up_to_the_limit(tmp_path: Path) -> None:

@@ -21,13 +21,10 @@ from ops.roles import Module, OpKey, Role
 from profdb.commands.import_export import canonical_gpu, import_lines
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
-from spec.program.limits import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS
-from spec.program.numbers import plain_number
-from spec.program.parser import whole
-from spec.readers.config_flags import add_config, assumed_lines
-from spec.readers.read_config import read_config
-from spec.replaced_file import replaced_file
-from spec.text_file import UnreadableFileError, read_file_text
+from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.program.command import whole
+from spec.program.kinds import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS, plain_number
+from spec.readers.read_config import add_config, assumed_lines, read_config
 from workload.findings import WorkloadError
 from workload.stage_work import PieceWork, StageWork, WorkItem
 

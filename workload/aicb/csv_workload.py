@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spec.program.numbers import plain_number
-from spec.replaced_file import replaced_file
-from spec.text_file import UnreadableFileError, read_file_text
+from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.program.kinds import plain_number
 from workload.findings import WorkloadError
 
 COLUMNS = (

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from spec.mixers.mixer import Module, Tensor, linear_module, norm_module
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
-from spec.weights import Module, Tensor, linear_module, norm_module
 from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 
 ELEMENT_BYTES = 2  # bf16 or fp16 parameters and gradients

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from spec.collectives import Collective
 from spec.errors import ConfigError
-from spec.program.limits import MOST_BYTES, MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS
-from spec.program.parser import decimal, whole
-from spec.readers.config_flags import add_config
+from spec.program.command import decimal, whole
+from spec.program.kinds import MOST_BYTES, MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS
+from spec.readers.read_config import add_config
 
 MULTI = "multi_all_reduce"
 COLLECTIVES: dict[str, Collective] = {

@@ -12,8 +12,7 @@ from solver.question import Question
 from solver.request import checked_world_size
 from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules
-from spec.cluster.cluster import ClusterSpec
-from spec.cluster.segment import segmented
+from spec.cluster.cluster import ClusterSpec, segmented
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import attention_of

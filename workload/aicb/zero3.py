@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from spec.weights import Module, Tensor
+from spec.mixers.mixer import Module, Tensor
 from workload.aicb.csv_workload import EPOCH_END, GeneralItem
 from workload.aicb.data_parallel import ZeroOptions, module_tree
 

@@ -16,8 +16,7 @@ from spec.errors import ExportError
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
 from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
-from spec.readers.internlm_model import rounded_ffn
-from spec.readers.internlm_plan import chunk_sizes
+from spec.readers.internlm import chunk_sizes, rounded_ffn
 from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
     LaunchText,

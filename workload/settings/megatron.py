@@ -11,10 +11,9 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.frameworks import TensorParallel
 from spec.job import JobSpec
-from spec.mixers.attention import AttentionKind, attention_of
-from spec.mixers.rope import RopeScaling, RopeSpec
+from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec, attention_of
 from spec.model import ModelSpec, MoeSpec
-from spec.pipeline.layout import layout_text
+from spec.pipeline_layout import layout_text
 from workload.settings.launch_file import (
     LaunchText,
     comments,

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
-from spec.program.numbers import plain_number
-from spec.replaced_file import replaced_file
-from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
+from spec.program.kinds import plain_number
 from workload.findings import WorkloadError
 from workload.simai.format import SimaiGroup, SimaiHeader
 

@@ -16,7 +16,7 @@ from ops.roles import Role
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 from workload.simai.format import (
     PREFIXES,
     Column,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from spec.text_file import UnreadableFileError, read_bytes
+from spec.files import UnreadableFileError, read_bytes
 from workload.findings import Finding, Severity, WorkloadError
 from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiRow, SimaiWorkload
 

@@ -11,7 +11,7 @@ import tempfile
 
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 from workload.simai.format import (
     GROUPS_OF_COLUMN,
     NO_COMM,

@@ -11,7 +11,7 @@ from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.cluster.reader import CLUSTER_FOLDER, known_clusters, read_cluster
 from spec.errors import ConfigError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 from workload.findings import WorkloadError
 from workload.topology.topology import Topology
 

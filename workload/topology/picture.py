@@ -3,7 +3,7 @@
 import os
 
 from spec.errors import ExportError
-from spec.replaced_file import replaced_path
+from spec.files import replaced_path
 from workload.topology.topology import Topology, bandwidth_bits
 
 MAX_NODES = 400

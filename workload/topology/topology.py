@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec.replaced_file import replaced_file
-from spec.text_file import UnreadableFileError, read_bytes
+from spec.files import UnreadableFileError, read_bytes, replaced_file
 from workload.findings import Finding, Severity, WorkloadError
 
 # The units ns-3 knows (DataRate and Time).

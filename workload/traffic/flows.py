@@ -28,7 +28,7 @@ import numpy as np
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
+from spec.files import replaced_file
 
 ALGORITHMS = ("ring", "tree", "direct", "hierarchical")
 _GATHERS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)

@@ -14,7 +14,7 @@ from solver.question import Question
 from spec.arrays import FloatArray
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.replaced_file import replaced_path
+from spec.files import replaced_path
 from spec.units import GIB, KIB, MIB
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.flows import flow_matrix, rank_flows

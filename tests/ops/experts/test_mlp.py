@@ -10,7 +10,7 @@ from ops.recompute import recompute_named
 from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.settings.precision import named_precision
+from spec.settings.job import named_precision
 from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, WIDTH, layer, moved, named
 from tests.ops.layouts import job
 

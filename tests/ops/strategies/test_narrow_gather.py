@@ -14,7 +14,7 @@ from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
-from spec.settings.precision import NARROW
+from spec.settings.job import NARROW
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 

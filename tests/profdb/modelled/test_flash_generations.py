@@ -26,9 +26,8 @@ from profdb.modelled.flash_generations import (
 from profdb.modelled.gemm import DRAM_EFFICIENCY
 from solver.times.op_times import Pricer
 from spec.arrays import ints
-from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec
-from spec.cluster.reader import read_cluster
+from spec.cluster.reader import read_architecture, read_cluster
 from spec.errors import MissingCurveError
 from spec.origin import Origin
 from tests.solver.flat_cost_model import FlatCostModel

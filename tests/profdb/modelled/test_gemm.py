@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from profdb.modelled import gemm
 from profdb.modelled.gemm import gemm_seconds, operand_elements
 from spec.arrays import ints
-from spec.cluster.architecture import OperandReads
-from spec.cluster.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec, OperandReads
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 

@@ -12,7 +12,7 @@ from solver.estimate import estimate_memory
 from solver.memory.user_buffers import user_buffer_bytes, workspace_bytes
 from solver.plans.plan_table import PlanTable
 from solver.typed_plan import parse_plan, plan_of
-from spec.cluster.architecture_reader import read_architecture
+from spec.cluster.reader import read_architecture
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec
 from spec.units import MIB

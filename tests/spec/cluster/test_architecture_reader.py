@@ -13,9 +13,14 @@ from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.shares import OWN_CHUNK
 from spec.arrays import ints
-from spec.cluster.architecture import Flash2Rates, OperandReads
-from spec.cluster.architecture_reader import ARCHITECTURE_FOLDER, known_architectures, read_architecture
-from spec.cluster.reader import CLUSTER_FOLDER, read_cluster
+from spec.cluster.cluster import Flash2Rates, OperandReads
+from spec.cluster.reader import (
+    ARCHITECTURE_FOLDER,
+    CLUSTER_FOLDER,
+    known_architectures,
+    read_architecture,
+    read_cluster,
+)
 from spec.collectives import Collective
 from spec.errors import ConfigError
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spec.cluster import gpu_names
-from spec.cluster.gpu_names import sheet_of_gpu
-from spec.cluster.reader import known_clusters, read_cluster
+from spec.cluster import reader
+from spec.cluster.reader import known_clusters, read_cluster, sheet_of_gpu
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMED = [
@@ -21,7 +20,7 @@ NAMED = [
 @pytest.fixture(autouse=True, scope="module")
 def each_sheet_is_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_names, "read_cluster", cache(read_cluster))
+        patch.setattr(reader, "read_cluster", cache(read_cluster))
         yield
 
 

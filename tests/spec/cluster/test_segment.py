@@ -11,8 +11,8 @@ from ops.op import Axis
 from profdb.lookup.queries import CollectiveQuery
 from profdb.modelled.cost_model import ModelledCostModel
 from spec.arrays import ints
+from spec.cluster.cluster import segmented, segments
 from spec.cluster.reader import read_cluster
-from spec.cluster.segment import segmented, segments
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.units import MIB

@@ -3,7 +3,7 @@
 import pytest
 
 from spec.errors import ConfigError
-from spec.pipeline.layout import parse_pipeline_layout
+from spec.pipeline_layout import parse_pipeline_layout
 
 
 @pytest.mark.parametrize(

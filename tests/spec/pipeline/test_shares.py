@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec.errors import ConfigError
-from spec.pipeline.layout import parse_pipeline_layout
-from spec.pipeline.shares import Dealt, written_layout
+from spec.pipeline_layout import Dealt, parse_pipeline_layout, written_layout
 
 
 def layers(text: str, dealt: Dealt) -> tuple[int, ...]:

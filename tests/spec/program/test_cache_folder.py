@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spec.program.cache_folder import NAME, cache_folder
+from spec.files import NAME, cache_folder
 
 
 def test_the_variable_goes_before_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ExportError, UserError
-from spec.program.ending import exit_status
+from spec.program.command import exit_status
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -55,7 +55,7 @@ def test_a_bug_keeps_its_traceback(error: Exception) -> None:
 
 
 def ended(code: str, **streams: object) -> subprocess.CompletedProcess[str]:
-    program = f"import sys\nfrom spec.program.ending import exit_status\n{code}"
+    program = f"import sys\nfrom spec.program.command import exit_status\n{code}"
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, **streams
     )
@@ -102,7 +102,7 @@ def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
     """In a process of its own: the threads of a test runner would take the signal."""
     code = """
 import os, signal, sys
-from spec.program.ending import uninterrupted
+from spec.program.command import uninterrupted
 try:
     with uninterrupted():
         os.kill(os.getpid(), signal.SIGINT)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.program.numbers import decimal_number, plain_number, whole_number
+from spec.program.kinds import decimal_number, plain_number, whole_number
 
 LONG = "9" * 5000
 

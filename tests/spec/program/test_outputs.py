@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
-from spec.program.outputs import check_outputs
+from spec.files import check_outputs
 
 
 def refused(said: str, **given: dict[str, Path | None]) -> None:

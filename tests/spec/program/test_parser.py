@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import CommandLineError
-from spec.program.parser import OneLineParser, decimal, whole
+from spec.program.command import OneLineParser, decimal, whole
 
 
 def parser() -> argparse.ArgumentParser:

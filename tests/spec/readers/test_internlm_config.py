@@ -7,7 +7,7 @@ import pytest
 
 from spec.errors import ConfigError
 from spec.mixers.attention import AttentionKind
-from spec.readers.internlm_model import rounded_ffn
+from spec.readers.internlm import rounded_ffn
 from tests.spec.readers.training_config import TRAINING_CONFIG, changed, load
 
 

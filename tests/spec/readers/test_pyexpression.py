@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.errors import ConfigError
+from spec.files import MAX_FILE_BYTES
 from spec.readers.pyconfig import read_pyconfig
-from spec.text_file import MAX_FILE_BYTES
 
 
 def evaluate(tmp_path: Path, source: str) -> dict[str, object]:

@@ -11,7 +11,7 @@ from ops.cpu_overhead.issuing import GRAPHED
 from ops.kernels import KERNELS
 from ops.low_precision import RECIPES
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2
-from spec.cluster.architecture_reader import read_architecture
+from spec.cluster.reader import read_architecture
 from spec.errors import ConfigError
 from spec.frameworks import framework_names, framework_preset
 from spec.job import JobSpec

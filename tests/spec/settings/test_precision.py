@@ -9,7 +9,7 @@ from profdb.lookup.reuse import FP8_RECIPES
 from spec.dtypes import dtype_bytes
 from spec.frameworks import framework_names, framework_preset
 from spec.job import Precision, precision_of
-from spec.settings.precision import NARROW, PRECISIONS, named_precision
+from spec.settings.job import NARROW, PRECISIONS, named_precision
 
 PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
 HELD = {"parameter_gather", "narrow_parameters"}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from spec.mixers.mixer import Module, Tensor
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
-from spec.weights import Module, Tensor
 from tests.workload.generating import ROOT
 from workload.aicb.csv_workload import GeneralItem
 from workload.aicb.data_parallel import Unit, ZeroOptions, fsdp_items, model_units, zero12_items

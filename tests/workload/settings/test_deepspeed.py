@@ -9,7 +9,7 @@ import pytest
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from spec.mixers.rope import RopeScaling, RopeSpec
+from spec.mixers.attention import RopeScaling, RopeSpec
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.asking import asked, known, with_block

@@ -13,10 +13,9 @@ from solver.plans.plan_table import Plan
 from solver.typed_plan import plan_of
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
-from spec.mixers.attention import AttentionKind, QkNormWeights
-from spec.mixers.rope import RopeScaling, RopeSpec
+from spec.mixers.attention import AttentionKind, QkNormWeights, RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, NormKind, NormPlace, PositionKind
-from spec.readers.internlm_config import read_internlm_config
+from spec.readers.internlm import read_internlm_config
 from spec.readers.read_config import read_config
 from tests.solver.questions import small_model
 from tests.workload.generating import ROOT

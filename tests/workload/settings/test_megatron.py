@@ -12,7 +12,7 @@ from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
-from spec.mixers.rope import RopeScaling, RopeSpec
+from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, MoeSpec
 from spec.readers.read_config import read_config
 from tests.solver.questions import small_model

@@ -7,8 +7,8 @@ import pytest
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
+from spec.cluster.cluster import segmented
 from spec.cluster.reader import read_cluster
-from spec.cluster.segment import segmented
 from spec.errors import ExportError
 from spec.mixers.attention import QkNormWeights
 from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind, NormPlace

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from spec.errors import ConfigError
-from spec.mixers.rope import RopeScaling, RopeSpec
+from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.model import ModelSpec
-from spec.readers.internlm_config import read_internlm_config
+from spec.readers.internlm import read_internlm_config
 from spec.readers.read_config import read_config
 
 SHAPES = Path(__file__).parent / "shapes"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spec.parameters import num_parameters
-from spec.readers.huggingface.model_types import MODEL_TYPES
+from spec.readers.huggingface.reader import MODEL_TYPES
 from spec.readers.read_config import read_config
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))[

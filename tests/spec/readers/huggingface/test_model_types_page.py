@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spec.readers.huggingface.model_types import ASSUMABLE, MODEL_TYPES, TEXT_TYPES
+from spec.readers.huggingface.reader import ASSUMABLE, MODEL_TYPES, TEXT_TYPES
 
 PAGE = Path(__file__).parents[4] / "docs" / "models.md"
 TABLE = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))

@@ -1,0 +1,209 @@
+"""Files: read up to a size, written whole or not at all, and where those lie that come with the program.
+
+Pipes and devices are never opened: without a writer they would wait for ever. Shipped files (configs/, prof_data/) lie at
+the top of a checkout, and inside the package where it is installed (setup.py maps them there).
+"""
+
+import os
+import os.path
+import stat
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TextIO
+
+from spec.errors import ConfigError, ExportError
+from spec.section import Section
+
+MAX_FILE_BYTES = 1_000_000
+MOST_MEASURED_BYTES = 2**28
+"""Of a file of measurements: a few million rows."""
+
+
+class UnreadableFileError(Exception):
+    """Why a file was not read, in words that fit behind its name."""
+
+
+def read_bytes(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """The content of a regular file of at most ``most_bytes``; UnreadableFileError for anything else."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnreadableFileError("is no regular file")
+        if found.st_size > most_bytes:
+            raise UnreadableFileError(f"{found.st_size:,} bytes; at most {most_bytes:,} are read")
+        with open(path, "rb") as handle:
+            return handle.read(most_bytes)
+    except FileNotFoundError as error:
+        raise UnreadableFileError("no such file") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name is none"
+        raise UnreadableFileError(f"cannot be read: {reason}") from error
+
+
+def read_file_text(path: str | os.PathLike[str], most_bytes: int) -> str:
+    """The text of a file of measurements or another program's: UTF-8, with or without a mark in front.
+
+    Raises UnreadableFileError as read_bytes, and for what is no text.
+    """
+    try:
+        return read_bytes(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableFileError("cannot be read: is no UTF-8 text") from error
+
+
+def read_text(path: Path, where: str) -> str:
+    """A config file's text; raises ConfigError when it is missing, too large or not UTF-8."""
+    try:
+        return read_file_text(path, MAX_FILE_BYTES)
+    except UnreadableFileError as error:
+        raise ConfigError(
+            where=where, key="config", value=path.name, allowed=f"an existing text file ({error})"
+        ) from error
+
+
+def read_toml(path: Path) -> Section:
+    """The top section of a TOML file; raises ConfigError as read_text, and for what is no TOML."""
+    where = str(path)
+    try:
+        values = tomllib.loads(read_text(path, where))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(where=where, key="config", value=path.name, allowed=f"TOML ({error})") from error
+    return Section(where=where, name="", values=values)
+
+
+@contextmanager
+def replaced_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """An empty file beside ``path``, of the same ending, that takes its place when the block ends well.
+
+    An error or a killed run leaves the old file as it was; of a symbolic link the file it points to is
+    replaced. Raises ExportError when the folder or the file cannot be written, or is a pipe or a device.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise ExportError(f"{path}: is a folder; name a file to write")
+        if target.exists() and not target.is_file():
+            raise ExportError(f"{path}: is a pipe or a device; name a file to write")
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{target.stem[:40]}.", suffix=target.suffix, dir=target.parent
+        )
+        os.close(descriptor)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ExportError(f"{path}: cannot be written: {reason}") from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes the file private; a result is as readable as any file the user makes.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """``replaced_path`` opened as text: UTF-8 with line feeds."""
+    with replaced_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
+        yield handle
+
+
+CONFIGS = "configs"
+INSTALLED = "shipped"
+
+
+def shipped_folder() -> Path:
+    """The folder that holds configs/ and prof_data/."""
+    package = Path(str(resources.files("spec")))
+    installed = package / INSTALLED
+    return installed if os.path.isdir(installed) else package.parent
+
+
+def shipped_config(path: Path) -> Path:
+    """``path`` where it is there; else, for a relative one, the shipped file of that path
+    (configs/70B_llama3.py) or, without a folder, the shipped model of that name (70B_llama3); ``path`` itself
+    where nothing is."""
+    if path.is_absolute() or os.path.exists(path):
+        return path
+    if len(path.parts) > 1:
+        found = shipped_folder() / path
+        return found if path.parts[0] == CONFIGS and ".." not in path.parts and found.is_file() else path
+    named = [one for one in (shipped_folder() / CONFIGS).glob("*.*") if path.name in (one.name, one.stem)]
+    return named[0] if len(named) == 1 else path
+
+
+NAME = "parallel-strategy-solver"
+
+
+def cache_folder() -> Path | None:
+    """Where programs keep what they can make again (XDG Base Directory Specification): ``$XDG_CACHE_HOME`` or ``~/.cache``, and our folder in it; None for a user without a home. Not made here."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(given).is_absolute():
+        return Path(given) / NAME
+    try:
+        return Path.home() / ".cache" / NAME
+    except RuntimeError:
+        return None
+
+
+Named = Mapping[str, Path | None]
+"""Option -> path; None where it was not given."""
+
+
+def check_outputs(files: Named, folders: Named, inputs: Named) -> None:
+    """Raise ConfigError for a result file whose folder does not exist or cannot be written, that is no regular file, or
+    that is the same file as an input or another result, through links too; and for a result folder that is a file."""
+    seen = {option: path for option, path in inputs.items() if path is not None and path.exists()}
+    for option, path in files.items():
+        if path is None:
+            continue
+        folder = path.resolve().parent
+        if (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ConfigError(
+                where=option,
+                key="output path",
+                value=str(path),
+                allowed="a file in a folder that exists and can be written",
+            )
+        for other, taken in seen.items():
+            if _same(path, taken):
+                raise ConfigError(
+                    where=option,
+                    key="output path",
+                    value=str(path),
+                    allowed=f"another file than that of {other}",
+                )
+        seen[option] = path
+    for option, path in folders.items():
+        if path is not None and path.exists() and not path.is_dir():
+            raise ConfigError(where=option, key="output folder", value=str(path), allowed="a folder")
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both name one file, that is there or that would be."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def check_parquet(where: str) -> None:
+    """ConfigError, which says how to mend it, where pyarrow is not installed; ``where`` a file is asked for."""
+    if find_spec("pyarrow") is None:
+        raise ConfigError(
+            where=where,
+            key="pyarrow",
+            value=None,
+            allowed="an installed one (pip install pyarrow, or the extra parquet)",
+        )

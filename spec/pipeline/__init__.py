@@ -1,1 +1,0 @@
-"""Which layers stand on which pipeline stage, as users write it."""

@@ -6,7 +6,7 @@ number of ranks at a stride. The expert grid is etp, ep, edp, pp over the same r
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,9 +31,6 @@ class Group:
     siblings: IntArray
     uneven: BoolArray
 
-
-CACHED_GROUPS = 32
-"""Groups that are remembered: those of every axis of two layouts."""
 
 RanksAndStride = tuple[IntArray, IntArray]
 
@@ -101,23 +98,6 @@ def group_of(axis: Axis, layout: Layout, domain_ranks: int) -> Group:
     """The shape of every plan's groups of ``axis`` on scale-up domains of ``domain_ranks`` GPUs."""
     ranks, stride = ranks_and_stride(axis, layout)
     return place(ranks, stride, layout.world_size, domain_ranks)
-
-
-@dataclass(slots=True)
-class GroupCache:
-    """``group_of`` of the last layouts asked about; a layout is known by itself, not by its numbers."""
-
-    known: dict[tuple[Axis, int, int], tuple[Layout, Group]] = field(default_factory=dict)
-
-    def of(self, axis: Axis, layout: Layout, domain_ranks: int) -> Group:
-        """As ``group_of``."""
-        key = (axis, id(layout), domain_ranks)
-        if key not in self.known:
-            if len(self.known) >= CACHED_GROUPS:
-                self.known.clear()
-            # The layout is held, so that no other can have its identity.
-            self.known[key] = (layout, group_of(axis, layout, domain_ranks))
-        return self.known[key][1]
 
 
 def neighbours(group: Group, domain_ranks: int) -> Group:

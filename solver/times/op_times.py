@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ops.groups import GroupCache, neighbours
+from ops.groups import group_of, neighbours
 from ops.layout import Layout
 from ops.op import (
     Attention,
@@ -158,7 +158,6 @@ class Pricer:
     exchanges: MeasuredExchanges | None = None
     casts: bool = False
     unaligned: MeasuredExtents = NOTHING_MEASURED
-    groups: GroupCache = field(default_factory=GroupCache, compare=False, repr=False)
 
     @staticmethod
     def on(cluster: ClusterSpec, cost_model: CostModel) -> "Pricer":
@@ -222,13 +221,13 @@ class Pricer:
         nobody measured it."""
         if self.overlap is None or not isinstance(op, Comm) or op.thread_blocks:
             return None
-        group = self.groups.of(op.axis, layout, self.domain_ranks)
+        group = group_of(op.axis, layout, self.domain_ranks)
         return self.overlap.of(op.collective, op.size_bytes, group.intra, group.inter)
 
     def _crosses(self, op: Op, layout: Layout) -> BoolArray:
         if op.pieces is None or not isinstance(op, Comm):
             return INSIDE
-        return bools(self.groups.of(op.axis, layout, self.domain_ranks).inter > 1)
+        return bools(group_of(op.axis, layout, self.domain_ranks).inter > 1)
 
     def _slower(self, op: BatchedGemm | GroupedGemm | Attention, world_size: int) -> float:
         """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""
@@ -245,10 +244,10 @@ class Pricer:
 
     def _neighbours(self, axis: Axis, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
         """A message from every member of a group to the next one, all at once."""
-        group = self.groups.of(axis, layout, self.domain_ranks)
+        group = group_of(axis, layout, self.domain_ranks)
         pair = neighbours(group, self.domain_ranks)
         middle = self.middle_ranks or self.domain_ranks
-        outer = neighbours(self.groups.of(axis, layout, middle), middle)
+        outer = neighbours(group_of(axis, layout, middle), middle)
         return self.cost_model.p2p_s(
             P2PQuery(
                 size_bytes=np.where(group.ranks > 1, size_bytes, 0),
@@ -313,14 +312,14 @@ class Pricer:
         return host_update_s(self.host, op.elements, ranks)
 
     def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, TimeEstimate]:
-        group = self.groups.of(op.axis, layout, self.domain_ranks)
+        group = group_of(op.axis, layout, self.domain_ranks)
         if op.collective is Collective.P2P:
             return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
         if (op.routed or op.kernel) and not self.middle_ranks:
             asked = self.exchanges.priced if self.exchanges else even_s
             priced = asked(self.cost_model, op, group)
             return COMM_PART[op.axis], f"{op.collective.value}", priced
-        outer = self.groups.of(op.axis, layout, self.middle_ranks or self.domain_ranks)
+        outer = group_of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(
             collective=op.collective,
             size_bytes=np.where(group.ranks > 1, op.size_bytes, 0),

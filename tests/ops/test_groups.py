@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.groups import CACHED_GROUPS, GroupCache, group_of, neighbours, place, ranks_and_stride
+from ops.groups import group_of, neighbours, place, ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
 from spec.arrays import ints
@@ -93,15 +93,3 @@ def test_first_and_last_stage_of_one_server_are_neighbours_by_its_links() -> Non
     assert (inside.intra[0], inside.inter[0], bool(inside.uneven[0])) == (2, 1, False)
     across = group_of(Axis.EMBEDDING, Layout.of(16, pp=16), DOMAIN)
     assert across.inter[0] == 2
-
-
-def test_known_groups_are_those_of_the_layout_asked_about() -> None:
-    known = GroupCache()
-    for tp in (1, 2, 4, 8) * 20:
-        layout = Layout.of(16, tp=[tp, 1])
-        for axis in (Axis.TP, Axis.DP):
-            first = known.of(axis, layout, 8)
-            assert known.of(axis, layout, 8) is first
-            assert first.ranks.tolist() == group_of(axis, layout, 8).ranks.tolist()
-            assert known.of(axis, layout, 4).inter.tolist() == group_of(axis, layout, 4).inter.tolist()
-    assert len(known.known) <= CACHED_GROUPS

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ops.block import model_ops
-from ops.groups import GroupCache
 from ops.layout import Layout
 from ops.op import Pass
 from ops.recompute import CORE_ATTENTION, Recompute, recompute_named
@@ -295,12 +294,11 @@ def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
 
 def check_alone(asked: Question, one: Candidates) -> None:
     """Bytes and step of every plan of a table against those of the same plans with nothing known before."""
-    pricer = replace(asked.pricer, groups=GroupCache())
     alone = estimate_memory(asked.model, asked.job, one.table.plans, asked.cluster)
     assert np.array_equal(one.needed_bytes, alone.needed_bytes)
     assert np.array_equal(one.table.memory.host_bytes, alone.memory.host_bytes)
     assert one.step_s[one.simulated] == pytest.approx(
-        step_time(asked.model, asked.job, alone, pricer).step_s[one.simulated], rel=1e-12
+        step_time(asked.model, asked.job, alone, asked.pricer).step_s[one.simulated], rel=1e-12
     )
 
 

@@ -18,7 +18,7 @@ from tests.solver.questions import ROOT
 from workload.findings import WorkloadError
 from workload.topology.as_cluster import cluster_with_topology, topology_shape, write_cluster
 from workload.topology.picture import draw_topology, layers
-from workload.topology.templates import Fabric, FabricWires, TopologyFlags, build_topology, fabric_topology
+from workload.topology.templates import Fabric, TopologyFlags, build_topology, fabric_topology
 from workload.topology.topology import Wire, read_topology, write_topology
 
 GBPS = 1e9 / 8
@@ -362,17 +362,16 @@ def test_every_fabric_is_connected_and_within_its_ports(
 ) -> None:
     gpus = servers * per_server
     fabric = Fabric(
-        rail=rail,
+        rail_optimised=rail,
         dual_tor=dual,
-        num_gpus=gpus,
+        gpus=gpus,
         gpus_per_server=per_server,
         nv_switches_per_server=nv,
         nics_per_asw=npa,
         num_psw=2,
         asw_per_psw=2**10,
     )
-    wires = FabricWires(nvlink=WIRE, nic=WIRE, uplink=WIRE)
-    topology = fabric_topology(fabric, wires, file_name="f", gpu_type="X")
+    topology = fabric_topology(fabric)
     asw = {
         link.dst for link in topology.links if link.src < gpus and link.dst >= gpus + topology.num_nv_switches
     }

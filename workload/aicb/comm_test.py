@@ -21,7 +21,7 @@ from workload.simai.format import (
     SimaiWorkload,
     write_token,
 )
-from workload.simai.rules import write_simai
+from workload.simai.writer import write_simai
 
 LARGEST = 2**44
 MOST_ITERATIONS = 10_000  # AICB repeats 500 times

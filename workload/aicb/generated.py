@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ops.recompute import Recompute
-from profdb.cost_model import CostModel
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question
@@ -18,167 +17,131 @@ from spec.job import JobSpec, precision_of
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec
 from workload.aicb.aiob import aiob_times_ns, read_aiob, with_aiob_times
-from workload.aicb.flags import DEEPSPEED, FSDP, ShapeFlags, refuse
+from workload.aicb.flags import DEEPSPEED, FSDP, STAGE_3, STAGES_1_2, ShapeFlags, refuse
 from workload.aicb.model import model_of
-from workload.aicb.time_source import FixedCostModel, TimeFlags, time_source
-from workload.simai.export import SLOWEST, Exported, chosen_stages, export_works
+from workload.aicb.time_source import FixedCostModel, TimeFlags, TimeSource, time_source
+from workload.simai.export import SLOWEST, chosen_stages
 from workload.stage_work import StageWork, stage_works
 
 DEFAULT_SEQUENCE = 2048
+DEGREES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+)
+SHARDED = (DEEPSPEED, FSDP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingFlags:
-    """What was typed about the training. ``global_batch`` and ``micro_batch`` count sequences, bucket
-    sizes count elements (DeepSpeed's own unit); None is the framework's default."""
-
-    frame: str
-    world_size: int
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int | None = None
-    vpp: int = 1
-    global_batch: int | None = None
-    micro_batch: int = 1
-    seq_length: int | None = None
-    sequence_parallel: bool = False
-    flash_attention: bool = False
-    distributed_optimizer: bool = False
-    recompute: Recompute = Recompute.NONE
-    zero_stage: int | None = None
-    reduce_bucket_size: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A question and the one plan that the flags describe."""
-
-    question: Question
-    plan: Plan
-
-
-def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, cost_model: CostModel) -> Asked:
-    """The solver's question and plan for the flags.
-
-    Raises ConfigError for degrees that do not divide, and for plans the framework cannot run.
-    """
-    dp = _data_parallel(flags, cluster)
-    cluster = segmented(cluster, flags.world_size)
-    batch = flags.global_batch if flags.global_batch is not None else dp * flags.micro_batch
-    if flags.micro_batch < 1 or batch < 1 or batch % (dp * flags.micro_batch):
-        raise refuse(
-            "global_batch", batch, f"a positive multiple of dp {dp} x micro_batch {flags.micro_batch}"
-        )
-    seq_length = flags.seq_length or DEFAULT_SEQUENCE
-    preset = _preset(flags)
+def _question(options: argparse.Namespace, world: int, model: ModelSpec, source: TimeSource) -> Question:
+    """The solver's question for the flags. Raises ConfigError for degrees and batches that do not divide."""
+    dp = _data_parallel(options, world, source.cluster)
+    cluster = segmented(source.cluster, world)
+    micro_batch = options.micro_batch
+    batch = dp * micro_batch if options.global_batch is None else options.global_batch
+    if micro_batch < 1 or batch < 1 or batch % (dp * micro_batch):
+        raise refuse("global_batch", batch, f"a positive multiple of dp {dp} x micro_batch {micro_batch}")
+    seq_length = options.seq_length or DEFAULT_SEQUENCE
+    preset = _preset(options)
     job = JobSpec(
-        world_size=flags.world_size,
+        world_size=world,
         seq_len=seq_length,
         global_batch_tokens=batch * seq_length,
         preset=preset,
         precision=precision_of(preset),
-        flash_attention=flags.flash_attention,
+        flash_attention=options.use_flash_attn,
     ).on(cluster.gpu.architecture)
-    plan = _plan(flags, model, preset, (dp, batch // (dp * flags.micro_batch)))
-    # A fixed time is what was asked for: no clock under load changes it.
-    fixed = isinstance(cost_model, FixedCostModel)
-    pricer = (
-        Pricer(cost_model=cost_model, domain_ranks=cluster.scale_up_ranks)
-        if fixed
-        else Pricer.on(cluster, cost_model)
-    )
-    question = Question(model=model, job=job, cluster=cluster, pricer=pricer)
-    broken = broken_rules(question, plan)
-    if broken:
-        raise refuse("frame", flags.frame, f"cannot run {plan.label()}: {'; '.join(broken)}")
-    return Asked(question=question, plan=plan)
+    # A fixed time is what was requested: no clock under load changes it.
+    times = source.cost_model
+    if isinstance(times, FixedCostModel):
+        pricer = Pricer(cost_model=times, domain_ranks=cluster.scale_up_ranks)
+    else:
+        pricer = Pricer.on(cluster, times)
+    return Question(model=model, job=job, cluster=cluster, pricer=pricer)
 
 
-def _data_parallel(flags: TrainingFlags, cluster: ClusterSpec) -> int:
+def _data_parallel(options: argparse.Namespace, world: int, cluster: ClusterSpec) -> int:
     """Ranks left for data parallelism, once every degree divides what it must divide."""
-    named = {
-        "tensor_model_parallel_size": flags.tp,
-        "pipeline_model_parallel": flags.pp,
-        "context_parallel_size": flags.cp,
-        "expert_model_parallel_size": flags.ep,
-        "virtual_pipeline_model_parallel_size": flags.vpp,
-    }
-    for name, value in named.items():
-        if value < 1:
-            raise refuse(name, value, "1 or more")
-    world = checked_world_size(flags.world_size, cluster)
-    split = flags.tp * flags.pp * flags.cp
-    if world % split:
-        raise refuse("world_size", world, f"a multiple of tp {flags.tp} x pp {flags.pp} x cp {flags.cp}")
-    if flags.vpp > 1 and flags.pp == 1:
-        raise refuse("virtual_pipeline_model_parallel_size", flags.vpp, "1 without a pipeline")
-    return world // split
+    tp, pp, cp = _degrees(options)
+    vpp = options.virtual_pipeline_model_parallel_size
+    for name in DEGREES:
+        if getattr(options, name) < 1:
+            raise refuse(name, getattr(options, name), "1 or more")
+    checked_world_size(world, cluster)
+    if world % (tp * pp * cp):
+        raise refuse("world_size", world, f"a multiple of tp {tp} x pp {pp} x cp {cp}")
+    if vpp > 1 and pp == 1:
+        raise refuse("virtual_pipeline_model_parallel_size", vpp, "1 without a pipeline")
+    return world // (tp * pp * cp)
 
 
-def _preset(flags: TrainingFlags) -> FrameworkPreset:
-    name = {DEEPSPEED: "deepspeed", FSDP: "fsdp"}.get(flags.frame, "megatron")
-    preset = framework_preset(name)
-    if flags.reduce_bucket_size is not None:
-        if flags.reduce_bucket_size < 1:
-            raise refuse("reduce_bucket_size", flags.reduce_bucket_size, "elements, 1 or more")
-        preset = preset.changed(
-            {
-                "data_parallel.bucket_elements": flags.reduce_bucket_size,
-                "data_parallel.bucket_elements_per_rank": 0,
-            }
-        )
-    return preset
+def _degrees(options: argparse.Namespace) -> tuple[int, int, int]:
+    """Returns tp, pp and cp."""
+    return (
+        options.tensor_model_parallel_size,
+        options.pipeline_model_parallel,
+        options.context_parallel_size,
+    )
 
 
-def _plan(flags: TrainingFlags, model: ModelSpec, preset: FrameworkPreset, batch: tuple[int, int]) -> Plan:
-    dp, num_micro = batch
-    has_experts = any(run.block.moe is not None for run in model.blocks)
+def _preset(options: argparse.Namespace) -> FrameworkPreset:
+    name = {DEEPSPEED: "deepspeed", FSDP: "fsdp"}.get(options.frame, "megatron")
+    preset, bucket = framework_preset(name), options.reduce_bucket_size
+    if bucket is None:
+        return preset
+    if bucket < 1:
+        raise refuse("reduce_bucket_size", bucket, "elements, 1 or more")
+    return preset.changed(
+        {"data_parallel.bucket_elements": bucket, "data_parallel.bucket_elements_per_rank": 0}
+    )
+
+
+def _plan(options: argparse.Namespace, question: Question) -> Plan:
+    """The plan of the flags. Raises ConfigError for one that the framework cannot run."""
+    tp, pp, cp = _degrees(options)
+    ep, vpp = options.expert_model_parallel_size, options.virtual_pipeline_model_parallel_size
+    dp = question.job.world_size // (tp * pp * cp)
+    num_micro = question.job.global_batch_sequences // (dp * options.micro_batch)
+    has_experts = any(run.block.moe is not None for run in question.model.blocks)
     # Megatron-LM cuts experts by tp too unless --expert-tensor-parallel-size says otherwise.
-    etp = flags.etp if flags.etp is not None else (flags.tp if has_experts else 1)
-    if flags.ep > 1 and not has_experts:
-        raise refuse("expert_model_parallel_size", flags.ep, "1 for a model without experts")
-    if (flags.tp * flags.cp * dp) % (flags.ep * max(etp, 1)) or etp < 1:
-        raise refuse(
-            "expert_model_parallel_size",
-            flags.ep,
-            f"ep x expert tp {etp} must divide tp {flags.tp} x cp {flags.cp} x dp {dp}",
-        )
-    stage = flags.zero_stage
-    if stage is None:
-        stage = int(flags.distributed_optimizer) if preset.name == "megatron" else 3
-    if stage not in (0, 1, 2, 3):
-        raise refuse("stage", stage, "1, 2 or 3")
-    copies = dp * flags.cp
-    if flags.vpp > 1 and num_micro % flags.pp:
-        raise refuse(
-            "global_batch",
-            num_micro * dp * flags.micro_batch,
-            f"interleaving wants micro-batches ({num_micro}) in multiples of pp {flags.pp}",
-        )
-    return Plan(
-        strategy="fsp" if flags.sequence_parallel and flags.tp > 1 else "mtp",
-        preset=preset.name,
-        recompute=flags.recompute,
+    etp = options.expert_tensor_parallel_size
+    if etp is None:
+        etp = tp if has_experts else 1
+    if ep > 1 and not has_experts:
+        raise refuse("expert_model_parallel_size", ep, "1 for a model without experts")
+    if (tp * cp * dp) % (ep * max(etp, 1)) or etp < 1:
+        allowed = f"ep x expert tp {etp} must divide tp {tp} x cp {cp} x dp {dp}"
+        raise refuse("expert_model_parallel_size", ep, allowed)
+    if vpp > 1 and num_micro % pp:
+        allowed = f"interleaving wants micro-batches ({num_micro}) in multiples of pp {pp}"
+        raise refuse("global_batch", question.job.global_batch_sequences, allowed)
+    stage, copies = _zero_stage(options), dp * cp
+    recompute = Recompute.SELECTIVE if options.recompute_activations else Recompute.NONE
+    plan = Plan(
+        strategy="fsp" if options.enable_sequence_parallel and tp > 1 else "mtp",
+        preset=question.job.preset.name,
+        recompute=Recompute.FULL if options.recompute_full else recompute,
         schedule=Schedule.ONE_F_ONE_B,
-        tp=flags.tp,
-        cp=flags.cp,
-        pp=flags.pp,
-        vpp=flags.vpp,
-        ep=flags.ep,
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
         etp=etp,
         dp=dp,
         zero_stage=stage if copies > 1 else 0,
         zero_size=copies if stage and copies > 1 else 1,
-        micro_batch=flags.micro_batch,
+        micro_batch=options.micro_batch,
         num_micro=num_micro,
     )
+    broken = broken_rules(question, plan)
+    if broken:
+        raise refuse("frame", options.frame, f"cannot run {plan.label()}: {'; '.join(broken)}")
+    return plan
 
 
 # From the options of ``generate`` to files: the model, the plan, the times, the format.
-
-SHARDED = ("DeepSpeed", "FSDP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +165,9 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )
-    ask = asked(_training(options, world), model, source.cluster, source.cost_model)
-    works = chosen_stages(stage_works(ask.question, ask.plan), _pipeline_stage(options))
+    question = _question(options, world, model, source)
+    plan = _plan(options, question)
+    works = chosen_stages(stage_works(question, plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.
         for run in model.blocks:
@@ -212,17 +176,12 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
         works = tuple(with_aiob_times(work, times_ns) for work in works)
     return Generated(
         stage=_pipeline_stage(options),
-        question=ask.question,
-        plan=ask.plan,
+        question=question,
+        plan=plan,
         works=works,
         notes=(*shape_notes, *source.notes),
         has_times=source.known or options.comp_filepath is not None,
     )
-
-
-def write_simai_files(made: Generated, path: Path, *, strict: bool) -> Exported:
-    """The SimAI files of the chosen stages."""
-    return export_works(made.plan, made.works, path, strict=strict)
 
 
 def file_name(made: Generated, options: argparse.Namespace, ending: str) -> str:
@@ -269,17 +228,15 @@ def _pipeline_stage(options: argparse.Namespace) -> str:
     return SLOWEST if options.frame in SHARDED or options.stage is None else str(options.stage)
 
 
-def _zero_stage(options: argparse.Namespace) -> int | None:
+def _zero_stage(options: argparse.Namespace) -> int:
     """--zero_stage, or --stage of the frameworks that shard by it."""
     if options.frame not in SHARDED:
-        return None
+        return int(options.use_distributed_optimizer)
     if options.zero_stage is not None:
         return int(options.zero_stage)
-    if options.stage is None:
-        return None
-    if options.stage not in ("0", "1", "2", "3"):
+    if options.stage not in (None, "0", "1", "2", "3"):
         raise refuse("stage", options.stage, f"ZeRO stage 0 to 3 with --frame {options.frame}")
-    return int(options.stage)
+    return int(options.stage or 3)
 
 
 def _check_frame(options: argparse.Namespace) -> None:
@@ -288,45 +245,12 @@ def _check_frame(options: argparse.Namespace) -> None:
         raise refuse("zero_stage", options.zero_stage, "needs --frame DeepSpeed or FSDP")
     if options.use_distributed_optimizer and sharded:
         raise refuse("use_distributed_optimizer", True, f"{options.frame} shards by --stage")
-    only_deepspeed = (
-        "allgather_bucket_size",
-        "prefetch_bucket_size",
-        "param_persistence_threshold",
-        "model_persistence_threshold",
-        "max_live_parameters",
-        "max_reuse_distance",
-    )
-    for flag in only_deepspeed:
-        if getattr(options, flag) is not None and options.frame != "DeepSpeed":
-            raise refuse(flag, getattr(options, flag), "needs --frame DeepSpeed")
-    if options.use_multi_rank_bucket_allreduce == "false" and options.frame != "DeepSpeed":
-        raise refuse("use_multi_rank_bucket_allreduce", "false", "needs --frame DeepSpeed")
-    if options.round_robin_gradients and options.frame != "DeepSpeed":
-        raise refuse("round_robin_gradients", True, "needs --frame DeepSpeed")
+    for flag in (*STAGES_1_2, *STAGE_3):
+        value = getattr(options, flag)
+        given = value is not None and value is not False and value != "true"
+        if given and options.frame != DEEPSPEED:
+            raise refuse(flag, value, "needs --frame DeepSpeed")
     if options.epoch_num < 1:
         raise refuse("epoch_num", options.epoch_num, "1 or more")
     if options.recompute_activations and options.recompute_full:
         raise refuse("recompute_full", True, "not together with --recompute_activations")
-
-
-def _training(options: argparse.Namespace, world: int) -> TrainingFlags:
-    recompute = Recompute.SELECTIVE if options.recompute_activations else Recompute.NONE
-    return TrainingFlags(
-        frame=options.frame,
-        world_size=world,
-        tp=options.tensor_model_parallel_size,
-        pp=options.pipeline_model_parallel,
-        cp=options.context_parallel_size,
-        ep=options.expert_model_parallel_size,
-        etp=options.expert_tensor_parallel_size,
-        vpp=options.virtual_pipeline_model_parallel_size,
-        global_batch=options.global_batch,
-        micro_batch=options.micro_batch,
-        seq_length=options.seq_length,
-        sequence_parallel=options.enable_sequence_parallel,
-        flash_attention=options.use_flash_attn,
-        distributed_optimizer=options.use_distributed_optimizer,
-        recompute=Recompute.FULL if options.recompute_full else recompute,
-        zero_stage=_zero_stage(options),
-        reduce_bucket_size=options.reduce_bucket_size,
-    )

@@ -9,14 +9,14 @@ from workload.aicb.aiob import aiob_of, write_aiob
 from workload.aicb.comm_test import is_test, write_test
 from workload.aicb.csv_workload import Arguments, GeneralItem, Workload
 from workload.aicb.data_parallel import ALIGNMENT, ZeroOptions, fsdp_items, model_units, zero12_items
-from workload.aicb.flags import DEEPSPEED, FSDP, GENERAL, default_options, notes_on, refuse
-from workload.aicb.generated import Generated, file_name, generated, target, write_simai_files
+from workload.aicb.flags import FSDP, GENERAL, STAGE_3, default_options, notes_on, refuse
+from workload.aicb.generated import DEGREES, SHARDED, Generated, file_name, generated, target
 from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.aicb.zero3 import zero3_items
 from workload.bundle import export_bundle
 from workload.report import group_lines
 from workload.simai.busbw import SHIPPED, read_ratio_tables
-from workload.simai.export import ALL
+from workload.simai.export import ALL, export_works
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.plan_traffic import plan_groups
 
@@ -28,17 +28,23 @@ def write_general_files(made: Generated, options: argparse.Namespace, path: Path
     written = []
     for position, workload in workloads:
         target = path if len(workloads) == 1 else path.with_stem(f"{path.stem}-stage{position}")
-        told = {} if options.frame in (DEEPSPEED, FSDP) else {"stage": position}
+        told = {} if options.frame in SHARDED else {"stage": position}
         written.append((target, workload.write(target, arguments | told)))
     return written
 
 
 def general_workloads(made: Generated, options: argparse.Namespace) -> list[tuple[int, Workload]]:
     """Each chosen stage's position and rows, which are made as they are read."""
-    if options.frame in (DEEPSPEED, FSDP):
+    if options.frame in SHARDED:
         return [(0, Workload(items=_sharded(made, options)))]
+    wanted = GeneralOptions(
+        epochs=options.epoch_num, computation=options.computation_enable, timed=made.has_times
+    )
     return [
-        (position, Workload(items=_planned(made, options, replace(work, position=position, count=1))))
+        (
+            position,
+            Workload(items=general_items(made.plan, replace(work, position=position, count=1), wanted)),
+        )
         for work in made.works
         for position in _positions(work, made.stage)
     ]
@@ -52,36 +58,15 @@ def _positions(work: StageWork, stage: str) -> range:
     return range(first, first + 1)
 
 
-def _planned(made: Generated, options: argparse.Namespace, work: StageWork) -> Iterator[GeneralItem]:
-    timed = made.has_times
-    general = GeneralOptions(epochs=options.epoch_num, computation=options.computation_enable, timed=timed)
-    return general_items(made.plan, work, general)
-
-
 def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralItem]:
     """DeepSpeed and FSDP cut whole tensors over the data-parallel ranks."""
     plan = made.plan
-    for flag, degree in (
-        ("tensor_model_parallel_size", plan.tp),
-        ("pipeline_model_parallel", plan.pp),
-        ("context_parallel_size", plan.cp),
-        ("expert_model_parallel_size", plan.ep),
-    ):
-        if degree > 1:
-            raise refuse(flag, degree, f"1 in a general workload of {options.frame}: data parallel only")
-    sizes = {
-        name: getattr(options, name)
-        for name in (
-            "reduce_bucket_size",
-            "allgather_bucket_size",
-            "prefetch_bucket_size",
-            "param_persistence_threshold",
-            "model_persistence_threshold",
-            "max_live_parameters",
-            "max_reuse_distance",
-        )
-        if getattr(options, name) is not None
-    }
+    for flag in DEGREES[:4]:
+        if getattr(options, flag) > 1:
+            allowed = f"1 in a general workload of {options.frame}: data parallel only"
+            raise refuse(flag, getattr(options, flag), allowed)
+    names = ("reduce_bucket_size", "allgather_bucket_size", *STAGE_3)
+    sizes = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     for name, value in sizes.items():
         if value < (1 if name.endswith(("reduce_bucket_size", "allgather_bucket_size")) else 0):
             raise refuse(name, value, "elements, not negative")
@@ -145,7 +130,7 @@ def write_files(options: argparse.Namespace, root: Path) -> Written:
         beyond, files = [], [f"wrote {path}: {rows} rows" for path, rows in written]
     else:
         path = target(options.output, file_name(made, options, ".txt"))
-        exported = write_simai_files(made, path, strict=options.strict_export)
+        exported = export_works(made.plan, made.works, path, strict=options.strict_export)
         beyond, files = exported.beyond_lines(), [f"wrote {path}" for path in exported.paths]
     return Written(notes=(*notes, *made.notes, *beyond), lines=(*lines, *files))
 

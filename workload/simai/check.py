@@ -4,21 +4,23 @@ The reader finds what is wrong with the text; here the rows are held against the
 limits. Effects as seen by running SimAI-Analytical 1.6/1.7.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from workload.findings import Finding, Severity
 from workload.simai.format import (
+    CELL_LIMIT_NS,
     GROUPS_OF_COLUMN,
     NO_COMM,
     PREFIXES,
+    RATIO_LIMIT_BYTES,
     TRANSFORMER_RECOMPUTE,
     Column,
     SimaiGroup,
     SimaiHeader,
     read_token,
+    uses_ratio,
 )
 from workload.simai.reader import PlacedRow, SimaiFile
-from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
 
 # SimAI-Analytical knows a fixed time for these group sizes only; others cost nothing below 1 MiB.
 FIXED_LATENCY_RANKS = (2, 4, 8, 16, 32, 64, 128)
@@ -31,34 +33,32 @@ def check_simai(file: SimaiFile) -> list[Finding]:
     findings = list(file.findings)
     header = file.header.complete()
     for placed in file.rows:
-        findings += _row_findings(placed, header, file.header.policy)
-    findings += _segment_findings(file)
+        findings += row_findings(placed, header, file.header.policy)
+    lists = {} if "checkpoints" in file.header.unreadable else file.header.lists
+    findings += segment_findings(lists, file.num_rows)
     return sorted(findings, key=lambda each: each.line)
 
 
-def _segment_findings(file: SimaiFile) -> Iterator[Finding]:
+def segment_findings(lists: Mapping[str, tuple[int, ...]], num_rows: int) -> Iterator[Finding]:
     """Rows to recompute from: SimAI walks back from the initiating row to the checkpoint before it, and off
     the file's first row where there is none; from a checkpoint at that very row it runs off the last."""
-    header, rows = file.header, range(file.num_rows)
-    starts = [row for row in header.lists.get("checkpoints", ()) if row in rows]
+    rows = range(num_rows)
+    starts = [row for row in lists.get("checkpoints", ()) if row in rows]
     crashes = False
-    for row in header.lists.get("checkpoint_initiates", ()):
-        if (
-            row in rows
-            and not any(start < row for start in starts)
-            and "checkpoints" not in header.unreadable
-        ):
+    for row in lists.get("checkpoint_initiates", ()):
+        if row in rows and not any(start < row for start in starts):
             crashes = True
             message = f"checkpoint_initiates names row {row}, and checkpoints no row before it; SimAI dies"
             yield Finding(line=1, severity=Severity.STOPS, code="segment", message=message)
-    for key, entries in header.lists.items():
+    for key, entries in lists.items():
         for row in entries:
             if row not in rows and not crashes:
                 message = f"{key} names row {row}; rows are 0 to {len(rows) - 1}"
                 yield Finding(line=1, severity=Severity.WRONG, code="list", message=message)
 
 
-def _row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> Iterator[Finding]:
+def row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> Iterator[Finding]:
+    """Returns what is wrong with one row; without a header nothing is said of groups."""
     row, line = placed.row, placed.line
     if row.dependency != -1:
         message = f"dependency {row.dependency} is not used"

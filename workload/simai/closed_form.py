@@ -17,16 +17,18 @@ from workload.simai.busbw import (
     single,
 )
 from workload.simai.format import (
+    CELL_LIMIT_NS,
     GROUPS_OF_COLUMN,
     NO_COMM,
+    RATIO_LIMIT_BYTES,
     Column,
     SimaiGroup,
     SimaiHeader,
     SimaiRow,
     SimaiWorkload,
     read_token,
+    uses_ratio,
 )
-from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,40 +220,6 @@ EMBEDDING = "embedding_layer"
 US = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalyticalReport:
-    """Seconds by part; they sum to ``total_s``. ``printed`` is what the simulator adds up and prints (us).
-    ``warnings`` name where it would have gone wrong, with how often."""
-
-    compute_s: float
-    dp_s: float
-    dp_ep_s: float
-    tp_s: float
-    ep_s: float
-    pp_s: float
-    bubble_s: float
-    printed: "PrintedTimes"
-    warnings: tuple[str, ...]
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Name of each part, in the order of the simulator's result file, and its seconds."""
-        return {
-            "dp": self.dp_s,
-            "dp_ep": self.dp_ep_s,
-            "tp": self.tp_s,
-            "ep": self.ep_s,
-            "pp": self.pp_s,
-            "bubble": self.bubble_s,
-            "compute": self.compute_s,
-        }
-
-    @property
-    def total_s(self) -> float:
-        """The step."""
-        return sum(self.parts.values())
-
-
 @dataclass(slots=True, kw_only=True)
 class PrintedTimes:
     """Microseconds summed over rows in the simulator's order, so that they round as its own; expert and tensor
@@ -277,14 +245,16 @@ class PrintedTimes:
         if row.name != EMBEDDING:
             held = forward.comm_ns + input_grad.comm_ns
             self.bubble_us += (held + sum(each.compute_ns for each in row.passes.values())) / 1000
+        over_data_us = weight_grad.exposed_ns / 1000
+        inside_us = (forward.exposed_ns + input_grad.exposed_ns) / 1000
         if row.weight_grad_group is SimaiGroup.DP_EP:
-            self.dp_ep_us += weight_grad.exposed_ns / 1000
+            self.dp_ep_us += over_data_us
         else:
-            self.dp_us += weight_grad.exposed_ns / 1000
+            self.dp_us += over_data_us
         if row.forward_group is SimaiGroup.EP:
-            self.ep_us += (forward.exposed_ns + input_grad.exposed_ns) / 1000
+            self.ep_us += inside_us
         else:
-            self.tp_us += (forward.exposed_ns + input_grad.exposed_ns) / 1000
+            self.tp_us += inside_us
         for each in (forward, weight_grad, input_grad):
             self.compute_us += each.compute_ns / 1000
             self.exposed_us += each.exposed_ns / 1000
@@ -293,6 +263,26 @@ class PrintedTimes:
         """Take the pipeline's share of what the rows hold, and its transfers."""
         self.bubble_us *= (header.pp - 1) / (header.ga * header.vpp)
         self.pp_us = pipeline_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticalReport:
+    """``printed`` is what the simulator adds up and prints; ``warnings`` name where it would have gone wrong, with
+    how often."""
+
+    printed: PrintedTimes
+    warnings: tuple[str, ...]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part, in the order of the simulator's result file; they sum to ``total_s``."""
+        names = ("dp", "dp_ep", "tp", "ep", "pp", "bubble", "compute")
+        return {name: getattr(self.printed, f"{name}_us") * US for name in names}
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the step."""
+        return sum(self.parts.values())
 
 
 def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> AnalyticalReport:
@@ -307,13 +297,6 @@ def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> Analytic
         pricer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
     times.end(header, _pipeline_us(header, options, pricer.warnings))
     return AnalyticalReport(
-        compute_s=times.compute_us * US,
-        dp_s=times.dp_us * US,
-        dp_ep_s=times.dp_ep_us * US,
-        tp_s=times.tp_us * US,
-        ep_s=times.ep_us * US,
-        pp_s=times.pp_us * US,
-        bubble_s=times.bubble_us * US,
         printed=times,
         warnings=tuple(
             text if count == 1 else f"{text} ({count} times)" for text, count in pricer.warnings.items()

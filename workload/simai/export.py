@@ -26,7 +26,7 @@ from workload.simai.format import (
     SimaiWorkload,
     write_token,
 )
-from workload.simai.rules import nanoseconds, split_row, write_simai
+from workload.simai.writer import nanoseconds, split_row, write_simai
 from workload.stage_work import PieceWork, StageWork, WorkItem, slowest, stage_works
 
 WORDS = set(PREFIXES.values())

@@ -80,6 +80,14 @@ def write_token(collective: Collective, group: SimaiGroup, column: Column) -> st
     return word + ending
 
 
+def uses_ratio(collective: Collective, group: SimaiGroup) -> bool:
+    """Whether SimAI corrects this collective by its ratio tables: tensor-parallel all-gather and
+    reduce-scatter, and all-to-all over tensor or expert groups."""
+    if collective is Collective.ALL_TO_ALL:
+        return group in (SimaiGroup.TP, SimaiGroup.EP)
+    return group is SimaiGroup.TP and collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
 # The nouns of a SimAI workload file.
 #
 # A file is one iteration of one representative rank: a header line, the number of rows, then rows of
@@ -91,6 +99,12 @@ TRANSFORMER_RECOMPUTE = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 # AICB writes 100 into field 12 of every model row; only the ns-3 front end reads it, as nanoseconds
 # after each collective of the row.
 UPDATE_NS = 100
+
+# Cells pass through a float32 and then a signed 32-bit event delay: from 2**31 - 64 on they round to
+# 2**31, the delay becomes negative and the event loop never ends.
+CELL_LIMIT_NS = 2**31 - 64
+# The last row of SimAI's ratio tables; a look-up above it throws and the result file stays empty.
+RATIO_LIMIT_BYTES = 16 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

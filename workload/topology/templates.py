@@ -8,40 +8,61 @@ Layout and capacities: SimAI's gen_Topo_Template.py and its README.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from workload.findings import WorkloadError
 from workload.topology.topology import Link, Topology, Wire, bandwidth_bits, error_share, latency_seconds
 
+NICS_PER_ASW = 64
+ASW_PER_PSW = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The size and shape of a fabric.
+    """A topology's sizes, shape and links, by the flags of SimAI's gen_Topo_Template.py.
 
     ``nics_per_asw`` GPU ports on one ASW, ``num_psw`` PSWs, ``asw_per_psw`` ASWs that one PSW can take (per
     plane), ``num_asw`` only to be checked (None: whatever is needed).
     """
 
-    rail: bool
+    template: str | None = None
+    rail_optimised: bool = False
     dual_tor: bool = False
     dual_plane: bool = False
-    num_gpus: int
-    gpus_per_server: int
-    nv_switches_per_server: int
-    nics_per_asw: int
-    num_psw: int
-    asw_per_psw: int
+    gpus: int = 32
+    gpus_per_server: int = 8
+    nv_switches_per_server: int = 1
+    gpu_type: str = "H100"
+    nvlink_bandwidth: str = "2880Gbps"
+    nv_latency: str = "0.000025ms"
+    bandwidth: str = "400Gbps"
+    latency: str = "0.0005ms"
     num_asw: int | None = None
+    nics_per_asw: int = NICS_PER_ASW
+    num_psw: int = 64
+    uplink_bandwidth: str = "400Gbps"
+    asw_per_psw: int = ASW_PER_PSW
+    error_rate: str = "0"
+
+    @property
+    def nvlink(self) -> Wire:
+        """The link from a GPU to an NV switch."""
+        return Wire(bandwidth=self.nvlink_bandwidth, latency=self.nv_latency, error_rate=self.error_rate)
+
+    @property
+    def nic(self) -> Wire:
+        """The link from a NIC to an ASW."""
+        return Wire(bandwidth=self.bandwidth, latency=self.latency, error_rate=self.error_rate)
 
     @property
     def asw_per_segment(self) -> int:
         """ASWs of one segment on one side."""
-        return self.gpus_per_server if self.rail else 1
+        return self.gpus_per_server if self.rail_optimised else 1
 
     @property
     def segments(self) -> int:
         """Segments that hold all GPUs."""
-        return -(-self.num_gpus // (self.asw_per_segment * self.nics_per_asw))
+        return -(-self.gpus // (self.asw_per_segment * self.nics_per_asw))
 
     @property
     def sides(self) -> int:
@@ -51,35 +72,24 @@ class Fabric:
     @property
     def most_segments(self) -> int:
         """Segments that the PSWs' ports can take."""
-        if self.rail:
-            return self.asw_per_psw // self.gpus_per_server
-        return self.asw_per_psw // self.sides
+        return self.asw_per_psw // (self.gpus_per_server if self.rail_optimised else self.sides)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FabricWires:
-    """Links from GPU to NV switch, from NIC to ASW, and from ASW to PSW."""
-
-    nvlink: Wire
-    nic: Wire
-    uplink: Wire
-
-
-def fabric_topology(fabric: Fabric, wires: FabricWires, *, file_name: str, gpu_type: str) -> Topology:
+def fabric_topology(fabric: Fabric) -> Topology:
     """All nodes and links of ``fabric``. Raises WorkloadError for sizes that do not fit."""
     check_fabric(fabric)
     num_asw = fabric.sides * fabric.segments * fabric.asw_per_segment
-    num_nv = fabric.num_gpus // fabric.gpus_per_server * fabric.nv_switches_per_server
+    num_nv = fabric.gpus // fabric.gpus_per_server * fabric.nv_switches_per_server
     return Topology(
-        file_name=file_name,
-        gpu_type=gpu_type,
-        num_gpus=fabric.num_gpus,
+        file_name=_name(fabric),
+        gpu_type=fabric.gpu_type,
+        num_gpus=fabric.gpus,
         gpus_per_server=fabric.gpus_per_server,
         num_nv_switches=num_nv,
         num_other_switches=num_asw + fabric.num_psw,
         links=(
-            *_gpu_links(fabric, wires, first_asw=fabric.num_gpus + num_nv),
-            *_uplinks(fabric, wires.uplink, first_asw=fabric.num_gpus + num_nv),
+            *_gpu_links(fabric, first_asw=fabric.gpus + num_nv),
+            *_uplinks(fabric, first_asw=fabric.gpus + num_nv),
         ),
     )
 
@@ -87,7 +97,7 @@ def fabric_topology(fabric: Fabric, wires: FabricWires, *, file_name: str, gpu_t
 def check_fabric(fabric: Fabric) -> None:
     """Raise WorkloadError when the parts do not fit together."""
     sizes = {
-        "-g": fabric.num_gpus,
+        "-g": fabric.gpus,
         "-gps": fabric.gpus_per_server,
         "-nsps": fabric.nv_switches_per_server,
         "-npa": fabric.nics_per_asw,
@@ -97,14 +107,14 @@ def check_fabric(fabric: Fabric) -> None:
     for flag, value in sizes.items():
         if not 1 <= value <= 2**20:
             raise WorkloadError(f"{flag} {value}: must be 1 to {2**20}")
-    if fabric.num_gpus % fabric.gpus_per_server:
+    if fabric.gpus % fabric.gpus_per_server:
         raise WorkloadError(
-            f"-g {fabric.num_gpus}: must be a multiple of the server's {fabric.gpus_per_server} GPUs (-gps)"
+            f"-g {fabric.gpus}: must be a multiple of the server's {fabric.gpus_per_server} GPUs (-gps)"
         )
     if fabric.segments > fabric.most_segments:
         most = fabric.most_segments * fabric.asw_per_segment * fabric.nics_per_asw
         raise WorkloadError(
-            f"-g {fabric.num_gpus}: one pod holds {most} GPUs with -app {fabric.asw_per_psw}, "
+            f"-g {fabric.gpus}: one pod holds {most} GPUs with -app {fabric.asw_per_psw}, "
             f"-npa {fabric.nics_per_asw}, -gps {fabric.gpus_per_server}"
         )
     needed = fabric.sides * fabric.segments * fabric.asw_per_segment
@@ -116,23 +126,24 @@ def check_fabric(fabric: Fabric) -> None:
         raise WorkloadError(f"-psn {fabric.num_psw}: two planes need two ToRs and an even number of PSWs")
 
 
-def _gpu_links(fabric: Fabric, wires: FabricWires, *, first_asw: int) -> Iterator[Link]:
+def _gpu_links(fabric: Fabric, *, first_asw: int) -> Iterator[Link]:
     side = fabric.segments * fabric.asw_per_segment
     per_server, nv_switches = fabric.gpus_per_server, fabric.nv_switches_per_server
-    for gpu in range(fabric.num_gpus):
-        first_nv = fabric.num_gpus + gpu // per_server * nv_switches
+    for gpu in range(fabric.gpus):
+        first_nv = fabric.gpus + gpu // per_server * nv_switches
         for switch in range(first_nv, first_nv + nv_switches):
-            yield Link(src=gpu, dst=switch, wire=wires.nvlink)
+            yield Link(src=gpu, dst=switch, wire=fabric.nvlink)
         segment = gpu // (fabric.asw_per_segment * fabric.nics_per_asw)
         place = segment * fabric.asw_per_segment + gpu % fabric.asw_per_segment
         for number in range(fabric.sides):
-            yield Link(src=gpu, dst=first_asw + number * side + place, wire=wires.nic)
+            yield Link(src=gpu, dst=first_asw + number * side + place, wire=fabric.nic)
 
 
-def _uplinks(fabric: Fabric, wire: Wire, *, first_asw: int) -> Iterator[Link]:
+def _uplinks(fabric: Fabric, *, first_asw: int) -> Iterator[Link]:
     side = fabric.segments * fabric.asw_per_segment
     first_psw = first_asw + fabric.sides * side
     planes = 2 if fabric.dual_plane else 1
+    wire = replace(fabric.nic, bandwidth=fabric.uplink_bandwidth)
     for asw in range(fabric.sides * side):
         plane = asw // side if fabric.dual_plane else 0
         share = fabric.num_psw // planes
@@ -153,12 +164,14 @@ PLANES = 9
 SWITCHES_PER_PLANE = 36
 
 
-def nvl72(wire: Wire, *, gpus_per_rack: int, file_name: str, gpu_type: str) -> Topology:
-    """72 GPUs in one rack (gpus_per_rack 72) or two (36).
+def nvl72(fabric: Fabric) -> Topology:
+    """72 GPUs in one rack or two of 36.
 
     Between two racks each switch has one cable to its twin, half as wide as its links to its GPUs together
     (18 x 800 Gbps = 14400Gbps).
     """
+    wire, gpus_per_rack = fabric.nvlink, fabric.gpus_per_server
+    _exactly("-g", fabric.gpus, NVL72_GPUS)
     if gpus_per_rack not in (NVL72_GPUS, NVL72_GPUS // 2):
         raise WorkloadError(f"-gps {gpus_per_rack}: NVL has one rack of 72 or two of 36")
     racks = NVL72_GPUS // gpus_per_rack
@@ -172,8 +185,8 @@ def nvl72(wire: Wire, *, gpus_per_rack: int, file_name: str, gpu_type: str) -> T
             for switch in range(SWITCHES_PER_RACK)
         ]
     return Topology(
-        file_name=file_name,
-        gpu_type=gpu_type,
+        file_name=_name(fabric),
+        gpu_type=fabric.gpu_type,
         num_gpus=NVL72_GPUS,
         gpus_per_server=gpus_per_rack,
         num_nv_switches=racks * SWITCHES_PER_RACK,
@@ -182,13 +195,15 @@ def nvl72(wire: Wire, *, gpus_per_rack: int, file_name: str, gpu_type: str) -> T
     )
 
 
-def nvl576(wire: Wire, *, file_name: str, gpu_type: str) -> Topology:
+def nvl576(fabric: Fabric) -> Topology:
     """576 GPUs in 16 racks of 36, whose 288 switches meet in 9 planes of 36 switches.
 
     Assumption: switches 2p and 2p+1 of every rack belong to plane p. A rack switch reaches all 36 switches of its
     plane at the width of a GPU link, so that what comes from its 36 GPUs can leave the rack.
     """
-    racks = NVL576_GPUS // NVL576_RACK
+    _exactly("-g", fabric.gpus, NVL576_GPUS)
+    _exactly("-gps", fabric.gpus_per_server, NVL576_RACK)
+    wire, racks = fabric.nvlink, NVL576_GPUS // NVL576_RACK
     first_rack_switch = NVL576_GPUS
     first_plane_switch = first_rack_switch + racks * SWITCHES_PER_RACK
     links = list(_rack_links(NVL576_GPUS, NVL576_RACK, wire))
@@ -200,8 +215,8 @@ def nvl576(wire: Wire, *, file_name: str, gpu_type: str) -> Topology:
             for target in range(start, start + SWITCHES_PER_PLANE)
         ]
     return Topology(
-        file_name=file_name,
-        gpu_type=gpu_type,
+        file_name=_name(fabric),
+        gpu_type=fabric.gpu_type,
         num_gpus=NVL576_GPUS,
         gpus_per_server=NVL576_RACK,
         num_nv_switches=racks * SWITCHES_PER_RACK + PLANES * SWITCHES_PER_PLANE,
@@ -228,9 +243,6 @@ NVL = "NVL"
 NVL576 = "NVL576"
 TEMPLATES = (SPECTRUM_X, HPN, DCN, NVL, NVL576)
 
-NICS_PER_ASW = 64
-ASW_PER_PSW = 64
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFlags:
@@ -256,79 +268,47 @@ class TopologyFlags:
     error_rate: str | None = None
 
 
-# What every template starts from, then what each one changes.
-_BASE = TopologyFlags(
-    gpus=32,
-    gpus_per_server=8,
-    nv_switches_per_server=1,
-    gpu_type="H100",
-    nvlink_bandwidth="2880Gbps",
-    nv_latency="0.000025ms",
-    bandwidth="400Gbps",
-    latency="0.0005ms",
-    nics_per_asw=NICS_PER_ASW,
-    num_psw=64,
-    uplink_bandwidth="400Gbps",
-    asw_per_psw=ASW_PER_PSW,
-    error_rate="0",
-)
 _RACK = {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps"}
 
 
 def build_topology(flags: TopologyFlags) -> Topology:
-    """The topology that ``flags`` ask for; WorkloadError when there is none."""
+    """Returns the topology that ``flags`` specify; WorkloadError when there is none."""
     if flags.template is not None and flags.template not in TEMPLATES:
         raise WorkloadError(f"-topo {flags.template}: unknown; known: {', '.join(TEMPLATES)}")
     _check_combination(flags)
-    full = _filled(flags)
-    _check_words(full)
-    nvlink = Wire(
-        bandwidth=full.nvlink_bandwidth or "", latency=full.nv_latency or "", error_rate=full.error_rate or ""
-    )
-    gpu_type = full.gpu_type or ""
-    if full.template == NVL:
-        _exactly("-g", full.gpus, NVL72_GPUS)
-        return nvl72(
-            nvlink, gpus_per_rack=full.gpus_per_server or 0, file_name=_name(full), gpu_type=gpu_type
-        )
-    if full.template == NVL576:
-        _exactly("-g", full.gpus, NVL576_GPUS)
-        _exactly("-gps", full.gpus_per_server, NVL576_RACK)
-        return nvl576(nvlink, file_name=_name(full), gpu_type=gpu_type)
-    nic = replace(nvlink, bandwidth=full.bandwidth or "", latency=full.latency or "")
-    wires = FabricWires(nvlink=nvlink, nic=nic, uplink=replace(nic, bandwidth=full.uplink_bandwidth or ""))
-    return fabric_topology(_fabric(full), wires, file_name=_name(full), gpu_type=gpu_type)
+    fabric = _filled(flags)
+    _check_words(fabric)
+    return {NVL: nvl72, NVL576: nvl576}.get(fabric.template or "", fabric_topology)(fabric)
 
 
-def _filled(flags: TopologyFlags) -> TopologyFlags:
+def _filled(flags: TopologyFlags) -> Fabric:
     """Every None replaced by the template's default, and the shape the template stands for."""
-    defaults = {name: getattr(_BASE, name) for name in TopologyFlags.__dataclass_fields__}
+    defaults: dict[str, object] = {}
     shape: dict[str, object] = {}
     if flags.template == SPECTRUM_X:
-        defaults |= {"gpus": 4096}
+        defaults = {"gpus": 4096}
         shape = {"rail_optimised": True}
     elif flags.template == HPN:
-        defaults |= {"gpus": 15360, "bandwidth": "200Gbps", "nics_per_asw": 128, "num_psw": 120}
-        defaults |= {"asw_per_psw": 120 if flags.dual_plane else 240}
+        defaults = {"gpus": 15360, "bandwidth": "200Gbps", "nics_per_asw": 128, "num_psw": 120}
+        defaults["asw_per_psw"] = 120 if flags.dual_plane else 240
         shape = {"rail_optimised": True, "dual_tor": True}
     elif flags.template == DCN:
-        defaults |= {"gpus": 512, "asw_per_psw": 8, "num_psw": 8}
+        defaults = {"gpus": 512, "asw_per_psw": 8, "num_psw": 8}
         if flags.dual_tor:
             defaults |= {"bandwidth": "200Gbps", "nics_per_asw": 128}
     elif flags.template == NVL:
-        defaults |= {**_RACK, "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS}
+        defaults = {**_RACK, "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS}
     elif flags.template == NVL576:
-        defaults |= {**_RACK, "gpus": NVL576_GPUS, "gpus_per_server": NVL576_RACK}
-    given = {name: getattr(flags, name) for name in defaults}
-    merged = {name: defaults[name] if value is None else value for name, value in given.items()}
-    return TopologyFlags(**{**merged, **shape})
+        defaults = {**_RACK, "gpus": NVL576_GPUS, "gpus_per_server": NVL576_RACK}
+    given = {each.name: getattr(flags, each.name) for each in fields(TopologyFlags)}
+    given = {name: value for name, value in given.items() if value is not None}
+    return Fabric(**{**defaults, **given, **shape})
 
 
 def _check_combination(flags: TopologyFlags) -> None:
     """Refuse switches that a template would ignore."""
     refused = {
         SPECTRUM_X: {"--dt": flags.dual_tor, "--dp": flags.dual_plane},
-        HPN: {},
         DCN: {"--ro": flags.rail_optimised, "--dp": flags.dual_plane},
     }
     if flags.template in (NVL, NVL576):
@@ -348,40 +328,25 @@ def _check_combination(flags: TopologyFlags) -> None:
             "--dp without --ro and --dt": flags.dual_plane and not (flags.rail_optimised and flags.dual_tor)
         }
     else:
-        ignored = dict(refused[flags.template])
+        ignored = dict(refused.get(flags.template, {}))
     for flag, given in ignored.items():
         if given is not None and given is not False:
             raise WorkloadError(f"{flag}: has no meaning for {flags.template or 'a topology without -topo'}")
 
 
-def _check_words(flags: TopologyFlags) -> None:
-    """Units and the GPU type, before anything is built."""
-    for word in (flags.nvlink_bandwidth, flags.bandwidth, flags.uplink_bandwidth):
-        bandwidth_bits(word or "")
-    for word in (flags.nv_latency, flags.latency):
-        latency_seconds(word or "")
-    error_share(flags.error_rate or "")
-    name = flags.gpu_type or ""
+def _check_words(fabric: Fabric) -> None:
+    """Raises WorkloadError for units and a GPU type that cannot be, before anything is built."""
+    for word in (fabric.nvlink_bandwidth, fabric.bandwidth, fabric.uplink_bandwidth):
+        bandwidth_bits(word)
+    for word in (fabric.nv_latency, fabric.latency):
+        latency_seconds(word)
+    error_share(fabric.error_rate)
+    name = fabric.gpu_type
     if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
         raise WorkloadError(f"-gt {name!r}: one word of letters, digits, - and _")
 
 
-def _fabric(flags: TopologyFlags) -> Fabric:
-    return Fabric(
-        rail=flags.rail_optimised,
-        dual_tor=flags.dual_tor,
-        dual_plane=flags.dual_plane,
-        num_gpus=flags.gpus or 0,
-        gpus_per_server=flags.gpus_per_server or 0,
-        nv_switches_per_server=flags.nv_switches_per_server or 0,
-        nics_per_asw=flags.nics_per_asw or 0,
-        num_psw=flags.num_psw or 0,
-        asw_per_psw=flags.asw_per_psw or 0,
-        num_asw=flags.num_asw,
-    )
-
-
-def _name(flags: TopologyFlags) -> str:
+def _name(flags: Fabric) -> str:
     """The file name gen_Topo_Template.py gives."""
     size = f"{flags.gpus}g_{flags.gpus_per_server}gps"
     kind = f"{flags.bandwidth}_{flags.gpu_type}"
@@ -402,6 +367,6 @@ def _name(flags: TopologyFlags) -> str:
     return f"No_Rail_Opti_{size}_SingleToR_{kind}"
 
 
-def _exactly(flag: str, value: int | None, wanted: int) -> None:
+def _exactly(flag: str, value: int, wanted: int) -> None:
     if value != wanted:
         raise WorkloadError(f"{flag} {value}: this template has {wanted}")

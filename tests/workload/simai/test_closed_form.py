@@ -116,8 +116,12 @@ def test_the_bundled_example_costs_what_the_binary_prints(example_ratios: RatioT
 def test_without_ratio_tables_only_corrected_groups_get_faster(example_ratios: RatioTables) -> None:
     bare = price_simai(bundled_example(), AnalyticalOptions(network=NETWORK))
     full = price_simai(bundled_example(), AnalyticalOptions(network=NETWORK, ratios=example_ratios))
-    assert (bare.dp_s, bare.dp_ep_s, bare.compute_s) == (full.dp_s, full.dp_ep_s, full.compute_s)
-    assert bare.tp_s < full.tp_s
+    assert (bare.parts["dp"], bare.parts["dp_ep"], bare.parts["compute"]) == (
+        full.parts["dp"],
+        full.parts["dp_ep"],
+        full.parts["compute"],
+    )
+    assert bare.parts["tp"] < full.parts["tp"]
     assert any("no ratio tables" in warning for warning in bare.warnings)
 
 
@@ -198,12 +202,12 @@ def test_overlap_hides_its_share(shares: tuple[float, float, float]) -> None:
     hidden = price_simai(bundled_example(), options)
     # The simulator cuts what a collective shows to whole nanoseconds.
     cut_s = 1e-9 * len(Column) * len(list(bundled_example().rows))
-    assert hidden.dp_s == pytest.approx(bare.dp_s * (1 - dp), rel=1e-6, abs=cut_s)
-    assert hidden.dp_ep_s == pytest.approx(bare.dp_ep_s * (1 - dp), rel=1e-6, abs=cut_s)
-    assert hidden.tp_s == pytest.approx(bare.tp_s * (1 - tp), rel=1e-6, abs=cut_s)
-    assert hidden.ep_s == pytest.approx(bare.ep_s * (1 - ep), rel=1e-6, abs=cut_s)
+    assert hidden.parts["dp"] == pytest.approx(bare.parts["dp"] * (1 - dp), rel=1e-6, abs=cut_s)
+    assert hidden.parts["dp_ep"] == pytest.approx(bare.parts["dp_ep"] * (1 - dp), rel=1e-6, abs=cut_s)
+    assert hidden.parts["tp"] == pytest.approx(bare.parts["tp"] * (1 - tp), rel=1e-6, abs=cut_s)
+    assert hidden.parts["ep"] == pytest.approx(bare.parts["ep"] * (1 - ep), rel=1e-6, abs=cut_s)
     # The bubble is taken before overlap.
-    assert hidden.bubble_s == bare.bubble_s
+    assert hidden.parts["bubble"] == bare.parts["bubble"]
 
 
 @pytest.mark.parametrize(

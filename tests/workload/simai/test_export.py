@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from workload.simai.check import check_simai
 from workload.simai.export import beyond_of, export_simai, fits_format, group_of_item, header_of, rows_of
 from workload.simai.format import PREFIXES, Column, SimaiGroup, SimaiHeader, read_token
 from workload.simai.reader import read_simai
-from workload.simai.rules import check_header
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.ranks import RankOrder, named_groups
 
@@ -97,14 +95,6 @@ def test_transfers_between_stages_count_every_micro_batch() -> None:
         assert hops.count == 2 * batch // 4
         assert hops.total_bytes == hops.count * header.pp_comm_bytes
         assert hops.seconds == pytest.approx(hops.count * work.hop_s)
-
-
-def test_a_segment_ends_behind_its_first_row() -> None:
-    one = SimaiHeader(tp=1, all_gpus=1, checkpoints=(3,), checkpoint_initiates=(4,))
-    check_header(one)
-    # the binary runs past its last row when the row that initiates is the checkpoint itself
-    with pytest.raises(ExportError, match="does not lie behind"):
-        check_header(replace(one, checkpoint_initiates=(3,)))
 
 
 def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:

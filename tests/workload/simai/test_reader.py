@@ -13,7 +13,7 @@ from workload.findings import WorkloadError, summarised
 from workload.simai.check import check_simai
 from workload.simai.format import GROUPS_OF_COLUMN, Column, SimaiHeader, SimaiRow, SimaiWorkload, write_token
 from workload.simai.reader import parse_simai, read_simai, usable_workload
-from workload.simai.rules import check_header, check_row, write_simai
+from workload.simai.writer import check_header, check_row, write_simai
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\n", b"\0\1\2", GOOD.encode() + b"\0"])

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.recipe_rows.question import question_of, recipe_plan, sheet_of  # noqa: E402
 from benchmarks.recipe_rows.recipe import Recipe, read_recipes  # noqa: E402
-from solver.memory.device_memory import usable_bytes  # noqa: E402
+from solver.memory.device import usable_bytes  # noqa: E402
 from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
 from solver.question import Question  # noqa: E402

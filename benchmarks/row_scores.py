@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.stated_rows import UNEVEN_BATCH, Prediction, Row
 from solver.estimate import estimate_memory
 from solver.interval import EIGHTY_PERCENT, UNPRICED, interval_of
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
 from spec.arrays import floats
 from spec.units import GIB, TERA
@@ -107,7 +107,7 @@ def memory_gib(one: Prediction) -> float | None:
         cost = table.bytes.cost
         held = cost.allocated_bytes
         if dataset in RESERVED_FIRST:
-            # Where it does not fit the allocator hands segments back (solver.memory.shortfall).
+            # Where it does not fit the allocator hands segments back (solver.memory.device).
             retries = cost.device_bytes > usable_bytes(question.cluster)
             held = cost.reserved_bytes - np.where(retries, cost.segment_bytes, 0.0)
         return float(held[table.stages.starts[0]]) / GIB

@@ -23,8 +23,7 @@ from ops.data_parallel.sliced_collectives import num_tensors, return_slices
 from ops.data_parallel.step import broadcast_by_owners, num_tensors_of
 from ops.op import Ops, Owner, Pass
 from solver.layers import LayerTable, layer_table
-from solver.memory.memory_cost import MemoryCost
-from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
+from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory, worst_stage
 from solver.pipeline.spans import Hops, Piped, least_spans_s, spans_of
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.plan_table import PlanTable
@@ -52,7 +51,7 @@ class Estimate:
     bytes: StageBytes
 
     @property
-    def memory(self) -> MemoryCost:
+    def memory(self) -> MemoryEstimate:
         """Memory of every plan's worst stage."""
         return self.bytes.cost.take(worst_stage(self.stages, self.bytes.cost))
 
@@ -124,7 +123,7 @@ def estimate_memory(
     *,
     like: Estimate | None = None,
 ) -> Estimate:
-    """Layers, stages and bytes of every plan; device totals need the ``cluster`` (solver.memory.device_memory). What
+    """Layers, stages and bytes of every plan; device totals need the ``cluster`` (solver.memory.device). What
     plans of ``like``, of the same model and job, have in common with these is taken from there."""
     layers = layer_table(model, job, plans, like.layers if like else None)
     if like is not None and plans.dealt_as(like.plans):

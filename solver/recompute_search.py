@@ -19,7 +19,7 @@ from ops.recompute import CORE_ATTENTION, MODULES, Recompute, RecomputedModule
 from solver.candidates import Candidates, candidates_of, fastest_s, with_own_layers
 from solver.estimate import Estimate, estimate_memory
 from solver.layers import LayerBytes, LayerTable, RecomputePolicy
-from solver.memory.stage_memory import StageBytes, Tables, stage_memory
+from solver.memory.stage import StageBytes, Tables, stage_memory
 from solver.plans.constraints import constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.partial_recompute import least_offloaded, least_recomputed

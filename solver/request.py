@@ -8,7 +8,7 @@ from typing import Any
 from ops.strategies import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
-from solver.memory.device_memory import limit_bytes
+from solver.memory.device import limit_bytes
 from solver.pipeline.schedules import Schedule
 from solver.plans.adapter_rules import check_adapters
 from solver.plans.constraints import check_schedules

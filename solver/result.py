@@ -11,7 +11,7 @@ from typing import Any
 
 from solver.estimate import StepTime
 from solver.interval import EIGHTY_PERCENT
-from solver.memory.memory_cost import TERMS, MemoryCost
+from solver.memory.stage import TERM_NAMES, MemoryEstimate
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import Plan
 from spec.arrays import FloatArray
@@ -115,7 +115,7 @@ class Answer:
 def answer_of(
     plan: Plan,
     cost: StepTime,
-    memory: MemoryCost,
+    memory: MemoryEstimate,
     *,
     used: tuple[float, float],
     slowest: SlowestStage,
@@ -131,7 +131,7 @@ def answer_of(
         standard_error_s=float(cost.standard_error_s[0]),
         parts_s={part: float(value[0]) for part, value in cost.parts.items()},
         origins_s={origin.name.lower(): float(value[0]) for origin, value in cost.origins.items()},
-        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[0]) for name in TERMS},
+        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[0]) for name in TERM_NAMES},
         allocated_bytes=float(memory.allocated_bytes[0]),
         reserved_bytes=float(memory.reserved_bytes[0]),
         device_bytes=float(memory.device_bytes[0]),

@@ -21,9 +21,8 @@ from solver.candidates import CandidatePool, Candidates, candidates_of, costs, w
 from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.interval import calibrated_interval, causes_of, interval_of, relative_std
 from solver.layer_partition import repartition
-from solver.memory.device_memory import limit_bytes, usable_bytes
-from solver.memory.memory_cost import MemoryCost
-from solver.memory.shortfall import needs_words
+from solver.memory.device import limit_bytes, needs_words, usable_bytes
+from solver.memory.stage import MemoryEstimate
 from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
@@ -209,7 +208,7 @@ def _answers(question: Question, pool: CandidatePool, numbers: Sequence[int]) ->
 
 
 def _answer(
-    question: Question, priced: tuple[Estimate, StepTime, MemoryCost], row: int, used: float
+    question: Question, priced: tuple[Estimate, StepTime, MemoryEstimate], row: int, used: float
 ) -> Answer:
     """The answer of a row, whose model-FLOP utilisation is ``used``."""
     table, step, memory = priced

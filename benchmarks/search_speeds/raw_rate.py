@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.search_speeds.questions import Timed
 from ops.recompute import Recompute
 from solver.estimate import Estimate, estimate_memory, step_time, timed_pieces
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.opening import open_question
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space

@@ -11,8 +11,8 @@ import numpy as np
 
 from solver.candidates import Candidates, costs
 from solver.estimate import StepTime, estimate_memory
-from solver.memory.device_memory import limit_bytes, usable_bytes
-from solver.memory.memory_cost import TERMS
+from solver.memory.device import limit_bytes, usable_bytes
+from solver.memory.stage import TERM_NAMES
 from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.constraints import ASKED, SHARED, constraint_rules
 from solver.plans.drafted import drafted
@@ -221,7 +221,7 @@ def _columns(question: Question, block: Candidates, cost: StepTime) -> dict[str,
         "interval_low_s": low_s,
         "interval_high_s": high_s,
         **{f"{part}_s": value for part, value in cost.parts.items()},
-        **{term: getattr(memory, term) for term in TERMS},
+        **{term: getattr(memory, term) for term in TERM_NAMES},
         **{total: getattr(memory, total) for total in TOTALS},
         "tgs": tokens_per_gpu_per_s(question.job, cost.step_s),
         "mfu": mfu(question.model, question.job, question.cluster, cost.step_s),

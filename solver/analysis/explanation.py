@@ -24,7 +24,7 @@ from ops.op import (
     Update,
 )
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
-from solver.memory.memory_cost import TERMS
+from solver.memory.stage import TERM_NAMES
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.times.layer_times import timed_passes
@@ -297,7 +297,7 @@ def _stages(table: Estimate) -> tuple[StageMemory, ...]:
             first=int(table.stages.position[row]) + 1,
             last=int(table.stages.position[row] + table.stages.count[row]),
             terms_bytes={
-                name.removesuffix("_bytes"): term(getattr(cost, name), row) for name in (*TERMS, *beside)
+                name.removesuffix("_bytes"): term(getattr(cost, name), row) for name in (*TERM_NAMES, *beside)
             },
             needed_bytes=term(cost.needed_bytes, row),
         )

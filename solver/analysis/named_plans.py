@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from solver.memory.device_memory import limit_bytes
-from solver.memory.shortfall import needs_words
+from solver.memory.device import limit_bytes, needs_words
 from solver.opening import Opened
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable

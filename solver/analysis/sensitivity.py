@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from solver.cluster_times import suits_network, without_profile
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.opening import Opened, held_profile, opened_with
 from solver.plans.space import full_space
 from solver.question import Question

@@ -7,7 +7,7 @@ from pathlib import Path
 from solver.analysis.explanation import Explanation, adjacent_equal, explain_plan
 from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
 from solver.analysis.sweep import Judged, tokens_per_s
-from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.memory.device import limit_bytes, usable_bytes
 from solver.opening import Opened
 from solver.report.html import check_page_can_be_made, write_page
 from solver.report.pictures import breakdown_picture, memory_picture, pareto_picture, shares_picture

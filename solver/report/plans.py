@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
 from solver.cluster_times import ClusterTimes
-from solver.memory.device_memory import usable_bytes
-from solver.memory.shortfall import nearly_all_words, retries_words
+from solver.memory.device import nearly_all_words, retries_words, usable_bytes
 from solver.model_flops import counts_whole_attention, logged_tflops
 from solver.opening import Opened
 from solver.plans.space import NO_CONSTRAINTS

@@ -11,7 +11,7 @@ from benchmarks.search_speed import ROOT
 from benchmarks.search_speeds.phases import WRAPPED, Phases
 from benchmarks.search_speeds.questions import QUESTIONS, Timed
 from benchmarks.search_speeds.raw_rate import feasible, raw_rate
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.opening import open_question
 from solver.plans.space import full_space
 from solver.search import search

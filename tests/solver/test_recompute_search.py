@@ -15,7 +15,7 @@ from ops.recompute import CORE_ATTENTION, Recompute, recompute_named
 from solver.candidates import Candidates
 from solver.estimate import assembled_step, estimate_memory, pipelines, stage_times, step_time, timed_pieces
 from solver.layers import layer_table
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.pipeline.spans import spans_of
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solver.estimate import estimate_memory, step_time
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space

@@ -7,7 +7,7 @@ import pytest
 
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, divisors, full_space, tensor_degrees

@@ -8,7 +8,7 @@ import pytest
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.cluster_times import ClusterTimes
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.opening import Opened
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space

@@ -12,7 +12,7 @@ from ops.op import HostTransfer, HostUpdate
 from ops.recompute import Recompute
 from profdb.modelled.offload import LINK_SHARE
 from solver.estimate import Estimate, estimate_memory, stage_times, step_time
-from solver.memory.memory_cost import MemoryCost
+from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.times.step_end import operations
@@ -54,7 +54,7 @@ def laid_out(case: tuple[Question, Plan]) -> Estimate:
     return estimate_memory(asked_for.model, asked_for.job, PlanTable.of(plan), asked_for.cluster)
 
 
-def memory(*args: str, **kwargs: float) -> MemoryCost:
+def memory(*args: str, **kwargs: float) -> MemoryEstimate:
     return laid_out(asked(*args, **kwargs)).memory  # type: ignore[arg-type]
 
 

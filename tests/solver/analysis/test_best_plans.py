@@ -7,7 +7,7 @@ import pytest
 from solver.analysis import best_plans as cheapest_change_file
 from solver.analysis.best_plans import best_plans, cheapest_change
 from solver.estimate import estimate_memory
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.plans.space import enumerate_block, full_space
 from solver.question import Question
 from solver.search import search

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device import usable_bytes
 from solver.opening import Opened, open_asked
 from solver.plans.space import full_space
 from solver.report.plans import Plans, search_sections, ties

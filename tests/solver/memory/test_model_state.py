@@ -9,7 +9,7 @@ from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from solver.estimate import estimate_memory
-from solver.memory.model_state import whole_gradients_bytes
+from solver.memory.stage import whole_gradients_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
 from spec.frameworks import framework_preset

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.memory.device import limit_bytes, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.question import Question

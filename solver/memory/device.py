@@ -1,0 +1,327 @@
+"""What a process takes of its GPU beside the tensors of a step: context, allocator slack, NCCL, the experts' dispatcher,
+Transformer Engine's buffers; what of a device there is to use; and the verdict on a plan.
+
+Sources. NCCL: constants below. Dispatchers: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu`` and
+``internode_nixl.cu``, allocate_dispatch_buffers and allocate_combine_buffers: room for every token of the group on one
+rank, which a dispatch and a combine share (use_shared_buffer), in 16 bits (Megatron-LM ``fused_a2a.py``: fp8_dispatch
+False), with a scale for 128 channels and fp32 probabilities of all experts of a domain; DeepEP (dd758ca)
+``csrc/legacy/config.hpp``, get_nvl_buffer_size_hint and get_rdma_buffer_size_hint, of the chunks that
+``deep_ep/buffers/legacy.py`` recommends. Transformer Engine (d0067d0) ``pytorch/module/base.py``, initialize_ub: one buffer
+of a micro-batch's tokens x hidden for each product whose tensor-parallel collective is overlapped, of which those that
+gather are a byte an element under fp8 recipes; ``common/comm_gemm_overlap/comm_gemm_overlap.cpp``,
+CommOverlapP2PBase::initialize: one that is reduced by ring exchange has room for what all other ranks send;
+``pytorch/cpp_extensions/gemm.py``, get_cublas_workspace: one for single products, one a stream for grouped ones, three for
+overlapped ones.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from ops.context import LayerContext, Sharding, WeightCopies
+from ops.groups import Group, group_of, place
+from ops.layout import Layout
+from ops.op import Axis
+from solver.times.op_times import STREAMS
+from spec.arrays import FloatArray, IntArray, ceil_div, floats
+from spec.cluster.cluster import ClusterSpec, NetworkDomain
+from spec.errors import ConfigError
+from spec.job import JobSpec
+from spec.model import MoeSpec
+from spec.settings.constraints import Constraints
+from spec.units import GIB, KIB, MIB, bytes_to_gib
+
+# Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.
+ALLOCATOR_SLACK = 0.04
+# Assumption: what the driver and the context of other processes keep of the sheet's capacity.
+UNUSABLE_SHARE = 0.01
+# Measured: a process that holds one tensor and PyTorch's kernels (Hugging Face Transformers
+# documentation, "Model training anatomy").
+CONTEXT_BYTES = 1343.0 * MIB
+
+# NCCL gives every connection of every channel a buffer of each protocol, LL 512 KiB, LL128 4.7 MiB and
+# Simple 4 MiB (src/init.cc, computeBuffSizes), allocated as 10 MiB at the receiver and 2 MiB of state at
+# the sender (allocations listed in NVIDIA/nccl issue 1685); over the network both ends hold buffers.
+LOCAL_CONNECTION_BYTES = 12.0 * MIB
+NETWORK_CONNECTION_BYTES = 20.0 * MIB
+# Sends and receives connect every pair of ranks over twice as many channels as NVLink has links, at most those of
+# collectives, both rounded up to a power of two (src/graph/paths.cc, ncclTopoGetNchannels and
+# ncclTopoComputeP2pChannels; src/enqueue.cc, p2pTaskAppend connects all of them), but over two where some are
+# reached over the network, for whose sends and receives a rank holds a pool each: 16 chunks of 128 KiB a channel
+# (src/transport/net.cc, sharedNetBuffersInit).
+EXCHANGE_CHANNELS: dict[str, int] = {"nvlink": 32, "pcie": 2}
+EXCHANGE_CHANNELS_ACROSS = 2
+EXCHANGE_POOLS_BYTES = 2 * 32 * 16 * 128.0 * KIB
+# A channel has one connection in its ring and, up and down, two in its tree (src/graph/connect.cc).
+CONNECTIONS = 3
+# "24 coll channels" is what NCCL reports inside NVSwitch nodes of A100 and H100. Assumption: 4 over PCIe,
+# and across nodes two for every GPU of the group in a node, as its rings are doubled.
+CHANNELS: dict[str, int] = {"nvlink": 24, "pcie": 4}
+CHANNELS_PER_NODE_RANK = 2
+
+COMMUNICATORS: tuple[Axis, ...] = (Axis.TP, Axis.CP, Axis.PP, Axis.EP, Axis.ETP, Axis.WP)
+
+FP32_BYTES, HALF_BYTES = 4.0, 2.0
+CHANNELS_A_SCALE = 128
+
+# DeepEP: half its 20 multiprocessors (Megatron-LM moe_deepep_num_sms) are channels; a place holds a token's
+# source, scales, and indices and weights of at most 128 experts.
+DEEPEP_CHANNELS = 10
+DEEPEP_SOURCE_BYTES, DEEPEP_BESIDE_BYTES = 8.0, 128 * (8.0 + 4.0 + 4.0)
+DEEPEP_LINE_BYTES = 16.0
+DEEPEP_NODE = 8
+# By the largest group that has them, tokens that a channel receives over NVLink and between nodes.
+DEEPEP_CHUNKS = (
+    (8, 256, 128),
+    (16, 288, 140),
+    (64, 288, 128),
+    (96, 480, 132),
+    (128, 560, 132),
+    (1 << 30, 720, 132),
+)
+
+# qkv_fprop, fc1_fprop, proj_dgrad, fc2_dgrad, and beside weight gradients proj_wgrad, fc2_wgrad (since 2025-08)
+GATHERING = 6
+# bulk: qkv_dgrad, fc1_dgrad gather; qkv_wgrad, fc1_wgrad reduce, and stay (not in fp8) where input gradients
+# are reduced instead
+BULK = 2
+# proj_fprop, fc2_fprop
+REDUCING = 2
+
+WORKSPACE_BYTES = 32.0 * MIB
+"""cuBLAS' on GPUs with asynchronous tensor cores (compute capability 9.0 and later)."""
+SMALL_WORKSPACE_BYTES = 4.0 * MIB
+"""cuBLAS' on those before (get_cublas_workspace_size_bytes)."""
+OVERLAPPED_STREAMS = 3
+"""Pieces of an overlapped product run on (_NUM_MAX_UB_STREAMS)."""
+
+MOST_DECIMALS = 9
+NEARLY_ALL = 0.95
+
+
+class BufferTerm(NamedTuple):
+    """Bytes that a rank holds from the first step to the last, for every row, where the job ``applies`` it."""
+
+    applies: Callable[[JobSpec], bool]
+    bytes_of: Callable[[LayerContext, Sharding, ClusterSpec], FloatArray]
+
+
+def persistent_buffer_bytes(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
+    """Bytes of communicators, dispatchers, overlap buffers and workspaces on one rank, for every row."""
+    total = np.zeros(len(context.layout))
+    for term in BUFFERS:
+        if term.applies(context.job):
+            total = total + term.bytes_of(context, sharding, cluster)
+    return total
+
+
+def communicators(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
+    """Bytes of NCCL's buffers."""
+    return communicator_bytes(context.layout, cluster, sharding.traits.copies, exchanging_axes(context))
+
+
+def exchanging_axes(context: LayerContext) -> frozenset[Axis]:
+    """Returns the axes whose ranks all send to each other: of experts without a dispatcher of its own, of heads for tokens."""
+    experts = any(run.block.moe is not None for run in context.model.blocks)
+    exchanges = {
+        Axis.EP: experts and context.job.moe_dispatcher == "all_to_all",
+        Axis.CP: context.exchanges_context,
+        Axis.TP: context.traits.exchanges_heads,
+    }
+    return frozenset(axis for axis, exchanged in exchanges.items() if exchanged)
+
+
+def communicator_bytes(
+    layout: Layout,
+    cluster: ClusterSpec,
+    copies: WeightCopies | None = None,
+    exchanging: frozenset[Axis] = frozenset(),
+) -> FloatArray:
+    """Bytes of NCCL's buffers on one rank, for every row: a communicator for each axis of several ranks
+    that is not the same group as another, among them that of ``copies``, and one over the world for the
+    gradient norm; and connections between all ranks of the axes that are ``exchanging`` all-to-all."""
+    domain = cluster.domains[0]
+    total = np.zeros(len(layout))
+    met: list[Group] = []
+    world = place(layout.constant(layout.world_size), layout.constant(1), layout.world_size, domain.ranks)
+    axes = (*COMMUNICATORS, (copies or WeightCopies()).dense)
+    for group in (*(group_of(axis, layout, domain.ranks) for axis in axes), world):
+        used = group.ranks > 1
+        for other in met:
+            used &= (group.ranks != other.ranks) | (group.stride != other.stride)
+        total = total + np.where(used, _one(domain, group.intra, group.inter), 0.0)
+        met.append(group)
+    for axis in exchanging:
+        total = total + _exchange(domain, group_of(axis, layout, domain.ranks))
+    experts = layout.ep * layout.etp > 1
+    for axis, exists in ((Axis.EDP, experts), (Axis.WDP, layout.wp > 1)):
+        group = group_of(axis, layout, domain.ranks)
+        used = exists & (group.ranks > 1)
+        total = total + np.where(used, _one(domain, group.intra, group.inter), 0.0)
+    return np.asarray(total, dtype=np.float64)
+
+
+def _one(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
+    """One communicator of ``intra`` ranks in each of ``inter`` domains."""
+    inside = CHANNELS.get(domain.link, CHANNELS["nvlink"]) * LOCAL_CONNECTION_BYTES
+    # Of the ranks of a node in a channel two talk to the network, the others among themselves.
+    outward = np.minimum(2.0 / intra, 1.0)
+    each = outward * NETWORK_CONNECTION_BYTES + (1.0 - outward) * LOCAL_CONNECTION_BYTES
+    across = np.minimum(CHANNELS_PER_NODE_RANK * intra, CHANNELS["nvlink"]) * each
+    return np.asarray(CONNECTIONS * np.where(inter > 1, across, inside), dtype=np.float64)
+
+
+def _exchange(domain: NetworkDomain, group: Group) -> FloatArray:
+    """Connections of one rank with all others of its group."""
+    inside = EXCHANGE_CHANNELS.get(domain.link, EXCHANGE_CHANNELS["nvlink"])
+    channels = np.where(group.inter > 1, EXCHANGE_CHANNELS_ACROSS, inside)
+    pools = np.where(group.inter > 1, EXCHANGE_POOLS_BYTES, 0.0)
+    near = channels * (group.intra - 1) * LOCAL_CONNECTION_BYTES
+    return np.where(group.ranks > 1, near + pools, 0.0)
+
+
+def dispatcher_bytes(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
+    """Bytes of DeepEP's or HybridEP's buffers; 0 where experts are not over ep."""
+    model, job, layout = context.model, context.job, context.layout
+    routed = [run.block.moe for run in model.blocks if run.block.moe is not None]
+    if not routed:
+        return np.zeros(len(layout))
+    group = group_of(Axis.EP, layout, cluster.domains[0].ranks)
+    tokens = ceil_div(layout.micro_batch * job.seq_len, layout.cp * sharding.norm_shards(layout))
+    if job.moe_dispatcher == "deepep":
+        each = [_deepep(moe.routed_hidden(model.hidden), layout.ep) for moe in routed]
+    else:
+        each = [
+            _hybridep(moe, moe.routed_hidden(model.hidden), tokens, group.intra, group.inter)
+            for moe in routed
+        ]
+    return np.where(layout.ep > 1, np.max(each, axis=0), 0.0)
+
+
+def _hybridep(moe: MoeSpec, width: int, tokens: IntArray, ranks: IntArray, domains: IntArray) -> FloatArray:
+    """``ranks`` of each of ``domains`` send ``tokens`` each: what arrives inside, and between domains what
+    leaves, arrives and is summed.
+    """
+    probabilities = FP32_BYTES * ceil_div(np.full_like(domains, moe.num_experts), domains)
+    scales = FP32_BYTES * (width // CHANNELS_A_SCALE)
+    token = HALF_BYTES * width
+    inside = tokens * ranks * domains * (token + probabilities + scales)
+    leaving = tokens * (token + probabilities * domains + scales)
+    others = tokens * (domains - 1)
+    between = leaving + others * (3.0 * (token + probabilities) + scales)
+    return floats(inside + np.where(domains > 1, between, 0.0))
+
+
+def _deepep(width: int, ranks: IntArray) -> FloatArray:
+    """Queues of every channel from each rank of a node, and to and from each node."""
+    most = np.array([chunk[0] for chunk in DEEPEP_CHUNKS])
+    inside, between = (np.array([chunk[at] for chunk in DEEPEP_CHUNKS]) for at in (1, 2))
+    row = np.searchsorted(most, ranks)
+    place = HALF_BYTES * width + DEEPEP_SOURCE_BYTES + DEEPEP_BESIDE_BYTES
+    nodes = ranks // DEEPEP_NODE
+    over_nvlink = DEEPEP_CHANNELS * np.minimum(ranks, DEEPEP_NODE) * inside[row] * place
+    over_network = DEEPEP_CHANNELS * nodes * between[row] * 2.0 * (place + DEEPEP_LINE_BYTES)
+    return floats(over_nvlink + np.where(ranks > DEEPEP_NODE, over_network, 0.0))
+
+
+def transformer_engine_bytes(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
+    """Bytes of what tensor-parallel overlap works in, and of cuBLAS' workspaces."""
+    overlap = context.job.preset.tensor_parallel.overlap
+    buffers = user_buffer_bytes(context, sharding) if overlap else np.zeros(len(context.layout))
+    grouped = STREAMS * any(run.block.moe is not None for run in context.model.blocks)
+    workspaces = 1 + grouped + OVERLAPPED_STREAMS * (buffers > 0)
+    each = WORKSPACE_BYTES if cluster.gpu.architecture.asynchronous_products else SMALL_WORKSPACE_BYTES
+    return floats(buffers + workspaces * each)
+
+
+def user_buffer_bytes(context: LayerContext, sharding: Sharding) -> FloatArray:
+    """Bytes of a buffer for each overlapped product; 0 where tokens are not cut between linears."""
+    choices, layout = context.job.preset.tensor_parallel, context.layout
+    one = 1.0 * context.tokens * context.model.hidden
+    fp8 = context.job.precision.linear == "fp8"
+    gathered, wide = (1.0 if fp8 else context.activation_bytes), context.activation_bytes
+    ring = choices.overlap_rs_method == "ring_exchange"
+    reduced = wide * ((2 * layout.tp - 1) / layout.tp if ring else 1.0)
+    dgrad = reduced if choices.overlap_rs_dgrad else gathered
+    each = GATHERING * gathered + REDUCING * reduced + BULK * (dgrad + wide)
+    return np.where(np.asarray(sharding.norm_shards(layout)) > 1, one * each, 0.0)
+
+
+BUFFERS: tuple[BufferTerm, ...] = (
+    BufferTerm(lambda job: job.world_size > 1, communicators),
+    BufferTerm(lambda job: job.sends_tokens_once, dispatcher_bytes),
+    BufferTerm(lambda job: job.preset.host.code == "modules", transformer_engine_bytes),
+)
+
+
+def usable_bytes(cluster: ClusterSpec) -> float:
+    """Bytes of device memory that a plan may need at most."""
+    return cluster.gpu.memory_bytes * (1.0 - UNUSABLE_SHARE)
+
+
+def limit_bytes(cluster: ClusterSpec, constraints: Constraints) -> float:
+    """Bytes of device memory that a plan of a search may need at most, where a user leaves some of it free.
+
+    Raises ConfigError for a limit beyond what the device has.
+    """
+    usable = usable_bytes(cluster)
+    if GIB * constraints.memory_gib > usable and constraints.memory_gib < inf:
+        raise ConfigError(
+            where="constraints",
+            key="memory_gib",
+            value=constraints.memory_gib,
+            allowed=f"at most {bytes_to_gib(usable):.1f}, what {cluster.gpu.name} has to use",
+        )
+    return min(usable * (1.0 - constraints.headroom), GIB * constraints.memory_gib)
+
+
+def needs_words(needed_bytes: float, limit_bytes: float) -> str:
+    """``needs 140.3 GiB of 139.6``."""
+    for decimals in range(1, MOST_DECIMALS + 1):
+        needed, limit = (f"{bytes_to_gib(size):.{decimals}f}" for size in (needed_bytes, limit_bytes))
+        if needed != limit:
+            break
+    return f"needs {needed} GiB of {limit}"
+
+
+def nearly_all_words(needed_bytes: float, limit_bytes: float) -> str:
+    """A warning when a plan leaves less than a twentieth of the memory free, else ""."""
+    share = needed_bytes / limit_bytes
+    if share <= NEARLY_ALL:
+        return ""
+    return (
+        f"{needs_words(needed_bytes, limit_bytes)}, {100 * share:.1f} %: fragmentation, a longer sequence or one more "
+        "communicator may not fit"
+    )
+
+
+class Verdict(StrEnum):
+    """Whether a plan runs in a device's memory. RETRIES: it does, but what the allocator would keep where
+    memory is plenty does not fit, so that it hands cached segments back and makes them anew, waiting for the
+    device each time (PyTorch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second
+    cudaMalloc)."""
+
+    FITS = "fits"
+    RETRIES = "fits with retries"
+    SHORT = "does not fit"
+
+
+def verdict(needed_bytes: float, device_bytes: float, limit_bytes: float) -> Verdict:
+    """The verdict on a plan that needs at least ``needed_bytes`` and would take ``device_bytes``."""
+    if needed_bytes > limit_bytes:
+        return Verdict.SHORT
+    return Verdict.RETRIES if device_bytes > limit_bytes else Verdict.FITS
+
+
+def retries_words(needed_bytes: float, device_bytes: float, limit_bytes: float) -> str:
+    """A warning where a plan runs with retries alone, else ""."""
+    if verdict(needed_bytes, device_bytes, limit_bytes) is not Verdict.RETRIES:
+        return ""
+    cached, limit = bytes_to_gib(device_bytes), bytes_to_gib(limit_bytes)
+    return (
+        f"fits with retries: the allocator would keep {cached:.1f} GiB of {limit:.1f} and hands segments back in every "
+        "step, for which the device is waited (not priced); expandable_segments leaves no such segments"
+    )

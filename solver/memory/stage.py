@@ -1,0 +1,739 @@
+"""Memory of every pipeline stage, each term named; the worst stage decides.
+
+``stage_memory`` sums the TERMS that apply to the job and its plans, each a function of what it reads with its formula and
+source; then it takes what does not add up: of loss and backward only the larger, of the buffers of the step's end what
+goes beyond the peak of the passes, and what the caching allocator keeps of all that.
+
+Sources: ZeRO (arXiv 1910.02054 sec. 3 and 5) for parameters, gradients and optimizer state;
+Korthikanti et al. 2022 (arXiv 2205.05198 sec. 4 and 5) for activations, whose bytes come from the
+operations themselves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ops.context import LayerContext, Sharding, has_separate_ends
+from ops.data_parallel.muon import matrices_of_stage
+from ops.data_parallel.muon import working_bytes as muon_working_bytes
+from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
+from ops.data_parallel.step import RankParameters, owned_by_muon, owned_elements
+from ops.experts.exchange import routed_rows
+from ops.low_precision import recipe_of
+from ops.op import Owner
+from ops.recompute import Recompute
+from solver.layers import LayerBytes
+from solver.memory.chunk_activations import chunk_activations
+from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES, persistent_buffer_bytes
+from solver.pipeline.stages import StageTable
+from solver.plans.plan_table import PlanTable
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, floats
+from spec.cluster.cluster import ClusterSpec
+from spec.dtypes import dtype_bytes
+from spec.frameworks import DataParallel
+from spec.job import JobSpec
+from spec.mixers.attention import AttentionSpec
+from spec.model import BlockSpec, ModelSpec, MoeSpec
+
+ROUTED = frozenset({"moe_router", "moe_preprocess"})
+"""Parts of layers whose CUDA graphs hand rows to the experts."""
+
+BESIDE_TENSORS = frozenset({"slack_bytes", "segment_bytes", "nccl_bytes", "host_bytes"})
+"""Fields of MemoryEstimate that are no live tensors of the device at the peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes per row. The named terms (TERM_NAMES) sum to ``allocated_bytes``; ``slack_bytes`` are freed and split blocks that the
+    caching allocator keeps, and those that CUDA graphs keep for themselves, ``segment_bytes`` what it keeps of buffers
+    that lived at other times, ``nccl_bytes`` those of communicators, of the experts' dispatcher and of Transformer
+    Engine's overlap, ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
+
+    ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes``
+    with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes`` only the larger is live
+    at the peak, the other shows as 0; ``step_bytes`` is what the end of the step takes beyond the peak of the
+    passes.
+    """
+
+    parameters_bytes: FloatArray
+    narrow_weights_bytes: FloatArray
+    gradients_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    activations_bytes: FloatArray
+    logits_bytes: FloatArray
+    working_bytes: FloatArray
+    weight_pool_bytes: FloatArray
+    bucket_bytes: FloatArray
+    step_bytes: FloatArray
+    slack_bytes: FloatArray
+    segment_bytes: FloatArray
+    nccl_bytes: FloatArray
+    host_bytes: FloatArray
+
+    @property
+    def allocated_bytes(self) -> FloatArray:
+        """What tensors occupy at the peak (max_memory_allocated)."""
+        return floats(np.sum([getattr(self, name) for name in TERM_NAMES], axis=0))
+
+    @property
+    def reserved_bytes(self) -> FloatArray:
+        """What the caching allocator holds where memory is plenty (max_memory_reserved)."""
+        return self.allocated_bytes + self.slack_bytes + self.segment_bytes
+
+    @property
+    def device_bytes(self) -> FloatArray:
+        """What the device shows as used where memory is plenty: reserved, context and NCCL."""
+        return self.reserved_bytes + CONTEXT_BYTES + self.nccl_bytes
+
+    @property
+    def needed_bytes(self) -> FloatArray:
+        """The least a device must have: before it fails the allocator hands cached segments back."""
+        return self.device_bytes - self.segment_bytes
+
+    def take(self, rows: IntArray) -> "MemoryEstimate":
+        """Returns these rows."""
+        return MemoryEstimate(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+TERM_NAMES: tuple[str, ...] = tuple(
+    field.name for field in fields(MemoryEstimate) if field.name not in BESIDE_TENSORS
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBytes:
+    """Parameters of every stage row by owner, and its memory."""
+
+    on_rank: RankParameters
+    cost: MemoryEstimate
+
+    def take(self, rows: IntArray) -> "StageBytes":
+        """Returns these stage rows."""
+        return StageBytes(on_rank=self.on_rank.take(rows), cost=self.cost.take(rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """What memory is counted of: plans, the bytes of every piece of a layer (``kinds``: block kinds,
+    embedding, head) by distinct layers, the ``row`` in them of every plan, stages, and the cluster whose
+    communicators count (None: nobody needs device totals)."""
+
+    plans: PlanTable
+    kinds: list[LayerBytes]
+    row: IntArray
+    stages: StageTable
+    cluster: ClusterSpec | None = None
+
+    def take(self, rows: IntArray) -> "Tables":
+        """Returns these plans, in that order."""
+        return replace(self, plans=self.plans.take(rows), row=self.row[rows], stages=self.stages.take(rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What terms read, one row a stage: the ``context`` of its layers, ``numbers`` of layers of every kind, embedding and
+    head, the ``row`` of ``kinds`` that their bytes are in, micro-batches ``in_flight`` at its peak, elements that it
+    trains and those of them whose optimizer state it owns."""
+
+    tables: Tables
+    context: LayerContext
+    row: IntArray
+    numbers: tuple[IntArray, ...]
+    in_flight: FloatArray
+    trained: RankParameters
+    owned: IntArray
+
+    @property
+    def sync(self) -> DataParallel:
+        """The framework's choices for data parallelism."""
+        return self.context.job.preset.data_parallel
+
+    @property
+    def num_micro(self) -> IntArray:
+        """Micro-batches of a step."""
+        return self.tables.plans.num_micro[self.tables.stages.plan]
+
+    def total(self, name: str, kinds: slice = slice(None)) -> FloatArray:
+        """Sum of a field of LayerBytes over all layers and ends, or those of some ``kinds``."""
+        pairs = zip(self.tables.kinds[kinds], self.numbers[kinds], strict=True)
+        return floats(np.sum([getattr(kind, name)[self.row] * number for kind, number in pairs], axis=0))
+
+    def largest(self, name: str) -> FloatArray:
+        """The largest of a field of LayerBytes among the stage's layers."""
+        pairs = zip(self.tables.kinds[:-2], self.numbers, strict=False)
+        return floats(
+            np.max([getattr(kind, name)[self.row] * (number > 0) for kind, number in pairs], axis=0)
+        )
+
+    def elements(self, of: Callable[[LayerBytes], RankParameters]) -> RankParameters:
+        """Elements by owner over all layers and ends."""
+        return elements_of([of(kind).take(self.row) for kind in self.tables.kinds], self.numbers)
+
+
+def elements_of(kinds: list[RankParameters], numbers: tuple[IntArray, ...]) -> RankParameters:
+    """Elements by owner of so many layers of each kind."""
+
+    def total(count: Callable[[RankParameters, Owner], IntArray]) -> Callable[[Owner], IntArray]:
+        return lambda owner: np.sum(
+            [count(kind, owner) * number for kind, number in zip(kinds, numbers, strict=True)], axis=0
+        )
+
+    return RankParameters.by_owner(total(RankParameters.of), total(RankParameters.low_precision_of))
+
+
+class Term(NamedTuple):
+    """One addend of the field ``name`` of MemoryEstimate; it is not called where it does not apply."""
+
+    name: str
+    bytes_of: Callable[[Stages], FloatArray]
+    applies: Callable[[Stages], bool] = lambda stages: True
+
+
+# Parameters, gradients and optimizer state of a stage (ZeRO, arXiv 1910.02054 sec. 3 and 5).
+
+
+def parameter_bytes(stages: Stages) -> FloatArray:
+    """Trained parameters, cut by stage 3. The optimizer's copy is counted with its state, and is all there is where it
+    alone is sharded."""
+    precision = stages.context.job.precision
+    sharded = 0 if stages.sync.shards_master and precision.master else stages.owned
+    elements = np.where(stages.context.layout.zero_stage >= 3, sharded, stages.trained.total)
+    return floats(elements * dtype_bytes(precision.parameter))
+
+
+def frozen_bytes(stages: Stages) -> FloatArray:
+    """Frozen parameters, cut by stage 3."""
+    frozen, context = stages.elements(lambda kind: kind.frozen), stages.context
+    elements = np.where(context.layout.zero_stage >= 3, owned_elements(context, frozen), frozen.total)
+    return floats(elements * dtype_bytes(context.job.precision.parameter))
+
+
+def narrow_only_bytes(stages: Stages) -> FloatArray:
+    """Less what the parameters' format would take of weights that exist in the products' format alone; sharded parameters
+    stay as they are."""
+    whole = stages.total("copied") * stages.context.parameter_bytes
+    return -np.where(stages.context.layout.zero_stage >= 3, 0.0, whole)
+
+
+def narrow_copy_bytes(stages: Stages) -> FloatArray:
+    """Copies of weights in the format of the products, from step to step; sharded weights that exist in it alone or
+    travel in it are gathered so, and go with what was gathered."""
+    precision = stages.context.job.precision
+    gone = (precision.narrow_parameters or precision.gathers_narrow) & (stages.context.layout.zero_stage >= 3)
+    return np.where(gone, 0.0, stages.total("cached_bytes"))
+
+
+def gradient_bytes(stages: Stages) -> FloatArray:
+    """Gradients that accumulate, cut by stage 2 and up."""
+    width = dtype_bytes(stages.context.job.precision.gradient)
+    cut = stages.owned * _sharded_gradient_width(stages.context)
+    return floats(np.where(stages.context.layout.zero_stage >= 2, cut, stages.trained.total * width))
+
+
+def _sharded_gradient_width(context: LayerContext) -> float:
+    """Bytes an element of gradients that are cut."""
+    precision = context.job.precision
+    wide = dtype_bytes(precision.gradient)
+    return max(wide, precision.master_bytes) if context.job.preset.data_parallel.shards_master else wide
+
+
+def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_micro: IntArray) -> FloatArray:
+    """Gradients beside those that accumulate or are cut: of one micro-batch where the framework keeps them, and what
+    stages add up in the format of the reduction where sharded gradients are reduced once a step. Without stages the
+    shards of the sum are made as the last backward lets go of it, so what they take is no more on top."""
+    preset = context.job.preset
+    micro = preset.data_parallel.keeps_micro_gradients * dtype_bytes(context.job.precision.compute)
+    summed = context.reduces_once & (num_micro > 1)
+    # FSDP1 adds up gradients in the format of the products (_runtime_utils.py, _post_backward_hook).
+    joins = preset.data_parallel.joins_gradients
+    width = dtype_bytes(context.job.precision.compute if joins else context.reduce_dtype)
+    whole = trained.total * (micro + summed * width)
+    shards = owned_elements(context, trained) * _sharded_gradient_width(context)
+    return floats(np.where(summed & ~context.keeps_gathered, np.maximum(whole - shards, 0.0), whole))
+
+
+def dummy_wgrad_bytes(stages: Stages) -> FloatArray:
+    """What autograd is given for gradients that products add up themselves: one weight of each shape in the
+    format of the products' results, empty (Transformer Engine ``module/base.py``, get_dummy_wgrad; Megatron-LM
+    ``tensor_parallel/layers.py`` for the head)."""
+    shapes = stages.largest("shapes") + stages.total("shapes", slice(-1, None))
+    return floats(dtype_bytes(stages.context.job.precision.compute) * shapes)
+
+
+def optimizer_bytes(stages: Stages) -> FloatArray:
+    """Optimizer state, cut by stage 1 and up."""
+    precision = stages.context.job.precision
+    return floats(stages.owned * (precision.master_bytes + 2 * dtype_bytes(precision.moments)))
+
+
+def muon_bytes(stages: Stages) -> FloatArray:
+    """Less the moment that Muon does not keep of its matrices."""
+    moments = dtype_bytes(stages.context.job.precision.moments)
+    return floats(-owned_by_muon(stages.context, stages.trained) * moments)
+
+
+def offloaded_optimizer_bytes(stages: Stages) -> FloatArray:
+    """Less the optimizer state that is on the host."""
+    precision = stages.context.job.precision
+    elements = offloaded_elements(stages.context, stages.owned)
+    return floats(-elements * (precision.master_bytes + 2 * dtype_bytes(precision.moments)))
+
+
+def offloaded_gradient_bytes(stages: Stages) -> FloatArray:
+    """Less the sharded gradients that wait on the host from one micro-batch to the next."""
+    elements = keeps_gradients_on_host(stages.context) * offloaded_elements(stages.context, stages.owned)
+    return floats(-elements * _sharded_gradient_width(stages.context))
+
+
+# Activations, gathered weights and gradients on their way.
+
+
+def activation_bytes(stages: Stages) -> FloatArray:
+    """What layers and embedding keep of all micro-batches in flight."""
+    return stages.in_flight * stages.total("saved_bytes", slice(None, -1))
+
+
+def kept_output_bytes(stages: Stages) -> FloatArray:
+    """Outputs of a stage that waits for their gradients, one a micro-batch in flight, and the buffers its
+    input and its output's gradient arrive in (DeepSpeed, runtime/pipe/engine.py: pipe_buffers,
+    pipe_recv_buf, grad_layer). Megatron-LM frees outputs once sent (2205.05198 app. B)."""
+    context = stages.context
+    rows = context.tokens // stages.tables.plans.sharding.norm_shards(context.layout)
+    hidden = context.activations(rows, context.model.hidden)
+    outputs = stages.in_flight * ~stages.tables.stages.head + 2.0
+    return np.where(context.layout.pp > 1, hidden * outputs, 0.0)
+
+
+def gathered_weights_bytes(
+    context: LayerContext, kinds: list[LayerBytes], row: IntArray, weights: tuple[IntArray, ...]
+) -> FloatArray:
+    """Weights gathered for a moment while their shards live on many ranks: two layers, one in use and one coming (one alone where none is fetched ahead), or the
+    head where that is more; isp (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec.
+    3.3.2). FSDP's outermost unit, embedding and head, stays gathered from the forward to the end of the
+    backward (fully_shard: reshard_after_forward is False for the root); where both are units of their own the
+    embedding is let go of before the head is gathered. With pipeline stages all of a stage's stay. DeepSpeed
+    fetches ahead at every module until live_elements are there
+    (runtime/zero/partitioned_param_coordinator.py, fetch_sub_module: max_live_parameters), and its head in
+    any case."""
+    layout, data_parallel = context.layout, context.job.preset.data_parallel
+    precision = context.job.precision
+    # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
+    single = precision.gathers_narrow and not precision.narrow_parameters
+    spared = single * (1.0 - dtype_bytes(precision.parameter_gather) / context.parameter_bytes)
+    layers, edges, edge, stays = (np.zeros(len(row)) for _ in range(4))
+    for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
+        isp = np.where(layout.wp > 1, (kind.parameters.weight + kind.frozen.weight)[row] * layout.wp, 0)
+        held = kind.parameters.total + kind.frozen.total
+        held = held - spared * (kind.parameters.low_precision_total + kind.frozen.low_precision_total)
+        sharded = np.where(layout.zero_stage >= 3, held[row], 0)
+        gathered = (isp + sharded) * (weight > 0)
+        stays = stays + sharded * weight
+        if index < len(kinds) - 2:
+            layers = np.maximum(layers, data_parallel.gathered_layers * gathered)
+        else:
+            edge, edges = np.maximum(edge, gathered), edges + gathered
+    kept = edge if has_separate_ends(context.job, context.model) else edges
+    most = layers + kept if data_parallel.gathers_every_forward else np.maximum(layers, edge)
+    if data_parallel.live_elements:
+        most = np.maximum(np.minimum(stays, data_parallel.live_elements), edge)
+    most = np.where(context.job.preset.pipeline.keeps_gathered & (layout.pp > 1), stays, most)
+    return np.asarray(most * context.parameter_bytes, dtype=np.float64)
+
+
+def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
+    """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
+    format than the gradients' has a flat copy in theirs beside it. Where they stay (keeps_buckets), all of
+    them, from the first step to the last (PyTorch reducer.cpp, initialize_buckets)."""
+    preset, precision = context.job.preset, context.job.precision
+    if preset.data_parallel.keeps_buckets:
+        copies = (context.layout.dp * context.layout.cp > 1) & reduces_in_backward(context)
+        return np.where(copies, on_rank.total * dtype_bytes(precision.parameter), 0.0)
+    elements = np.minimum(on_rank.total, preset.data_parallel.bucket_elements)
+    copied = context.reduce_dtype != precision.gradient
+    width = dtype_bytes(context.reduce_dtype) + copied * dtype_bytes(precision.gradient)
+    return 0.0 * elements if preset.data_parallel.contiguous_gradients else elements * width
+
+
+def reduces_in_backward(context: LayerContext) -> BoolArray:
+    """Whether buckets leave while activations are still held: overlapped, or sharded gradients."""
+    return bools(context.job.preset.data_parallel.overlap_grad_reduce | (context.layout.zero_stage >= 2))
+
+
+def on_plans(
+    bytes_of: Callable[[LayerContext, Sharding, ClusterSpec], FloatArray],
+) -> Callable[[Stages], FloatArray]:
+    """Bytes that are the same on all stages of a plan."""
+
+    def of_stages(stages: Stages) -> FloatArray:
+        tables = stages.tables
+        assert tables.cluster is not None
+        context = replace(stages.context, layout=tables.plans.layout)
+        return bytes_of(context, tables.plans.sharding, tables.cluster)[tables.stages.plan]
+
+    return of_stages
+
+
+def _offloads(stages: Stages) -> bool:
+    return bool(stages.context.layout.optimizer_offload.any())
+
+
+def _gathers(stages: Stages) -> bool:
+    return bool(((stages.context.layout.zero_stage >= 3) | (stages.context.layout.wp > 1)).any())
+
+
+def _keeps_whole_gradients(stages: Stages) -> bool:
+    reduces_once = stages.sync.reduces_once or stages.context.job.preset.pipeline.keeps_gathered
+    return stages.sync.keeps_micro_gradients or reduces_once
+
+
+def _has_chunks(stages: Stages) -> bool:
+    """Whether a stage has several chunks, of which each holds micro-batches of its own."""
+    plans = stages.tables.plans
+    return bool((plans.vpp > 1).any()) or not plans.schedule.placement.looped
+
+
+TERMS: tuple[Term, ...] = (
+    Term("parameters_bytes", parameter_bytes),
+    Term("parameters_bytes", frozen_bytes, lambda s: bool(s.context.job.adapter_rank)),
+    Term("parameters_bytes", narrow_only_bytes, lambda s: s.context.job.precision.narrow_parameters),
+    Term(
+        "narrow_weights_bytes",
+        narrow_copy_bytes,
+        lambda s: any(kind.cached_bytes.any() for kind in s.tables.kinds),
+    ),
+    Term("gradients_bytes", gradient_bytes),
+    Term(
+        "gradients_bytes",
+        lambda s: whole_gradients_bytes(s.context, s.trained, s.num_micro),
+        _keeps_whole_gradients,
+    ),
+    Term("gradients_bytes", dummy_wgrad_bytes, lambda s: s.sync.keeps_stand_ins),
+    Term("gradients_bytes", offloaded_gradient_bytes, _offloads),
+    Term("optimizer_bytes", optimizer_bytes),
+    Term("optimizer_bytes", muon_bytes, lambda s: s.context.job.optimizer == "muon"),
+    Term("optimizer_bytes", offloaded_optimizer_bytes, _offloads),
+    Term("activations_bytes", activation_bytes, lambda s: not _has_chunks(s)),
+    Term(
+        "activations_bytes",
+        lambda s: chunk_activations(
+            s.tables.plans, s.tables.stages, s.tables.kinds, s.tables.row, s.in_flight
+        ),
+        _has_chunks,
+    ),
+    Term(
+        "activations_bytes",
+        kept_output_bytes,
+        lambda s: s.context.job.preset.pipeline.keeps_stage_outputs and bool((s.context.layout.pp > 1).any()),
+    ),
+    Term(
+        "weight_pool_bytes",
+        lambda s: gathered_weights_bytes(s.context, s.tables.kinds, s.row, s.numbers),
+        _gathers,
+    ),
+    Term(
+        "bucket_bytes",
+        lambda s: bucket_bytes(s.context, s.trained) * reduces_in_backward(s.context),
+        lambda s: s.sync.keeps_buckets or not s.sync.contiguous_gradients,
+    ),
+    Term("nccl_bytes", on_plans(persistent_buffer_bytes), lambda s: s.tables.cluster is not None),
+    Term("host_bytes", lambda s: optimizer_host_bytes(s.context, s.owned), _offloads),
+    Term(
+        "host_bytes",
+        lambda s: s.total("host_bytes", slice(None, -2)) * s.in_flight,
+        lambda s: any(kind.host_bytes.any() for kind in s.tables.kinds[:-2]),
+    ),
+)
+
+
+def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
+    """Memory of every stage row of every plan."""
+    stages = _stages(model, job, tables)
+    sums = {field.name: np.zeros(len(stages.row)) for field in fields(MemoryEstimate)}
+    for term in TERMS:
+        if term.applies(stages):
+            sums[term.name] = sums[term.name] + term.bytes_of(stages)
+    return StageBytes(on_rank=stages.trained, cost=_peak(stages, MemoryEstimate(**sums)))
+
+
+def _stages(model: ModelSpec, job: JobSpec, tables: Tables) -> Stages:
+    plans, table = tables.plans, tables.stages
+    layout = plans.layout.take(table.plan)
+    context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
+    row = tables.row[table.plan]
+    numbers = (*table.layers, table.embedding.astype(np.int64), table.head.astype(np.int64))
+    trained = elements_of([kind.parameters.take(row) for kind in tables.kinds], numbers)
+    if job.optimizer == "muon":
+        trained = replace(trained, matrices=matrices_of_stage(model, job, layout, table.layers))
+    vpp, num_micro = plans.vpp[table.plan], plans.num_micro[table.plan]
+    return Stages(
+        tables=tables,
+        context=context,
+        row=row,
+        numbers=numbers,
+        in_flight=plans.schedule.in_flight(table.position, layout.pp, vpp, num_micro),
+        trained=trained,
+        owned=owned_elements(context, trained),
+    )
+
+
+def _peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
+    """The terms with those that do not add up: moments of a step that do not meet, its passes, the last layer of the
+    backward, and its end, by which activations and gathered weights are gone; and what the allocator keeps."""
+    context, job, head = stages.context, stages.context.job, stages.tables.kinds[-1]
+    is_head = stages.numbers[-1]
+    logits = (head.saved_bytes + head.transient_bytes)[stages.row] * is_head
+    working = stages.largest("transient_bytes") + working_bytes(
+        context, stages.tables.plans.sharding, stages.tables.kinds, stages.row
+    )
+    if _keeps_input_gradients(stages):
+        saved = stages.total("saved_bytes", slice(None, -2))
+        working = working + frozen_input_gradients(saved, stages.numbers[:-2])
+    # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
+    loss = logits > working
+    logits_bytes, working_at_peak = np.where(loss, logits, 0.0), np.where(loss, 0.0, working)
+    embedding = stages.tables.kinds[-2].parameters.total[stages.row] * stages.numbers[-2]
+    buffers = step_buffers(context, stages.trained, embedding, stages.owned)
+    lists = bool(stages.sync.lists_of_slices)
+    returned = returned_bytes(context, stages.trained) if lists else np.zeros(len(stages.row))
+    ends = np.max((*buffers, 2.0 * returned), axis=0)
+    beside = terms.weight_pool_bytes + terms.bucket_bytes
+    passes = terms.activations_bytes + logits_bytes + working_at_peak + beside
+    gradients = terms.gradients_bytes
+    if stages.sync.fresh_gradients:
+        # Made by the step's only backward they take the place of activations: there are none at the loss, and all when
+        # the last layer of the backward is worked on.
+        last = gradients + np.maximum(ends, working + beside) - passes
+        gradients = np.where(stages.num_micro == 1, np.clip(last, 0.0, gradients), gradients)
+    step = np.maximum(ends - passes, 0.0)
+    slack: FloatArray = np.zeros(len(stages.row))
+    if job.cuda_graphs:
+        slack = pool_bytes(
+            context,
+            stages.tables.plans.sharding,
+            logits_bytes + working_at_peak,
+            np.max(buffers, axis=0) - step,
+        )
+    terms = replace(
+        terms,
+        logits_bytes=logits_bytes,
+        working_bytes=working_at_peak,
+        gradients_bytes=gradients,
+        step_bytes=step,
+        slack_bytes=slack,
+    )
+    if job.expandable_segments:
+        # Freed blocks join whatever their sizes (PyTorch, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF").
+        return terms
+    # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
+    segments = segment_bytes(buffers, logits / 4.0)
+    if lists:
+        widest = widest_bytes(context)
+        segments = segments + returned_segments(returned, context.layout.zero_size, logits / 4.0, widest)
+    segments = np.maximum(segments - step, 0.0)
+    if _has_16_bit_logits(job):
+        # They came first, into a segment that takes none of the fp32 ones (as large buffers: segment_bytes).
+        narrow = context.activation_bytes * head.logits[stages.row] * is_head
+        segments = segments + np.where(loss, narrow, 0.0)
+    return replace(terms, slack_bytes=slack + ALLOCATOR_SLACK * terms.allocated_bytes, segment_bytes=segments)
+
+
+def _keeps_input_gradients(stages: Stages) -> bool:
+    job = stages.context.job
+    frozen = job.preset.recomputation.keeps_frozen_inputs and bool(job.adapter_rank)
+    return frozen and stages.tables.plans.recompute is Recompute.FULL
+
+
+def _has_16_bit_logits(job: JobSpec) -> bool:
+    """Whether 16-bit logits are gone once they are brought to fp32."""
+    loss = job.preset.loss
+    upcast = (loss.plain or loss.upcasts) and not loss.chunked
+    return upcast and not job.preset.pipeline.keeps_stage_outputs
+
+
+# What the backward of one layer holds for a moment beside what the forward kept.
+
+
+def working_bytes(
+    context: LayerContext, sharding: Sharding, kinds: list[LayerBytes], row: IntArray
+) -> FloatArray:
+    """What a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
+    activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
+    layout, model = context.layout, context.model
+    rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
+    gradients = 2.0 * context.activations(rows, model.hidden) + widest_bytes(context)
+    cut = (layout.zero_stage >= 2) | (layout.wp > 1)
+    layer = np.max([kind.parameters.total[row] for kind in kinds[:-2]], axis=0) * layout.wp
+    return gradients + np.where(cut, layer * dtype_bytes(context.reduce_dtype), 0.0)
+
+
+def widest_bytes(context: LayerContext) -> FloatArray:
+    """Gradients of the widest activations of a layer, and narrow copies of that which products read narrow; cut over tp
+    whether the weights are (mtp, msp, fsp) or the tokens (isp)."""
+    widest = np.zeros(len(context.layout))
+    for run in context.model.blocks:
+        widest = np.maximum(widest, _widest(context, run.block))
+    return widest
+
+
+def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> FloatArray:
+    """Gradients of the ``inputs`` of a stage's layers that hooks hold until its backward ends, but those of
+    the last two layers worked on, which count with the work. FSDP1 hangs a hook on the inputs of a unit whose
+    parameters are all frozen (torch/distributed/fsdp/_runtime_utils.py,
+    _register_post_backward_reshard_only_hook), which holds their nodes of the graph (torch/autograd/graph.py,
+    register_multi_grad_hook: grad_fns); a recomputed layer's input is a leaf (torch/utils/checkpoint.py,
+    detach_variable), whose node holds it and its gradient."""
+    count = np.sum(layers, axis=0)
+    return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
+
+
+def _widest(context: LayerContext, block: BlockSpec) -> FloatArray:
+    """Bytes at the backward of a dense block's activation, beyond what the block keeps: gradients of gate and up, or of
+    the one input; the gradient of its result has the result's place where the product behind it keeps that. Of a
+    block without a feed-forward network those that its mixer's widest product writes."""
+    if block.moe is not None:
+        return _of_experts(context, block.moe)
+    if block.mlp is not None:
+        keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
+        parts = 2 if block.mlp.gated else 1
+        wide = block.mlp.ffn_hidden * (parts + (not keeps_result))
+        narrow = _narrow_gradient_bytes(context, context.tokens * block.mlp.ffn_hidden * parts)
+        return np.asarray((context.activations(context.tokens, wide) + narrow) / context.layout.tp)
+    if block.mixer is None:
+        return np.zeros(len(context.layout))
+    tensors = (
+        tensor for module in block.mixer.modules(context.model.hidden, "") for tensor in module.tensors
+    )
+    wide = max(tensor.shape[0] for tensor in tensors)
+    return context.activations(context.tokens, wide) / context.layout.tp
+
+
+def _of_experts(context: LayerContext, moe: MoeSpec) -> FloatArray:
+    """Bytes on a rank's routed rows, beyond what the block keeps. The gradient of the experts' result stands beside its
+    narrow copies and the gradient of the activation's result (at the second product, which reads that result), or by
+    itself in two orders where rows are sorted by expert; gradients of gate and up follow once it is gone (Megatron-LM
+    ``moe/experts.py`` TEGroupedMLP, ``moe/token_dispatcher.py`` combine_preprocess; Transformer Engine
+    ``module/grouped_linear.py``)."""
+    layout, job = context.layout, context.job
+    held = ceil_div(context.tokens, layout.tp)
+    rows = routed_rows(context, moe, held) * layout.etp
+    hidden, width = (
+        moe.routed_hidden(context.model.hidden),
+        ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp),
+    )
+    result, parts = context.activations(rows, hidden), 2 if moe.gated else 1
+    second = result + _narrow_gradient_bytes(context, rows * hidden) + context.activations(rows, width)
+    first = context.activations(rows, width * parts) + _narrow_gradient_bytes(context, rows * width * parts)
+    # Dispatchers that send a token once hand rows over in the experts' order.
+    turned = (
+        (job.moe_dispatcher == "all_to_all") & (moe.num_experts > layout.ep) & (layout.ep * layout.etp > 1)
+    )
+    return np.asarray(np.maximum(np.maximum(first, second), np.where(turned, 2.0 * result, 0.0)))
+
+
+def _narrow_gradient_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
+    """Bytes of the narrow copies of an output gradient of ``elements`` that both products of a backward read."""
+    if not context.job.precision.narrows:
+        return 0.0 * elements
+    return elements * dtype_bytes(context.job.precision.linear) * recipe_of(context).gradient.writes
+
+
+# Buffers of the end of a step, and what the caching allocator keeps of them.
+
+
+def step_buffers(
+    context: LayerContext, trained: RankParameters, embedding: IntArray, owned: IntArray
+) -> list[FloatArray]:
+    """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
+    before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
+    the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
+    shard for the update, what the update itself makes, and Muon's largest matrix."""
+    precision, sync = context.job.precision, context.job.preset.data_parallel
+    buffers = [embedding * context.activation_bytes]
+    if sync.keeps_buckets or not sync.contiguous_gradients:
+        buffers.append(bucket_bytes(context, trained) * ~reduces_in_backward(context))
+    if precision.gradient == "fp16" and not sync.contiguous_gradients:
+        buffers.append(embedding * 4.0)
+    here = owned - offloaded_elements(context, owned) if context.layout.optimizer_offload.any() else owned
+    if precision.master and precision.gradient != precision.master:
+        buffers.append(here * precision.master_bytes * (context.layout.zero_stage < 2))
+    if sync.update_copies:
+        buffers.append(here * dtype_bytes(precision.moments))
+    if trained.matrices:
+        buffers.append(muon_working_bytes(context, trained.matrices))
+    return buffers
+
+
+def returned_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
+    """Bytes of a flat copy of the parameters, of which updated shards return through two where they are lists of
+    slices: a buffer for each rank's (nanotron distributed.py, all_gather_coalesced), and one for all
+    (ProcessGroupNCCL, allgather of lists)."""
+    width = dtype_bytes(context.job.precision.parameter_gather)
+    travels = (context.layout.zero_stage == 1) & (context.layout.zero_size > 1)
+    return np.where(travels, on_rank.total * width, 0.0)
+
+
+def segment_bytes(buffers: Sequence[FloatArray], largest: FloatArray) -> FloatArray:
+    """Bytes that the caching allocator reserves for the buffers: tensors of 10 MiB and more have segments of
+    their own, which do not join (c10/cuda/CUDACachingAllocator.cpp), so a buffer finds room only where
+    the passes' ``largest`` tensor was. Assumption: no buffer fits where an earlier one was."""
+    return np.asarray(np.sum([np.where(one > largest, one, 0.0) for one in buffers], axis=0))
+
+
+def returned_segments(
+    returned: FloatArray, shards: IntArray, largest: FloatArray, widest: FloatArray
+) -> FloatArray:
+    """The same for both copies that ``shards`` return through (returned_bytes): one in one piece, one in a
+    piece for each rank, which also finds room where the ``widest`` activations of the layers were."""
+    whole = np.where(returned > largest, returned, 0.0)
+    return whole + np.where(returned / shards > np.maximum(largest, widest), returned, 0.0)
+
+
+# Memory that CUDA graphs keep from what runs outside them. A captured graph replays into a pool of its own, whose free
+# blocks no other code gets (PyTorch c10/cuda/CUDACachingAllocator.cpp, private pools; "CUDA semantics", Graph memory
+# management). Graphs of parts of layers share one, through which what they keep passes as without graphs, since they are
+# captured in the schedule's order and reuse inputs and outputs (Megatron-LM transformer/cuda_graphs.py,
+# TECudaGraphHelper; Transformer Engine pytorch/graph.py); what their backward holds for a moment stands beside what the
+# rest of a layer, or the loss, does. A graph of the whole iteration holds all forwards and backwards (Megatron-LM
+# full_cuda_graph.py), so that the optimizer's buffers do not find the room of activations.
+
+
+def pool_bytes(
+    context: LayerContext, sharding: Sharding, passing: FloatArray, ended: FloatArray
+) -> FloatArray:
+    """Bytes reserved on one rank beyond the peak of one pool for all, for every row: ``passing`` is what loss or
+    layer hold for a moment, ``ended`` the part of the buffers of the step's end that finds room where the
+    passes' tensors were."""
+    scopes = context.job.cuda_graphs
+    if "full_iteration" in scopes:
+        return ended
+    return np.minimum(_of_parts(context, sharding), passing)
+
+
+def _of_parts(context: LayerContext, sharding: Sharding) -> FloatArray:
+    """What the backward of a layer's graphed parts holds for a moment: static gradients of its output and of its input
+    (make_graphed_callables: static_grad_outputs, static_grad_inputs), of what its router hands to the experts, and of
+    queries, keys, values and the kernel's output."""
+    scopes, hidden = context.job.cuda_graphs, context.model.hidden
+    rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+    blocks = [run.block for run in context.model.blocks]
+    routes = bool(scopes & ROUTED) and any(block.moe is not None for block in blocks)
+    mixers = [block.mixer for block in blocks if isinstance(block.mixer, AttentionSpec)] * ("attn" in scopes)
+    wide = max(
+        ((one.num_heads + one.num_kv_heads) * (one.qk_dim + one.v_dim) for one in mixers),
+        default=0,
+    )
+    attention = context.activations(context.tokens, wide) / context.layout.tp
+    return (2.0 + routes) * context.activations(rows, hidden) + attention
+
+
+def worst_stage(stages: StageTable, cost: MemoryEstimate) -> IntArray:
+    """Returns for every plan the stage row that needs the most device memory."""
+    needed = cost.needed_bytes
+    worst = np.maximum.reduceat(needed, stages.starts)
+    is_worst = needed >= worst[stages.plan]
+    rows = np.flatnonzero(is_worst)
+    _, first = np.unique(stages.plan[rows], return_index=True)
+    chosen: IntArray = rows[first].astype(np.int64)
+    return chosen

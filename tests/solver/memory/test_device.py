@@ -1,0 +1,277 @@
+"""What NCCL and the driver keep of a device, counted by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import Axis
+from ops.strategies import STRATEGIES
+from solver.estimate import estimate_memory
+from solver.memory.device import (
+    BUFFERS,
+    LOCAL_CONNECTION_BYTES,
+    NETWORK_CONNECTION_BYTES,
+    Verdict,
+    communicator_bytes,
+    dispatcher_bytes,
+    nearly_all_words,
+    needs_words,
+    retries_words,
+    transformer_engine_bytes,
+    usable_bytes,
+    user_buffer_bytes,
+    verdict,
+)
+from solver.plans.plan_table import Plan, PlanTable
+from solver.typed_plan import parse_plan, plan_of
+from spec.cluster.reader import read_architecture
+from spec.frameworks import framework_preset
+from spec.model import ModelSpec
+from spec.units import GIB, MIB
+from tests.ops.layouts import job
+from tests.solver.plans.test_rules import DENSE, EXPERTS
+from tests.solver.questions import ROOT, cluster, question, small_model
+
+# 24 channels, in each a ring and a tree's way up and down.
+INSIDE = 3 * 24 * 12 * MIB
+
+
+def test_a_hundredth_of_the_capacity_is_the_drivers() -> None:
+    assert usable_bytes(cluster(memory_gib=100.0)) == pytest.approx(99.0 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "groups"),
+    [
+        ({}, 1),  # the gradients' group is that of the world
+        ({"tp": 8}, 1),
+        ({"tp": 2}, 3),  # tp, dp and the world
+        ({"tp": 2, "pp": 2}, 4),
+        ({"ep": 8}, 1),  # one copy of an expert: no gradients to reduce
+        ({"ep": 4}, 3),  # ep, the world, and two copies of each expert
+        ({"tp": 2, "ep": 2, "etp": 2}, 5),  # tp (also etp), ep, dp, the world, and two copies of each expert
+        ({"wp": 2}, 3),  # isp: weights, those of other weights, and the world
+    ],
+)
+def test_a_rank_has_a_communicator_for_every_group_of_its_own(degrees: dict[str, int], groups: int) -> None:
+    held = communicator_bytes(Layout.of(8, **degrees), cluster())
+    assert held.tolist() == [groups * INSIDE]
+
+
+def test_between_nodes_two_of_a_nodes_ranks_talk_to_the_network() -> None:
+    """16 ranks on two nodes: 16 channels, of whose 8 ranks in a node two use the network: 20 MiB (LL, LL128
+    and Simple on both ends) instead of 12."""
+    each = 2 / 8 * NETWORK_CONNECTION_BYTES + 6 / 8 * LOCAL_CONNECTION_BYTES
+    assert communicator_bytes(Layout.of(16), cluster()).tolist() == [3 * 16 * each]
+    assert (NETWORK_CONNECTION_BYTES, LOCAL_CONNECTION_BYTES) == (20 * MIB, 12 * MIB)
+
+
+def test_exchanging_ranks_are_connected_with_all_others() -> None:
+    """32 channels to each of seven; two over the network, and its pools."""
+    layout = Layout.of(16, ep=np.array([8, 16]))
+    plain = communicator_bytes(layout, cluster())
+    more = communicator_bytes(layout, cluster(), exchanging=frozenset({Axis.EP})) - plain
+    pools = 2 * 32 * 16 * 128 * 1024
+    assert more.tolist() == [32 * 7 * 12 * MIB, 2 * 7 * 12 * MIB + pools]
+
+
+def test_a_device_shows_a_context_beside_what_is_reserved() -> None:
+    """Hugging Face Transformers documentation, "Model training anatomy": 1343 MB used by a process with one tensor."""
+    asked = question(world_size=8, sequences=16, preset=framework_preset("megatron"))
+    plan = PlanTable.of(Plan(strategy="mtp", preset="megatron", dp=8, num_micro=2))
+    held = estimate_memory(asked.model, asked.job, plan, asked.cluster).memory
+    beside = held.device_bytes - held.reserved_bytes - held.nccl_bytes
+    assert beside == pytest.approx(1343 * MIB)
+    assert held.nccl_bytes[0] >= INSIDE
+
+
+# Device memory of DeepEP and HybridEP, held against their allocations written out.
+
+TOKENS, HIDDEN, NUM_EXPERTS, EP = 256, 512, 8, 8
+PROBABILITIES, SCALES = 4 * NUM_EXPERTS, 4 * HIDDEN // 128
+
+
+def dispatched(
+    dispatcher: str, *, domain_ranks: int = 8, model=EXPERTS, strategy: str = "mtp", **degrees: int
+) -> float:
+    asked = replace(job(seq_len=TOKENS), moe_dispatcher=dispatcher)
+    layout = Layout.of(degrees.get("ep", EP), **({"ep": EP} | degrees))
+    sharding = STRATEGIES[strategy]
+    context = LayerContext(sharding=sharding, model=model, job=asked, layout=layout)
+    return float(dispatcher_bytes(context, sharding, cluster(gpus_per_node=domain_ranks))[0])
+
+
+def test_hybridep_has_room_for_every_token_of_the_group() -> None:
+    """intranode.cu: max_num_of_tokens x (hidden x 2 + experts x 4 + hidden / 128 x 4), shared by dispatch and
+    combine.
+    """
+    a_token = 2 * HIDDEN + PROBABILITIES + SCALES
+    assert dispatched("hybridep") == 8 * TOKENS * a_token
+    assert dispatched("hybridep", ep=4) == 4 * TOKENS * a_token
+    assert dispatched("hybridep", strategy="fsp", tp=2) == 8 * TOKENS // 2 * a_token
+
+
+def test_hybridep_holds_more_between_domains() -> None:
+    """internode_nixl.cu: attn_input; rdma_inter_node_group of dispatch and combine, and rdma_intra_node_red."""
+    domain = PROBABILITIES // 2  # of the four experts that a domain of four ranks has
+    inside = 8 * TOKENS * (2 * HIDDEN + domain + SCALES)
+    attn_input = TOKENS * (2 * HIDDEN + PROBABILITIES + SCALES)
+    sent = TOKENS * (2 * HIDDEN + domain + SCALES)
+    combined = 2 * TOKENS * (2 * HIDDEN + domain)
+    assert dispatched("hybridep", domain_ranks=4) == inside + attn_input + sent + combined
+
+
+@pytest.mark.parametrize(
+    ("ep", "chunk", "queue"),
+    [(8, 256, 0), (16, 288, 140), (32, 288, 128), (96, 480, 132), (128, 560, 132), (144, 720, 132)],
+)
+def test_deepep_holds_queues(ep: int, chunk: int, queue: int) -> None:
+    """config.hpp: channels x peers x chunk x (token + source + 128 x (8 + 4 + 4)); between nodes twice, with
+    16 bytes more.
+    """
+    place = 2 * HIDDEN + 8 + 128 * 16
+    assert dispatched("deepep", ep=ep) == 10 * 8 * chunk * place + 10 * (ep // 8) * queue * 2 * (place + 16)
+
+
+def test_others_hold_nothing() -> None:
+    assert dispatched("hybridep", ep=1) == dispatched("hybridep", model=DENSE) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "dispatcher", "world_size", "terms"),
+    [
+        ("fsdp", "all_to_all", 1, set()),
+        ("fsdp", "all_to_all", 8, {"communicators"}),
+        ("megatron-bridge", "hybridep", 8, {"communicators", "dispatcher_bytes", "transformer_engine_bytes"}),
+        ("megatron-bridge", "all_to_all", 1, {"transformer_engine_bytes"}),
+    ],
+)
+def test_buffers_are_those_of_what_a_job_uses(
+    preset: str, dispatcher: str, world_size: int, terms: set[str]
+) -> None:
+    asked = replace(job(world_size=world_size, preset=framework_preset(preset)), moe_dispatcher=dispatcher)
+    assert {term.bytes_of.__name__ for term in BUFFERS if term.applies(asked)} == terms
+
+
+def test_a_device_needs_it_beside_what_the_allocator_holds() -> None:
+    asked = question(model=EXPERTS, world_size=8, preset=framework_preset("megatron"))
+    plan = PlanTable.of(plan_of(parse_plan("strategy=mtp,ep=8"), asked, "--plan"))
+    told = {
+        name: estimate_memory(
+            asked.model, replace(asked.job, moe_dispatcher=name), plan, asked.cluster
+        ).memory
+        for name in ("all_to_all", "hybridep")
+    }
+    more = told["hybridep"].device_bytes - told["hybridep"].reserved_bytes
+    less = told["all_to_all"].device_bytes - told["all_to_all"].reserved_bytes
+    tokens = 8 * asked.job.seq_len
+    less = less - 7 * 32 * LOCAL_CONNECTION_BYTES  # NCCL's between all eight ranks
+    assert (more - less)[0] == pytest.approx(tokens * (2 * asked.model.hidden + PROBABILITIES + SCALES))
+
+
+# What Transformer Engine holds all the time, held against its allocations written out.
+
+TP = 4
+ONE = TOKENS * HIDDEN
+BRIDGE = framework_preset("megatron-bridge")
+
+
+def overlapped(
+    strategy: str = "fsp",
+    linear: str = "bf16",
+    tp: int = TP,
+    **choices: Any,
+) -> float:
+    preset = BRIDGE.changed({f"tensor_parallel.{key}": value for key, value in choices.items()})
+    asked = job(seq_len=TOKENS, preset=preset)
+    asked = replace(asked, precision=replace(asked.precision, linear=linear))
+    sharding = STRATEGIES[strategy]
+    context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(tp, tp=tp))
+    return float(user_buffer_bytes(context, sharding)[0])
+
+
+def test_a_buffer_for_every_overlapped_product() -> None:
+    """initialize_ub: eight gather and four reduce, tokens x hidden in 16 bits; a byte where fp8 is gathered."""
+    assert overlapped() == overlapped(tp=2) == (8 + 4) * 2 * ONE
+    assert overlapped(tp=1) == 0.0
+    assert overlapped(linear="fp8") == (8 * 1 + 4 * 2) * ONE
+    # Input gradients reduced in place of being gathered for: the weight gradients' two stay.
+    assert overlapped(linear="fp8", overlap_rs_dgrad=True) == (6 * 1 + 6 * 2) * ONE
+
+
+def test_a_ring_exchange_that_reduces_has_room_for_what_all_send() -> None:
+    """CommOverlapP2PBase: buffer / tp x (2 tp - 1)."""
+    assert overlapped(overlap_rs_method="ring_exchange") == (10 + 2 * (2 * TP - 1) / TP) * 2 * ONE
+
+
+def test_no_buffers_without_sequences_cut() -> None:
+    assert overlapped("mtp") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "count"), [(small_model(), 1, 1), (EXPERTS, 1, 5), (small_model(), TP, 4)]
+)
+def test_workspaces(model: ModelSpec, tp: int, count: int) -> None:
+    """get_cublas_workspace: one, four for grouped products, three for overlapped ones; 32 MiB on Hopper, 4 before."""
+    sharding = STRATEGIES["fsp"]
+    context = LayerContext(
+        sharding=sharding, model=model, job=job(preset=BRIDGE), layout=Layout.of(tp, tp=tp)
+    )
+    buffers = user_buffer_bytes(context, sharding)[0]
+    for name, each in (("hopper", 32), ("blackwell", 32), ("ampere", 4)):
+        gpu = replace(cluster().gpu, architecture=read_architecture(name, root=ROOT))
+        told = transformer_engine_bytes(context, sharding, replace(cluster(), gpu=gpu))[0]
+        assert told == buffers + count * each * MIB
+
+
+def test_a_device_holds_them_beside_its_tensors() -> None:
+    asked = question(world_size=TP, preset=BRIDGE)
+    plan = PlanTable.of(plan_of(parse_plan(f"strategy=fsp,tp={TP}"), asked, "--plan"))
+    without = BRIDGE.changed({"tensor_parallel.overlap": False})
+    more, less = (
+        estimate_memory(asked.model, asked.job.with_preset(preset), plan, asked.cluster).memory
+        for preset in (BRIDGE, without)
+    )
+    buffers = 12 * 2 * asked.job.seq_len * HIDDEN + 3 * 32 * MIB
+    assert (more.nccl_bytes - less.nccl_bytes)[0] == pytest.approx(buffers)
+
+
+# What a plan needs and what there is are told apart, and nearly all of it is warned of.
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "limit_gib", "said"),
+    [
+        (140.7, 139.6, "needs 140.7 GiB of 139.6"),
+        (79.246, 79.234, "needs 79.25 GiB of 79.23"),
+        (79.20004, 79.2, "needs 79.20004 GiB of 79.20000"),
+    ],
+)
+def test_a_miss_has_the_digits_that_show_it(needed_gib: float, limit_gib: float, said: str) -> None:
+    assert needs_words(needed_gib * GIB, limit_gib * GIB) == said
+
+
+def test_more_than_95_percent_is_warned_of() -> None:
+    assert nearly_all_words(95 * GIB, 100 * GIB) == ""
+    assert nearly_all_words(95.1 * GIB, 100 * GIB).startswith("needs 95.1 GiB of 100.0, 95.1 %:")
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "device_gib", "said"),
+    [
+        (70, 79, Verdict.FITS),
+        (70, 79.5, Verdict.RETRIES),
+        (79, 90, Verdict.RETRIES),
+        (79.3, 90, Verdict.SHORT),
+    ],
+)
+def test_cached_segments_that_do_not_fit_are_no_miss_but_retries(
+    needed_gib: float, device_gib: float, said: Verdict
+) -> None:
+    sizes = (needed_gib * GIB, device_gib * GIB, 79.2 * GIB)
+    assert verdict(*sizes) is said
+    assert bool(retries_words(*sizes)) is (said is Verdict.RETRIES)

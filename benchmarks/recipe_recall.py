@@ -24,7 +24,7 @@ from benchmarks.recipe_rows.recipe import Recipe, read_recipes  # noqa: E402
 from solver.memory.device import usable_bytes  # noqa: E402
 from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
-from solver.question import Question  # noqa: E402
+from solver.problem import Problem  # noqa: E402
 from solver.search import price_plan, search  # noqa: E402
 from solver.typed_plan import broken_rules  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
@@ -82,7 +82,7 @@ def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
     return _ranked(found, question, plan) if ranked and found.accepted else found
 
 
-def _ranked(found: Recall, question: Question, plan: Plan) -> Recall:
+def _ranked(found: Recall, question: Problem, plan: Plan) -> Recall:
     """With its place among the searched plans; a plan faster than all of them is the first."""
     began = time.process_time()
     try:

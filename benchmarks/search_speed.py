@@ -73,7 +73,7 @@ def measure(names: Sequence[str]) -> Measured:
     priced, search_s, shared = 0, 0.0, solver.analysis.sweep.Shared()
     for one in asked:
         request = one.request(ROOT)
-        question = shared.open(request, solver.request.read_request(request)).question
+        question = shared.open(request, solver.request.read_request(request)).problem
         began = time.process_time()
         found = solver.search.search(question, solver.plans.space.full_space(question.model, question.job))
         search_s += time.process_time() - began

@@ -16,7 +16,7 @@ from typing import Any
 
 from profdb.cost_model import CostModel
 from solver.analysis.named_plans import price_written
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request, read_request
 from solver.result import Answer
 from solver.times.op_times import Pricer
@@ -92,7 +92,7 @@ class Prediction:
     """
 
     row: Row
-    question: Question | None = None
+    question: Problem | None = None
     answer: Answer | None = None
     step_s: float = 0.0
     gaps: tuple[str, ...] = ()
@@ -232,16 +232,16 @@ class Pricing:
         uneven = (UNEVEN_BATCH,) if "beyond=" in row.text("plans") else ()
         return Prediction(row=row, question=question, answer=answer, step_s=step_s, gaps=(*gaps, *uneven))
 
-    def _question(self, request: Request) -> Question:
+    def _question(self, request: Request) -> Problem:
         asked = read_request(request)
         key = repr(asked.cluster)
         if key not in self.pricers:
             self.pricers[key] = Pricer.on(asked.cluster, self.cost_model(asked.cluster))
-        return Question(
+        return Problem(
             model=asked.config.model, job=asked.job, cluster=asked.cluster, pricer=self.pricers[key]
         )
 
-    def _step(self, request: Request, text: str, where: str) -> tuple[Question, Answer, float]:
+    def _step(self, request: Request, text: str, where: str) -> tuple[Problem, Answer, float]:
         """The answer of one stated plan and the seconds of its step.
 
         ``num_micro`` asks for so many micro-batches, whatever the batch; ``beyond`` adds that share of what one turn more
@@ -253,7 +253,7 @@ class Pricing:
         dp = (request.world_size or 1) // ((plan.tp or 1) * (plan.pp or 1) * plan.cp)
         turn = (plan.pp or 1) if plan.vpp > 1 else 1
 
-        def priced(num_micro: int) -> tuple[Question, Answer]:
+        def priced(num_micro: int) -> tuple[Problem, Answer]:
             tokens = num_micro * dp * (plan.micro_batch or 1) * (request.seq_len or 0)
             question = self._question(
                 replace(request, global_batch_tokens=tokens or request.global_batch_tokens)

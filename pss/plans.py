@@ -26,7 +26,7 @@ from pss.plan_options import (
     run_options,
     sweep_axes,
 )
-from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
+from solver.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
@@ -39,7 +39,7 @@ from workload.settings.frameworks import WRITTEN, check_framework
 if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
     from solver.analysis.named_plans import NamedPlan
-    from solver.opening import Opened
+    from solver.opening import LoadedProblem
     from solver.report.plans import Plans
     from solver.report.sections import Section
     from solver.result import Answer
@@ -148,10 +148,10 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name, path in named.items() if path is not None}
 
 
-def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
+def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) -> int:
     """Loads the profile, then searches or prices, prints and writes; returns the exit status."""
     from solver.analysis.named_plans import obstacles
-    from solver.opening import open_asked
+    from solver.opening import load_parsed
     from solver.report.plans import question_section
     from solver.report.sections import text
     from solver.typed_plan import parse_plan
@@ -165,10 +165,10 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
 
         check_exports(exports, asked.config.model, asked.job)
     device = measuring_device(options) if options.measure_missing else None
-    opened = open_asked(request, asked, device)
+    opened = load_parsed(request, asked, device)
     sections = [
         question_section(
-            opened.question,
+            opened.problem,
             opened.times,
             assumed_framework=asked.assumed_framework,
             constraints=asked.constraints,
@@ -191,7 +191,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
         keep_learned(options, opened, device)
     write_results(options, plans, sections)
     chosen = hand_on(options, plans)
-    runs = options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
+    runs = options.run_all_solu or not obstacles(opened.problem, chosen, opened.constraints)
     return 0 if runs else NOT_FEASIBLE
 
 
@@ -201,7 +201,9 @@ def first_written(named: "dict[str, tuple[NamedPlan, ...]]") -> WrittenPlan | No
     return next((one for one in written if one is not None), None)
 
 
-def price_named(option: str, plans: "tuple[NamedPlan, ...]", opened: "Opened") -> "tuple[NamedPlan, ...]":
+def price_named(
+    option: str, plans: "tuple[NamedPlan, ...]", opened: "LoadedProblem"
+) -> "tuple[NamedPlan, ...]":
     """Returns the plans that are written out with their prices, before any search; why one of --why_not cannot run
     is printed.
 
@@ -209,28 +211,28 @@ def price_named(option: str, plans: "tuple[NamedPlan, ...]", opened: "Opened") -
     """
     from solver.analysis.named_plans import obstacles, with_best_price, with_price
 
-    question = opened.question
+    problem = opened.problem
     if option != "why_not":
-        return tuple(with_price(one, question) for one in plans)
-    found = tuple(with_best_price(one, question, opened.constraints) for one in plans)
+        return tuple(with_price(one, problem) for one in plans)
+    found = tuple(with_best_price(one, problem, opened.constraints) for one in plans)
     lines = [
         f"{one.answer.plan.label()} cannot run: {reason}"
         for one in found
         if one.answer is not None
-        for reason in obstacles(question, one.answer, opened.constraints)
+        for reason in obstacles(problem, one.answer, opened.constraints)
     ]
     if lines:
         print(*lines, sep="\n", end="\n\n", flush=True)
     return found
 
 
-def searched(options: argparse.Namespace, opened: "Opened") -> "tuple[Plans, list[Section]]":
+def searched(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[Section]]":
     """Searches every plan; returns the plans shown and their sections."""
     from solver.plans.space import full_space
     from solver.report.plans import Plans, search_sections
     from solver.session import Session
 
-    blocks = len(full_space(opened.question.model, opened.question.job).blocks)
+    blocks = len(full_space(opened.problem.model, opened.problem.job).blocks)
     with progress(blocks, "search", "block") as bar:
         result = Session(opened=opened).search(top_k=options.top_k, tick=bar.update)
     plans = Plans(opened=opened, answers=result.best, result=result)
@@ -238,7 +240,7 @@ def searched(options: argparse.Namespace, opened: "Opened") -> "tuple[Plans, lis
 
 
 def priced(
-    options: argparse.Namespace, opened: "Opened", plan: WrittenPlan | None
+    options: argparse.Namespace, opened: "LoadedProblem", plan: WrittenPlan | None
 ) -> "tuple[Plans, list[Section]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
     from solver.analysis.named_plans import obstacles
@@ -256,7 +258,7 @@ def priced(
     where = "--plan" if options.plan else opened.config.path
     found = Session(opened=opened).price(written, where=where)
     plans = Plans(opened=opened, answers=(found,))
-    return plans, plan_sections(plans, obstacles(opened.question, found, opened.constraints))
+    return plans, plan_sections(plans, obstacles(opened.problem, found, opened.constraints))
 
 
 def run_sections(stated: RunOptions, plans: "Plans") -> "list[Section]":
@@ -264,12 +266,12 @@ def run_sections(stated: RunOptions, plans: "Plans") -> "list[Section]":
     from solver.analysis.goodput import goodput_of, run_cost
     from solver.report.sweeps import run_sections
 
-    question = plans.opened.question
+    problem = plans.opened.problem
     reliability, terms = stated.reliability, stated.terms
-    goodput = None if reliability is None else goodput_of(question.model, question.job, reliability)
+    goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     cost = None
     if terms is not None:
-        cost = run_cost(question.job, question.cluster, plans.best.step_s, terms, goodput)
+        cost = run_cost(problem.job, problem.cluster, plans.best.step_s, terms, goodput)
     return run_sections(goodput, cost)
 
 
@@ -279,18 +281,18 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
     from solver.analysis.named_plans import candidate, challenger
     from solver.report.reasons import compare_section, explanation_sections, why_not_section
 
-    opened, question = plans.opened, plans.opened.question
+    opened, problem = plans.opened, plans.opened.problem
     if option == "why_not":
         others = [challenger(one, opened, plans.answers) for one in named]
         return [why_not_section(place, plans.best, one) for place, one in enumerate(others, start=1)]
     candidates = [candidate(one, opened, plans.answers) for one in named]
     if option == "compare":
         return [compare_section(candidates)] if candidates else []
-    found = [(one.answer, explain_plan(question, one.answer.plan)) for one in candidates]
-    return explanation_sections(found, calibrated=question.calibration is not None)
+    found = [(one.answer, explain_plan(problem, one.answer.plan)) for one in candidates]
+    return explanation_sections(found, calibrated=problem.calibration is not None)
 
 
-def what_if(request: Request, asked: Asked, plans: "Plans") -> "Section":
+def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "Section":
     """Returns what three changes would bring."""
     from solver.analysis.sensitivity import sensitivities
     from solver.report.reasons import sensitivity_section
@@ -388,9 +390,9 @@ def write_look_ups(path: Path, plans: "Plans") -> None:
     from solver.analysis.look_ups import look_ups
     from solver.report.files import question_record
 
-    question = plans.opened.question
-    origin = question_record(question) | {"times": plans.opened.source, "plans": len(plans.answers)}
-    cases = look_ups(question, [one.plan for one in plans.answers])
+    problem = plans.opened.problem
+    origin = question_record(problem) | {"times": plans.opened.source, "plans": len(plans.answers)}
+    cases = look_ups(problem, [one.plan for one in plans.answers])
     write_cases(path, cases, origin)
     print(f"\n{path}: {len(cases)} cases to measure (gen_profiler_data.py --cases {path})")
 
@@ -402,7 +404,9 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 
 
-def keep_learned(options: argparse.Namespace, opened: "Opened", device: "MeasuringDevice | None") -> None:
+def keep_learned(
+    options: argparse.Namespace, opened: "LoadedProblem", device: "MeasuringDevice | None"
+) -> None:
     """Keeps what hardware specs were asked; merges what was measured into the profile, also after a search that
     failed or was interrupted."""
     if opened.times.kept is not None:

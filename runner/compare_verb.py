@@ -16,9 +16,9 @@ from runner.comparison.operations import record as operation_record
 from runner.comparison.train_record import Ran, TrainRecord, append_row, plan_words, train_record
 from runner.groups.degrees import check_dp, plan_and_dp
 from solver.model_flops import mfu, tokens_per_gpu_per_s
-from solver.opening import Opened, open_asked
+from solver.opening import LoadedProblem, load_parsed
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES
 from solver.report.sections import table
@@ -63,7 +63,7 @@ class Compared:
     """A run beside the answer for its plan; rows of what both say."""
 
     run: MeasuredRun
-    question: Question
+    problem: Problem
     answer: Answer
     rows: tuple[Row, ...]
 
@@ -79,11 +79,11 @@ class Compared:
         return max(told, key=lambda row: abs(log(row.ratio)))
 
 
-def compared(run: MeasuredRun, question: Question, answer: Answer) -> Compared:
+def compared(run: MeasuredRun, problem: Problem, answer: Answer) -> Compared:
     """Every quantity that the run says."""
     step_s = np.array([run.step_s])
-    tgs = float(tokens_per_gpu_per_s(question.job, step_s)[0])
-    used = float(mfu(question.model, question.job, question.cluster, step_s)[0])
+    tgs = float(tokens_per_gpu_per_s(problem.job, step_s)[0])
+    used = float(mfu(problem.model, problem.job, problem.cluster, step_s)[0])
     pairs = [
         ("step", "ms", seconds_to_ms(answer.step_s), seconds_to_ms(run.step_s)),
         ("tokens/s per GPU", "", answer.tgs, tgs),
@@ -99,7 +99,7 @@ def compared(run: MeasuredRun, question: Question, answer: Answer) -> Compared:
         if found is not None
     ]
     rows = [Row(name=name, unit=unit, predicted=told, measured=found) for name, unit, told, found in pairs]
-    return Compared(run=run, question=question, answer=answer, rows=tuple(rows))
+    return Compared(run=run, problem=problem, answer=answer, rows=tuple(rows))
 
 
 def lines(one: Compared) -> list[str]:
@@ -112,7 +112,7 @@ def lines(one: Compared) -> list[str]:
     ]
     counted = "steps" if run.form == TRAIN else "lines of steps"
     return [
-        f"{one.question.model.name}, {answer.plan.world_size} x {one.question.cluster.gpu.name}, {answer.plan.label()}",
+        f"{one.problem.model.name}, {answer.plan.world_size} x {one.problem.cluster.gpu.name}, {answer.plan.label()}",
         f"measured: {run.source} ({run.form}), median of {len(run.steps_s)} {counted} after {run.warmup} of warm-up, "
         f"8 in 10 within {seconds_to_ms(low_s):.4g}..{seconds_to_ms(high_s):.4g} ms",
         "",
@@ -177,7 +177,7 @@ def record(one: Compared) -> dict[str, object]:
     """Everything as plain values with the unit in the name."""
     low_s, high_s = one.run.spread_s
     return {
-        "question": question_record(one.question),
+        "question": question_record(one.problem),
         "predicted": answer_record(one.answer),
         "measured": asdict(one.run) | {"step_s": one.run.step_s, "spread_s": [low_s, high_s]},
         "ratios": {row.name: row.ratio for row in one.rows},
@@ -197,7 +197,7 @@ class PricedRun:
     """The question that a run answers, and its plan."""
 
     request: Request
-    opened: Opened
+    opened: LoadedProblem
     plan: Plan
 
 
@@ -269,22 +269,22 @@ def compare(options: argparse.Namespace, root: Path) -> int:
             allowed="steps of a training: a played workload runs one operation after another and hides nothing",
         )
     priced = _priced(options, root, told, launched)
-    question = priced.opened.question
+    problem = priced.opened.problem
     run = told.run if told else _run(options, text, launched, priced)
-    answers = price_plan(question, PlanTable.of(priced.plan))
+    answers = price_plan(problem, PlanTable.of(priced.plan))
     check_believable(answers, priced.opened.source)
-    one = compared(run, question, answers[0])
-    if told and told.cluster != question.cluster.name:
-        print(f"note: the run was on {told.cluster}, the prediction is for {question.cluster.name}")
-    print("\n".join([*assumed_lines(question.model), *lines(one)]))
+    one = compared(run, problem, answers[0])
+    if told and told.cluster != problem.cluster.name:
+        print(f"note: the run was on {told.cluster}, the prediction is for {problem.cluster.name}")
+    print("\n".join([*assumed_lines(problem.model), *lines(one)]))
     values = record(one)
     if beside_it is not None:
         own = beside_it is launched
-        operations = apart(beside_it, question, priced.plan, (options.warmup or 0) if own else 0)
+        operations = apart(beside_it, problem, priced.plan, (options.warmup or 0) if own else 0)
         print("\n".join(["", *operation_lines(operations)]))
         values["operations"] = operation_record(operations)
     if options.append:
-        ran = Ran(config=options.config, request=priced.request, question=question, answer=answers[0])
+        ran = Ran(config=options.config, request=priced.request, problem=problem, answer=answers[0])
         append_row(options.append, ran, run.step_s)
         print(f"appended to {options.append}")
     if options.json:
@@ -305,7 +305,7 @@ def _run(options: argparse.Namespace, text: str, launched: Launched | None, pric
     if launched is not None:
         return measured(launched, options.warmup or 0)
     warmup = WARMUP if options.warmup is None else options.warmup
-    return logged_run(options.result, text, priced.opened.question.job, priced.plan, warmup)
+    return logged_run(options.result, text, priced.opened.problem.job, priced.plan, warmup)
 
 
 def _priced(
@@ -344,15 +344,15 @@ def _priced(
         if told.dtype != asked.job.precision.linear:
             precision = precision_of(asked.job.preset, told.dtype)
             asked = replace(asked, job=replace(asked.job, precision=precision))
-    opened = open_asked(request, asked)
+    opened = load_parsed(request, asked)
     asked_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
     written = asked_plan or (told.plan if told else opened.config.plan) or WrittenPlan()
     where = "--plan" if asked_plan else str(options.result if told else options.config)
-    plan = plan_of(written, opened.question, where)
+    plan = plan_of(written, opened.problem, where)
     check_dp(plan, dp)
-    check_order(plan, opened.question, where)
+    check_order(plan, opened.problem, where)
     if told is not None:
-        ran = plan_of(told.plan, opened.question, str(options.result))
+        ran = plan_of(told.plan, opened.problem, str(options.result))
         if plan != ran:
             _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
     return PricedRun(request=request, opened=opened, plan=plan)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from solver.analysis.sweep import AXES, SweepRow, sweep_requests, swept
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.request import Request
 from solver.result import check_believable
 from solver.session import Session
@@ -42,7 +42,7 @@ def ask(**asking: Unpack[Asking]) -> Session:
 
     Raises ConfigError or ProfileError, in one line, for whatever does not fit together.
     """
-    return Session(opened=open_question(request_of(**asking)))
+    return Session(opened=load_problem(request_of(**asking)))
 
 
 def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tuple[SweepRow, ...]:

@@ -24,8 +24,7 @@ from solver.estimate import (
 from solver.layers import layer_table
 from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import Plan
-from solver.question import Question
-from solver.question_cost import cost_under
+from solver.problem import Problem, cost_under
 from solver.result import ABOUT_AS_FAST, Alike, grouped
 from solver.times.layer_times import LayerTimes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
@@ -103,18 +102,18 @@ def simulate(wanted: Sequence[tuple[Candidates, BoolArray]]) -> None:
         one.simulated = one.simulated | which
 
 
-def candidates_of(question: Question, table: Estimate, pieces: list[LayerTimes] | None = None) -> Candidates:
+def candidates_of(problem: Problem, table: Estimate, pieces: list[LayerTimes] | None = None) -> Candidates:
     """The plans of a table with a bound below each step, or under a calibration with the step itself; ``pieces`` as in
     solver.estimate.stage_times."""
-    if question.calibration is not None:
-        return Candidates.priced(table, cost_under(question, table))
-    return Candidates.of(table, stage_times(question.model, question.job, table, question.pricer, pieces))
+    if problem.calibration is not None:
+        return Candidates.priced(table, cost_under(problem, table))
+    return Candidates.of(table, stage_times(problem.model, problem.job, table, problem.pricer, pieces))
 
 
-def with_own_layers(question: Question, table: Estimate, rows: IntArray) -> Estimate:
+def with_own_layers(problem: Problem, table: Estimate, rows: IntArray) -> Estimate:
     """These plans of the table, with no layer rows but theirs: what is timed next is timed for each."""
     taken = table.take(rows)
-    return replace(taken, layers=layer_table(question.model, question.job, taken.plans))
+    return replace(taken, layers=layer_table(problem.model, problem.job, taken.plans))
 
 
 def fastest_s(one: Candidates) -> float:

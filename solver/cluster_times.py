@@ -17,7 +17,7 @@ from profdb.modelled.kept_book import KeptBook
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable
-from solver.request import Asked, Request
+from solver.request import ParsedRequest, Request
 from solver.restated import restated
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
@@ -47,7 +47,7 @@ class ClusterTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ProfileFile:
     """The profile at hand, from the file ``path``; None where there is no file and none was asked for."""
 
     profile: ProfileDatabase | None
@@ -84,7 +84,7 @@ class OtherNetwork(ProfileCostModel):
 
 
 def times_of(
-    held: Held, request: Request, asked: Asked, device: MeasuringDevice | None = None
+    held: ProfileFile, request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
 ) -> ClusterTimes:
     """Times of the cluster asked about, by the profile at hand or without it.
 
@@ -113,7 +113,7 @@ def times_of(
     return ClusterTimes(cost_model=cost_model, profile=profile, source="", kept=kept, on_demand=on_demand)
 
 
-def without_profile(held: Held, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
+def without_profile(held: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """The sheet alone, or for the GPU of a measured profile the sheet's network."""
     profile, kept = held.profile, KeptBook(cluster, cache_folder())
     if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
@@ -146,7 +146,7 @@ def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path)
         return False
 
 
-def _restated(held: Held, cluster: ClusterSpec, root: Path) -> ClusterTimes:
+def _restated(held: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
     """What was measured on another GPU, for this one; the sheet says what cannot be restated."""
     profile = held.profile
     if profile is None or not held.measured or profile.machine.gpu == cluster.gpu.name:

@@ -15,7 +15,7 @@ from ops.recompute import Recompute
 from solver.candidates import Candidates, Pipeline, candidates_of, fastest_s
 from solver.estimate import Estimate, estimate_memory, least_ends_s, repartitioned, steps_s
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from spec.arrays import FloatArray, IntArray, ints
 from spec.pipeline_layout import short_layout
 
@@ -48,7 +48,7 @@ class Group:
 
 
 def repartition(
-    question: Question,
+    problem: Problem,
     candidates: Sequence[Candidates],
     limit: tuple[float, float],
     relax: Relax,
@@ -56,9 +56,9 @@ def repartition(
     """The plans with other layers on their stages that need at most so many bytes and could be faster than so many
     seconds (``limit``), some after ``relax``."""
     limit_bytes, incumbent_s = limit
-    if question.job.preset.pipeline.uneven_chunks != "layout" or len(question.model.blocks) > MOST_RUNS:
+    if problem.job.preset.pipeline.uneven_chunks != "layout" or len(problem.model.blocks) > MOST_RUNS:
         return []
-    groups = [group for one in candidates for group in _groups(question, one)]
+    groups = [group for one in candidates for group in _groups(problem, one)]
     in_order = sorted((one for one in groups if one.bound_s < incumbent_s), key=lambda one: one.bound_s)
     even = [one for one in in_order if one.mean_bytes <= limit_bytes]
     short = [one for one in in_order if one.recomputed_bytes <= limit_bytes < one.mean_bytes]
@@ -66,13 +66,13 @@ def repartition(
     for group in sorted([*even[:MOST_GROUPS], *short[:MOST_RELAXED]], key=lambda one: one.bound_s):
         if group.bound_s >= incumbent_s:
             break
-        fitting, lightest = _placed(question, group, (limit_bytes, incumbent_s))
+        fitting, lightest = _placed(problem, group, (limit_bytes, incumbent_s))
         tables = [fitting] if fitting is not None else []
         if lightest is not None and lightest.plans.recompute is Recompute.NONE:
             tables = list(relax(lightest))
         for table in tables:
             pieces = _pipeline(group).timed.pieces if table is fitting else None
-            found.append(candidates_of(question, table, pieces))
+            found.append(candidates_of(problem, table, pieces))
             incumbent_s = min(incumbent_s, fastest_s(found[-1]))
     return found
 
@@ -82,7 +82,7 @@ def _pipeline(group: Group) -> Pipeline:
     return group.owner.pipeline
 
 
-def _groups(question: Question, one: Candidates) -> list[Group]:
+def _groups(problem: Problem, one: Candidates) -> list[Group]:
     """The groups of a table whose stages are a chain that a layout can say."""
     plans, pipeline = one.table.plans, one.pipeline
     schedule = plans.schedule
@@ -98,7 +98,7 @@ def _groups(question: Question, one: Candidates) -> list[Group]:
     mean_bytes = recomputed_bytes = _mean_bytes(one.table)
     if plans.recompute is Recompute.NONE:
         whole = replace(plans, recompute=Recompute.FULL, recompute_modules=())
-        again = estimate_memory(question.model, question.job, whole, question.cluster, like=one.table)
+        again = estimate_memory(problem.model, problem.job, whole, problem.cluster, like=one.table)
         recomputed_bytes = _mean_bytes(again)
     alike: dict[Plan, list[int]] = {}
     for row in np.argsort(bound_s, kind="stable").tolist():
@@ -124,26 +124,26 @@ def _mean_bytes(table: Estimate) -> FloatArray:
 
 
 def _placed(
-    question: Question, group: Group, limit: tuple[float, float]
+    problem: Problem, group: Group, limit: tuple[float, float]
 ) -> tuple[Estimate | None, Estimate | None]:
     """Of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
     first that fits in the first of it, bytes, and where none does the one that needs least."""
     limit_bytes, incumbent_s = limit
     table = group.owner.table.take(group.rows)
-    layer_s, ends_s = _stage_seconds(question, group)
+    layer_s, ends_s = _stage_seconds(problem, group)
     shape = (int(table.plans.layout.pp[0]), int(table.plans.vpp[0]))
     below_s = (incumbent_s - group.beside_s) / int(table.plans.num_micro[0])
     by_span = sorted(
         (span_s(layers, layer_s, ends_s, shape), layers)
         for layers in {*_fewer_at_ends(len(layer_s), shape), _by_cost(layer_s, ends_s)}
     )
-    predicted = sum(run.count for run in question.model.blocks if run.block.mtp)
+    predicted = sum(run.count for run in problem.model.blocks if run.block.mtp)
     lightest: Estimate | None = None
     for busiest_s, layers in by_span:
         if busiest_s >= below_s:
             break
         layout = short_layout(list(layers), predicted, len(ends_s) - 1)
-        moved = repartitioned(question.model, question.job, table, layout, question.cluster)
+        moved = repartitioned(problem.model, problem.job, table, layout, problem.cluster)
         fits = ints(np.flatnonzero(moved.needed_bytes <= limit_bytes))
         if fits.size:
             return moved.take(fits), None
@@ -152,7 +152,7 @@ def _placed(
     return None, lightest
 
 
-def _stage_seconds(question: Question, group: Group) -> tuple[FloatArray, FloatArray]:
+def _stage_seconds(problem: Problem, group: Group) -> tuple[FloatArray, FloatArray]:
     """Seconds of a micro-batch through every layer in order, and through what each virtual stage has besides."""
     assert isinstance(group.owner.pipeline, Pipeline)
     plans: PlanTable = group.owner.table.plans
@@ -162,7 +162,7 @@ def _stage_seconds(question: Question, group: Group) -> tuple[FloatArray, FloatA
         float(one.forward.seconds[at] + one.backward.seconds[at]) for one in group.owner.pipeline.timed.pieces
     ]
     kinds = (len(each_s) - 2) // 2
-    runs = question.model.blocks
+    runs = problem.model.blocks
     # Of layers of which some run again the plain ones stand behind.
     of_run = dict(zip(runs, each_s[kinds - len(runs) : kinds], strict=True))
     layer_s = [of_run[run] for run in runs if not run.block.mtp for _ in range(run.count)]

@@ -6,9 +6,9 @@ from pathlib import Path
 from profdb.on_demand import MeasuringDevice
 from profdb.store.data_file import load_profile
 from solver.calibrate.factors import read_calibration
-from solver.cluster_times import ClusterTimes, Held, times_of
-from solver.question import Question
-from solver.request import Asked, Request, profile_path, read_request
+from solver.cluster_times import ClusterTimes, ProfileFile, times_of
+from solver.problem import Problem
+from solver.request import ParsedRequest, Request, profile_path, read_request
 from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
 from spec.readers.config_file import ConfigFile
@@ -16,10 +16,10 @@ from spec.settings.constraints import Constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class LoadedProblem:
     """A question with the files it came from, and the times that answer it."""
 
-    question: Question
+    problem: Problem
     config: ConfigFile
     times: ClusterTimes
     profile_path: Path
@@ -31,30 +31,34 @@ class Opened:
         return self.times.source or str(self.profile_path)
 
 
-def open_question(request: Request) -> Opened:
+def load_problem(request: Request) -> LoadedProblem:
     """Read everything that the request names and check that it fits together.
 
     Raises ConfigError or ProfileError with one clear line for anything that does not.
     """
-    return open_asked(request, read_request(request))
+    return load_parsed(request, read_request(request))
 
 
-def open_asked(request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
+def load_parsed(
+    request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
+) -> LoadedProblem:
     """The question of a request that is read; ``device`` measures what no sample surrounds.
 
     Raises ConfigError or ProfileError for a profile or factors that do not fit it.
     """
-    held = held_profile(request)
+    held = find_profile(request)
     check_cluster(held, request, asked)
-    return opened_with(request, asked, held, times_of(held, request, asked, device))
+    return problem_with(request, asked, held, times_of(held, request, asked, device))
 
 
-def opened_with(request: Request, asked: Asked, held: Held, times: ClusterTimes) -> Opened:
+def problem_with(
+    request: Request, asked: ParsedRequest, held: ProfileFile, times: ClusterTimes
+) -> LoadedProblem:
     """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
     cluster = asked.cluster
     pricer = times.pricer(cluster)
-    return Opened(
-        question=Question(
+    return LoadedProblem(
+        problem=Problem(
             model=asked.config.model,
             job=asked.job,
             cluster=cluster,
@@ -68,15 +72,15 @@ def opened_with(request: Request, asked: Asked, held: Held, times: ClusterTimes)
     )
 
 
-def held_profile(request: Request) -> Held:
+def find_profile(request: Request) -> ProfileFile:
     """The profile asked for, or the default one if that is there; ProfileError as load_profile."""
     path = profile_path(request)
     if request.profile is None and not path.exists():
-        return Held(profile=None, path=path)
-    return Held(profile=load_profile(path), path=path)
+        return ProfileFile(profile=None, path=path)
+    return ProfileFile(profile=load_profile(path), path=path)
 
 
-def check_cluster(held: Held, request: Request, asked: Asked) -> None:
+def check_cluster(held: ProfileFile, request: Request, asked: ParsedRequest) -> None:
     """Raise ProfileError unless the profile as loaded is of the cluster that a glance at it said."""
     if request.cluster is None and held.profile is not None:
         taken_on = held.profile.machine.cluster

@@ -25,7 +25,7 @@ from solver.plans.drafted import drafted
 from solver.plans.partial_recompute import least_offloaded, least_recomputed
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES, Rule
-from solver.question import Question
+from solver.problem import Problem
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.settings.constraints import Constraints
 
@@ -34,7 +34,7 @@ LEAST_SHARE = 0.75
 # Assumption: a block's 300 fastest plans of this kind hold its fastest one with less recomputation.
 MOST_RELAXED = 300
 
-Way = Callable[[Question, Estimate, float], Iterator[Estimate]]
+Way = Callable[[Problem, Estimate, float], Iterator[Estimate]]
 """From plans that do not fit to those that do."""
 
 
@@ -49,33 +49,33 @@ class MemorySplit:
 
 
 def relax_recompute(
-    question: Question, constraints: Constraints, split: MemorySplit, incumbent_s: float
+    problem: Problem, constraints: Constraints, split: MemorySplit, incumbent_s: float
 ) -> tuple[list[Candidates], list[Candidates]]:
     """Plans between those without recomputation, which do not fit, and those with all of it: of each block the ones
     that could still be faster than ``incumbent_s``; and those that did not fit."""
     found: list[Candidates] = []
     short: list[Candidates] = []
-    for tight in oom_candidates(question, split, incumbent_s):
+    for tight in oom_candidates(problem, split, incumbent_s):
         short.append(tight)
         for way in WAYS:
             plain = _faster_than(tight, incumbent_s)
             if plain is None:
                 break
-            for table in way(question, plain, split.limit_bytes):
-                kept = keeping_rules(question, constraints, table)
+            for table in way(problem, plain, split.limit_bytes):
+                kept = keeping_rules(problem, constraints, table)
                 if kept is not None:
-                    found.append(candidates_of(question, kept))
+                    found.append(candidates_of(problem, kept))
                     incumbent_s = min(incumbent_s, fastest_s(found[-1]))
     return found, short
 
 
 def relaxed_on_stages(
-    question: Question, constraints: Constraints, plain: Estimate, limit_bytes: float
+    problem: Problem, constraints: Constraints, plain: Estimate, limit_bytes: float
 ) -> Iterator[Estimate]:
     """Plans with an explicit partition, which do not fit, with parts or some layers run again that let them."""
     for way in (_by_modules, _by_layers):
-        for table in way(question, plain, limit_bytes):
-            kept = keeping_rules(question, constraints, table)
+        for table in way(problem, plain, limit_bytes):
+            kept = keeping_rules(problem, constraints, table)
             if kept is not None:
                 yield kept
 
@@ -86,19 +86,19 @@ def _faster_than(one: Candidates, step_s: float) -> Estimate | None:
     return one.table.take(rows) if rows.size else None
 
 
-def _memory_of(question: Question, plans: PlanTable, like: Estimate | None = None) -> Estimate:
-    return estimate_memory(question.model, question.job, plans, question.cluster, like=like)
+def _memory_of(problem: Problem, plans: PlanTable, like: Estimate | None = None) -> Estimate:
+    return estimate_memory(problem.model, problem.job, plans, problem.cluster, like=like)
 
 
-def _by_modules(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
+def _by_modules(problem: Problem, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With the sets of parts run again of which none can be left out."""
-    sets = subsets_of(question, plain.layers.ops.blocks)
+    sets = subsets_of(problem, plain.layers.ops.blocks)
     if any(CORE_ATTENTION in one for one in sets):
         # With the core alone, which the search tries by itself, plans fit that then need no set around it.
         sets = (*sets, (CORE_ATTENTION,))
     if not sets:
         return
-    tried = recompute_subsets(question, plain, sets)
+    tried = recompute_subsets(problem, plain, sets)
     place = {one: at for at, one in enumerate(sets)}
     fits = tried.fits(limit)
     for one, rows in least_sets(sets, len(plain.plans), lambda one, rows: bools(fits[place[one], rows])):
@@ -107,68 +107,68 @@ def _by_modules(question: Question, plain: Estimate, limit: float) -> Iterator[E
             yield tried.table(place[one], rows)
 
 
-def _by_layers(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
+def _by_layers(problem: Problem, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With the fewest layers of every chunk run again whole."""
-    if not question.job.preset.recomputation.partial:
+    if not problem.job.preset.recomputation.partial:
         return
     last = plain
 
     def fits(plans: PlanTable) -> BoolArray:
         nonlocal last
-        last = _memory_of(question, plans, last)
+        last = _memory_of(problem, plans, last)
         return bools(last.needed_bytes <= limit)
 
-    partly = least_recomputed(plain.plans, question.model.num_layers, fits)
+    partly = least_recomputed(plain.plans, problem.model.num_layers, fits)
     if partly is not None:
-        yield _memory_of(question, partly, last)
+        yield _memory_of(problem, partly, last)
 
 
-def _by_offload(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
+def _by_offload(problem: Problem, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With what the fewest layers save on the host, of plans without pipeline stages."""
 
     def fits(plans: PlanTable) -> BoolArray:
-        return bools(_memory_of(question, plans).needed_bytes <= limit)
+        return bools(_memory_of(problem, plans).needed_bytes <= limit)
 
     alone = np.flatnonzero(plain.plans.layout.pp == 1).astype(np.int64)
-    if question.job.preset.offload.activations and question.cluster.host is not None and alone.size:
-        offloaded = least_offloaded(plain.plans.take(alone), question.model.num_layers, fits)
+    if problem.job.preset.offload.activations and problem.cluster.host is not None and alone.size:
+        offloaded = least_offloaded(plain.plans.take(alone), problem.model.num_layers, fits)
         if offloaded is not None:
-            yield _memory_of(question, offloaded)
+            yield _memory_of(problem, offloaded)
 
 
-def _by_inputs(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
+def _by_inputs(problem: Problem, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With layers run again whole whose inputs wait on the host, all of them or the fewest of every chunk, where they do
     not fit with them on the device."""
-    if not sends_inputs(question):
+    if not sends_inputs(problem):
         return
 
     def fits(plans: PlanTable) -> BoolArray:
-        return bools(_memory_of(question, plans).needed_bytes <= limit)
+        return bools(_memory_of(problem, plans).needed_bytes <= limit)
 
     def only_so(plans: PlanTable) -> IntArray:
         here = replace(plans, offload_modules=plain.plans.offload_modules)
         return ints(np.flatnonzero(fits(plans) & ~fits(here)))
 
     whole = with_inputs_away(plain.plans)
-    partial = question.job.preset.recomputation.partial
-    partly = least_recomputed(whole, question.model.num_layers, fits) if partial else None
+    partial = problem.job.preset.recomputation.partial
+    partly = least_recomputed(whole, problem.model.num_layers, fits) if partial else None
     for plans in (whole, partly):
         rows = ints([]) if plans is None else only_so(plans)
         if plans is not None and rows.size:
-            yield _memory_of(question, plans.take(rows))
+            yield _memory_of(problem, plans.take(rows))
 
 
 WAYS: tuple[Way, ...] = (_by_modules, _by_layers, _by_offload, _by_inputs)
 
 
-def oom_candidates(question: Question, split: MemorySplit, incumbent_s: float) -> Iterator[Candidates]:
+def oom_candidates(problem: Problem, split: MemorySplit, incumbent_s: float) -> Iterator[Candidates]:
     """Of every block those that could be faster than ``incumbent_s``: where plans fit that run all layers again,
     these without, as no plan gains more than its recomputation takes, and those that fit so with inputs on the
     host alone; else, as where no layer may run again whole, those that parts run again, layers on the host or on
     other stages could make fit."""
     for one in split.fitting:
         if one.table.plans.recompute is Recompute.FULL:
-            tight = _of_recomputed(question, one, incumbent_s, split.limit_bytes)
+            tight = _of_recomputed(problem, one, incumbent_s, split.limit_bytes)
             if tight is not None:
                 yield tight
     recomputed = {
@@ -179,17 +179,17 @@ def oom_candidates(question: Question, split: MemorySplit, incumbent_s: float) -
     for whole, rows_short in split.oom:
         table = whole.take(rows_short)
         if (whole.plans.strategy, whole.plans.schedule) not in recomputed:
-            rows = _may_fit(question, table, split.limit_bytes)
-        elif sends_inputs(question):
-            rows = _only_with_inputs(question, table, split.limit_bytes)
+            rows = _may_fit(problem, table, split.limit_bytes)
+        elif sends_inputs(problem):
+            rows = _only_with_inputs(problem, table, split.limit_bytes)
         else:
             continue
         if rows.size:
-            yield from _fastest(question, with_own_layers(question, table, rows), incumbent_s)
+            yield from _fastest(problem, with_own_layers(problem, table, rows), incumbent_s)
 
 
 def _of_recomputed(
-    question: Question, whole: Candidates, incumbent_s: float, limit: float
+    problem: Problem, whole: Candidates, incumbent_s: float, limit: float
 ) -> Candidates | None:
     """Of fully recomputed plans those that do not fit without recomputation, but would then be faster than
     ``incumbent_s``.
@@ -198,45 +198,45 @@ def _of_recomputed(
     rows = order[whole.step_s[order] * LEAST_SHARE < incumbent_s].astype(np.int64)
     if not rows.size:
         return None
-    plain = _memory_of(question, replace(whole.table.plans.take(rows), recompute=Recompute.NONE))
+    plain = _memory_of(problem, replace(whole.table.plans.take(rows), recompute=Recompute.NONE))
     short = np.flatnonzero(plain.needed_bytes > limit).astype(np.int64)
-    return candidates_of(question, with_own_layers(question, plain, short)) if short.size else None
+    return candidates_of(problem, with_own_layers(problem, plain, short)) if short.size else None
 
 
-def _fastest(question: Question, table: Estimate, incumbent_s: float) -> Iterator[Candidates]:
+def _fastest(problem: Problem, table: Estimate, incumbent_s: float) -> Iterator[Candidates]:
     """The MOST_RELAXED of the plans with the least bounds."""
-    least_s = candidates_of(question, table).step_s
+    least_s = candidates_of(problem, table).step_s
     order = np.argsort(least_s, kind="stable")[:MOST_RELAXED]
     rows = ints(order[least_s[order] < incumbent_s])
     if rows.size:
-        yield candidates_of(question, with_own_layers(question, table, rows))
+        yield candidates_of(problem, with_own_layers(problem, table, rows))
 
 
-def _may_fit(question: Question, table: Estimate, limit: float) -> IntArray:
+def _may_fit(problem: Problem, table: Estimate, limit: float) -> IntArray:
     """The plans that could fit with every part run again that may, with all layers but one on the host, or
     with other layers on their stages, run again or not (what of that is asked for is left to those who do
     it)."""
     plans = table.plans
     fits = np.zeros(len(plans), dtype=np.bool_)
-    layers, preset = question.model.num_layers, question.job.preset
+    layers, preset = problem.model.num_layers, problem.job.preset
     alone = np.flatnonzero(plans.layout.pp == 1)
-    if preset.offload.activations and question.cluster.host is not None and layers > 1 and alone.size:
+    if preset.offload.activations and problem.cluster.host is not None and layers > 1 and alone.size:
         some = plans.take(ints(alone))
         held = replace(some, layout=replace(some.layout, offloaded_layers=np.full(len(some), layers - 1)))
-        fits[alone] = _memory_of(question, held).needed_bytes <= limit
-    if sends_inputs(question):
-        fits |= _memory_of(question, with_inputs_away(plans)).needed_bytes <= limit
-    again = _parts(question, plans)
+        fits[alone] = _memory_of(problem, held).needed_bytes <= limit
+    if sends_inputs(problem):
+        fits |= _memory_of(problem, with_inputs_away(plans)).needed_bytes <= limit
+    again = _parts(problem, plans)
     if again:
-        fits |= _memory_of(question, replace(plans, recompute_modules=again)).needed_bytes <= limit
+        fits |= _memory_of(problem, replace(plans, recompute_modules=again)).needed_bytes <= limit
     return ints(np.flatnonzero(bools(fits)))
 
 
-def sends_inputs(question: Question) -> bool:
+def sends_inputs(problem: Problem) -> bool:
     """Whether layers that run again may keep their inputs on the host."""
-    preset = question.job.preset
+    preset = problem.job.preset
     offered = LAYER_INPUT in preset.offload.modules and preset.recomputation.layers
-    return offered and question.cluster.host is not None
+    return offered and problem.cluster.host is not None
 
 
 def with_inputs_away(plans: PlanTable) -> PlanTable:
@@ -244,35 +244,35 @@ def with_inputs_away(plans: PlanTable) -> PlanTable:
     return replace(plans, recompute=Recompute.FULL, recompute_modules=(), offload_modules=(LAYER_INPUT,))
 
 
-def _only_with_inputs(question: Question, table: Estimate, limit: float) -> IntArray:
+def _only_with_inputs(problem: Problem, table: Estimate, limit: float) -> IntArray:
     """The plans that do not fit with all layers run again, and do once their inputs wait on the host."""
     again = replace(table.plans, recompute=Recompute.FULL, recompute_modules=())
-    here = _memory_of(question, again).needed_bytes > limit
-    away = _memory_of(question, with_inputs_away(table.plans)).needed_bytes <= limit
+    here = _memory_of(problem, again).needed_bytes > limit
+    away = _memory_of(problem, with_inputs_away(table.plans)).needed_bytes <= limit
     return ints(np.flatnonzero(here & away))
 
 
-def _parts(question: Question, plans: PlanTable) -> tuple[str, ...]:
+def _parts(problem: Problem, plans: PlanTable) -> tuple[str, ...]:
     """Every part that the framework runs again in the first of plans that keep its rules."""
     one = plans.take(ints([0]))
-    names = question.job.preset.recomputation.modules
+    names = problem.job.preset.recomputation.modules
     return tuple(
-        name for name in names if keeps(question, replace(one, recompute_modules=(name,)), RULES).all()
+        name for name in names if keeps(problem, replace(one, recompute_modules=(name,)), RULES).all()
     )
 
 
-def keeps(question: Question, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:
+def keeps(problem: Problem, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:
     """Which plans keep all of the rules."""
     kept = np.ones(len(plans), dtype=np.bool_)
-    draft = drafted(question.model, question.job, question.cluster, plans)
+    draft = drafted(problem.model, problem.job, problem.cluster, plans)
     for rule in rules:
         kept &= rule.keep(draft)
     return kept
 
 
-def keeping_rules(question: Question, constraints: Constraints, table: Estimate) -> Estimate | None:
+def keeping_rules(problem: Problem, constraints: Constraints, table: Estimate) -> Estimate | None:
     """The plans that keep all rules, and all constraints but those on memory; None where none does."""
-    kept = keeps(question, table.plans, (*constraint_rules(constraints), *RULES))
+    kept = keeps(problem, table.plans, (*constraint_rules(constraints), *RULES))
     if kept.all():
         return table
     return table.take(np.flatnonzero(kept).astype(np.int64)) if kept.any() else None
@@ -282,10 +282,10 @@ Done = tuple[int, int, bool]
 """A block, an operation of it by place, and whether it drops what it saved (else it runs again)."""
 
 
-def subsets_of(question: Question, blocks: Sequence[Pass]) -> tuple[tuple[str, ...], ...]:
+def subsets_of(problem: Problem, blocks: Sequence[Pass]) -> tuple[tuple[str, ...], ...]:
     """The sets that the question's framework runs again, with the attention core where it is worth it and has
     no name among them; the core alone is a recompute mode of every search, and is left out."""
-    recomputation, flash = question.job.preset.recomputation, question.job.flash_attention
+    recomputation, flash = problem.job.preset.recomputation, problem.job.flash_attention
     sets = module_sets(blocks, recomputation.modules)
     if recomputation.selective != CORE_ATTENTION or flash:
         return sets
@@ -383,7 +383,7 @@ class RecomputeSubsets:
         )
 
 
-def recompute_subsets(question: Question, plain: Estimate, sets: Sequence[Set]) -> RecomputeSubsets:
+def recompute_subsets(problem: Problem, plain: Estimate, sets: Sequence[Set]) -> RecomputeSubsets:
     """The plans of ``plain`` under each of ``sets``, of which there is one at least."""
     layers = [
         plain.layers.under(RecomputePolicy(*mode_and_modules(one), plain.layers.policy.offloaded))
@@ -396,9 +396,9 @@ def recompute_subsets(question: Question, plain: Estimate, sets: Sequence[Set]) 
         kinds=[LayerBytes.stacked(kind) for kind in zip(*(one.bytes for one in layers), strict=True)],
         row=ints(plain.layers.row[every] + np.repeat(np.arange(len(sets)), count) * layouts),
         stages=plain.stages.take(every),
-        cluster=question.cluster,
+        cluster=problem.cluster,
     )
-    found = stage_memory(question.model, question.job, tables)
+    found = stage_memory(problem.model, problem.job, tables)
     return RecomputeSubsets(plain=plain, sets=sets, layers=layers, tables=tables, bytes=found)
 
 

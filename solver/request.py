@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ParsedRequest:
     """The config and the job of a request; the cluster as its ``sheet`` says, and what the job gets of it;
     ``assumed_framework``: neither the request nor the config names one; what is demanded of plans."""
 
@@ -72,7 +72,7 @@ class Asked:
     constraints: Constraints = field(default_factory=Constraints)
 
 
-def read_request(request: Request) -> Asked:
+def read_request(request: Request) -> ParsedRequest:
     """Read the config and the cluster's sheet, and check the job's numbers against them.
 
     Raises ConfigError or ProfileError with one clear line for anything that does not fit together.
@@ -91,7 +91,7 @@ def read_request(request: Request) -> Asked:
     constraints = constraints_of(merged(config.constraints, request.constraints))
     check_schedules(constraints)
     limit_bytes(sheet, constraints)
-    return Asked(
+    return ParsedRequest(
         config=config,
         sheet=sheet,
         cluster=segmented(sheet, job.world_size, job.nvlink_segment),

@@ -26,8 +26,7 @@ from solver.memory.stage import MemoryEstimate
 from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
-from solver.question import Question
-from solver.question_cost import cost_under
+from solver.problem import Problem, cost_under
 from solver.recompute_search import MemorySplit, relax_recompute, relaxed_on_stages
 from solver.result import Answer, answer_of, slowest_stage
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
@@ -75,7 +74,7 @@ class Tally:
 
 
 def search(
-    question: Question,
+    problem: Problem,
     space: Space,
     *,
     top_k: int = 10,
@@ -87,12 +86,12 @@ def search(
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
-    pool, tally = candidate_pool(question, space, top_k=top_k, tick=tick, everything=everything)
-    return ranked_result(question, pool, tally)
+    pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, everything=everything)
+    return ranked_result(problem, pool, tally)
 
 
 def candidate_pool(
-    question: Question,
+    problem: Problem,
     space: Space,
     *,
     top_k: int = 10,
@@ -103,33 +102,33 @@ def candidate_pool(
     tally = Tally(began=time.perf_counter(), rejected={})
     fitting: list[Candidates] = []
     oom: list[tuple[Estimate, IntArray]] = []
-    limit = limit_bytes(question.cluster, space.constraints)
+    limit = limit_bytes(problem.cluster, space.constraints)
     table: Estimate | None = None
     for block in space.blocks:
-        drafted = enumerate_block(question.model, question.job, question.cluster, space, block)
+        drafted = enumerate_block(problem.model, problem.job, problem.cluster, space, block)
         tally.seen += drafted.seen
         for reason, count in drafted.rejected.items():
             tally.reject(reason, count)
         if len(drafted.plans):
             # Plans that differ in their recompute mode alone share their stages and most of their layers.
-            table = estimate_memory(question.model, question.job, drafted.plans, question.cluster, like=table)
-            fits = split_by_memory(question, table, limit, tally)
+            table = estimate_memory(problem.model, problem.job, drafted.plans, problem.cluster, like=table)
+            fits = split_by_memory(problem, table, limit, tally)
             if fits.any():
                 rows = ints(np.flatnonzero(fits))
-                fitting.append(candidates_of(question, with_own_layers(question, table, rows)))
+                fitting.append(candidates_of(problem, with_own_layers(problem, table, rows)))
             if not fits.all() and drafted.plans.recompute is Recompute.NONE:
                 oom.append((table, ints(np.flatnonzero(~fits))))
         tick()
     pool = CandidatePool(fitting, top_k, everything=everything)
     pool.simulate_contenders()
     split = MemorySplit(fitting=fitting, oom=oom, limit_bytes=limit)
-    relaxed, short = relax_recompute(question, space.constraints, split, pool.incumbent_s)
+    relaxed, short = relax_recompute(problem, space.constraints, split, pool.incumbent_s)
     pool = pool.merge(relaxed)
     moved = repartition(
-        question,
+        problem,
         [*pool.candidates, *short],
         (limit, pool.incumbent_s),
-        lambda plain: relaxed_on_stages(question, space.constraints, plain, limit),
+        lambda plain: relaxed_on_stages(problem, space.constraints, plain, limit),
     )
     pool = pool.merge(moved)
     if not pool.candidates:
@@ -138,11 +137,11 @@ def candidate_pool(
     return pool, tally
 
 
-def split_by_memory(question: Question, table: Estimate, limit: float, tally: Tally) -> BoolArray:
+def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tally) -> BoolArray:
     """Which plans need at most ``limit`` bytes on their worst stage; the others are counted, the nearest of them kept."""
     needed = table.needed_bytes
     fits = np.asarray(needed <= limit, dtype=np.bool_)
-    on_device = needed <= usable_bytes(question.cluster)
+    on_device = needed <= usable_bytes(problem.cluster)
     tally.reject(OUT_OF_MEMORY, int(np.count_nonzero(~fits & ~on_device)))
     tally.reject(OVER_LIMIT, int(np.count_nonzero(~fits & on_device)))
     nearest = int(np.argmin(np.where(fits, np.inf, needed)))
@@ -152,23 +151,23 @@ def split_by_memory(question: Question, table: Estimate, limit: float, tally: Ta
     return fits
 
 
-def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
+def price_plan(problem: Problem, plans: PlanTable) -> tuple[Answer, ...]:
     """Returns answers for the rows of a table, whether they fit or not."""
-    table = estimate_memory(question.model, question.job, plans, question.cluster)
-    cost = cost_under(question, table)
-    used = mfu(question.model, question.job, question.cluster, cost.step_s)
+    table = estimate_memory(problem.model, problem.job, plans, problem.cluster)
+    cost = cost_under(problem, table)
+    used = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
     priced = (table, cost, table.memory)
-    return tuple(_answer(question, priced, row, float(used[row])) for row in range(len(plans)))
+    return tuple(_answer(problem, priced, row, float(used[row])) for row in range(len(plans)))
 
 
-def ranked_result(question: Question, pool: CandidatePool, tally: Tally) -> SearchResult:
+def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> SearchResult:
     """Returns the plans shown: the leaders of groups of plans alike, the best of each strategy, the Pareto front."""
     ranked, groups = pool.ranked(), pool.groups()
     modes = pool.modes[ranked]
     best = {str(mode): int(ranked[modes == mode][0]) for mode in dict.fromkeys(modes.tolist())}
     leaders = [int(ranked[group.place]) for group in groups]
     front = [int(number) for number in pool.front()]
-    answers = _answers(question, pool, [*leaders, *best.values(), *front])
+    answers = _answers(problem, pool, [*leaders, *best.values(), *front])
     return SearchResult(
         best=tuple(
             replace(
@@ -188,7 +187,7 @@ def ranked_result(question: Question, pool: CandidatePool, tally: Tally) -> Sear
     )
 
 
-def _answers(question: Question, pool: CandidatePool, numbers: Sequence[int]) -> dict[int, Answer]:
+def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> dict[int, Answer]:
     """The answers of those plans of the pool, by number."""
     shown = np.zeros(len(pool.row), dtype=np.bool_)
     shown[numbers] = True
@@ -198,17 +197,17 @@ def _answers(question: Question, pool: CandidatePool, numbers: Sequence[int]) ->
         for one, of_one in zip(pool.candidates, selected, strict=True)
         if of_one.size
     ]
-    used = mfu(question.model, question.job, question.cluster, pool.step_s)
+    used = mfu(problem.model, problem.job, problem.cluster, pool.step_s)
     answers: dict[int, Answer] = {}
     for (one, rows), cost, of_one in zip(wanted, costs(wanted), filter(np.size, selected), strict=True):
         priced = (one.table, cost, one.table.memory)
         for number, row in zip(of_one.tolist(), rows.tolist(), strict=True):
-            answers[number] = _answer(question, priced, row, float(used[number]))
+            answers[number] = _answer(problem, priced, row, float(used[number]))
     return answers
 
 
 def _answer(
-    question: Question, priced: tuple[Estimate, StepTime, MemoryEstimate], row: int, used: float
+    problem: Problem, priced: tuple[Estimate, StepTime, MemoryEstimate], row: int, used: float
 ) -> Answer:
     """The answer of a row, whose model-FLOP utilisation is ``used``."""
     table, step, memory = priced
@@ -219,14 +218,14 @@ def _answer(
         plan,
         cost,
         memory.take(one),
-        used=(float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]), used),
-        slowest=slowest_stage(question.model, table.stages, int(cost.stage[0]), plan.pp),
-        interval_s=interval_s(question, cost),
+        used=(float(tokens_per_gpu_per_s(problem.job, cost.step_s)[0]), used),
+        slowest=slowest_stage(problem.model, table.stages, int(cost.stage[0]), plan.pp),
+        interval_s=interval_s(problem, cost),
     )
 
 
-def interval_s(question: Question, cost: StepTime) -> tuple[FloatArray, FloatArray]:
+def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
     """The 80 % interval of the steps (solver.interval)."""
-    if question.calibration:
-        return calibrated_interval(cost.step_s, question.calibration.residual_std)
-    return interval_of(cost.step_s, relative_std(causes_of(question.job, cost)))
+    if problem.calibration:
+        return calibrated_interval(cost.step_s, problem.calibration.residual_std)
+    return interval_of(cost.step_s, relative_std(causes_of(problem.job, cost)))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from solver.analysis.named_plans import obstacles, price_written
-from solver.opening import Opened
+from solver.opening import LoadedProblem
 from solver.result import Answer, check_believable
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed, typed_values
@@ -26,7 +26,7 @@ PlanText = str | Mapping[str, Any] | WrittenPlan | Answer
 class Session:
     """The question, with the times that answer it; they remember the shapes that they priced."""
 
-    opened: Opened
+    opened: LoadedProblem
 
     @cached_property
     def best(self) -> Answer:
@@ -41,7 +41,7 @@ class Session:
         """
         from solver.analysis.best_plans import best_plans
 
-        result = best_plans(self.opened.question, self.opened.constraints, top_k=top_k, tick=tick)
+        result = best_plans(self.opened.problem, self.opened.constraints, top_k=top_k, tick=tick)
         self._check(*result.best, *result.best_of_mode.values(), *result.pareto)
         return result
 
@@ -50,25 +50,25 @@ class Session:
         plan of this world, naming ``where`` it is written."""
         if isinstance(plan, Answer):
             return plan
-        answer = price_written(written_plan(plan, where), self.opened.question, where)
+        answer = price_written(written_plan(plan, where), self.opened.problem, where)
         self._check(answer)
         return answer
 
     def obstacles(self, plan: PlanText) -> tuple[str, ...]:
         """Returns why a plan cannot run: rules and constraints that it breaks, and memory; () for one that can."""
-        return obstacles(self.opened.question, self.price(plan), self.opened.constraints)
+        return obstacles(self.opened.problem, self.price(plan), self.opened.constraints)
 
     def explain(self, plan: PlanText) -> "Explanation":
         """Returns a plan taken apart: operations, how the step is put together, memory by stage; before any calibration."""
         from solver.analysis.explanation import explain_plan
 
-        return explain_plan(self.opened.question, self.price(plan).plan)
+        return explain_plan(self.opened.problem, self.price(plan).plan)
 
     def every_plan(self, *, tick: Callable[[], object] = lambda: None) -> dict[str, list[Any]]:
         """Returns every plan that fits and keeps the constraints, by column, fastest first (solver.analysis.best_plans)."""
         from solver.analysis.best_plans import every_plan
 
-        return every_plan(self.opened.question, self.opened.constraints, tick)
+        return every_plan(self.opened.problem, self.opened.constraints, tick)
 
     def _check(self, *answers: Answer) -> None:
         check_believable(answers, self.opened.source)

@@ -21,7 +21,7 @@ from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
 
 if TYPE_CHECKING:
-    from solver.question import Question
+    from solver.problem import Problem
 
 
 def parse_plan(text: str, where: str = "--plan") -> WrittenPlan:
@@ -32,12 +32,12 @@ def parse_plan(text: str, where: str = "--plan") -> WrittenPlan:
     return WrittenPlan(**typed_values(text, typed_plan_settings(), where))
 
 
-def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
+def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
     """The plan a config writes, with the batch of the job.
 
     Raises ConfigError when the degrees do not divide the world or the batch.
     """
-    job = question.job
+    job = problem.job
     tp, pp, cp = written.tp or 1, written.pp or 1, written.cp
     split = tp * pp * cp
     if job.world_size % split:
@@ -61,8 +61,8 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
     layout = Layout.of(job.world_size, tp=tp, pp=pp, cp=cp, wp=written.wp or 1)
     zero_stage, zero_size = _sharding(written, _copies(sharding, layout), where)
     waits = written.optimizer_offload or written.offloaded_layers or written.offload_modules
-    if waits and question.cluster.host is None:
-        raise ConfigError(where="--cluster", key="host", value=question.cluster.name, allowed=HOST_NEEDED)
+    if waits and problem.cluster.host is None:
+        raise ConfigError(where="--cluster", key="host", value=problem.cluster.name, allowed=HOST_NEEDED)
     return Plan(
         strategy=sharding.name,
         preset=job.preset.name,
@@ -73,7 +73,7 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
         cp=cp,
         pp=pp,
         vpp=written.vpp,
-        ep=_expert_ranks(written, question, tp * cp * dp, where),
+        ep=_expert_ranks(written, problem, tp * cp * dp, where),
         etp=written.etp or 1,
         dp=dp,
         wp=written.wp or 1,
@@ -82,28 +82,28 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
         recompute_modules=written.recompute_modules,
-        stage_layout=_layout(written, question, where),
+        stage_layout=_layout(written, problem, where),
         optimizer_offload=written.optimizer_offload,
         offloaded_layers=written.offloaded_layers,
         offload_modules=written.offload_modules,
     )
 
 
-def check_order(plan: Plan, question: "Question", where: str) -> None:
+def check_order(plan: Plan, problem: "Problem", where: str) -> None:
     """Raises ConfigError for a schedule that has no order of work on the plan's stages, and so no time."""
     if plan.pp * plan.vpp == 1:
         return
-    draft = drafted(question.model, question.job, question.cluster, PlanTable.of(plan))
+    draft = drafted(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     for rule in RULES:
         if rule.reason in WITHOUT_ORDER and not np.all(rule.keep(draft)):
             raise ConfigError(where=where, key="schedule", value=plan.schedule.value, allowed=rule.reason)
 
 
-def _layout(written: WrittenPlan, question: "Question", where: str) -> str:
+def _layout(written: WrittenPlan, problem: "Problem", where: str) -> str:
     """The layout as written, its short forms written out; "" where there is none."""
     if not written.layout:
         return ""
-    model = question.model
+    model = problem.model
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
     dealt = Dealt(layers=model.num_layers, pp=written.pp or 1, vpp=written.vpp, predicted=predicted)
     text = written_layout(written.layout, dealt, where=where)
@@ -133,7 +133,7 @@ def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = F
     return sharding
 
 
-def _expert_ranks(written: WrittenPlan, question: "Question", stage_ranks: int, where: str) -> int:
+def _expert_ranks(written: WrittenPlan, problem: "Problem", stage_ranks: int, where: str) -> int:
     """ep as written; 0 means as many ranks as experts and a stage's ranks allow.
 
     Raises ConfigError for more ranks than a stage has: there is no such group to price.
@@ -144,7 +144,7 @@ def _expert_ranks(written: WrittenPlan, question: "Question", stage_ranks: int, 
         )
     if written.ep != 0:
         return written.ep or 1
-    experts = max((run.block.moe.num_experts for run in question.model.blocks if run.block.moe), default=1)
+    experts = max((run.block.moe.num_experts for run in problem.model.blocks if run.block.moe), default=1)
     return gcd(experts, stage_ranks)
 
 
@@ -183,9 +183,9 @@ def _schedule(name: str, where: str) -> Schedule:
     return schedule_named(name)
 
 
-def broken_rules(question: "Question", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
+def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
     """Every rule of the search, and of those ``also`` held, that the plan breaks, besides memory."""
-    draft = drafted(question.model, question.job, question.cluster, PlanTable.of(plan))
+    draft = drafted(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}
@@ -196,8 +196,8 @@ def broken_rules(question: "Question", plan: Plan, also: tuple[Rule, ...] = ()) 
     ]
     turns = not plan.schedule.placement.looped
     rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or turns
-    if plan.stage_layout and not ((question.job.preset.pipeline.interleaves or turns) and rounds):
+    if plan.stage_layout and not ((problem.job.preset.pipeline.interleaves or turns) and rounds):
         broken.append("a layout needs a framework with virtual chunks, and these rounds of pp micro-batches")
-    if plan.strategy not in question.job.preset.tensor_parallel.strategies:
-        broken.insert(0, f"{question.job.preset.name} does not run {plan.strategy}")
+    if plan.strategy not in problem.job.preset.tensor_parallel.strategies:
+        broken.insert(0, f"{problem.job.preset.name} does not run {plan.strategy}")
     return tuple(broken)

@@ -22,7 +22,7 @@ from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request, read_request
 from solver.result import Answer
 from solver.search import price_plan, search
@@ -93,7 +93,7 @@ OF_THE_HOST = (HostCase(kind="launch"), HostCase(kind="call"))
 """What a sheet models of it."""
 
 
-def asked(config: str, world_size: int, global_batch_tokens: int) -> Question:
+def asked(config: str, world_size: int, global_batch_tokens: int) -> Problem:
     """A model on H200s, answered by their sheet."""
     request = Request(
         root=ROOT,
@@ -105,10 +105,10 @@ def asked(config: str, world_size: int, global_batch_tokens: int) -> Question:
     )
     read = read_request(request)
     pricer = Pricer.on(read.cluster, KeptBook(read.cluster, None))
-    return Question(model=read.config.model, job=read.job, cluster=read.cluster, pricer=pricer)
+    return Problem(model=read.config.model, job=read.job, cluster=read.cluster, pricer=pricer)
 
 
-def answered(question: Question, profile: ProfileDatabase) -> Question:
+def answered(question: Problem, profile: ProfileDatabase) -> Problem:
     """The question to that profile, and to the sheet where it holds nothing."""
     cost_model = ProfileCostModel(profile, missing="modelled", modelled=KeptBook(question.cluster, None))
     return replace(question, pricer=replace(question.pricer, cost_model=cost_model))

@@ -12,7 +12,7 @@ from ops.recompute import Recompute
 from ops.roles import Identity
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
@@ -46,7 +46,7 @@ PLAIN = replace(
 )
 
 
-def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes: object) -> Question:
+def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes: object) -> Problem:
     """A question whose host holds up every operation, on the sheet of a DGX H100."""
     job = JobSpec(
         world_size=world_size,
@@ -56,7 +56,7 @@ def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes:
         precision=precision_of(preset),
     )
     job = replace(job, **changes)
-    return Question(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, COST_MODEL))
+    return Problem(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, COST_MODEL))
 
 
 @dataclass(frozen=True)

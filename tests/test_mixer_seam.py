@@ -22,7 +22,7 @@ from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.result import Answer
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
@@ -74,13 +74,13 @@ def config(tmp_path: Path, *, count: int = 2, heads: int = HEADS, also: str = ""
     return read_config(path)
 
 
-def asked(model: ModelSpec, framework: str = "megatron", world_size: int = 1) -> Question:
+def asked(model: ModelSpec, framework: str = "megatron", world_size: int = 1) -> Problem:
     return question(
         model=model, world_size=world_size, sequences=8, seq_len=SEQ, preset=framework_preset(framework)
     )
 
 
-def priced(ask: Question, typed: str) -> Answer:
+def priced(ask: Problem, typed: str) -> Answer:
     (answer,) = price_plan(ask, PlanTable.of(plan_of(parse_plan(typed), ask, "test")))
     return answer
 
@@ -207,7 +207,7 @@ def test_rules_ask_it_what_tp_must_divide_and_how_cp_may_cut(tmp_path: Path) -> 
     assert model.cut_heads == (4, 8)
     ask = asked(model, world_size=8)
 
-    def broken(typed: str, ask: Question = ask) -> tuple[str, ...]:
+    def broken(typed: str, ask: Problem = ask) -> tuple[str, ...]:
         return broken_rules(ask, plan_of(parse_plan(f"{typed},pp=1,micro_batch=1"), ask, "test"))
 
     assert broken("strategy=fsp,tp=4") == ()

@@ -10,7 +10,7 @@ from pathlib import Path
 from ops.op import Comm, Phase
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
@@ -53,7 +53,7 @@ class Bundle:
 
 
 def export_bundle(
-    question: Question,
+    problem: Problem,
     plan: Plan,
     folder: Path,
     ratios: RatioTables,
@@ -70,16 +70,16 @@ def export_bundle(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
-    work = work or slowest(stage_works(question, plan))
+    work = work or slowest(stage_works(problem, plan))
     header = header_of(plan, work)
     exported = export_works(plan, (work,), folder / "workload.txt", strict=False)
     paths = list(exported.paths)
-    topology = cluster_topology(question.cluster, plan.world_size)
-    network = simai_network_of(question.cluster)
+    topology = cluster_topology(problem.cluster, plan.world_size)
+    network = simai_network_of(problem.cluster)
     paths.append(folder / topology.file_name)
     write_topology(paths[-1], topology)
     paths.append(folder / "busbw.yaml")
-    write_busbw(paths[-1], busbw_of(header, question.pricer if times_known else None, question.cluster.name))
+    write_busbw(paths[-1], busbw_of(header, problem.pricer if times_known else None, problem.cluster.name))
     commands = command_lines(header, topology.file_name, network)
     paths.append(folder / "run_simai.sh")
     with replaced_file(paths[-1]) as handle:
@@ -92,8 +92,8 @@ def export_bundle(
         handle.writelines(
             f"{line}\n"
             for line in (
-                *_readme((question, plan, work), exported, commands),
-                *(_figures((question, plan, work), ratios) if times_known else NO_FIGURES),
+                *_readme((problem, plan, work), exported, commands),
+                *(_figures((problem, plan, work), ratios) if times_known else NO_FIGURES),
             )
         )
     return Bundle(paths=tuple(paths), exported=exported)
@@ -197,13 +197,13 @@ def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> 
     ]
 
 
-def _readme(what: tuple[Question, Plan, StageWork], exported: Exported, commands: list[str]) -> list[str]:
-    question, plan, work = what
+def _readme(what: tuple[Problem, Plan, StageWork], exported: Exported, commands: list[str]) -> list[str]:
+    problem, plan, work = what
     return [
-        f"# {question.model.name} on {plan.world_size} x {question.cluster.gpu.name}",
+        f"# {problem.model.name} on {plan.world_size} x {problem.cluster.gpu.name}",
         "",
-        f"Plan: {plan.label()} ({plan.preset}), {question.job.global_batch_sequences} sequences of "
-        f"{question.job.seq_len} tokens a step, {exported.rows} rows of stage {work.position}.",
+        f"Plan: {plan.label()} ({plan.preset}), {problem.job.global_batch_sequences} sequences of "
+        f"{problem.job.seq_len} tokens a step, {exported.rows} rows of stage {work.position}.",
         "",
         "`BUNDLE=<this folder> sh run_simai.sh` in a SimAI checkout runs:",
         "",
@@ -220,13 +220,13 @@ def _readme(what: tuple[Question, Plan, StageWork], exported: Exported, commands
     ]
 
 
-def _figures(what: tuple[Question, Plan, StageWork], ratios: RatioTables) -> list[str]:
+def _figures(what: tuple[Problem, Plan, StageWork], ratios: RatioTables) -> list[str]:
     """The way from the replay to the step, and what SimAI_analytical will print."""
-    question, plan, work = what
+    problem, plan, work = what
     header = header_of(plan, work)
     file = SimaiWorkload(header=header, rows=rows_of(work, header, plan))
-    lines = ["", *(f"    {line}" for line in compare(question, plan).lines()), ""]
-    options = AnalyticalOptions(network=simai_network_of(question.cluster), ratios=ratios)
+    lines = ["", *(f"    {line}" for line in compare(problem, plan).lines()), ""]
+    options = AnalyticalOptions(network=simai_network_of(problem.cluster), ratios=ratios)
     try:
         report = price_simai(file, options)
     except WorkloadError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.typed_plan import broken_rules
 from spec.errors import ExportError
 from spec.files import replaced_file
@@ -24,7 +24,7 @@ from workload.settings.swift import check_swift, swift_settings
 from workload.settings.torchtitan import check_torchtitan, torchtitan_settings
 from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_settings
 
-Composer = Callable[[Question, Plan], LaunchText]
+Composer = Callable[[Problem, Plan], LaunchText]
 """Raises ExportError for a plan that the framework does not run."""
 Check = Callable[[ModelSpec, JobSpec], None]
 """Raises ExportError for a model or a job that no plan makes the framework run."""
@@ -76,15 +76,15 @@ def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
 
 
 def write_launch_files(
-    question: Question, plan: Plan, files: Mapping[str, Path]
+    problem: Problem, plan: Plan, files: Mapping[str, Path]
 ) -> tuple[list[Path], list[str]]:
     """Write ``files``, exporter to path, all of them or none: the paths, and the notes of each.
 
     Raises ExportError for a plan that its framework does not run, or a file that cannot be written.
     """
     check_framework(files, plan.preset)
-    check_exports(files, question.model, question.job)
-    texts = {name: _composed(name, question, plan) for name in files}
+    check_exports(files, problem.model, problem.job)
+    texts = {name: _composed(name, problem, plan) for name in files}
     with ExitStack() as stack:
         handles = {name: stack.enter_context(replaced_file(path)) for name, path in files.items()}
         for name, text in texts.items():
@@ -94,10 +94,10 @@ def write_launch_files(
     ]
 
 
-def _composed(name: str, question: Question, plan: Plan) -> LaunchText:
+def _composed(name: str, problem: Problem, plan: Plan) -> LaunchText:
     of_any = EXPORTERS[name].of_any
     if of_any is not None:
-        return of_any(question, plan)
-    for reason in broken_rules(question, plan):
+        return of_any(problem, plan)
+    for reason in broken_rules(problem, plan):
         raise ExportError(f"--export_{name}: {plan.preset} does not run this plan: {reason}")
-    return EXPORTERS[name].compose[plan.preset](question, plan)
+    return EXPORTERS[name].compose[plan.preset](problem, plan)

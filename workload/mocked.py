@@ -24,7 +24,7 @@ from ops.mlp_block import feed_forward
 from ops.op import CpuOverhead, Linear, Op, Ops, Owner, Pass
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.step_end import operations
 from spec.arrays import IntArray, bools, ceil_div, ints
 from spec.dtypes import dtype_bytes
@@ -110,7 +110,7 @@ class MockedOps(MockedModel):
 class Workshop:
     """Makes leaves for a plan of a question; sizes are those of one rank under that plan."""
 
-    question: Question
+    problem: Problem
     plan: Plan
     layout: Layout = field(init=False)
     context: LayerContext = field(init=False)
@@ -119,7 +119,7 @@ class Workshop:
         layout = PlanTable.of(self.plan).layout
         object.__setattr__(self, "layout", layout)
         context = LayerContext(
-            sharding=self.plan.sharding, model=self.question.model, job=self.question.job, layout=layout
+            sharding=self.plan.sharding, model=self.problem.model, job=self.problem.job, layout=layout
         )
         object.__setattr__(self, "context", context)
 
@@ -133,7 +133,7 @@ class Workshop:
         whole = shard_parameters(self.context, piece, module, name)
 
         def items(ops: tuple[Op, ...]) -> WorkItems:
-            return tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
+            return tuple(work_item(self.problem.pricer, self.layout, op) for op in ops)
 
         return MockedOps(name, piece, (items(whole.forward), items(whole.backward)))
 
@@ -207,7 +207,7 @@ class Workshop:
         )
         # What the host does by itself is no work of a device.
         step = tuple(
-            work_item(self.question.pricer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead)
+            work_item(self.problem.pricer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead)
         )
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(
@@ -223,9 +223,9 @@ class Workshop:
             pieces = (PieceWork(name="block0", repeat=1, forward=model.forward(), backward=model.backward()),)
         deep = self.plan.pp > 1
         shards = self.sharding.norm_shards(self.layout)
-        width = dtype_bytes(self.question.job.precision.activation)
-        size = int((ceil_div(self.context.tokens, shards) * self.question.model.hidden * width)[0])
-        hop = self.question.pricer.hop(self.layout, ints(size))
+        width = dtype_bytes(self.problem.job.precision.activation)
+        size = int((ceil_div(self.context.tokens, shards) * self.problem.model.hidden * width)[0])
+        hop = self.problem.pricer.hop(self.layout, ints(size))
         return StageWork(
             position=0,
             count=1,
@@ -259,9 +259,9 @@ class MockedTransformer(MockedModel):
     """
 
     def __init__(self, workshop: Workshop) -> None:
-        self.name = workshop.question.model.name
+        self.name = workshop.problem.model.name
         self.embedding = workshop.embedding()
-        kinds = [(workshop.block(run.block), run.count) for run in workshop.question.model.blocks]
+        kinds = [(workshop.block(run.block), run.count) for run in workshop.problem.model.blocks]
         self.layers = [block for block, count in kinds for _ in range(count)]
         self.head = workshop.head()
 

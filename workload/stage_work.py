@@ -23,7 +23,7 @@ from ops.roles import Identity
 from profdb.cases import AttentionCase
 from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.op_times import Pricer
 from solver.times.stage_times import hop_bytes
 from spec.arrays import IntArray, ints
@@ -97,15 +97,15 @@ class StageWork:
 # From a plan to what the ranks of each of its stages run: the same operations the solver prices.
 
 
-def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
+def stage_works(problem: Problem, plan: Plan) -> tuple[StageWork, ...]:
     """One entry per class of equal stages, in stage order. Raises ExportError for a schedule whose chunks do not follow
     each other round and round."""
     if not plan.schedule.placement.looped:
         raise ExportError(
             f"a workload passes the chunks of stages round and round, not there and back as {plan.schedule.value}"
         )
-    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
-    return tuple(_stage(question, table, row) for row in range(len(table.stages.plan)))
+    table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
+    return tuple(_stage(problem, table, row) for row in range(len(table.stages.plan)))
 
 
 def slowest(works: tuple[StageWork, ...]) -> StageWork:
@@ -117,8 +117,8 @@ def slowest(works: tuple[StageWork, ...]) -> StageWork:
     return max(works, key=busy_s)
 
 
-def _stage(question: Question, table: Estimate, row: int) -> StageWork:
-    stages, pricer = table.stages, question.pricer
+def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
+    stages, pricer = table.stages, problem.pricer
     layout = table.layers.layout
     pieces = [
         _piece(pricer, layout, f"block{kind}", int(count[row]), (piece.forward, piece.backward))
@@ -132,13 +132,13 @@ def _stage(question: Question, table: Estimate, row: int) -> StageWork:
     depth = int(table.plans.layout.pp[0])
     vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
-    size = hop_bytes(question.model, question.job, table.plans)
+    size = hop_bytes(problem.model, problem.job, table.plans)
     return StageWork(
         position=position,
         count=int(stages.count[row]),
         num_micro=int(table.plans.num_micro[0]),
         pieces=tuple(piece for piece in pieces if piece.repeat),
-        step=_step(question, table, row),
+        step=_step(problem, table, row),
         # Each chunk has a neighbour before and after it, but for the ends of the model.
         hops=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
         hop_bytes=int(size[0]) if depth > 1 else 0,
@@ -160,12 +160,12 @@ def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple
     )
 
 
-def _step(question: Question, table: Estimate, row: int) -> tuple[WorkItem, ...]:
+def _step(problem: Problem, table: Estimate, row: int) -> tuple[WorkItem, ...]:
     """The optimizer step of one stage row; what the host does by itself is no work of a device."""
     one = ints(row)
     layout = table.plans.layout.take(table.stages.plan[one])
-    ops = step_operations(question.model, question.job, table, one)
-    items = tuple(work_item(question.pricer, layout, op) for op in ops if not isinstance(op, CpuOverhead))
+    ops = step_operations(problem.model, problem.job, table, one)
+    items = tuple(work_item(problem.pricer, layout, op) for op in ops if not isinstance(op, CpuOverhead))
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 
 

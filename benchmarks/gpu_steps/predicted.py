@@ -9,9 +9,9 @@ from benchmarks.gpu_steps.case import StepCase
 from profdb.cases import Case
 from profdb.store.case_file import WeighedCase
 from solver.analysis.look_ups import look_ups
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request
 from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of
@@ -69,7 +69,7 @@ def job_settings_of(case: StepCase) -> dict[str, object]:
     return said | (SEVERAL_MICRO_BATCHES if case.num_micro > 1 else {})
 
 
-def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Question, Plan]:
+def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Problem, Plan]:
     """A case on ``ranks`` data-parallel copies as a question and a plan.
 
     Raises ConfigError or ProfileError as the solver does.
@@ -77,7 +77,7 @@ def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Question, Plan]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "decoder.toml"
         config.write_text(MODEL.format(**{name: getattr(case.shape, name) for name in case.shape.__slots__}))
-        opened = open_question(
+        opened = load_problem(
             Request(
                 root=asking.root,
                 profile=asking.profile,
@@ -92,7 +92,7 @@ def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Question, Plan]:
         )
     recompute = "full" if case.recompute else "none"
     text = f"strategy=mtp,tp=1,pp=1,zero_stage=0,micro_batch={case.micro_batch},recompute={recompute}"
-    return opened.question, plan_of(parse_plan(text), opened.question, "benchmarks/gpu_step.py")
+    return opened.problem, plan_of(parse_plan(text), opened.problem, "benchmarks/gpu_step.py")
 
 
 def predicted(case: StepCase, ranks: int, asking: Asking) -> Predicted:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.reader import read_cluster
@@ -62,12 +62,12 @@ def shipped_configs() -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml", ".json"))
 
 
-def asked(config: Path, framework: str) -> Question:
+def asked(config: Path, framework: str) -> Problem:
     """The config's model and job on WORLD GPUs, 16 sequences a rank."""
     read = read_config(config)
     seq_len = read.seq_len or 4096
     cluster = read_cluster(CLUSTER, root=ROOT)
-    return Question(
+    return Problem(
         model=read.model,
         job=job_of(
             AskedJob(
@@ -82,7 +82,7 @@ def asked(config: Path, framework: str) -> Question:
     )
 
 
-def possible_plans(question: Question) -> Iterator[Plan]:
+def possible_plans(question: Problem) -> Iterator[Plan]:
     """Those of PLANS that break no rule of the framework."""
     for words in PLANS:
         try:

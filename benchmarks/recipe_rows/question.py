@@ -9,7 +9,7 @@ from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute import MODULES
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.op_times import Pricer
 from solver.typed_plan import plan_of
 from spec.cluster.cluster import ClusterSpec, segmented
@@ -101,7 +101,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
     return said | narrower(recipe)
 
 
-def question_of(recipe: Recipe, cluster: ClusterSpec) -> Question:
+def question_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
     """The recipe's model and job on its sheet alone. Raises ConfigError for what cannot be said."""
     seq_len, gpus = recipe.whole("seq_len"), recipe.whole("num_gpus")
     asked = AskedJob(
@@ -114,7 +114,7 @@ def question_of(recipe: Recipe, cluster: ClusterSpec) -> Question:
     )
     job = job_of(asked, cluster.gpu.architecture)
     cluster = segmented(cluster, job.world_size, job.nvlink_segment)
-    return Question(
+    return Problem(
         model=model_of(recipe),
         job=job,
         cluster=cluster,
@@ -122,7 +122,7 @@ def question_of(recipe: Recipe, cluster: ClusterSpec) -> Question:
     )
 
 
-def recipe_plan(recipe: Recipe, question: Question) -> Plan:
+def recipe_plan(recipe: Recipe, question: Problem) -> Plan:
     """The recipe's plan. Raises ConfigError for degrees that contradict the job."""
     # Muon's recipes shard by whole matrices instead (dist_muon, Megatron-Core's layer-wise distributed optimizer).
     owned = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")

@@ -9,7 +9,7 @@ from typing import Any
 
 # phase -> the (module, name) under which the functions are called that make it. The innermost phase has the time.
 WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
-    "profile": (("solver.analysis.sweep", "held_profile"),),
+    "profile": (("solver.analysis.sweep", "find_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
     "memory": (("solver.search", "estimate_memory"),),
     "layer times": (("solver.estimate", "timed_pieces"),),

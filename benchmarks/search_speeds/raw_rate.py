@@ -10,10 +10,10 @@ from benchmarks.search_speeds.questions import Timed
 from ops.recompute import Recompute
 from solver.estimate import Estimate, estimate_memory, step_time, timed_pieces
 from solver.memory.device import usable_bytes
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request
 from spec.arrays import IntArray, ints
 
@@ -49,22 +49,22 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
     """Price a table of so many feasible plans: the memory of their worst stage, every pipeline replayed, all
     parts of the step with their origins and errors. Opening the question and making the table is not counted;
     nothing is known from before."""
-    question = open_question(asked).question
-    tables = feasible(question, interleaved=interleaved)
+    problem = load_problem(asked).problem
+    tables = feasible(problem, interleaved=interleaved)
     distinct = sum(len(one) for one in tables)
     needed_bytes: list[float] = []
     steps_s: list[float] = []
     began = time.process_time()
     for table, share in zip(tables, _shares([len(one) for one in tables], plans), strict=True):
         # Parts of a table share its layers, which are written down and timed once.
-        whole, pieces = _laid_out(question, table), None
+        whole, pieces = _laid_out(problem, table), None
         # Spread over the whole table; where there are fewer plans than asked for, each stands there several times.
         spread = np.arange(share) * len(table) // share
         for first in range(0, share, ROWS_AT_ONCE):
             rows = ints(spread[first : first + ROWS_AT_ONCE])
-            part = _laid_out(question, table.take(rows), whole)
-            pieces = pieces or timed_pieces(part, question.pricer)
-            cost = step_time(question.model, question.job, part, question.pricer, pieces)
+            part = _laid_out(problem, table.take(rows), whole)
+            pieces = pieces or timed_pieces(part, problem.pricer)
+            cost = step_time(problem.model, problem.job, part, problem.pricer, pieces)
             needed_bytes.append(float(part.needed_bytes.max()))
             steps_s.append(float(cost.step_s.min()))
     return Rate(
@@ -78,21 +78,21 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
     )
 
 
-def _laid_out(question: Question, plans: PlanTable, like: Estimate | None = None) -> Estimate:
-    return estimate_memory(question.model, question.job, plans, question.cluster, like=like)
+def _laid_out(problem: Problem, plans: PlanTable, like: Estimate | None = None) -> Estimate:
+    return estimate_memory(problem.model, problem.job, plans, problem.cluster, like=like)
 
 
-def feasible(question: Question, *, interleaved: bool) -> list[PlanTable]:
+def feasible(problem: Problem, *, interleaved: bool) -> list[PlanTable]:
     """Every plan that fits, with every number of recomputed layers, in one table for each strategy."""
-    space = full_space(question.model, question.job)
+    space = full_space(problem.model, problem.job)
     found = []
     for block in space.blocks:
         if block[1] is not Recompute.FULL:
             continue
-        plans = enumerate_block(question.model, question.job, question.cluster, space, block).plans
+        plans = enumerate_block(problem.model, problem.job, problem.cluster, space, block).plans
         plans = plans.take(np.flatnonzero((plans.vpp > 1) == interleaved).astype(np.int64))
-        partly = _partly(plans, question.model.num_layers)
-        fits = [_fits(question, partly, rows) for rows in _parts(len(partly))]
+        partly = _partly(plans, problem.model.num_layers)
+        fits = [_fits(problem, partly, rows) for rows in _parts(len(partly))]
         found.append(partly.take(ints(np.concatenate(fits))))
     return [one for one in found if len(one)]
 
@@ -101,10 +101,10 @@ def _parts(rows: int) -> list[IntArray]:
     return [ints(np.arange(first, min(first + ROWS_AT_ONCE, rows))) for first in range(0, rows, ROWS_AT_ONCE)]
 
 
-def _fits(question: Question, plans: PlanTable, rows: IntArray) -> IntArray:
+def _fits(problem: Problem, plans: PlanTable, rows: IntArray) -> IntArray:
     """Those of the rows whose plans fit."""
-    table = _laid_out(question, plans.take(rows))
-    return ints(rows[table.needed_bytes <= usable_bytes(question.cluster)])
+    table = _laid_out(problem, plans.take(rows))
+    return ints(rows[table.needed_bytes <= usable_bytes(problem.cluster)])
 
 
 def _partly(plans: PlanTable, num_layers: int) -> PlanTable:

@@ -10,7 +10,7 @@ from profdb.cases import AttentionCase
 from runner.traces.names import heads_pairs
 from runner.traces.trace_file import BACKWARD, FORWARD, Key, Part, collective_key, product_key
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.collectives import Collective
 from workload.aicb.csv_workload import GeneralItem
 from workload.aicb.plan_rows import step_items
@@ -40,10 +40,10 @@ class Expected:
     weight: tuple[int, int] | None = None
 
 
-def expected_step(question: Question, plan: Plan, rank: int) -> list[Expected]:
+def expected_step(problem: Problem, plan: Plan, rank: int) -> list[Expected]:
     """The launches of ``rank`` in a step. Raises ExportError for a schedule that runs two chunks of a stage at once."""
     stage = rank // (plan.world_size // plan.pp)
-    works = stage_works(question, plan)
+    works = stage_works(problem, plan)
     work = next(one for one in works if one.position <= stage < one.position + one.count)
     return [replace(one, place=place) for place, one in enumerate(_step(plan, work))]
 

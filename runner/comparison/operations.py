@@ -26,7 +26,7 @@ from runner.traces.trace_file import (
     read_trace,
 )
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.report.sections import table
 from spec.collectives import Collective
 from spec.errors import ConfigError
@@ -290,16 +290,16 @@ def measured(told: Launched, warmup: int) -> MeasuredRun:
     return MeasuredRun(source=str(told.path), form=form, steps_s=tuple(seconds[warmup:]), warmup=warmup)
 
 
-def apart(told: Launched, question: Question, plan: Plan, warmup: int) -> Beside:
+def apart(told: Launched, problem: Problem, plan: Plan, warmup: int) -> Beside:
     """Its operations beside those of the plan. Raises ConfigError for a rank that the plan does not have."""
     if told.trace is not None:
         found = launches(told.trace, warmup)
         rank = told.trace.rank or 0
-        expected = expected_step(question, plan, _checked(told.path, rank, plan))
+        expected = expected_step(problem, plan, _checked(told.path, rank, plan))
         return beside(f"rank {rank}", expected, found.ran, found.num_steps, found.idle_s)
     stage = STAGE.search(told.path.stem)
     rank = int(stage[1]) * (plan.world_size // plan.pp) if stage else 0
-    expected = expected_step(question, plan, _checked(told.path, rank, plan))
+    expected = expected_step(problem, plan, _checked(told.path, rank, plan))
     ran = list(_replayed(told, warmup))
     ours = [one for one in expected if one.key.part not in (Part.KERNEL, Part.OPTIMIZER)]
     return beside(f"rank {rank}", ours, ran, len(_epochs_s(told)) - warmup)

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.comparison.logged_run import TRAIN, MeasuredRun
 from solver.calibrate.measured_steps import check_header
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request, read_request
 from solver.result import Answer
 from solver.typed_plan import parse_plan
@@ -151,7 +151,7 @@ class Ran:
 
     config: Path
     request: Request
-    question: Question
+    problem: Problem
     answer: Answer
 
 
@@ -161,17 +161,17 @@ def append_row(path: Path, ran: Ran, step_s: float) -> None:
     The file is whole before or after. Raises ConfigError for a file of other columns, and for a job that a
     row cannot say.
     """
-    request, question, answer = ran.request, ran.question, ran.answer
+    request, problem, answer = ran.request, ran.problem, ran.answer
     columns, rows = _rows(path) if path.exists() else (COLUMNS, [])
     row = {
         "config": os.path.relpath(ran.config.resolve(), path.parent.resolve()),
-        "world_size": str(question.job.world_size),
-        "global_batch": str(question.job.global_batch_tokens),
+        "world_size": str(problem.job.world_size),
+        "global_batch": str(problem.job.global_batch_tokens),
         "measured_step_s": f"{step_s:.9g}",
         "plan": plan_words(answer.plan.written),
-        "seq_len": str(question.job.seq_len),
-        "framework": question.job.preset.name,
-        "job": job_words(request, question.job),
+        "seq_len": str(problem.job.seq_len),
+        "framework": problem.job.preset.name,
+        "job": job_words(request, problem.job),
     }
     names = (*columns, *(name for name in COLUMNS if name not in columns))
     with replaced_file(path) as handle:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from runner.groups.degrees import PLAN, Degrees, check_dp, degrees_of, plan_and_dp
 from runner.groups.members import members
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request
 from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
@@ -391,29 +391,29 @@ def planned_work(request: Request, typed: str, world: int) -> Work:
     times that the request's profile or cluster gives its computation.
 
     Raises ConfigError for a plan that does not divide the ranks or that the framework cannot run; otherwise as
-    open_question.
+    load_problem.
     """
-    question = open_question(replace(request, world_size=world)).question
+    problem = load_problem(replace(request, world_size=world)).problem
     written, dp = plan_and_dp(typed)
-    plan = plan_of(written, question, PLAN)
+    plan = plan_of(written, problem, PLAN)
     check_dp(plan, dp)
-    check_order(plan, question, PLAN)
-    broken = broken_rules(question, plan)
+    check_order(plan, problem, PLAN)
+    broken = broken_rules(problem, plan)
     if broken:
         raise ConfigError(where=PLAN, key="plan", value=typed, allowed="; ".join(broken))
-    return work_of_plan(question, plan)
+    return work_of_plan(problem, plan)
 
 
-def work_of_plan(question: Question, plan: Plan) -> Work:
+def work_of_plan(problem: Problem, plan: Plan) -> Work:
     """The rows of each stage's first rank."""
     options = GeneralOptions(epochs=1, computation=True, timed=True, everything=True)
     works = [
         replace(work, position=position, count=1)
-        for work in stage_works(question, plan)
+        for work in stage_works(problem, plan)
         for position in range(work.position, work.position + work.count)
     ]
     workloads = [Workload(items=list(general_items(plan, work, options))) for work in works]
-    name = re.sub(r"[^\w.=+-]+", "_", f"{question.model.name}-{plan.label()}")
+    name = re.sub(r"[^\w.=+-]+", "_", f"{problem.model.name}-{plan.label()}")
     degrees = Degrees(tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.etp, dp=plan.dp, pp=plan.pp, wp=plan.wp)
     made = "\n".join(" ".join(item.cells()) for workload in workloads for item in workload.items)
     return work_of(
@@ -421,7 +421,7 @@ def work_of_plan(question: Question, plan: Plan) -> Work:
         [Path(f"{name}-stage{work.position}") for work in works],
         degrees,
         arguments={
-            "model": question.model.name,
+            "model": problem.model.name,
             "plan": plan.label(),
             "world_size": plan.world_size,
             "tensor_model_parallel_size": plan.tp,

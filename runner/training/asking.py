@@ -17,7 +17,7 @@ from runner.training.pipeline import TORCH
 from runner.training.trainer import Training
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request, read_request
 from solver.times.op_times import Pricer
 from solver.typed_plan import check_order, plan_of
@@ -57,7 +57,7 @@ class Asked:
     """
 
     training: Training
-    question: Question
+    problem: Problem
     config: Path
     dtype: str
     job: Mapping[str, object] = field(default_factory=dict)
@@ -90,23 +90,23 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
     job = read.job
     if typed.dtype is not None:
         job = replace(job, precision=precision_of(job.preset, typed.dtype))
-    question = Question(
+    problem = Problem(
         model=read.config.model,
         job=job,
         cluster=read.cluster,
         pricer=Pricer.on(read.cluster, KeptBook(read.cluster, None)),
     )
-    plan = plan_of(written, question, PLAN if typed.plan else str(typed.config))
+    plan = plan_of(written, problem, PLAN if typed.plan else str(typed.config))
     check_dp(plan, dp)
-    check_order(plan, question, PLAN)
+    check_order(plan, problem, PLAN)
     precision = job.precision
     if precision.linear not in TORCH_FORMATS:
         raise ConfigError(
             where="train", key="precision.linear", value=precision.linear, allowed="bf16 or fp32 (--dtype)"
         )
-    check_model(question.model, str(typed.config))
+    check_model(problem.model, str(typed.config))
     training = Training(
-        model=question.model,
+        model=problem.model,
         plan=plan,
         seq_len=job.seq_len,
         compute=TORCH_FORMATS[precision.linear],
@@ -116,7 +116,7 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
     )
     check_plan(training, job)
     return Asked(
-        training=training, question=question, config=typed.config, dtype=precision.linear, job=typed.job
+        training=training, problem=problem, config=typed.config, dtype=precision.linear, job=typed.job
     )
 
 

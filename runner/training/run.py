@@ -174,13 +174,13 @@ class Measured:
     @property
     def tokens_per_gpu_per_s(self) -> float:
         """TGS."""
-        return float(tokens_per_gpu_per_s(self.asked.question.job, np.array([self.step_s]))[0])
+        return float(tokens_per_gpu_per_s(self.asked.problem.job, np.array([self.step_s]))[0])
 
     @property
     def mfu(self) -> float:
         """Of the peak that the cluster's sheet says."""
-        question = self.asked.question
-        return float(mfu(question.model, question.job, question.cluster, np.array([self.step_s]))[0])
+        problem = self.asked.problem
+        return float(mfu(problem.model, problem.job, problem.cluster, np.array([self.step_s]))[0])
 
     @property
     def name(self) -> str:
@@ -191,7 +191,7 @@ class Measured:
 def run_name(asked: Asked) -> str:
     """What the files of a run are called."""
     plan = asked.plan
-    words = f"{asked.question.model.name}-world{plan.world_size}-{plan.label()}-{asked.dtype}"
+    words = f"{asked.problem.model.name}-world{plan.world_size}-{plan.label()}-{asked.dtype}"
     return re.sub(r"[^\w.+=-]+", "-", words)
 
 
@@ -208,12 +208,12 @@ def most(memories: Sequence[Memory]) -> Memory:
 
 def heading(asked: Asked, device: str) -> str:
     """What is about to be run."""
-    plan, job = asked.plan, asked.question.job
-    parameters = num_parameters(asked.question.model).total
+    plan, job = asked.plan, asked.problem.job
+    parameters = num_parameters(asked.problem.model).total
     degree = f" dp{plan.dp}" if plan.dp > 1 and "dp" not in plan.label() else ""
     cut = f", cp by {job.context_parallel}" if plan.cp > 1 else ""
     return (
-        f"{asked.question.model.name}, {parameters:,} parameters, on {plan.world_size} x {device}\n"
+        f"{asked.problem.model.name}, {parameters:,} parameters, on {plan.world_size} x {device}\n"
         f"plan {plan.label()}{degree}{cut}, {asked.dtype}, "
         f"{job.global_batch_sequences} sequences of {job.seq_len} tokens a step"
     )
@@ -221,9 +221,9 @@ def heading(asked: Asked, device: str) -> str:
 
 def lines(measured: Measured) -> list[str]:
     """The summary."""
-    steps, memory, question = measured.steps_s, measured.memory, measured.asked.question
+    steps, memory, problem = measured.steps_s, measured.memory, measured.asked.problem
     spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
-    counted = "" if counts_whole_attention(question.model, question.job) else ", half of the attention matrix"
+    counted = "" if counts_whole_attention(problem.model, problem.job) else ", half of the attention matrix"
     if memory.allocated_bytes is None or memory.reserved_bytes is None:
         held = f"resident {memory.resident_bytes / GIB:.3f} GiB"
     else:
@@ -232,7 +232,7 @@ def lines(measured: Measured) -> list[str]:
         f"step     {measured.step_s:.4f} s (least {min(steps):.4f}, most {max(steps):.4f}, std {spread:.4f}; "
         f"{len(steps)} steps after {measured.warmup} of warm-up)",
         f"tokens   {measured.tokens_per_gpu_per_s:.1f} per second and device",
-        f"mfu      {100 * measured.mfu:.2f} % of the {measured.asked.dtype} peak of {question.cluster.gpu.name}{counted}",
+        f"mfu      {100 * measured.mfu:.2f} % of the {measured.asked.dtype} peak of {problem.cluster.gpu.name}{counted}",
         f"memory   {held} on the rank with the most",
         f"loss     {measured.losses[0]:.4f} to {measured.losses[-1]:.4f}",
     ]
@@ -240,17 +240,17 @@ def lines(measured: Measured) -> list[str]:
 
 def record(measured: Measured) -> dict[str, object]:
     """Everything, as plain values with the unit in the name; the plan's keys are those of --plan, and dp."""
-    asked, question = measured.asked, measured.asked.question
+    asked, problem = measured.asked, measured.asked.problem
     return {
         "config": str(asked.config),
-        "model": question.model.name,
-        "cluster": question.cluster.name,
+        "model": problem.model.name,
+        "cluster": problem.cluster.name,
         "device": measured.device,
         "torch": torch.__version__,
-        "world_size": question.job.world_size,
-        "seq_len": question.job.seq_len,
-        "global_batch_tokens": question.job.global_batch_tokens,
-        "preset": question.job.preset.name,
+        "world_size": problem.job.world_size,
+        "seq_len": problem.job.seq_len,
+        "global_batch_tokens": problem.job.global_batch_tokens,
+        "preset": problem.job.preset.name,
         "dtype": asked.dtype,
         "job": {key: typed(value) for key, value in asked.job.items()},
         "compiled": asked.training.compiled,

@@ -19,7 +19,7 @@ from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import SearchResult, candidate_pool, interval_s, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError
@@ -46,69 +46,69 @@ class Nearest:
         return self.broken, self.doublings, self.needed_bytes
 
 
-def cheapest_change(question: Question, constraints: Constraints) -> str:
+def cheapest_change(problem: Problem, constraints: Constraints) -> str:
     """Returns what to change so that a plan fits, in words: constraints given up, the fewest and by the
     least; where none help, the optimizer on the host; else more GPUs, twice as many each time. "" where none
     of it helps."""
-    nearest = _nearest(question, constraints)
+    nearest = _nearest(problem, constraints)
     if nearest is not None and nearest.words:
         return nearest.words
     offload = Bound(key="optimizer_offload", among=(1.0,))
-    of_preset, host = question.job.preset.offload, question.cluster.host
-    if of_preset.optimizer and host is not None and _fits(question, constraints, offload):
+    of_preset, host = problem.job.preset.offload, problem.cluster.host
+    if of_preset.optimizer and host is not None and _fits(problem, constraints, offload):
         return "optimizer_offload = 1, the optimizer on the host"
     for doublings in range(1, MOST_DOUBLINGS + 1):
-        world = question.job.world_size * 2**doublings
-        if question.cluster.nodes_for(world) > question.cluster.max_nodes:
+        world = problem.job.world_size * 2**doublings
+        if problem.cluster.nodes_for(world) > problem.cluster.max_nodes:
             break
-        larger = replace(question, job=replace(question.job, world_size=world))
+        larger = replace(problem, job=replace(problem.job, world_size=world))
         nearest = _nearest(larger, constraints)
         if nearest is not None:
             also = f", and {nearest.words}" if nearest.words else ""
-            return f"{world:,} GPUs instead of {question.job.world_size:,}{also}"
+            return f"{world:,} GPUs instead of {problem.job.world_size:,}{also}"
     return ""
 
 
-def _fits(question: Question, constraints: Constraints, also: Bound) -> bool:
+def _fits(problem: Problem, constraints: Constraints, also: Bound) -> bool:
     """Whether a plan of this bound keeps all constraints."""
     rest = tuple(bound for bound in constraints.bounds if bound.key != also.key)
     if len(rest) < len(constraints.bounds):
         return False
-    nearest = _nearest(question, replace(constraints, bounds=rest), always=(also,))
+    nearest = _nearest(problem, replace(constraints, bounds=rest), always=(also,))
     return nearest is not None and not nearest.words
 
 
-def _nearest(question: Question, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
+def _nearest(problem: Problem, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
     """The plan that fits the device nearest to the constraints, of those within ``always``; None where none fits."""
     # What all plans of a search share is no number of a plan, and cannot be nearly kept.
     shared = tuple(bound for bound in constraints.bounds if bound.key in SHARED)
     space = replace(
-        full_space(question.model, question.job, replace(constraints, bounds=(*constraints.bounds, *always))),
+        full_space(problem.model, problem.job, replace(constraints, bounds=(*constraints.bounds, *always))),
         constraints=Constraints(bounds=(*shared, *always)),
     )
-    found = (_nearest_of(question, constraints, plans) for plans in _plans(question, space))
+    found = (_nearest_of(problem, constraints, plans) for plans in _plans(problem, space))
     return min(filter(None, found), key=lambda one: one.distance, default=None)
 
 
-def _plans(question: Question, space: Space) -> Iterator[PlanTable]:
+def _plans(problem: Problem, space: Space) -> Iterator[PlanTable]:
     for block in space.blocks:
-        plans = enumerate_block(question.model, question.job, question.cluster, space, block).plans
+        plans = enumerate_block(problem.model, problem.job, problem.cluster, space, block).plans
         if len(plans):
             yield plans
 
 
-def _nearest_of(question: Question, constraints: Constraints, plans: PlanTable) -> Nearest | None:
+def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) -> Nearest | None:
     """The nearest of a table's plans that fit the device."""
-    needed = estimate_memory(question.model, question.job, plans, question.cluster).needed_bytes
-    rows = np.flatnonzero(needed <= usable_bytes(question.cluster)).astype(np.int64)
+    needed = estimate_memory(problem.model, problem.job, plans, problem.cluster).needed_bytes
+    rows = np.flatnonzero(needed <= usable_bytes(problem.cluster)).astype(np.int64)
     if not rows.size:
         return None
     plans, needed = plans.take(rows), needed[rows]
-    draft = drafted(question.model, question.job, question.cluster, plans)
+    draft = drafted(problem.model, problem.job, problem.cluster, plans)
     rules = constraint_rules(constraints)
     bounds: list[Bound | None] = [*constraints.bounds, *[None] * (len(rules) - len(constraints.bounds))]
     breaks = [~rule.keep(draft) for rule in rules]
-    limit = limit_bytes(question.cluster, constraints)
+    limit = limit_bytes(problem.cluster, constraints)
     over = needed > limit
     doublings = np.where(over, np.log2(needed / limit), 0.0)
     for bound, broken in zip(bounds, breaks, strict=True):
@@ -167,7 +167,7 @@ def _gib_up(size_bytes: float) -> str:
 
 
 def best_plans(
-    question: Question,
+    problem: Problem,
     constraints: Constraints,
     *,
     top_k: int = 10,
@@ -177,14 +177,14 @@ def best_plans(
 
     Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change.
     """
-    space = full_space(question.model, question.job, constraints)
+    space = full_space(problem.model, problem.job, constraints)
     try:
-        return search(question, space, top_k=top_k, tick=tick)
+        return search(problem, space, top_k=top_k, tick=tick)
     except NoFeasiblePlanError as error:
         raise NoFeasiblePlanError(
             rejected=error.rejected,
             nearest_miss=error.nearest_miss,
-            change=cheapest_change(question, constraints),
+            change=cheapest_change(problem, constraints),
         ) from None
 
 
@@ -192,7 +192,7 @@ TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes")
 
 
 def every_plan(
-    question: Question, constraints: Constraints, tick: Callable[[], object] = lambda: None
+    problem: Problem, constraints: Constraints, tick: Callable[[], object] = lambda: None
 ) -> dict[str, list[Any]]:
     """Returns column -> values of every plan that fits, fastest plan first: the plan's keys as written and dp, seconds of the step and its
     parts, bytes by term, tokens per GPU and second, MFU; as solver.result has them of one answer.
@@ -200,21 +200,21 @@ def every_plan(
 
     Raises NoFeasiblePlanError where no plan is left.
     """
-    space = full_space(question.model, question.job, constraints)
-    pool, _ = candidate_pool(question, space, tick=tick, everything=True)
+    space = full_space(problem.model, problem.job, constraints)
+    pool, _ = candidate_pool(problem, space, tick=tick, everything=True)
     all_costs = costs([(one, np.arange(len(one.simulated))) for one in pool.candidates])
-    blocks = [_columns(question, one, cost) for one, cost in zip(pool.candidates, all_costs, strict=True)]
+    blocks = [_columns(problem, one, cost) for one, cost in zip(pool.candidates, all_costs, strict=True)]
     joined = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
     order = np.argsort(joined["step_s"], kind="stable")
     return {name: [values[row] for row in order] for name, values in joined.items()}
 
 
-def _columns(question: Question, block: Candidates, cost: StepTime) -> dict[str, list[Any]]:
+def _columns(problem: Problem, block: Candidates, cost: StepTime) -> dict[str, list[Any]]:
     """The columns of a block's plans, all simulated."""
     plans = [block.table.plans.plan(row) for row in range(len(block.simulated))]
     written = [asdict(plan.written) for plan in plans]
     memory = block.table.memory
-    low_s, high_s = interval_s(question, cost)
+    low_s, high_s = interval_s(problem, cost)
     numbers = {
         "step_s": cost.step_s,
         "standard_error_s": cost.standard_error_s,
@@ -223,8 +223,8 @@ def _columns(question: Question, block: Candidates, cost: StepTime) -> dict[str,
         **{f"{part}_s": value for part, value in cost.parts.items()},
         **{term: getattr(memory, term) for term in TERM_NAMES},
         **{total: getattr(memory, total) for total in TOTALS},
-        "tgs": tokens_per_gpu_per_s(question.job, cost.step_s),
-        "mfu": mfu(question.model, question.job, question.cluster, cost.step_s),
+        "tgs": tokens_per_gpu_per_s(problem.job, cost.step_s),
+        "mfu": mfu(problem.model, problem.job, problem.cluster, cost.step_s),
     }
     return {
         **{key: [one[key] for one in written] for key in written[0]},

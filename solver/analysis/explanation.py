@@ -26,7 +26,7 @@ from ops.op import (
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
 from solver.memory.stage import TERM_NAMES
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.layer_times import timed_passes
 from solver.times.op_times import TimedOp
 from solver.times.stage_times import piece_weights
@@ -150,30 +150,30 @@ class Explanation:
     stages: tuple[StageMemory, ...]
 
 
-def explain_plan(question: Question, plan: Plan) -> Explanation:
+def explain_plan(problem: Problem, plan: Plan) -> Explanation:
     """Takes a plan apart, before any calibration."""
-    table = estimate_memory(question.model, question.job, PlanTable.of(plan), question.cluster)
-    cost = step_time(question.model, question.job, table, question.pricer)
-    seconds = stage_times(question.model, question.job, table, question.pricer)
+    table = estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster)
+    cost = step_time(problem.model, problem.job, table, problem.pricer)
+    seconds = stage_times(problem.model, problem.job, table, problem.pricer)
     stage = int(cost.stage[0])
     waiting = {name: float(cost.parts[name][0]) for name in ("pp_comm", "bubble")}
     return Explanation(
         plan=plan,
         step_s=float(cost.step_s[0]),
-        operations=(*_layer_rows(question, table), *_step_rows(question, table, stage)),
-        assembly=_assembly(question, table, seconds, stage, (float(cost.step_s[0]), waiting)),
+        operations=(*_layer_rows(problem, table), *_step_rows(problem, table, stage)),
+        assembly=_assembly(problem, table, seconds, stage, (float(cost.step_s[0]), waiting)),
         stages=_stages(table),
     )
 
 
-def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tuple[str, Pass, int]]:
+def _named_pieces(problem: Problem, table: Estimate, stages: slice) -> list[tuple[str, Pass, int]]:
     """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
     pieces = table.layers.placed
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
-    runs = len(question.model.blocks)
+    runs = len(problem.model.blocks)
     # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.
     again = [", recomputed", ""] if len(table.layers.ops.blocks) > runs else [""]
-    kinds = [f"{_kind_name(question, index)}{words}" for words in again for index in range(runs)]
+    kinds = [f"{_kind_name(problem, index)}{words}" for words in again for index in range(runs)]
     names = [*kinds, *(f"{kind}, first of its stage" for kind in kinds), "embedding", "head"]
     found: dict[int, tuple[str, Pass, int]] = {}
     for name, piece, count in zip(names, pieces, counts, strict=True):
@@ -183,10 +183,10 @@ def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tu
     return list(found.values())
 
 
-def _kind_name(question: Question, index: int) -> str:
+def _kind_name(problem: Problem, index: int) -> str:
     """``layer``, with what tells it from other kinds."""
-    block = question.model.blocks[index].block
-    of_kinds = len({id(run.block) for run in question.model.blocks}) > 1
+    block = problem.model.blocks[index].block
+    of_kinds = len({id(run.block) for run in problem.model.blocks}) > 1
     if block.mtp:
         return "prediction block"
     feed = "experts" if block.moe else "dense" if block.mlp else "no feed-forward"
@@ -195,28 +195,28 @@ def _kind_name(question: Question, index: int) -> str:
     )
 
 
-def _layer_rows(question: Question, table: Estimate) -> list[OpRow]:
+def _layer_rows(problem: Problem, table: Estimate) -> list[OpRow]:
     rows = []
     split = table.plans.schedule.splits_backward
-    for name, piece, _ in _named_pieces(question, table, slice(None)):
-        passes = timed_passes(question.pricer, question.job, piece, table.layers.layout, split=split)
+    for name, piece, _ in _named_pieces(problem, table, slice(None)):
+        passes = timed_passes(problem.pricer, problem.job, piece, table.layers.layout, split=split)
         for timed, shares in passes:
             rows += [
-                _row(question, name, one, table, waited_s=number_at(share.seconds, 0))
+                _row(problem, name, one, table, waited_s=number_at(share.seconds, 0))
                 for one, share in zip(timed, shares, strict=True)
             ]
     return [row for row in rows if row.own_s > 0 or row.saved_bytes > 0]
 
 
-def _step_rows(question: Question, table: Estimate, stage: int) -> list[OpRow]:
+def _step_rows(problem: Problem, table: Estimate, stage: int) -> list[OpRow]:
     layout = table.plans.layout.take(table.stages.plan)
-    timed = (question.pricer.time(op, layout) for op in step_operations(question.model, question.job, table))
-    rows = [_row(question, "step", one, table, waited_s=None, at=stage) for one in timed]
+    timed = (problem.pricer.time(op, layout) for op in step_operations(problem.model, problem.job, table))
+    rows = [_row(problem, "step", one, table, waited_s=None, at=stage) for one in timed]
     return [row for row in rows if row.own_s > 0]
 
 
 def _row(
-    question: Question, piece: str, one: TimedOp, table: Estimate, *, waited_s: float | None, at: int = 0
+    problem: Problem, piece: str, one: TimedOp, table: Estimate, *, waited_s: float | None, at: int = 0
 ) -> OpRow:
     return OpRow(
         piece=piece,
@@ -225,7 +225,7 @@ def _row(
         shape=shape_words(one.op, at),
         size_bytes=moved_bytes(one.op, at),
         saved_bytes=number_at(one.op.saved_bytes, at),
-        group=group_words(one.op, table.plans.layout, question.cluster.gpus_per_node),
+        group=group_words(one.op, table.plans.layout, problem.cluster.gpus_per_node),
         own_s=number_at(one.seconds, at),
         waited_s=waited_s,
         origin=ORIGIN_NAMES[int(number_at(one.origin, at))],
@@ -234,7 +234,7 @@ def _row(
 
 
 def _assembly(
-    question: Question,
+    problem: Problem,
     table: Estimate,
     seconds: StageTimes,
     stage: int,
@@ -242,11 +242,11 @@ def _assembly(
 ) -> tuple[StepRow, ...]:
     """The step of the slowest stage as a sum: its layers' passes times micro-batches, what it waits for, the end."""
     step_s, waiting = told
-    pricer, num_micro = question.pricer, int(table.plans.num_micro[0])
+    pricer, num_micro = problem.pricer, int(table.plans.num_micro[0])
     rows = []
-    for name, piece, count in _named_pieces(question, table, slice(stage, stage + 1)):
+    for name, piece, count in _named_pieces(problem, table, slice(stage, stage + 1)):
         passes = timed_passes(
-            pricer, question.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
+            pricer, problem.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
         )
         each = [sum(number_at(share.seconds, 0) for share in shares) for _, shares in passes]
         forward_s, backward_s = each[0], sum(each[1:])

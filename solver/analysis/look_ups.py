@@ -16,7 +16,7 @@ from profdb.lookup.priced import TimeEstimate
 from profdb.store.case_file import WeighedCase
 from solver.estimate import Estimate, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer, TimedOp
 from spec.arrays import IntArray
@@ -56,28 +56,28 @@ class NotingPricer(Pricer):
         self.asked.asked.clear()
 
 
-def look_ups(question: Question, plans: Sequence[Plan]) -> list[WeighedCase]:
+def look_ups(problem: Problem, plans: Sequence[Plan]) -> list[WeighedCase]:
     """Returns every case that the plans ask for, heaviest first by the plan that takes longest for it."""
     heaviest: dict[Case, float] = {}
     for plan in plans:
-        for case, seconds in _seconds_by_case(question, plan).items():
+        for case, seconds in _seconds_by_case(problem, plan).items():
             heaviest[case] = max(seconds, heaviest.get(case, 0.0))
     ordered = sorted(heaviest.items(), key=lambda one: -one[1])
     return [WeighedCase(case=case, seconds=seconds) for case, seconds in ordered]
 
 
-def _seconds_by_case(question: Question, plan: Plan) -> dict[Case, float]:
+def _seconds_by_case(problem: Problem, plan: Plan) -> dict[Case, float]:
     """Seconds of a step that the stage which runs it most spends in what asks for each case."""
-    table = estimate_memory(question.model, question.job, PlanTable.of(plan), question.cluster)
+    table = estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster)
     total: dict[Case, float] = {}
     for piece, count in zip(table.layers.pieces, _most_runs(table), strict=True):
-        pricer = _noting(question.pricer)
+        pricer = _noting(problem.pricer)
         split = table.plans.schedule.splits_backward
-        layer_times(pricer, question.job, piece, table.layers.layout, split=split)
+        layer_times(pricer, problem.job, piece, table.layers.layout, split=split)
         for case, seconds in pricer.seconds.items():
             total[case] = total.get(case, 0.0) + seconds * count
-    once = _noting(question.pricer)
-    step_time(question.model, question.job, table, once)
+    once = _noting(problem.pricer)
+    step_time(problem.model, problem.job, table, once)
     # what comes up only here is of the step's end and of messages between stages
     return once.seconds | total
 

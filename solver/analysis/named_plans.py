@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from solver.memory.device import limit_bytes, needs_words
-from solver.opening import Opened
+from solver.opening import LoadedProblem
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import NO_CONSTRAINTS, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.result import Answer, check_believable
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, check_order, plan_of
@@ -20,14 +20,12 @@ from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
 
 
-def obstacles(
-    question: Question, answer: Answer, constraints: Constraints = NO_CONSTRAINTS
-) -> tuple[str, ...]:
+def obstacles(problem: Problem, answer: Answer, constraints: Constraints = NO_CONSTRAINTS) -> tuple[str, ...]:
     """Returns the rules and constraints that a priced plan breaks, and the memory that it lacks; () for one that can
     run."""
-    limit = limit_bytes(question.cluster, constraints)
+    limit = limit_bytes(problem.cluster, constraints)
     short = needs_words(answer.needed_bytes, limit)
-    broken = broken_rules(question, answer.plan, constraint_rules(constraints))
+    broken = broken_rules(problem, answer.plan, constraint_rules(constraints))
     return (*broken, *([short] if answer.needed_bytes > limit else []))
 
 
@@ -59,17 +57,17 @@ def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
     return NamedPlan(option=option, rank=rank)
 
 
-def with_price(named: NamedPlan, question: Question) -> NamedPlan:
+def with_price(named: NamedPlan, problem: Problem) -> NamedPlan:
     """Returns it with its answer, which needs no search where the plan is written out.
 
     Raises ConfigError for a plan that there is no order of work or no world for.
     """
     if named.written is None:
         return named
-    return replace(named, answer=price_written(named.written, question, named.option))
+    return replace(named, answer=price_written(named.written, problem, named.option))
 
 
-def with_best_price(named: NamedPlan, question: Question, constraints: Constraints) -> NamedPlan:
+def with_best_price(named: NamedPlan, problem: Problem, constraints: Constraints) -> NamedPlan:
     """Returns the same, and a plan written without a strategy as the best of the framework's: the one
     with fewest obstacles, of those the fastest.
 
@@ -77,26 +75,26 @@ def with_best_price(named: NamedPlan, question: Question, constraints: Constrain
     """
     written = named.written
     if written is None or written.strategy is not None:
-        return with_price(named, question)
+        return with_price(named, problem)
     refused: UserError | None = None
     answers: dict[str, Answer] = {}
-    for mode in question.job.preset.tensor_parallel.strategies:
+    for mode in problem.job.preset.tensor_parallel.strategies:
         try:
-            answers[mode] = price_written(replace(written, strategy=mode), question, named.option)
+            answers[mode] = price_written(replace(written, strategy=mode), problem, named.option)
         except (ConfigError, MissingCurveError) as error:
             refused = refused or error
     if refused is not None and not answers:
         raise refused
-    best = min(answers.values(), key=lambda one: (len(obstacles(question, one, constraints)), one.step_s))
+    best = min(answers.values(), key=lambda one: (len(obstacles(problem, one, constraints)), one.step_s))
     return replace(named, answer=best, modes=tuple(answers))
 
 
-def price_written(written: WrittenPlan, question: Question, where: str) -> Answer:
+def price_written(written: WrittenPlan, problem: Problem, where: str) -> Answer:
     """Returns the answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where
     there is no order of work or no world for it."""
-    plan = plan_of(written, question, where)
-    check_order(plan, question, where)
-    return price_plan(question, PlanTable.of(plan))[0]
+    plan = plan_of(written, problem, where)
+    check_order(plan, problem, where)
+    return price_plan(problem, PlanTable.of(plan))[0]
 
 
 def answer_named(named: NamedPlan, shown: Sequence[Answer]) -> Answer:
@@ -122,14 +120,14 @@ class Candidate:
     none_runs: bool = False
 
 
-def candidate(named: NamedPlan, opened: Opened, shown: Sequence[Answer]) -> Candidate:
+def candidate(named: NamedPlan, opened: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
     """Returns a named plan that was priced (with_price), or is one of those ``shown``, and its obstacles.
 
     Raises ProfileError for times that no machine could take.
     """
     answer = answer_named(named, shown)
     check_believable((answer,), opened.source)
-    return Candidate(answer=answer, obstacles=obstacles(opened.question, answer, opened.constraints))
+    return Candidate(answer=answer, obstacles=obstacles(opened.problem, answer, opened.constraints))
 
 
 def are_searched(keys: Mapping[str, Any]) -> bool:
@@ -137,23 +135,23 @@ def are_searched(keys: Mapping[str, Any]) -> bool:
     return bool(keys) and keys.keys() <= bounded_settings().keys()
 
 
-def challenger(named: NamedPlan, opened: Opened, shown: Sequence[Answer]) -> Candidate:
+def challenger(named: NamedPlan, opened: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
     """Returns the same with the best plan of its keys, which a search finds where they are_searched."""
     one = replace(candidate(named, opened, shown), modes=named.modes)
     if not are_searched(named.keys):
         return one
-    best = best_with(named.keys, opened.question, opened.constraints)
+    best = best_with(named.keys, opened.problem, opened.constraints)
     if best is not None:
         check_believable((best,), opened.source)
     return replace(one, best_of_keys=best, none_runs=best is None and bool(one.obstacles))
 
 
-def best_with(keys: Mapping[str, Any], question: Question, constraints: Constraints) -> Answer | None:
+def best_with(keys: Mapping[str, Any], problem: Problem, constraints: Constraints) -> Answer | None:
     """Returns the fastest plan that fits, has these ``keys``, and keeps the ``constraints`` on others; None where
     there is none."""
     others = tuple(bound for bound in constraints.bounds if bound.key not in keys)
     both = replace(constraints, bounds=(*others, *constraints_of({"fix": keys}).bounds))
     try:
-        return search(question, full_space(question.model, question.job, both), top_k=1).best[0]
+        return search(problem, full_space(problem.model, problem.job, both), top_k=1).best[0]
     except NoFeasiblePlanError:
         return None

@@ -6,9 +6,9 @@ from math import inf
 
 from solver.cluster_times import suits_network, without_profile
 from solver.memory.device import usable_bytes
-from solver.opening import Opened, held_profile, opened_with
+from solver.opening import LoadedProblem, find_profile, problem_with
 from solver.plans.space import full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Asked, Request, read_request
 from solver.result import Answer
 from solver.search import search
@@ -35,7 +35,7 @@ class WhatIf:
 
 
 def sensitivities(
-    request: Request, asked: Asked, opened: Opened, tick: Callable[[], object] = lambda: None
+    request: Request, asked: Asked, opened: LoadedProblem, tick: Callable[[], object] = lambda: None
 ) -> tuple[WhatIf, ...]:
     """Returns the network between nodes twice as fast, 40 GB more memory, products in fp8: each alone.
     ``tick`` is called after each."""
@@ -46,14 +46,14 @@ def sensitivities(
     return tuple(found)
 
 
-def _best(question: Question, constraints: Constraints) -> Answer | None:
+def _best(problem: Problem, constraints: Constraints) -> Answer | None:
     try:
-        return search(question, full_space(question.model, question.job, constraints), top_k=1).best[0]
+        return search(problem, full_space(problem.model, problem.job, constraints), top_k=1).best[0]
     except NoFeasiblePlanError:
         return None
 
 
-def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+def _faster_network(request: Request, asked: Asked, opened: LoadedProblem) -> WhatIf:
     """Where today's network was measured, both are modelled from the sheet, so that only the change differs."""
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
     cluster = asked.cluster
@@ -61,12 +61,12 @@ def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
         return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
     if request.transfer:
         return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer restates")
-    held = held_profile(request)
+    held = find_profile(request)
 
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(held, changed, missing=request.missing)
-        question = replace(opened.question, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
-        return _best(question, opened.constraints)
+        problem = replace(opened.problem, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
+        return _best(problem, opened.constraints)
 
     outer = cluster.domains[-1]
     faster = replace(
@@ -83,19 +83,19 @@ def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
     return WhatIf(words=words, answer=on(faster), against=on(cluster) if measured else None)
 
 
-def _more_memory(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+def _more_memory(request: Request, asked: Asked, opened: LoadedProblem) -> WhatIf:
     """Also of what plans may need, where that is less than all."""
-    cluster = opened.question.cluster
+    cluster = opened.problem.cluster
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
     larger = replace(cluster, gpu=gpu)
-    question = replace(opened.question, cluster=larger)
+    problem = replace(opened.problem, cluster=larger)
     limit = GIB * opened.constraints.memory_gib + usable_bytes(larger) - usable_bytes(cluster)
     memory_gib = limit / GIB if limit < usable_bytes(larger) else inf
     more = replace(opened.constraints, memory_gib=memory_gib)
-    return WhatIf(words="40 GB more memory a GPU", answer=_best(question, more))
+    return WhatIf(words="40 GB more memory a GPU", answer=_best(problem, more))
 
 
-def _narrow_products(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+def _narrow_products(request: Request, asked: Asked, opened: LoadedProblem) -> WhatIf:
     """The first named precision with fp8 products that the GPU has scales for."""
     if asked.job.precision.linear in ("fp8", "fp4"):
         return WhatIf(
@@ -106,11 +106,11 @@ def _narrow_products(request: Request, asked: Asked, opened: Opened) -> WhatIf:
             narrow = read_request(replace(request, precision=recipe))
         except ConfigError:
             continue
-        held = held_profile(request)
-        question = opened_with(request, narrow, held, opened.times).question
+        held = find_profile(request)
+        problem = problem_with(request, narrow, held, opened.times).problem
         words = f"products in fp8 ({recipe})"
         try:
-            return WhatIf(words=words, answer=_best(question, opened.constraints))
+            return WhatIf(words=words, answer=_best(problem, opened.constraints))
         except MissingCurveError as error:
             return WhatIf(words=words, answer=None, why_none=str(error))
     return WhatIf(words="products in fp8", answer=None, why_none=f"{asked.cluster.gpu.name} has none")

@@ -11,10 +11,10 @@ from math import inf
 
 from profdb.on_demand import MeasuringDevice
 from solver.analysis.goodput import Goodput, Reliability, RunCost, Terms, goodput_of, run_cost
-from solver.cluster_times import ClusterTimes, Held, times_of
-from solver.opening import Opened, check_cluster, held_profile, opened_with
+from solver.cluster_times import ClusterTimes, ProfileFile, times_of
+from solver.opening import LoadedProblem, check_cluster, find_profile, problem_with
 from solver.plans.space import full_space
-from solver.request import Asked, Request, read_request
+from solver.request import ParsedRequest, Request, read_request
 from solver.result import Answer
 from solver.search import search
 from spec.cluster.cluster import ClusterSpec
@@ -30,7 +30,7 @@ class SweepRow:
     """One question: ``values`` of what is varied, the best plan, or in words why there is none."""
 
     values: dict[str, object]
-    opened: Opened
+    opened: LoadedProblem
     answer: Answer | None
     why_none: str = ""
 
@@ -39,20 +39,22 @@ class SweepRow:
 class Shared:
     """What questions of one process share: profiles by path, and times by cluster."""
 
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, ProfileFile] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
-    def open(self, request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
-        """Returns the same as solver.opening.open_asked, from what is open already."""
+    def open(
+        self, request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
+    ) -> LoadedProblem:
+        """Returns the same as solver.opening.load_parsed, from what is open already."""
         path = str(request.profile)
         if path not in self.held:
-            self.held[path] = held_profile(request)
+            self.held[path] = find_profile(request)
         held = self.held[path]
         check_cluster(held, request, asked)
         key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))
         if key not in self.times:
             self.times[key] = times_of(held, request, asked, device)
-        return opened_with(request, asked, held, self.times[key])
+        return problem_with(request, asked, held, self.times[key])
 
     def keep(self) -> None:
         """Keeps what sheets were asked, for the next process."""
@@ -100,10 +102,10 @@ def swept(
     rows = []
     for values, request, one in asked:
         opened = shared.open(request, one)
-        question = opened.question
-        space = full_space(question.model, question.job, opened.constraints)
+        problem = opened.problem
+        space = full_space(problem.model, problem.job, opened.constraints)
         try:
-            answer = search(question, space, top_k=1).best[0]
+            answer = search(problem, space, top_k=1).best[0]
             rows.append(SweepRow(values=values, opened=opened, answer=answer))
         except NoFeasiblePlanError as error:
             rows.append(SweepRow(values=values, opened=opened, answer=None, why_none=_first_reason(error)))
@@ -132,7 +134,7 @@ def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None
     found: list[tuple[SweepRow, SweepRow | None]] = []
     for series in series_of(rows).values():
         best: SweepRow | None = None
-        for row in sorted(series, key=lambda one: one.opened.question.job.world_size):
+        for row in sorted(series, key=lambda one: one.opened.problem.job.world_size):
             if row.answer is not None and (best is None or tokens_per_s(row) > tokens_per_s(best)):
                 best = row
             found.append((row, best))
@@ -143,7 +145,7 @@ def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int |
     """Returns of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
     found: list[tuple[dict[str, object], int | None]] = []
     for series in series_of(rows).values():
-        worlds = [row.opened.question.job.world_size for row in series if row.answer is not None]
+        worlds = [row.opened.problem.job.world_size for row in series if row.answer is not None]
         found.append((shared_values(series[0]), min(worlds, default=None)))
     return found
 
@@ -152,7 +154,7 @@ def tokens_per_s(row: SweepRow) -> float:
     """Tokens per second of all GPUs together, 0 where no plan fits."""
     if row.answer is None:
         return 0.0
-    return row.opened.question.job.global_batch_tokens / row.answer.step_s
+    return row.opened.problem.job.global_batch_tokens / row.answer.step_s
 
 
 def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
@@ -161,7 +163,7 @@ def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
     base: dict[str, Answer] = {}
     for name, series in series_of(rows).items():
         fitting = [one for one in series if one.answer is not None]
-        first = min(fitting, key=lambda one: one.opened.question.job.world_size, default=None)
+        first = min(fitting, key=lambda one: one.opened.problem.job.world_size, default=None)
         if first is not None and first.answer is not None:
             base[name] = first.answer
     return [None if row.answer is None else row.answer.tgs / base[_series(row)].tgs for row in rows]
@@ -200,13 +202,13 @@ class Judged:
 
 def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -> Judged:
     """Returns goodput and cost of a row's best plan."""
-    question = row.opened.question
-    goodput = None if reliability is None else goodput_of(question.model, question.job, reliability)
+    problem = row.opened.problem
+    goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     spares = 0 if reliability is None else reliability.spare_nodes or 0
-    held = question.job.world_size + spares * question.cluster.gpus_per_node
+    held = problem.job.world_size + spares * problem.cluster.gpus_per_node
     cost = None
     if terms is not None and row.answer is not None:
-        cost = run_cost(question.job, question.cluster, row.answer.step_s, terms, goodput)
+        cost = run_cost(problem.job, problem.cluster, row.answer.step_s, terms, goodput)
     return Judged(row=row, goodput=goodput, cost=cost, held_gpus=held)
 
 

@@ -11,7 +11,7 @@ from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times
 from solver.pipeline.simulation import Instruction, program, starts_and_ends
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from spec.arrays import FloatArray, IntArray, ints
 
 AFTER_PASSES = ("gradient reduction, not hidden", "optimizer update", "parameter gather, not hidden")
@@ -45,10 +45,10 @@ def num_passes(plan: Plan) -> int:
     return plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
 
 
-def timeline_of(question: Question, plan: Plan) -> Timeline:
+def timeline_of(problem: Problem, plan: Plan) -> Timeline:
     """Simulates the step of ``plan``, before any calibration."""
-    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
-    timed = stage_times(question.model, question.job, table, question.pricer)
+    table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
+    timed = stage_times(problem.model, problem.job, table, problem.pricer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
     # The chunks of a stage's row follow each other.
     chunks = np.arange(plan.schedule.placement.chunks(plan.vpp))

@@ -74,7 +74,7 @@ def fit_steps(asked: argparse.Namespace) -> int:
     )
     here = beside(profile) if profile in (request.profile, DEFAULT_PROFILE) else Path(beside(profile).name)
     out = asked.out or here
-    write_calibration(out, found, measured[0].question.cluster)
+    write_calibration(out, found, measured[0].problem.cluster)
     print(f"wrote {out}; use it with --calibration {out}")
     return 0
 

@@ -16,9 +16,9 @@ from solver.calibrate.factors import terms_of
 from solver.calibrate.fit import PricedStep, Steps, joined
 from solver.estimate import estimate_memory, step_time
 from solver.interval import causes_of, relative_std
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request
 from solver.typed_plan import check_order, parse_plan, plan_of
 from spec.errors import ConfigError
@@ -39,18 +39,18 @@ class MeasuredStep:
     """One line: what ran, and how long a step took in seconds; ``where`` names the line."""
 
     where: str
-    question: Question
+    problem: Problem
     plan: Plan
     measured_s: float
 
 
-def priced_step(question: Question, plan: Plan) -> PricedStep:
+def priced_step(problem: Problem, plan: Plan) -> PricedStep:
     """What the factors act on in one plan's step, and how far the step is trusted."""
-    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
-    cost = step_time(question.model, question.job, table, question.pricer)
-    causes = causes_of(question.job, cost)
+    table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
+    cost = step_time(problem.model, problem.job, table, problem.pricer)
+    causes = causes_of(problem.job, cost)
     return PricedStep(
-        terms=terms_of(question.model, question.job, table, question.pricer, cost, with_hidden=True),
+        terms=terms_of(problem.model, problem.job, table, problem.pricer, cost, with_hidden=True),
         std=relative_std(causes),
         curves=causes["curves"],
     )
@@ -58,7 +58,7 @@ def priced_step(question: Question, plan: Plan) -> PricedStep:
 
 def steps_of(measured: list[MeasuredStep]) -> Steps:
     """The steps priced, ready to be fitted."""
-    priced = [priced_step(one.question, one.plan) for one in measured]
+    priced = [priced_step(one.problem, one.plan) for one in measured]
     return joined(priced, [one.measured_s for one in measured])
 
 
@@ -106,7 +106,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
     if not config:
         raise ConfigError(where=where, key="config", value=config, allowed="a model config")
     job = line.get("job", "").strip()
-    opened = open_question(
+    opened = load_problem(
         replace(
             request,
             config=folder / config,
@@ -125,11 +125,11 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             value=None,
             allowed="a plan in column plan, in tp, pp, ..., or in the config",
         )
-    plan = plan_of(written, opened.question, where)
-    check_order(plan, opened.question, where)
+    plan = plan_of(written, opened.problem, where)
+    check_order(plan, opened.problem, where)
     return MeasuredStep(
         where=where,
-        question=opened.question,
+        problem=opened.problem,
         plan=plan,
         measured_s=_seconds(where, line["measured_step_s"]),
     )

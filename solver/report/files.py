@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solver.plans.space import NO_CONSTRAINTS
-from solver.question import Question
+from solver.problem import Problem
 from solver.result import Answer, answer_values
 from solver.search import SearchResult
 from spec.files import replaced_file
@@ -27,11 +27,11 @@ def answer_record(answer: Answer) -> dict[str, object]:
     return asdict(answer) | {"plan": asdict(answer.plan.written) | {"dp": answer.plan.dp}}
 
 
-def question_record(question: Question) -> dict[str, object]:
+def question_record(problem: Problem) -> dict[str, object]:
     """Returns the question as plain values."""
-    job, cluster = question.job, question.cluster
+    job, cluster = problem.job, problem.cluster
     return {
-        "model": question.model.name,
+        "model": problem.model.name,
         "cluster": cluster.name,
         "gpu": cluster.gpu.name,
         "world_size": job.world_size,
@@ -42,11 +42,11 @@ def question_record(question: Question) -> dict[str, object]:
 
 
 def search_record(
-    question: Question, result: SearchResult, constraints: Constraints = NO_CONSTRAINTS
+    problem: Problem, result: SearchResult, constraints: Constraints = NO_CONSTRAINTS
 ) -> dict[str, object]:
     """Returns a whole search as plain values."""
     return {
-        "question": question_record(question),
+        "question": question_record(problem),
         "constraints": constraints.words(),
         "best": [answer_record(answer) for answer in result.best],
         "best_of_mode": {mode: answer_record(answer) for mode, answer in result.best_of_mode.items()},

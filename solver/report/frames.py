@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from solver.analysis.explanation import Explanation
 from solver.analysis.sweep import SweepRow, efficiencies
-from solver.opening import Opened
+from solver.opening import LoadedProblem
 from solver.plans.space import full_space
 from solver.result import Answer, answer_values
 from solver.search import SearchResult
@@ -70,10 +70,10 @@ def write_parquet(path: Path, frame: "DataFrame") -> None:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 
-def write_every_plan(path: Path, opened: Opened) -> None:
+def write_every_plan(path: Path, opened: LoadedProblem) -> None:
     """Writes all plans that fit, priced, and say how many they are."""
-    question = opened.question
-    blocks = len(full_space(question.model, question.job, opened.constraints).blocks)
+    problem = opened.problem
+    blocks = len(full_space(problem.model, problem.job, opened.constraints).blocks)
     with progress(blocks, "every plan", "block") as bar:
         frame = frame_of_columns(Session(opened=opened).every_plan(tick=bar.update))
     write_parquet(path, frame)

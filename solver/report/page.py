@@ -8,7 +8,7 @@ from solver.analysis.explanation import Explanation, adjacent_equal, explain_pla
 from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
 from solver.analysis.sweep import Judged, tokens_per_s
 from solver.memory.device import limit_bytes, usable_bytes
-from solver.opening import Opened
+from solver.opening import LoadedProblem
 from solver.report.html import check_page_can_be_made, write_page
 from solver.report.pictures import breakdown_picture, memory_picture, pareto_picture, shares_picture
 from solver.report.plans import (
@@ -43,12 +43,12 @@ from spec.units import seconds_to_ms
 def plans_page(plans: Plans, sections: Sequence[Section], command: str = "") -> Page:
     """Returns the page of a search, or of a plan that was specified: the ``sections`` that are printed, the
     question first, with pictures, then the best plan taken apart; ``command`` is what was typed."""
-    question = plans.opened.question
-    nodes = question.cluster.nodes_for(question.job.world_size)
-    gpus = f"{question.job.world_size:,} x {question.cluster.gpu.name} ({nodes:,} node{'s' * (nodes > 1)})"
+    problem = plans.opened.problem
+    nodes = problem.cluster.nodes_for(problem.job.world_size)
+    gpus = f"{problem.job.world_size:,} x {problem.cluster.gpu.name} ({nodes:,} node{'s' * (nodes > 1)})"
     lead = "The fastest plan that fits" if plans.result is not None else "The plan"
     return Page(
-        title=f"{question.model.name} on {gpus}",
+        title=f"{problem.model.name} on {gpus}",
         lead=f"{lead}: {plans.best.label()}",
         tiles=tiles(plans.opened, plans.best),
         sections=(*_illustrated(plans, sections[1:]), _asked(sections[0], command)),
@@ -59,7 +59,7 @@ def sweep_page(judged: Sequence[Judged], sections: Sequence[Section], command: s
     """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, where every row's time goes,
     and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
     best = max(judged, key=lambda one: tokens_per_s(one.row)).row
-    title = f"{best.opened.question.model.name}: {len(judged)} questions"
+    title = f"{best.opened.problem.model.name}: {len(judged)} questions"
     if best.answer is None:
         return Page(title=title, lead="No plan fits any of the questions", tiles=(), sections=sections)
     curve = scaling_picture(judged)
@@ -73,7 +73,7 @@ def sweep_page(judged: Sequence[Judged], sections: Sequence[Section], command: s
         tables=(plans_table(answers, "parts of the step, ms", names),),
     )
     plans = Plans(opened=best.opened, answers=(best.answer,))
-    question = question_section(best.opened.question, best.opened.times, constraints=best.opened.constraints)
+    problem = question_section(best.opened.problem, best.opened.times, constraints=best.opened.constraints)
     return Page(
         title=title,
         lead=f"Most tokens per second: {row_name(best.values)}: {best.answer.label()}",
@@ -83,7 +83,7 @@ def sweep_page(judged: Sequence[Judged], sections: Sequence[Section], command: s
             *sections[1:],
             shares,
             *_illustrated(plans, plan_sections(plans)),
-            _asked(question, command),
+            _asked(problem, command),
         ),
     )
 
@@ -117,8 +117,8 @@ def write_report(
         sections = plan_sections(plans, alone.obstacles)
     sections += [why_not_section(place, plans.best, one) for place, one in enumerate(against, start=1)]
     sections += [compare_section(compared)] if compared else []
-    question = question_section(opened.question, opened.times, constraints=opened.constraints)
-    return write_page(plans_page(plans, [question, *sections]), Path(folder))
+    problem = question_section(opened.problem, opened.times, constraints=opened.constraints)
+    return write_page(plans_page(plans, [problem, *sections]), Path(folder))
 
 
 def _candidate(asked: Session, plan: PlanText, where: str) -> Candidate:
@@ -131,36 +131,36 @@ def _challenger(asked: Session, plan: PlanText) -> Candidate:
         return _candidate(asked, plan, "why_not")
     keys = plan_keys(plan, "why_not")
     named = NamedPlan(option="why_not", written=WrittenPlan(**keys), keys=keys)
-    priced = with_best_price(named, asked.opened.question, asked.opened.constraints)
+    priced = with_best_price(named, asked.opened.problem, asked.opened.constraints)
     return challenger(priced, asked.opened, ())
 
 
-def tiles(opened: Opened, best: Answer) -> tuple[Tile, ...]:
+def tiles(opened: LoadedProblem, best: Answer) -> tuple[Tile, ...]:
     """Returns the best plan at a glance."""
-    question = opened.question
+    problem = opened.problem
     low, high = (seconds_to_ms(bound) for bound in (best.interval_low_s, best.interval_high_s))
     figures = {
         "step": (f"{seconds_to_ms(best.step_s):,.1f} ms", f"80 % interval {low:,.0f} to {high:,.0f}"),
         "throughput": (
             f"{best.tgs:,.0f} tokens/s",
-            f"of a GPU; {question.job.global_batch_tokens / best.step_s:,.0f} of all",
+            f"of a GPU; {problem.job.global_batch_tokens / best.step_s:,.0f} of all",
         ),
-        "MFU": (f"{100 * best.mfu:.1f} %", f"of the dense peak of {question.job.precision.compute}"),
+        "MFU": (f"{100 * best.mfu:.1f} %", f"of the dense peak of {problem.job.precision.compute}"),
         "memory": (
             f"{in_gib(best.needed_bytes)} GiB",
-            f"of {in_gib(limit_bytes(question.cluster, opened.constraints))} to use",
+            f"of {in_gib(limit_bytes(problem.cluster, opened.constraints))} to use",
         ),
         "origin": (origin_words(best).split(" ")[0], origin_words(best)),
     }
     return tuple(Tile(what=what, value=value, note=note) for what, (value, note) in figures.items())
 
 
-def _asked(question: Section, command: str) -> Section:
+def _asked(problem: Section, command: str) -> Section:
     """The question as printed, with the command that asks it again."""
     if not command:
-        return question
+        return problem
     return replace(
-        question,
+        problem,
         title="The question, and how to ask it again",
         paragraphs=["the same question, from the project's folder"],
         typed=command,
@@ -169,15 +169,15 @@ def _asked(question: Section, command: str) -> Section:
 
 def _illustrated(plans: Plans, sections: Sequence[Section]) -> list[Section]:
     """The sections with their pictures, then memory, pipeline and origins of the best plan."""
-    question = plans.opened.question
-    found = explain_plan(question, plans.best.plan)
-    usable, limit = usable_bytes(question.cluster), limit_bytes(question.cluster, plans.opened.constraints)
+    problem = plans.opened.problem
+    found = explain_plan(problem, plans.best.plan)
+    usable, limit = usable_bytes(problem.cluster), limit_bytes(problem.cluster, plans.opened.constraints)
     stages = adjacent_equal(found.stages)
     pictures: dict[str, Picture] = {"breakdown": breakdown_picture(plans.answers)}
     if plans.result is not None:
         pictures["pareto"] = pareto_picture(front_of(plans.result), plans.answers, usable)
     added: Mapping[str, tuple[Table, ...]] = {"breakdown": (assembly_table(found),)}
-    calibrated = ["the sum below is before the calibration"] * (question.calibration is not None)
+    calibrated = ["the sum below is before the calibration"] * (problem.calibration is not None)
     illustrated = [
         replace(
             one,
@@ -204,7 +204,7 @@ def _timeline(plans: Plans) -> Section:
             title="Pipeline",
             paragraphs=["the best plan has one stage: nothing waits in a pipeline"],
         )
-    picture = timeline_picture(plans.opened.question, plan)
+    picture = timeline_picture(plans.opened.problem, plan)
     return Section(anchor="timeline", title="Pipeline", pictures=(picture,))
 
 

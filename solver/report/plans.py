@@ -8,9 +8,9 @@ from profdb.sample import ProfileDatabase
 from solver.cluster_times import ClusterTimes
 from solver.memory.device import nearly_all_words, retries_words, usable_bytes
 from solver.model_flops import counts_whole_attention, logged_tflops
-from solver.opening import Opened
+from solver.opening import LoadedProblem
 from solver.plans.space import NO_CONSTRAINTS
-from solver.question import Question
+from solver.problem import Problem
 from solver.report.sections import Section, Table
 from solver.result import ROOMY_SHARE, Answer, roomiest_fast, tied
 from solver.search import SearchResult
@@ -66,7 +66,7 @@ def slower_by(answer: Answer, best: Answer) -> str:
 class Plans:
     """Plans of one question, best first, and the search that ranked them, None where one was specified."""
 
-    opened: Opened
+    opened: LoadedProblem
     answers: tuple[Answer, ...]
     result: SearchResult | None = None
 
@@ -77,7 +77,7 @@ class Plans:
 
 
 def question_section(
-    question: Question,
+    problem: Problem,
     times: ClusterTimes,
     *,
     assumed_framework: bool = False,
@@ -85,10 +85,10 @@ def question_section(
 ) -> Section:
     """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster, and
     which data answers. ``assumed_framework``: nobody named it."""
-    model, job, cluster = question.model, question.job, question.cluster
+    model, job, cluster = problem.model, problem.job, problem.cluster
     nodes = cluster.nodes_for(job.world_size)
     settings = settings_apart(job, cluster.gpu.architecture)
-    ratios = sorted(question.pricer.sustained.ratios.items())
+    ratios = sorted(problem.pricer.sustained.ratios.items())
     facts = {
         "model": f"{model.name}: {num_parameters(model).total:,} parameters, {model.num_layers} layers, "
         f"hidden {model.hidden}",
@@ -128,16 +128,16 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[Section]:
             tables=(plans_table([plans.best], "the plan (parts of the step in ms)"),),
             record=lambda: _priced_record(plans),
         ),
-        breakdown_section(plans.best, plans.opened.question, {}),
+        breakdown_section(plans.best, plans.opened.problem, {}),
         *_obstacle_section(obstacles),
-        settings_section(plans.best, plans.opened.question),
+        settings_section(plans.best, plans.opened.problem),
     ]
 
 
 def search_sections(plans: Plans, result: SearchResult) -> list[Section]:
     """Returns the sections of a search: the ranking, why the best wins, step against memory, what was rejected."""
-    question, best = plans.opened.question, plans.best
-    usable = usable_bytes(question.cluster)
+    problem, best = plans.opened.problem, plans.best
+    usable = usable_bytes(problem.cluster)
     modes = list(result.best_of_mode.values())
     return [
         Section(
@@ -149,10 +149,10 @@ def search_sections(plans: Plans, result: SearchResult) -> list[Section]:
             ),
             record=lambda: _search_record(plans, result),
         ),
-        breakdown_section(best, question, result.best_of_mode, _neighbours(result, usable)),
+        breakdown_section(best, problem, result.best_of_mode, _neighbours(result, usable)),
         front_section(result, usable),
         rejected_section(result),
-        settings_section(best, question),
+        settings_section(best, problem),
     ]
 
 
@@ -186,14 +186,14 @@ def origin_words(answer: Answer) -> str:
 
 def breakdown_section(
     best: Answer,
-    question: Question,
+    problem: Problem,
     best_of_mode: Mapping[str, Answer],
     facts: Sequence[tuple[str, str]] = (),
 ) -> Section:
     """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
     utilisation, memory and origins, and more ``facts``."""
     others = [answer for mode, answer in best_of_mode.items() if mode != best.plan.strategy]
-    limit = usable_bytes(question.cluster)
+    limit = usable_bytes(problem.cluster)
     tight = best.needed_bytes <= limit and nearly_all_words(best.needed_bytes, limit)
     warnings = (tight, retries_words(best.needed_bytes, best.device_bytes, limit))
     origins = [
@@ -207,7 +207,7 @@ def breakdown_section(
         paragraphs=[where_the_time_goes(best), *(difference(best, other) for other in others)],
         facts=[
             ("slowest", f"{best.slowest.words()}; the columns are of it"),
-            ("mfu", utilisation_words(best, question)),
+            ("mfu", utilisation_words(best, problem)),
             ("memory", memory_words(best)),
             *(("warning", words) for words in warnings if words),
             ("origin", ", ".join(origins)),
@@ -241,17 +241,17 @@ def difference(best: Answer, other: Answer) -> str:
     return words + TIE * tied(best, other)
 
 
-def utilisation_words(answer: Answer, question: Question) -> str:
+def utilisation_words(answer: Answer, problem: Problem) -> str:
     """Returns model-FLOP utilisation, of which peak, how it counts attention, and what the framework's log would say."""
-    precision, log = question.job.precision, question.job.preset.log
+    precision, log = problem.job.precision, problem.job.preset.log
     linear = f", of {precision.linear} for linear layers" if precision.linear != precision.compute else ""
     counted = (
         "counts the whole attention matrix, causal or not (PaLM's convention)"
-        if counts_whole_attention(question.model, question.job)
+        if counts_whole_attention(problem.model, problem.job)
         else "counts what causal masks leave of the attention matrix, as the sequence is long"
     )
-    logged = logged_tflops(question.model, question.job, answer.plan.recompute, answer.step_s)
-    words = "" if logged is None else f"; {question.job.preset.name} would log {logged:.1f} TFLOP/s a GPU"
+    logged = logged_tflops(problem.model, problem.job, answer.plan.recompute, answer.step_s)
+    words = "" if logged is None else f"; {problem.job.preset.name} would log {logged:.1f} TFLOP/s a GPU"
     words += ", half of a causal matrix" * (log.attention == "half")
     words += ", with recomputation" * bool(log.repeats and answer.plan.recompute is not Recompute.NONE)
     return f"{100 * answer.mfu:.1f} % of the dense peak of {precision.compute}{linear}; {counted}{words}"
@@ -351,12 +351,12 @@ def rejected_section(result: SearchResult) -> Section:
     )
 
 
-def settings_section(answer: Answer, question: Question) -> Section:
+def settings_section(answer: Answer, problem: Problem) -> Section:
     """Returns the plan under InternEvo's keys."""
     plan = answer.plan
     keys = {
         "algo_type": plan.strategy,
-        "seq_len": question.job.seq_len,
+        "seq_len": problem.job.seq_len,
         "micro_num": plan.num_micro,
         "micro_bsz": plan.micro_batch,
         "pp_size": plan.pp,
@@ -377,15 +377,15 @@ def _obstacle_section(obstacles: Sequence[str]) -> list[Section]:
 def _priced_record(plans: Plans) -> dict[str, object]:
     from solver.report.files import answer_record, question_record
 
-    return question_record(plans.opened.question) | {"plan": answer_record(plans.best)}
+    return question_record(plans.opened.problem) | {"plan": answer_record(plans.best)}
 
 
 def _search_record(plans: Plans, result: SearchResult) -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
-    question = plans.opened.question
-    roomy = roomiest_fast(result.pareto, usable_bytes(question.cluster))
-    return search_record(question, result, plans.opened.constraints) | {
+    problem = plans.opened.problem
+    roomy = roomiest_fast(result.pareto, usable_bytes(problem.cluster))
+    return search_record(problem, result, plans.opened.constraints) | {
         "ties": ties(result.best),
         "roomy": None if roomy is None else answer_record(roomy),
     }

@@ -38,12 +38,12 @@ def scaling_picture(rows: Sequence[Judged]) -> Picture | None:
 def series_of(rows: Sequence[Judged]) -> dict[str, list[Point]]:
     """Returns questions that differ in their number of GPUs alone, by what they share in words."""
     found: dict[str, list[Point]] = {}
-    for one in sorted(rows, key=lambda judged: judged.row.opened.question.job.world_size):
+    for one in sorted(rows, key=lambda judged: judged.row.opened.problem.job.world_size):
         if one.row.answer is None:
             continue
         name = row_words(one, apart=("world_size",)) or "best plan"
         point = Point(
-            gpus=one.row.opened.question.job.world_size,
+            gpus=one.row.opened.problem.job.world_size,
             tokens_per_s=tokens_per_s(one.row),
             tgs=one.row.answer.tgs,
         )

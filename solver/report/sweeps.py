@@ -36,7 +36,7 @@ def sweep_sections(
     sections = [
         Section(
             anchor="sweep",
-            title=f"{len(rows)} questions about {rows[0].opened.question.model.name}",
+            title=f"{len(rows)} questions about {rows[0].opened.problem.model.name}",
             paragraphs=[*sources, *ranked, *fewest],
             tables=(sweep_table(judged),),
             record=lambda: sweep_record(judged),
@@ -144,7 +144,7 @@ def nodes_table(rows: Sequence[SweepRow]) -> Table:
     ]
     cells = []
     for row, best in replanned(rows):
-        cluster, world = row.opened.question.cluster, row.opened.question.job.world_size
+        cluster, world = row.opened.problem.cluster, row.opened.problem.job.world_size
         varied = [in_words(value) for value in shared_values(row).values()]
         varied += [f"{cluster.nodes_for(world)}", f"{world:,}"]
         if best is None or best.answer is None:
@@ -174,9 +174,9 @@ def nodes_record(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
 
 
 def _idle_nodes(row: SweepRow, runs: SweepRow) -> int:
-    cluster = row.opened.question.cluster
-    used = runs.opened.question.job.world_size
-    return cluster.nodes_for(row.opened.question.job.world_size) - cluster.nodes_for(used)
+    cluster = row.opened.problem.cluster
+    used = runs.opened.problem.job.world_size
+    return cluster.nodes_for(row.opened.problem.job.world_size) - cluster.nodes_for(used)
 
 
 def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[Section]:
@@ -222,7 +222,7 @@ def sweep_record(rows: Sequence[Judged]) -> dict[str, object]:
         "sweep": [
             {
                 "values": one.row.values,
-                "question": question_record(one.row.opened.question),
+                "question": question_record(one.row.opened.problem),
                 "best": None if one.row.answer is None else answer_record(one.row.answer),
                 "efficiency": efficiency,
                 "why_none": one.row.why_none,

@@ -12,7 +12,7 @@ from matplotlib.path import Path
 from solver.analysis.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
 from solver.pipeline.schedules import Kind
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.report.sections import Picture
 from solver.report.themed_svg import colour, is_narrow, legend, numbers_across, patches, picture
 from spec.units import seconds_to_ms
@@ -66,10 +66,10 @@ def drawn_plan(plan: Plan) -> Plan:
     return replace(plan, num_micro=2 * plan.pp * rounds)
 
 
-def timeline_picture(question: Question, plan: Plan) -> Picture:
+def timeline_picture(problem: Problem, plan: Plan) -> Picture:
     """Returns the first and the last part of the step on every stage; the plan has more than one."""
     drawn = drawn_plan(plan)
-    boxes = list(boxes_of(timeline_of(question, drawn)))
+    boxes = list(boxes_of(timeline_of(problem, drawn)))
     end_ms = max(one.end_ms for one in boxes)
     window_ms = _window_ms(boxes, drawn)
 

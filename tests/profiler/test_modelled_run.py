@@ -10,7 +10,7 @@ import gen_profiler_data
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile, save_profile
 from profiler.modelled_run import model_profile
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.request import Request
 from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples
@@ -36,7 +36,7 @@ def copied(tmp_path: Path) -> Path:
 def test_a_copied_sheet_can_be_asked(copied: Path, tmp_path: Path) -> None:
     made = model_profile(str(copied), tmp_path / "lab.pt", root=ROOT)
     assert made.profile.machine.cluster == "lab"
-    opened = open_question(
+    opened = load_problem(
         Request(
             root=ROOT,
             profile=made.output,
@@ -46,7 +46,7 @@ def test_a_copied_sheet_can_be_asked(copied: Path, tmp_path: Path) -> None:
             global_batch_tokens=2**20,
         )
     )
-    assert opened.question.cluster.name == "lab"
+    assert opened.problem.cluster.name == "lab"
 
 
 def test_progress_is_told_without_a_terminal(

@@ -15,7 +15,7 @@ from profdb.sample import MachineFacts, Sample
 from profdb.store.data_file import load_profile
 from runner.aiob import ModuleRun, aiob_time, module_cases, time_modules, write_times
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request, read_request
 from solver.search import price_plan
 from solver.times.op_times import Pricer
@@ -103,7 +103,7 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
     )
     read = read_request(request)
     asked = CaseRecorder(cost_model=KeptBook(read.cluster, None))
-    question = Question(
+    question = Problem(
         model=run.model, job=read.job, cluster=read.cluster, pricer=Pricer.on(read.cluster, asked)
     )
     plan = Plan(strategy="fsp" if tp > 1 else "mtp", preset="megatron", tp=tp, ep=ep, dp=world // tp)

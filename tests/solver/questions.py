@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.cluster.reader import read_architecture
@@ -67,7 +67,7 @@ def question(
     preset: FrameworkPreset = INTERNEVO,
     cost_model: FlatCostModel | None = None,
     memory_gib: float = 80.0,
-) -> Question:
+) -> Problem:
     """A question over the flat cost model."""
     job = JobSpec(
         world_size=world_size,
@@ -77,7 +77,7 @@ def question(
         precision=precision_of(preset),
     )
     machine = cluster(memory_gib=memory_gib)
-    return Question(
+    return Problem(
         model=model or small_model(),
         job=job,
         cluster=machine,

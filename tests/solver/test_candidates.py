@@ -10,7 +10,7 @@ from solver.candidates import CandidatePool, Candidates
 from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import SearchResult, search
 from spec.frameworks import framework_preset
 from tests.solver.questions import question
@@ -54,7 +54,7 @@ def test_the_answer_is_that_of_all_pipelines_replayed(preset: str, world: int, s
     assert shown(search(asked, space, top_k=3)) == shown(search(asked, space, top_k=3, everything=True))
 
 
-def candidates(asked: Question) -> list[Candidates]:
+def candidates(asked: Problem) -> list[Candidates]:
     """All plans of a question's space, bounded."""
     found = []
     space = full_space(asked.model, asked.job)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from solver.layer_partition import _by_cost, _fewer_at_ends, span_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan, search
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec
@@ -27,12 +27,12 @@ def heavy_head(layers: int) -> ModelSpec:
     return replace(small_model(layers=layers), vocab=24 * 1024)
 
 
-def staged(layers: int, preset: FrameworkPreset = MEGATRON) -> Question:
+def staged(layers: int, preset: FrameworkPreset = MEGATRON) -> Problem:
     """On four GPUs."""
     return question(model=heavy_head(layers), world_size=4, sequences=16, preset=preset)
 
 
-def asked_for(asked: Question, vpp: int) -> tuple[PlanTable, float]:
+def asked_for(asked: Problem, vpp: int) -> tuple[PlanTable, float]:
     """The best plan of four stages, and its step."""
     said = {"fix": {"tp": 1, "pp": 4, "vpp": vpp, "micro_batch": 1, "recompute": "none"}}
     space = full_space(asked.model, asked.job, constraints_of(said))

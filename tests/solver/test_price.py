@@ -10,7 +10,7 @@ from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.estimate import STEP_PARTS, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan
 from solver.times.stage_times import hop_bytes
 from spec.frameworks import framework_preset
@@ -38,7 +38,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-def ask(plan: Plan, **changes: object) -> Question:
+def ask(plan: Plan, **changes: object) -> Problem:
     sequences = plan.dp * plan.micro_batch * plan.num_micro
     return question(world_size=plan.world_size, sequences=sequences, **changes)
 

@@ -21,7 +21,7 @@ from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.plans.space import enumerate_block, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.recompute_search import keeps, least_sets, module_sets, recompute_subsets
 from solver.result import Answer
 from solver.search import candidate_pool, price_plan, search
@@ -89,13 +89,13 @@ def test_no_part_of_a_least_set_can_be_left_out() -> None:
     assert asked[-1] == (("a", "c"), [1, 2])
 
 
-Tables = Callable[[Question, Constraints], Iterator[PlanTable]]
+Tables = Callable[[Problem, Constraints], Iterator[PlanTable]]
 
 PARTS = ("moe_act", "mla_up_proj", "moe")
 HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
 
 
-def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Question:
+def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Problem:
     """Latent experts on two GPUs, long micro-batches; five workspaces of products on top."""
     asked = question(
         model=latent_experts(),
@@ -112,7 +112,7 @@ def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Question:
     )
 
 
-def every_table(asked: Question, constraints: Constraints) -> Iterator[PlanTable]:
+def every_table(asked: Problem, constraints: Constraints) -> Iterator[PlanTable]:
     """Every plan of the space, with all sets of parts, numbers of layers run again, and layers on the host."""
     names, layers = asked.job.preset.recomputation.modules, asked.model.num_layers
     sets = [chosen for size in range(1, len(names) + 1) for chosen in combinations(names, size)]
@@ -132,7 +132,7 @@ def every_table(asked: Question, constraints: Constraints) -> Iterator[PlanTable
             yield from (replace(plans, recompute_modules=chosen) for chosen in sets)
 
 
-def with_inputs(asked: Question, constraints: Constraints) -> Iterator[PlanTable]:
+def with_inputs(asked: Problem, constraints: Constraints) -> Iterator[PlanTable]:
     """Every plan of the space, with every number of layers run again, and their inputs here or on the host."""
     space = full_space(asked.model, asked.job, constraints)
     for block in space.blocks:
@@ -147,7 +147,7 @@ def with_inputs(asked: Question, constraints: Constraints) -> Iterator[PlanTable
             yield from (replace(one, offload_modules=("layer_input",)) for one in (plans, *ways))
 
 
-def fastest(asked: Question, constraints: Constraints, tables: Tables = every_table) -> Answer:
+def fastest(asked: Problem, constraints: Constraints, tables: Tables = every_table) -> Answer:
     """Of all those the fastest that fits and keeps the rules."""
     found = []
     for table in tables(asked, constraints):
@@ -265,7 +265,7 @@ ONE_MICRO = {"fix": {"tp": 1, "cp": 1, "micro_batch": 1}}
 STAGED = {"fix": {"tp": 1, "pp": 4, "vpp": 2, "micro_batch": 1, "recompute": "none"}}
 
 
-def all_candidates(asked: Question, said: dict[str, object] | None = None) -> list[Candidates]:
+def all_candidates(asked: Problem, said: dict[str, object] | None = None) -> list[Candidates]:
     """Every table of the contest that a search ends with, all pipelines replayed."""
     space = full_space(asked.model, asked.job, constraints_of(said or {}))
     return candidate_pool(asked, space, everything=True)[0].candidates
@@ -292,7 +292,7 @@ def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
     assert fits.any(axis=1).tolist() != fits.all(axis=1).tolist()
 
 
-def check_alone(asked: Question, one: Candidates) -> None:
+def check_alone(asked: Problem, one: Candidates) -> None:
     """Bytes and step of every plan of a table against those of the same plans with nothing known before."""
     alone = estimate_memory(asked.model, asked.job, one.table.plans, asked.cluster)
     assert np.array_equal(one.needed_bytes, alone.needed_bytes)
@@ -333,7 +333,7 @@ def kind(plans: PlanTable) -> str:
     ],
 )
 def test_plans_of_a_search_are_priced_as_each_table_alone(
-    asked: Question, said: dict[str, object] | None, kinds: set[str]
+    asked: Problem, said: dict[str, object] | None, kinds: set[str]
 ) -> None:
     found = all_candidates(asked, said)
     for one in found:

@@ -12,7 +12,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
 from solver.cluster_times import ClusterTimes
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.request import Request, read_request
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
@@ -44,7 +44,7 @@ def asked(folder: Path, cluster: str, *cases: Case, origin: Origin = Origin.MEAS
 
 def book_of(request: Request) -> tuple[CostModel, ClusterTimes]:
     """The cost model that answers, and what is said of it."""
-    opened = open_question(request)
+    opened = load_problem(request)
     return opened.times.cost_model, opened.times
 
 
@@ -53,8 +53,8 @@ PRODUCT = LinearQuery(m=[4096], k=[4096], n=[4096])
 
 
 def test_a_profile_of_one_gpu_suits_another_network(tmp_path: Path) -> None:
-    opened = open_question(asked(tmp_path, "gcp-a3-mega", COMPUTE))
-    assert opened.question.cluster.name == "gcp-a3-mega"
+    opened = load_problem(asked(tmp_path, "gcp-a3-mega", COMPUTE))
+    assert opened.problem.cluster.name == "gcp-a3-mega"
     assert opened.source == str(tmp_path / "p.pt")
 
 
@@ -96,22 +96,22 @@ def test_transfer_restates_what_was_measured(tmp_path: Path) -> None:
 def test_transfer_wants_measurements_of_another_gpu(cluster: str, origin: Origin, tmp_path: Path) -> None:
     request = replace(asked(tmp_path, cluster, PRODUCT_TAKEN, origin=origin), transfer=True)
     with pytest.raises(ConfigError, match=r"--transfer.*measurements of another GPU"):
-        open_question(request)
+        load_problem(request)
 
 
 def test_a_cluster_is_answered_without_any_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     request = replace(asked(tmp_path, "b200", COMPUTE), profile=None, root=tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert open_question(request).source == "none of b200: every time is modelled from its sheet"
+    assert load_problem(request).source == "none of b200: every time is modelled from its sheet"
     with pytest.raises(ProfileError, match=r"prof_data/data.pt: no such profile; .*--cluster"):
-        open_question(replace(request, cluster=None))
+        load_problem(replace(request, cluster=None))
 
 
 def test_a_profile_that_was_named_has_to_be_there(tmp_path: Path) -> None:
     request = replace(asked(tmp_path, "b200", COMPUTE), profile=tmp_path / "absent.pt")
     with pytest.raises(ProfileError, match=r"absent\.pt: no such profile"):
-        open_question(request)
+        load_problem(request)
 
 
 @pytest.mark.parametrize(

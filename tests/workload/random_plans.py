@@ -14,7 +14,7 @@ from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.step_end import operations
 from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -38,7 +38,7 @@ EXPERTS = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=256, shared_ffn_hidde
 class Case:
     """A plan of a question."""
 
-    question: Question
+    problem: Problem
     plan: Plan
 
 
@@ -108,12 +108,12 @@ def cases(draw: st.DrawFn) -> Case:
         sequences=dp * plan.micro_batch * plan.num_micro,
         preset=preset,
     )
-    return Case(question=asked, plan=plan)
+    return Case(problem=asked, plan=plan)
 
 
 def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     """Bytes of a step by collective and axis on one rank of the stage class at ``position``."""
-    asked, plan = case.question, case.plan
+    asked, plan = case.problem, case.plan
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     row = int((table.stages.position == position).argmax())
     weights = [int(w[row]) for w in (*table.stages.layers, table.stages.embedding, table.stages.head)]

@@ -10,7 +10,7 @@ import pytest
 import simulation_train_formulaic as script
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.model import MoeSpec
@@ -155,7 +155,7 @@ CASES: dict[tuple[str, str], list[Plan]] = {
 
 
 @cache
-def questions(framework: str, plan: Plan, key: str) -> list[Question]:
+def questions(framework: str, plan: Plan, key: str) -> list[Problem]:
     """The plan on both models, with every switch but ``key`` as the framework has it."""
     found = []
     for model in (DENSE, ROUTED):
@@ -240,7 +240,7 @@ def test_what_only_permits_plans_leaves_an_export_as_it_is(key: str) -> None:
 
 def offloading(
     preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1
-) -> tuple[Question, Plan]:
+) -> tuple[Problem, Plan]:
     size = 8 if stage else 1
     plan = Plan(
         strategy="mtp",

@@ -34,10 +34,10 @@ def summed(work: StageWork) -> Counter[tuple[str, str, str]]:
 @given(case=cases())
 def test_a_mocked_transformer_is_the_models_op_list(case: Case) -> None:
     assume(case.plan.pp == 1)
-    work = Workshop(question=case.question, plan=case.plan).stage(
-        MockedTransformer(Workshop(question=case.question, plan=case.plan))
+    work = Workshop(problem=case.problem, plan=case.plan).stage(
+        MockedTransformer(Workshop(problem=case.problem, plan=case.plan))
     )
-    (expected,) = stage_works(case.question, case.plan)
+    (expected,) = stage_works(case.problem, case.plan)
     found, wanted = summed(work), summed(expected)
     assert found.keys() == wanted.keys()
     for key, value in wanted.items():
@@ -47,13 +47,13 @@ def test_a_mocked_transformer_is_the_models_op_list(case: Case) -> None:
 @pytest.mark.parametrize("config", ["7B_llama2.py", "8x7B_mixtral.py", "671B_deepseek_v3.toml"])
 def test_parameters_of_one_rank_are_the_models(config: str) -> None:
     result = made(f"--config {ROOT}/configs/{config} --world_size 1 --use_flash_attn")
-    model = MockedTransformer(Workshop(question=result.question, plan=result.plan))
-    count = num_parameters(result.question.model)
+    model = MockedTransformer(Workshop(problem=result.problem, plan=result.plan))
+    count = num_parameters(result.problem.model)
     # Vocabulary padding comes on top; router correction biases (of extra prediction blocks too) are no weights.
-    padding = 2 * 128 * result.question.model.hidden
+    padding = 2 * 128 * result.problem.model.hidden
     biases = sum(
         run.count * run.block.moe.num_experts
-        for run in result.question.model.blocks
+        for run in result.problem.model.blocks
         if run.block.moe is not None and run.block.moe.router_bias
     )
     held = sum(each.elements for each in model.parameters())
@@ -63,7 +63,7 @@ def test_parameters_of_one_rank_are_the_models(config: str) -> None:
 def test_children_run_forward_and_backward_in_opposite_order() -> None:
     asked = question(world_size=1, sequences=4, preset=framework_preset("megatron"))
     result = made("--model_size 7 --world_size 1 --use_flash_attn")
-    shop = Workshop(question=asked, plan=result.plan)
+    shop = Workshop(problem=asked, plan=result.plan)
 
     class Two(MockedModel):
         def __init__(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.request import Request
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -129,10 +129,10 @@ def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: P
         config = ROOT / "configs" / "7B_internlm2.py"
         return Request(root=ROOT, profile=profile, config=config, world_size=64, cluster=cluster)
 
-    opened = open_question(asked(str(tmp_path / "mine.toml")))
-    assert opened.question.cluster.domains[-1].bandwidth == 100 * GBPS
+    opened = load_problem(asked(str(tmp_path / "mine.toml")))
+    assert opened.problem.cluster.domains[-1].bandwidth == 100 * GBPS
     assert opened.source == str(profile)
-    assert "every time is modelled from its sheet" in open_question(asked("h100-sxm")).source
+    assert "every time is modelled from its sheet" in load_problem(asked("h100-sxm")).source
 
 
 # A topology file is read back as written, and its defects are found.

@@ -7,7 +7,7 @@ from pathlib import Path
 from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import checked_world_size
 from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules
@@ -34,7 +34,7 @@ DEGREES = (
 SHARDED = (DEEPSPEED, FSDP)
 
 
-def _question(options: argparse.Namespace, world: int, model: ModelSpec, source: TimeSource) -> Question:
+def _question(options: argparse.Namespace, world: int, model: ModelSpec, source: TimeSource) -> Problem:
     """The solver's question for the flags. Raises ConfigError for degrees and batches that do not divide."""
     dp = _data_parallel(options, world, source.cluster)
     cluster = segmented(source.cluster, world)
@@ -58,7 +58,7 @@ def _question(options: argparse.Namespace, world: int, model: ModelSpec, source:
         pricer = Pricer(cost_model=times, domain_ranks=cluster.scale_up_ranks)
     else:
         pricer = Pricer.on(cluster, times)
-    return Question(model=model, job=job, cluster=cluster, pricer=pricer)
+    return Problem(model=model, job=job, cluster=cluster, pricer=pricer)
 
 
 def _data_parallel(options: argparse.Namespace, world: int, cluster: ClusterSpec) -> int:
@@ -97,13 +97,13 @@ def _preset(options: argparse.Namespace) -> FrameworkPreset:
     )
 
 
-def _plan(options: argparse.Namespace, question: Question) -> Plan:
+def _plan(options: argparse.Namespace, problem: Problem) -> Plan:
     """The plan of the flags. Raises ConfigError for one that the framework cannot run."""
     tp, pp, cp = _degrees(options)
     ep, vpp = options.expert_model_parallel_size, options.virtual_pipeline_model_parallel_size
-    dp = question.job.world_size // (tp * pp * cp)
-    num_micro = question.job.global_batch_sequences // (dp * options.micro_batch)
-    has_experts = any(run.block.moe is not None for run in question.model.blocks)
+    dp = problem.job.world_size // (tp * pp * cp)
+    num_micro = problem.job.global_batch_sequences // (dp * options.micro_batch)
+    has_experts = any(run.block.moe is not None for run in problem.model.blocks)
     # Megatron-LM cuts experts by tp too unless --expert-tensor-parallel-size says otherwise.
     etp = options.expert_tensor_parallel_size
     if etp is None:
@@ -115,12 +115,12 @@ def _plan(options: argparse.Namespace, question: Question) -> Plan:
         raise refuse("expert_model_parallel_size", ep, allowed)
     if vpp > 1 and num_micro % pp:
         allowed = f"interleaving wants micro-batches ({num_micro}) in multiples of pp {pp}"
-        raise refuse("global_batch", question.job.global_batch_sequences, allowed)
+        raise refuse("global_batch", problem.job.global_batch_sequences, allowed)
     stage, copies = _zero_stage(options), dp * cp
     recompute = Recompute.SELECTIVE if options.recompute_activations else Recompute.NONE
     plan = Plan(
         strategy="fsp" if options.enable_sequence_parallel and tp > 1 else "mtp",
-        preset=question.job.preset.name,
+        preset=problem.job.preset.name,
         recompute=Recompute.FULL if options.recompute_full else recompute,
         schedule=Schedule.ONE_F_ONE_B,
         tp=tp,
@@ -135,7 +135,7 @@ def _plan(options: argparse.Namespace, question: Question) -> Plan:
         micro_batch=options.micro_batch,
         num_micro=num_micro,
     )
-    broken = broken_rules(question, plan)
+    broken = broken_rules(problem, plan)
     if broken:
         raise refuse("frame", options.frame, f"cannot run {plan.label()}: {'; '.join(broken)}")
     return plan
@@ -148,7 +148,7 @@ def _plan(options: argparse.Namespace, question: Question) -> Plan:
 class Generated:
     """The question and plan of a command, its chosen stages with their times, and what to tell."""
 
-    question: Question
+    problem: Problem
     plan: Plan
     works: tuple[StageWork, ...]
     notes: tuple[str, ...]
@@ -165,9 +165,9 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )
-    question = _question(options, world, model, source)
-    plan = _plan(options, question)
-    works = chosen_stages(stage_works(question, plan), _pipeline_stage(options))
+    problem = _question(options, world, model, source)
+    plan = _plan(options, problem)
+    works = chosen_stages(stage_works(problem, plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.
         for run in model.blocks:
@@ -176,7 +176,7 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
         works = tuple(with_aiob_times(work, times_ns) for work in works)
     return Generated(
         stage=_pipeline_stage(options),
-        question=question,
+        problem=problem,
         plan=plan,
         works=works,
         notes=(*shape_notes, *source.notes),
@@ -186,11 +186,11 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
 
 def file_name(made: Generated, options: argparse.Namespace, ending: str) -> str:
     """AICB's file name: SimAI reads world_size, tp and pp out of it when it is told no other."""
-    plan, job = made.plan, made.question.job
-    has_experts = any(run.block.moe is not None for run in made.question.model.blocks)
+    plan, job = made.plan, made.problem.job
+    has_experts = any(run.block.moe is not None for run in made.problem.model.blocks)
     gpu = f"{options.gpu_type}-" if options.gpu_type else ""
     return (
-        f"{gpu}{made.question.model.name}-world_size{plan.world_size}-tp{plan.tp}-pp{plan.pp}-ep{plan.ep}"
+        f"{gpu}{made.problem.model.name}-world_size{plan.world_size}-tp{plan.tp}-pp{plan.pp}-ep{plan.ep}"
         f"-gbs{job.global_batch_sequences}-mbs{plan.micro_batch}-seq{job.seq_len}-MOE-{has_experts}"
         f"-GEMM-{has_experts}-flash_attn-{job.flash_attention}{ending}"
     )

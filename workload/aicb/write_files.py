@@ -76,7 +76,7 @@ def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralIt
         ranks=plan.dp,
         stage=plan.zero_stage or int(options.stage or 3),
         num_micro=plan.num_micro,
-        tokens=plan.micro_batch * made.question.job.seq_len,
+        tokens=plan.micro_batch * made.problem.job.seq_len,
         epochs=options.epoch_num,
         use_multi_rank_bucket_allreduce=options.use_multi_rank_bucket_allreduce != "false",
         round_robin_gradients=options.round_robin_gradients,
@@ -84,7 +84,7 @@ def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralIt
         computation=options.computation_enable,
         **sizes,
     )
-    units = model_units(made.question.model)
+    units = model_units(made.problem.model)
     if options.frame == FSDP:
         return fsdp_items(units, zero)
     modules = tuple(module for unit in units for module in unit.modules)
@@ -142,14 +142,14 @@ def _beside(made: Generated, options: argparse.Namespace) -> list[str]:
         for kind, members in plan_groups(made.plan).items():
             lines += group_lines(kind, members)
     if options.write_aiob:
-        write_aiob(options.write_aiob, aiob_of(stage_works(made.question, made.plan)))
+        write_aiob(options.write_aiob, aiob_of(stage_works(made.problem, made.plan)))
         lines.append(f"wrote {options.write_aiob}")
     return lines
 
 
 def _bundle(made: Generated, options: argparse.Namespace, root: Path) -> tuple[list[str], list[str]]:
     bundle = export_bundle(
-        made.question,
+        made.problem,
         made.plan,
         options.bundle,
         read_ratio_tables(root / SHIPPED),

@@ -11,7 +11,7 @@ import json
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from workload.settings.frameworks import check_framework
@@ -42,10 +42,10 @@ SAYS_OF_JOB = frozenset(
 CP_STRATEGIES = {"all_gather": "allgather", "ring": "alltoall"}
 
 
-def accelerate_settings(question: Question, plan: Plan) -> LaunchText:
+def accelerate_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The file. Raises ExportError for what accelerate cannot run."""
-    settings = accelerate_config(question, plan)
-    notes = (*_in_script(question, plan), *unsaid_settings(question, SAYS_OF_JOB))
+    settings = accelerate_config(problem, plan)
+    notes = (*_in_script(problem, plan), *unsaid_settings(problem, SAYS_OF_JOB))
     lines = [*comments([plan.label(), USAGE, *notes]), *_yaml(settings)]
     return LaunchText(text="\n".join(lines) + "\n", notes=notes)
 
@@ -57,13 +57,13 @@ def check_accelerate(model: ModelSpec, job: JobSpec) -> None:
     _precision(job.precision)
 
 
-def accelerate_config(question: Question, plan: Plan) -> Settings:
+def accelerate_config(problem: Problem, plan: Plan) -> Settings:
     """The configuration. Raises ExportError for what accelerate cannot run."""
-    job = question.job
+    job = problem.job
     check_framework([NAME], plan.preset)
-    check_accelerate(question.model, job)
+    check_accelerate(problem.model, job)
     refuse_unsaid(plan, SAYS, NAME)
-    nodes = -(-plan.world_size // question.cluster.gpus_per_node)
+    nodes = -(-plan.world_size // problem.cluster.gpus_per_node)
     settings: Settings = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if plan.zero_stage else "MULTI_GPU",
@@ -80,14 +80,14 @@ def accelerate_config(question: Question, plan: Plan) -> Settings:
         refuse_unless(plan.tp == plan.cp == 1, NAME, "tp or cp without FSDP2")
         return settings
     old = plan.preset == FSDP1
-    settings["fsdp_config"] = _fsdp1(question, plan) if old else _fsdp2(plan)
+    settings["fsdp_config"] = _fsdp1(problem, plan) if old else _fsdp2(plan)
     return settings if old else settings | {"parallelism_config": _degrees(job, plan)}
 
 
-def _fsdp1(question: Question, plan: Plan) -> Section:
+def _fsdp1(problem: Problem, plan: Plan) -> Section:
     """Sharded over all ranks, or over those of a node."""
     refuse_unless(plan.tp == plan.cp == 1, NAME, "tp or cp beside FSDP1")
-    within = question.cluster.gpus_per_node
+    within = problem.cluster.gpus_per_node
     refuse_unless(
         plan.zero_size in (plan.dp, within), NAME, f"FSDP1 over {plan.zero_size} of {plan.dp} ranks"
     )
@@ -161,9 +161,9 @@ def _precision(precision: Precision) -> str:
     return compute if precision.master else "no"
 
 
-def _in_script(question: Question, plan: Plan) -> list[str]:
+def _in_script(problem: Problem, plan: Plan) -> list[str]:
     """What is told to the training script, by the names of transformers' TrainingArguments."""
-    job = question.job
+    job = problem.job
     notes = [
         f"set per_device_train_batch_size={plan.micro_batch} and gradient_accumulation_steps={plan.num_micro} in the script",
         f"set sequences of {job.seq_len} tokens",
@@ -172,7 +172,7 @@ def _in_script(question: Question, plan: Plan) -> list[str]:
         notes.append(f"load the model in {job.precision.compute}")
     if plan.recompute is Recompute.FULL and (plan.preset == FSDP1 or not plan.zero_stage):
         notes.append("set gradient_checkpointing=True in the script")
-    if plan.world_size > question.cluster.gpus_per_node:
+    if plan.world_size > problem.cluster.gpus_per_node:
         notes.append("set --machine_rank, --main_process_ip and --main_process_port on each node")
     if plan.tp > 1:
         notes.append(f"load the model with tp_size={plan.tp}")

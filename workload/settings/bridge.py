@@ -10,7 +10,7 @@ Megatron-LM's flags. The model comes from the Hub (``AutoBridge``); data, tokeni
 from collections.abc import Mapping
 
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
@@ -92,15 +92,15 @@ DEFAULTS: dict[str, object] = {
 OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
 
 
-def bridge_settings(question: Question, plan: Plan) -> LaunchText:
+def bridge_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The module. Raises ExportError for what Megatron-Bridge cannot run."""
-    values = bridge_fields(question, plan)
+    values = bridge_fields(problem, plan)
     notes = (
         "set data, tokenizer, learning rate and checkpoints, here those of its common recipe",
-        *unsaid_job(question, plan),
-        *unsaid_settings(question, says_of_job(question.job)),
+        *unsaid_job(problem, plan),
+        *unsaid_settings(problem, says_of_job(problem.job)),
     )
-    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(question.job.precision, values)]
+    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(problem.job.precision, values)]
     return LaunchText(text="\n".join(lines) + "\n", notes=notes)
 
 
@@ -109,13 +109,13 @@ def check_bridge(model: ModelSpec, job: JobSpec) -> None:
     check_megatron(model, job)
 
 
-def bridge_fields(question: Question, plan: Plan) -> dict[str, object]:
+def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
     """Fields of the ConfigContainer by their path, the mixed precision aside. Raises ExportError for what
     Megatron-Bridge cannot run."""
     same_framework("megatron-bridge", plan)
-    check_bridge(question.model, question.job)
-    of_model = model_flags(question.model, question.job)
-    asked = launch_flags(question, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
+    check_bridge(problem.model, problem.job)
+    of_model = model_flags(problem.model, problem.job)
+    asked = launch_flags(problem, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
     return DEFAULTS | _told(asked)
 
 

@@ -11,7 +11,7 @@ import json
 from ops.groups import ranks_and_stride
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec
@@ -45,13 +45,13 @@ SAYS_OF_JOB = frozenset(
 )
 
 
-def deepspeed_settings(question: Question, plan: Plan) -> LaunchText:
+def deepspeed_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The JSON. Raises ExportError for what DeepSpeed cannot run."""
-    settings = deepspeed_json(question, plan)
+    settings = deepspeed_json(problem, plan)
     launch = launch_of("deepspeed", plan, NAME)
-    script = (*launch.in_script, *_in_script(question, plan), *_facts(question.model))
+    script = (*launch.in_script, *_in_script(problem, plan), *_facts(problem.model))
     settings[SCRIPT] = list(script)
-    unsaid = unsaid_settings(question, SAYS_OF_JOB)
+    unsaid = unsaid_settings(problem, SAYS_OF_JOB)
     if unsaid:
         settings[PRICED] = [clause.removeprefix("left out: ") for clause in unsaid]
     notes = (*(f"set in the training script: {note}" for note in script), *unsaid)
@@ -65,14 +65,14 @@ def check_deepspeed(model: ModelSpec, job: JobSpec) -> None:
     _precision(job.precision)
 
 
-def deepspeed_json(question: Question, plan: Plan) -> Settings:
+def deepspeed_json(problem: Problem, plan: Plan) -> Settings:
     """The configuration without what the script sets. Raises ExportError for what DeepSpeed cannot run."""
-    job = question.job
+    job = problem.job
     same_framework("deepspeed", plan)
-    check_deepspeed(question.model, job)
+    check_deepspeed(problem.model, job)
     _refuse_plan(job, plan)
     if plan.tp > 1:
-        for run in question.model.blocks:
+        for run in problem.model.blocks:
             attention_of(run.block.mixer, f"{NAME}'s AutoTP and sequence parallelism")
     settings: Settings = {
         "train_micro_batch_size_per_gpu": plan.micro_batch,
@@ -158,10 +158,10 @@ def _zero(job: JobSpec, plan: Plan) -> Settings:
     return zero
 
 
-def _in_script(question: Question, plan: Plan) -> list[str]:
+def _in_script(problem: Problem, plan: Plan) -> list[str]:
     """What of the plan is not JSON."""
     notes = [
-        f"sequences of {question.job.seq_len} tokens, {plan.micro_batch * plan.num_micro * plan.dp} a step"
+        f"sequences of {problem.job.seq_len} tokens, {plan.micro_batch * plan.num_micro * plan.dp} a step"
     ]
     if plan.pp > 1:
         notes.append(f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})")
@@ -170,7 +170,7 @@ def _in_script(question: Question, plan: Plan) -> list[str]:
     if plan.recompute is not Recompute.NONE:
         what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
         notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
-    if question.job.expandable_segments:
+    if problem.job.expandable_segments:
         notes.append(f"the environment variable {EXPANDABLE_SEGMENTS}")
     return notes
 

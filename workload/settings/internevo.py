@@ -11,7 +11,7 @@ from pprint import pformat
 from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.errors import ExportError
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
@@ -225,22 +225,22 @@ ZERO_BUBBLE_SINCE = "0.5.3 of commit 330c03a (2024-10-29) or later"
 USERS = "ckpt, grad_scaler, loss, adam, lr_scheduler, beta2_scheduler, monitor and the paths in data"
 
 
-def internevo_settings(question: Question, plan: Plan) -> LaunchText:
+def internevo_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The config. Raises ExportError for what InternEvo cannot run."""
     same_framework("internevo", plan)
     refuse_unsaid(plan, SAYS, NAME)
-    check_internevo(question.model, question.job)
-    kind = model_type(question.model)
+    check_internevo(problem.model, problem.job)
+    kind = model_type(problem.model)
     sections = {
-        "model": _model(question, plan),
-        "data": _data(question, plan),
-        "parallel": _parallel(question, plan),
-        "hybrid_zero_optimizer": _optimizer(question),
+        "model": _model(problem, plan),
+        "data": _data(problem, plan),
+        "parallel": _parallel(problem, plan),
+        "hybrid_zero_optimizer": _optimizer(problem),
     }
     notes = (
-        *(f"left out: {note}" for note in unsaid(question.model)),
-        *unsaid_settings(question, SAYS_OF_JOB),
-        *([f"set {EXPANDABLE_SEGMENTS}"] if question.job.expandable_segments else []),
+        *(f"left out: {note}" for note in unsaid(problem.model)),
+        *unsaid_settings(problem, SAYS_OF_JOB),
+        *([f"set {EXPANDABLE_SEGMENTS}"] if problem.job.expandable_segments else []),
     )
     head = [
         plan.label(),
@@ -298,8 +298,8 @@ def _trained(model: ModelSpec, job: JobSpec) -> ModelSpec:
     return replace(model, blocks=tuple(runs))
 
 
-def _model(question: Question, plan: Plan) -> Section:
-    job, model = question.job, question.model
+def _model(problem: Problem, plan: Plan) -> Section:
+    job, model = problem.job, problem.model
     refuse_unless(
         plan.recompute is not Recompute.SELECTIVE,
         NAME,
@@ -312,7 +312,7 @@ def _model(question: Question, plan: Plan) -> Section:
         checkpoint = checkpoint_share(plan.num_recompute_layers, sizes)
     alone = [run.block.mlp for run in model.blocks if run.block.mlp]
     return {
-        **model_section(_trained(question.model, question.job)),
+        **model_section(_trained(problem.model, problem.job)),
         "mlp_layer_fusion": job.preset.layers.joined_gate and any(not mlp.bias for mlp in alone),
         "dtype": {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[job.precision.compute],
         "use_flash_attn": job.flash_attention,
@@ -321,32 +321,32 @@ def _model(question: Question, plan: Plan) -> Section:
     }
 
 
-def _data(question: Question, plan: Plan) -> Section:
+def _data(problem: Problem, plan: Plan) -> Section:
     """Without flash attention there is no packed data set."""
     return {
-        "seq_len": question.job.seq_len,
+        "seq_len": problem.job.seq_len,
         "micro_num": plan.num_micro,
         "micro_bsz": plan.micro_batch,
-        "use_packed_dataset": question.job.flash_attention,
+        "use_packed_dataset": problem.job.flash_attention,
         "pack_sample_into_one": False,
         "rampup_batch_size": "",
     }
 
 
-def _parallel(question: Question, plan: Plan) -> Section:
+def _parallel(problem: Problem, plan: Plan) -> Section:
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
-    overlap = question.job.preset.data_parallel.overlap_weights
+    overlap = problem.job.preset.data_parallel.overlap_weights
     parallel: Section = {
-        "zero1": {"size": _zero_size(question.model, plan), "fsdp": False},
+        "zero1": {"size": _zero_size(problem.model, plan), "fsdp": False},
         "tensor": launch_of("internevo", plan, NAME).settings,
         "pipeline": {
             "size": plan.pp,
-            "interleaved_overlap": question.job.preset.pipeline.overlap_hops,
-            "mode": _schedule(question, plan),
+            "interleaved_overlap": problem.job.preset.pipeline.overlap_hops,
+            "mode": _schedule(problem, plan),
         },
         "weight": {"size": plan.wp, "overlap": overlap},
     }
-    if _routed(question.model):
+    if _routed(problem.model):
         refuse_unless(plan.etp in (1, plan.tp), NAME, f"experts over tp {plan.etp} beside tp {plan.tp}")
         parallel["expert"] = {"size": plan.ep, "no_tp": plan.etp == 1}
         parallel["expert_weight"] = {"size": 1, "overlap": False}
@@ -367,12 +367,12 @@ def _zero_size(model: ModelSpec, plan: Plan) -> int:
     return plan.zero_size
 
 
-def _schedule(question: Question, plan: Plan) -> str:
+def _schedule(problem: Problem, plan: Plan) -> str:
     """Its ZBH1 takes one chunk a stage, and reduces and gathers nothing beside a backward."""
     modes = {Schedule.ONE_F_ONE_B: "1F1B", Schedule.ZB_H1: "ZBH1"}
     refuse_unless(plan.schedule in modes, NAME, f"schedule {plan.schedule.value}")
     if plan.schedule is Schedule.ZB_H1:
-        sync = question.job.preset.data_parallel
+        sync = problem.job.preset.data_parallel
         refuse_unless(not sync.overlap_grad_reduce, NAME, "zero bubbles beside overlap_sync_grad")
         refuse_unless(plan.vpp == 1, NAME, f"zero bubbles with {plan.vpp} chunks a stage")
         ahead = plan.sharding.traits.copies.has_weight_groups and sync.overlap_weights
@@ -380,8 +380,8 @@ def _schedule(question: Question, plan: Plan) -> str:
     return modes[plan.schedule]
 
 
-def _optimizer(question: Question) -> Section:
-    sync = question.job.preset.data_parallel
+def _optimizer(problem: Problem) -> Section:
+    sync = problem.job.preset.data_parallel
     return {
         "overlap_sync_grad": sync.overlap_grad_reduce,
         "overlap_sync_param": sync.overlap_param_gather,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.errors import ExportError
 from spec.settings.job import settings_apart
 from spec.settings.plan import plan_settings
@@ -67,12 +67,12 @@ PERMITS = frozenset(
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
-def unsaid_settings(question: Question, says: Collection[str]) -> tuple[str, ...]:
+def unsaid_settings(problem: Problem, says: Collection[str]) -> tuple[str, ...]:
     """A clause for each setting of the job that is not the framework's own and not among ``says``: it was priced,
     and a launch does not get it from here."""
-    job = question.job
+    job = problem.job
     recipe = job.precision.compute if job.precision.compute in SIXTEEN_BITS else "bf16"
-    apart = settings_apart(job, question.cluster.gpu.architecture, recipe=recipe)
+    apart = settings_apart(job, problem.cluster.gpu.architecture, recipe=recipe)
     return tuple(
         f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(says)
     )

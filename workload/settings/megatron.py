@@ -8,7 +8,7 @@ core/transformer/moe/moe_utils.py (topk_routing_with_score_function).
 
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.frameworks import TensorParallel
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec, attention_of
@@ -168,11 +168,11 @@ SINCE = {
 }
 
 
-def megatron_settings(question: Question, plan: Plan) -> LaunchText:
+def megatron_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what Megatron-LM cannot run."""
-    flags = megatron_flags(question, plan)
-    unsaid = (*unsaid_job(question, plan), *unsaid_settings(question, says_of_job(question.job)))
-    notes = (*unsaid_facts(question.model), *unsaid)
+    flags = megatron_flags(problem, plan)
+    unsaid = (*unsaid_job(problem, plan), *unsaid_settings(problem, says_of_job(problem.job)))
+    notes = (*unsaid_facts(problem.model), *unsaid)
     core = max([CORE, *(SINCE[flag] for flag in flags if flag in SINCE)])
     head = comments([plan.label(), f"{NAME} core {core} or later: {USAGE}", *notes])
     lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
@@ -186,33 +186,33 @@ def check_megatron(model: ModelSpec, job: JobSpec) -> None:
     fact_flags(model)
 
 
-def megatron_flags(question: Question, plan: Plan) -> Flags:
+def megatron_flags(problem: Problem, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
-    model = {**model_flags(question.model, question.job), **fact_flags(question.model)}
-    return launch_flags(question, plan) | model
+    model = {**model_flags(problem.model, problem.job), **fact_flags(problem.model)}
+    return launch_flags(problem, plan) | model
 
 
-def launch_flags(question: Question, plan: Plan) -> Flags:
+def launch_flags(problem: Problem, plan: Plan) -> Flags:
     """The flags of the plan and the job, which every framework on Megatron-Core is told in words of its own;
     those of the model aside. Raises ExportError for what Megatron-LM cannot run."""
     refuse_unsaid(plan, SAYS, NAME)
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     return {
-        **_degrees(question, plan),
-        **_split(question.model, plan),
-        **_hops(question, plan),
-        **_data_parallel(question, plan),
+        **_degrees(problem, plan),
+        **_split(problem.model, plan),
+        **_hops(problem, plan),
+        **_data_parallel(problem, plan),
         "--micro-batch-size": plan.micro_batch,
         "--global-batch-size": plan.micro_batch * plan.num_micro * plan.dp,
-        "--seq-length": question.job.seq_len,
-        **job_flags(question.model, question.job),
+        "--seq-length": problem.job.seq_len,
+        **job_flags(problem.model, problem.job),
         **recompute_flags(plan),
     }
 
 
-def _degrees(question: Question, plan: Plan) -> Flags:
-    job = question.job
+def _degrees(problem: Problem, plan: Plan) -> Flags:
+    job = problem.job
     flags: Flags = {
         **launch_of("megatron", plan, NAME).settings,
         "--pipeline-model-parallel-size": plan.pp,
@@ -224,7 +224,7 @@ def _degrees(question: Question, plan: Plan) -> Flags:
         )
         flags["--cp-comm-type"] = CP_COMM_TYPES[job.context_parallel]
     sequence_parallel = "--sequence-parallel" in flags
-    if any(run.block.moe for run in question.model.blocks):
+    if any(run.block.moe for run in problem.model.blocks):
         refuse_unless(
             plan.tp == 1 or sequence_parallel, NAME, "experts beside tp without sequence parallelism"
         )
@@ -265,17 +265,17 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
     return {"--pipeline-model-parallel-layout": layout_text(counts, predicted)}
 
 
-def _hops(question: Question, plan: Plan) -> Flags:
+def _hops(problem: Problem, plan: Plan) -> Flags:
     """Interleaved stages compute beside their messages unless told; stages that wait must be three or more."""
-    if plan.vpp == 1 or question.job.preset.pipeline.overlap_hops:
+    if plan.vpp == 1 or problem.job.preset.pipeline.overlap_hops:
         return {}
     refuse_unless(plan.pp > 2, NAME, f"chunks that wait for their messages on {plan.pp} stages")
     return {"--no-overlap-p2p-communication": None}
 
 
-def _data_parallel(question: Question, plan: Plan) -> Flags:
+def _data_parallel(problem: Problem, plan: Plan) -> Flags:
     """Reductions, their buckets, and what the distributed optimizer gathers."""
-    choices = question.job.preset.data_parallel
+    choices = problem.job.preset.data_parallel
     copies = plan.dp * plan.cp
     flags: Flags = {}
     if copies > 1 and choices.overlap_grad_reduce:
@@ -294,10 +294,10 @@ def _data_parallel(question: Question, plan: Plan) -> Flags:
                 choices.overlap_grad_reduce, NAME, "gathering parameters ahead without overlap-grad-reduce"
             )
             flags["--overlap-param-gather"] = None
-    if question.job.optimizer == "muon":
+    if problem.job.optimizer == "muon":
         refuse_unless(plan.zero_size in (1, copies), NAME, "Muon over a part of the data-parallel ranks")
         flags["--optimizer"] = "muon"
-    precision = question.job.precision
+    precision = problem.job.precision
     plain = {precision.master, precision.moments} == {"fp32"}
     refuse_unless(plain or plan.zero_size > 1, NAME, "narrow optimizer states that are not distributed")
     return flags | _offload(plan)

@@ -6,7 +6,7 @@ latent attention exist only with --qk-layernorm); core 0.16 for the gate of shar
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
@@ -225,9 +225,9 @@ def recompute_flags(plan: Plan) -> Flags:
     return {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
 
 
-def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
+def unsaid_job(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Clauses for what was priced and no flag says, and for what the environment has to."""
-    job = question.job
+    job = problem.job
     notes = []
     if job.cuda_graphs:
         notes.append(
@@ -243,7 +243,7 @@ def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"set {EXPANDABLE_SEGMENTS}")
     if plan.offload_modules:
         notes.append("set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on")
-    cluster = question.cluster
+    cluster = problem.cluster
     if cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size:
         nodes = cluster.scale_up_ranks // cluster.gpus_per_node
         notes.append(f"have {nodes} nodes of each NVLink domain allocated (Slurm: --segment={nodes})")

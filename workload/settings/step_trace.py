@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from solver.analysis.timeline import Timeline, num_passes, timeline_of
 from solver.pipeline.schedules import Kind
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.errors import ExportError
 from workload.settings.launch_file import LaunchText
 
@@ -31,7 +31,7 @@ MOST_EVENTS = 400_000
 Event = dict[str, object]
 
 
-def trace_text(question: Question, plan: Plan) -> LaunchText:
+def trace_text(problem: Problem, plan: Plan) -> LaunchText:
     """The trace of ``plan`` as JSON. Raises ExportError for more than a viewer shows."""
     works = num_passes(plan)
     if works > MOST_EVENTS:
@@ -39,18 +39,18 @@ def trace_text(question: Question, plan: Plan) -> LaunchText:
             f"--export_trace: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows"
         )
     trace = {
-        "traceEvents": list(trace_events(question, plan)),
+        "traceEvents": list(trace_events(problem, plan)),
         "displayTimeUnit": "ms",
         "otherData": {"plan": plan.label()},
     }
     return LaunchText(text=json.dumps(trace) + "\n")
 
 
-def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
+def trace_events(problem: Problem, plan: Plan) -> Iterator[Event]:
     """Names of the model and the rows, the passes and their hops, then reduction, update and gather of each
     stage."""
-    timeline = timeline_of(question, plan)
-    yield _named("process_name", 0, f"{question.model.name}: {plan.label()}")
+    timeline = timeline_of(problem, plan)
+    yield _named("process_name", 0, f"{problem.model.name}: {plan.label()}")
     for stage in range(plan.pp):
         yield _named("thread_name", stage, f"stage {stage}")
     yield from _passes(timeline)

@@ -8,7 +8,7 @@ user's.
 """
 
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
@@ -61,14 +61,14 @@ OF_ADAPTERS = frozenset({"adapter_dropout", "adapter_dtype"})
 OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
 
 
-def swift_settings(question: Question, plan: Plan) -> LaunchText:
+def swift_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One argument a line. Raises ExportError for what MS-Swift cannot run."""
-    flags, left_out = _arguments(question, plan)
+    flags, left_out = _arguments(problem, plan)
     notes = (
         "set --model, its name on the Hub or its folder",
         *left_out,
-        *unsaid_job(question, plan),
-        *unsaid_settings(question, says_of_job(question.job) | OF_ADAPTERS),
+        *unsaid_job(problem, plan),
+        *unsaid_settings(problem, says_of_job(problem.job) | OF_ADAPTERS),
     )
     lines = [*comments([plan.label(), USAGE, *notes]), *(f"{name} {value}" for name, value in flags.items())]
     return LaunchText(text="\n".join(lines) + "\n", notes=notes)
@@ -91,18 +91,18 @@ def check_swift(model: ModelSpec, job: JobSpec) -> None:
     refuse_unless(not precision.frozen, NAME, f"frozen weights in {precision.frozen}")
 
 
-def swift_arguments(question: Question, plan: Plan) -> Flags:
+def swift_arguments(problem: Problem, plan: Plan) -> Flags:
     """Arguments and their values. Raises ExportError for what MS-Swift cannot run."""
-    return _arguments(question, plan)[0]
+    return _arguments(problem, plan)[0]
 
 
-def _arguments(question: Question, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
+def _arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
     same_framework("megatron", plan)
-    check_swift(question.model, question.job)
-    of_model = model_flags(question.model, question.job)
-    asked = launch_flags(question, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
-    flags: Flags = DEFAULTS | _adapters(question.job)
-    if any(run.block.moe for run in question.model.blocks):
+    check_swift(problem.model, problem.job)
+    of_model = model_flags(problem.model, problem.job)
+    asked = launch_flags(problem, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
+    flags: Flags = DEFAULTS | _adapters(problem.job)
+    if any(run.block.moe for run in problem.model.blocks):
         flags["--moe_router_dtype"] = "none"  # else fp32
     notes = []
     for name, value in asked.items():

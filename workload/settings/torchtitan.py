@@ -13,7 +13,7 @@ from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import QkNormWeights, attention_of
 from spec.model import ModelSpec, NormKind, NormPlace, PositionKind
@@ -183,14 +183,14 @@ RECOMPUTED = {
 Values = dict[str, object]
 
 
-def torchtitan_settings(question: Question, plan: Plan) -> LaunchText:
+def torchtitan_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The module. Raises ExportError for what torchtitan cannot run."""
     check_framework([NAME], plan.preset)
-    check_torchtitan(question.model, question.job)
+    check_torchtitan(problem.model, problem.job)
     refuse_unsaid(plan, SAYS, NAME)
-    flavor = _flavor(question.model)
-    notes = (*_notes(question, plan, flavor), *unsaid_settings(question, SAYS_OF_JOB))
-    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(question, plan, flavor)]
+    flavor = _flavor(problem.model)
+    notes = (*_notes(problem, plan, flavor), *unsaid_settings(problem, SAYS_OF_JOB))
+    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(problem, plan, flavor)]
     return LaunchText(text="\n".join(lines) + "\n", notes=notes)
 
 
@@ -211,7 +211,7 @@ def check_torchtitan(model: ModelSpec, job: JobSpec) -> None:
     refuse_unless(graphs, NAME, f"CUDA graphs of {', '.join(sorted(job.cuda_graphs))} alone")
 
 
-def parallelism(question: Question, plan: Plan) -> Values:
+def parallelism(problem: Problem, plan: Plan) -> Values:
     """ParallelismConfig. Raises ExportError for what torchtitan cannot run."""
     copies = plan.dp * plan.cp
     if plan.zero_stage == 0:
@@ -227,21 +227,19 @@ def parallelism(question: Question, plan: Plan) -> Values:
         **launch_of(NAME, plan, NAME).settings,
     }
     if plan.cp > 1:
-        gathers = question.job.context_parallel == "all_gather"
-        refuse_unless(gathers, NAME, f"context parallelism by {question.job.context_parallel}")
+        gathers = problem.job.context_parallel == "all_gather"
+        refuse_unless(gathers, NAME, f"context parallelism by {problem.job.context_parallel}")
         values |= {"context_parallel_degree": plan.cp, "context_parallel_load_balancer": "headtail"}
     if plan.ep > 1:
         sparse = shards * plan.tp
         refuse_unless(sparse % plan.ep == 0, NAME, f"ep {plan.ep} over {sparse} sharding ranks")
         values["expert_parallel_degree"] = plan.ep
-    return values | (
-        _pipeline(question.model, plan, question.job.preset.pipeline.deals) if plan.pp > 1 else {}
-    )
+    return values | (_pipeline(problem.model, plan, problem.job.preset.pipeline.deals) if plan.pp > 1 else {})
 
 
-def training(question: Question, plan: Plan) -> Values:
+def training(problem: Problem, plan: Plan) -> Values:
     """TrainingConfig; tokens of a micro-batch and of a step are those of a data-parallel rank and of the world."""
-    job = question.job
+    job = problem.job
     graphs = "full_iteration" in job.cuda_graphs
     refuse_unless(not graphs or plan.pp == 1, NAME, "CUDA graphs beside pipeline stages")
     return {
@@ -314,9 +312,9 @@ def _precision(precision: Precision, *, routed: bool) -> Values:
     }
 
 
-def _module(question: Question, plan: Plan, flavor: Flavor) -> list[str]:
+def _module(problem: Problem, plan: Plan, flavor: Flavor) -> list[str]:
     """A function that changes the recipe's data, tokenizer and optimizer in nothing."""
-    job = question.job
+    job = problem.job
     converter = CONVERTERS[job.precision.scale_recipe] if job.precision.linear == "fp8" else None
     chunked = ["ChunkedLossWrapper"] if job.preset.loss.chunked else []
     recomputed = RECOMPUTED.get(plan.recompute)
@@ -331,7 +329,7 @@ def _module(question: Question, plan: Plan, flavor: Flavor) -> list[str]:
         f"torchtitan.models.{flavor.module}.config_registry": [flavor.recipe],
         "torchtitan.trainer": ["Trainer"],
     }
-    spec, loss = _spec(question, plan, flavor, converter), _loss(question)
+    spec, loss = _spec(problem, plan, flavor, converter), _loss(problem)
     return [
         *(f"from {module} import {', '.join(names)}" for module, names in imported.items() if names),
         "",
@@ -340,8 +338,8 @@ def _module(question: Question, plan: Plan, flavor: Flavor) -> list[str]:
         f"    config = {flavor.recipe}()",
         f"    config.model_spec = {spec}",
         f"    config.loss = {loss}",
-        *_call("config.training", "TrainingConfig", training(question, plan)),
-        *_call("config.parallelism", "ParallelismConfig", parallelism(question, plan)),
+        *_call("config.training", "TrainingConfig", training(problem, plan)),
+        *_call("config.parallelism", "ParallelismConfig", parallelism(problem, plan)),
         f"    config.activation_checkpoint = {recomputed}",
         *_call("config.compile", "CompileConfig", _compiled(job)),
         "    return config",
@@ -356,9 +354,9 @@ def _call(target: str, made: str, values: Mapping[str, object]) -> list[str]:
     ]
 
 
-def _spec(question: Question, plan: Plan, flavor: Flavor, converter: tuple[str, str] | None) -> str:
+def _spec(problem: Problem, plan: Plan, flavor: Flavor, converter: tuple[str, str] | None) -> str:
     """Sequences cut over cp are flex attention's alone (models/common/decoder.py)."""
-    job = question.job
+    job = problem.job
     words = [repr(flavor.name), f"attn_backend={'flex' if plan.cp > 1 else 'varlen'!r}"]
     backend = DISPATCHERS[job.moe_dispatcher]
     if backend and plan.ep > 1:
@@ -369,9 +367,9 @@ def _spec(question: Question, plan: Plan, flavor: Flavor, converter: tuple[str, 
     return f"model_registry({', '.join(words)})"
 
 
-def _loss(question: Question) -> str:
-    plain = f"CrossEntropyLoss.Config(global_vocab_size={question.model.vocab})"
-    return f"ChunkedLossWrapper.Config(loss_fn={plain})" if question.job.preset.loss.chunked else plain
+def _loss(problem: Problem) -> str:
+    plain = f"CrossEntropyLoss.Config(global_vocab_size={problem.model.vocab})"
+    return f"ChunkedLossWrapper.Config(loss_fn={plain})" if problem.job.preset.loss.chunked else plain
 
 
 def _compiled(job: JobSpec) -> Values:
@@ -384,11 +382,11 @@ def _compiled(job: JobSpec) -> Values:
     }
 
 
-def _notes(question: Question, plan: Plan, flavor: Flavor) -> list[str]:
+def _notes(problem: Problem, plan: Plan, flavor: Flavor) -> list[str]:
     """What the file takes from its recipe, and what the environment has to be told."""
     notes = [f"set data, tokenizer (hf_assets_path), optimizer and checkpoints: here {flavor.recipe}'s"]
     if plan.cp > 1:
-        notes.append(f"left out: the {question.job.attention_kernel} kernel: beside cp it is flex attention")
-    if question.job.expandable_segments:
+        notes.append(f"left out: the {problem.job.attention_kernel} kernel: beside cp it is flex attention")
+    if problem.job.expandable_segments:
         notes.append(f"set {EXPANDABLE_SEGMENTS.replace('CUDA_ALLOC', 'ALLOC')}")
     return notes

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
@@ -45,11 +45,11 @@ LACKING = frozenset(
 )
 
 
-def zero_bubble_settings(question: Question, plan: Plan) -> LaunchText:
+def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what the fork cannot run."""
-    flags = zero_bubble_flags(question, plan)
-    notes = [*unsaid_facts(question.model), *unsaid_job(question, plan)]
-    notes += unsaid_settings(question, says_of_job(question.job))
+    flags = zero_bubble_flags(problem, plan)
+    notes = [*unsaid_facts(problem.model), *unsaid_job(problem, plan)]
+    notes += unsaid_settings(problem, says_of_job(problem.job))
     if plan.schedule is not Schedule.ONE_F_ONE_B:
         notes.append("left out: the order of its passes, which the fork searches itself within that memory")
         if "--enable-optimizer-post-validation" not in flags:
@@ -66,12 +66,12 @@ def check_zero_bubble(model: ModelSpec, job: JobSpec) -> None:
     refuse_unless(job.optimizer == "adamw", NAME, "another optimizer than Adam")
 
 
-def zero_bubble_flags(question: Question, plan: Plan) -> Flags:
+def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     """Megatron-LM's flags in the words of core 0.9, and the schedule's."""
     same_framework("zero-bubble", plan)
-    check_zero_bubble(question.model, question.job)
+    check_zero_bubble(problem.model, problem.job)
     flags: Flags = {}
-    asked = megatron_flags(question, _without_bubbles(plan))
+    asked = megatron_flags(problem, _without_bubbles(plan))
     if "--ffn-hidden-size" not in asked:
         asked["--ffn-hidden-size"] = asked.pop("--moe-ffn-hidden-size", None)
     for flag, value in asked.items():
@@ -85,10 +85,10 @@ def zero_bubble_flags(question: Question, plan: Plan) -> Flags:
         flags.pop("--expert-tensor-parallel-size", plan.tp) == plan.tp, NAME, "experts over another tp"
     )
     if flags.pop("--num-virtual-stages-per-pipeline-rank", None) is not None:
-        flags["--num-layers-per-virtual-pipeline-stage"] = question.model.num_layers // (plan.pp * plan.vpp)
-    if question.job.flash_attention:
+        flags["--num-layers-per-virtual-pipeline-stage"] = problem.model.num_layers // (plan.pp * plan.vpp)
+    if problem.job.flash_attention:
         flags["--use-flash-attn"] = None
-    return flags | _schedule(question, plan)
+    return flags | _schedule(problem, plan)
 
 
 def _without_bubbles(plan: Plan) -> Plan:
@@ -96,11 +96,11 @@ def _without_bubbles(plan: Plan) -> Plan:
     return replace(plan, preset="megatron", schedule=Schedule.ONE_F_ONE_B)
 
 
-def _schedule(question: Question, plan: Plan) -> Flags:
+def _schedule(problem: Problem, plan: Plan) -> Flags:
     """Splitting a backward wants Megatron's own layers, and gradients that are not reduced beside it."""
     if plan.schedule is Schedule.ONE_F_ONE_B:
         return {"--no-pre-communication-optimization": None}
-    choices = question.job.preset.data_parallel
+    choices = problem.job.preset.data_parallel
     copies = plan.dp * plan.cp > 1
     refuse_unless(
         not (copies and choices.overlap_grad_reduce), NAME, "zero bubbles beside overlap-grad-reduce"
@@ -116,6 +116,6 @@ def _schedule(question: Question, plan: Plan) -> Flags:
         "--zero-bubble-max-pending-backward": PENDING[plan.schedule] * plan.pp,
         "--no-pre-communication-optimization": None,
     }
-    if question.job.precision.compute == "fp16":
+    if problem.job.precision.compute == "fp16":
         flags["--enable-optimizer-post-validation"] = None
     return flags

@@ -14,7 +14,7 @@ from pathlib import Path
 from ops.op import Axis, Lane, Phase
 from ops.roles import Role
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.errors import ExportError
 from spec.files import replaced_file
 from workload.simai.format import (
@@ -81,14 +81,12 @@ def chosen_stages(works: tuple[StageWork, ...], stage: str) -> tuple[StageWork, 
     raise ExportError(f"stage {stage!r}: {SLOWEST}, {ALL} or a number from 0 to {last}")
 
 
-def export_simai(
-    question: Question, plan: Plan, path: Path, *, strict: bool, stage: str = SLOWEST
-) -> Exported:
+def export_simai(problem: Problem, plan: Plan, path: Path, *, strict: bool, stage: str = SLOWEST) -> Exported:
     """Write ``plan`` to ``path`` and what the format cannot say to ``path``.beyond.json; with several
     stages one file each, named after the stage. Raises ExportError when ``strict`` and something cannot
     be said, or when a rule of the format cannot be met.
     """
-    return export_works(plan, chosen_stages(stage_works(question, plan), stage), path, strict=strict)
+    return export_works(plan, chosen_stages(stage_works(problem, plan), stage), path, strict=strict)
 
 
 def export_works(plan: Plan, works: tuple[StageWork, ...], path: Path, *, strict: bool) -> Exported:

@@ -16,7 +16,7 @@ from ops.roles import Module, Role
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.arrays import ints
@@ -239,12 +239,12 @@ class Comparison:
         return [f"{name:<68}{seconds * 1e3:>12.3f} ms" for name, seconds in rows]
 
 
-def compare(question: Question, plan: Plan) -> Comparison:
+def compare(problem: Problem, plan: Plan) -> Comparison:
     """The plan's SimAI file against the solver's price of the plan."""
-    answer = price_plan(question, PlanTable.of(plan))[0]
-    work = slowest(stage_works(question, plan))
+    answer = price_plan(problem, PlanTable.of(plan))[0]
+    work = slowest(stage_works(problem, plan))
     header = header_of(plan, work)
-    replay = replay_simai(SimaiWorkload(header=header, rows=rows_of(work, header, plan)), question.pricer)
+    replay = replay_simai(SimaiWorkload(header=header, rows=rows_of(work, header, plan)), problem.pricer)
     beyond = [one for one in beyond_of(work, header, plan) if one.axis != "pp"]
     beyond_s = sum(one.seconds for one in beyond)
     items = [(n * work.num_micro, item) for n, item in work.per_micro_batch()]

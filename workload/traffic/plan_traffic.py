@@ -10,7 +10,7 @@ from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from spec.arrays import FloatArray
 from spec.collectives import Collective
 from spec.errors import ExportError
@@ -88,7 +88,7 @@ def _block_maximum(matrix: FloatArray, cells: int) -> FloatArray:
 LARGEST_PICTURE = 1024
 
 
-def draw_plan_traffic(question: Question, plan: Plan, folder: Path) -> list[Path]:
+def draw_plan_traffic(problem: Problem, plan: Plan, folder: Path) -> list[Path]:
     """Save one array (.npy, bytes per step from row to column) and one picture per axis that moves
     anything. Worlds above 1,024 ranks are shown node by node.
 
@@ -98,9 +98,9 @@ def draw_plan_traffic(question: Question, plan: Plan, folder: Path) -> list[Path
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
-    per_cell = 1 if plan.world_size <= LARGEST_PICTURE else question.cluster.gpus_per_node
+    per_cell = 1 if plan.world_size <= LARGEST_PICTURE else problem.cluster.gpus_per_node
     written: list[Path] = []
-    for axis, matrix in axis_matrices(question, plan, per_cell).items():
+    for axis, matrix in axis_matrices(problem, plan, per_cell).items():
         array, picture = folder / f"traffic_{axis.value}.npy", folder / f"traffic_{axis.value}.png"
         with replaced_path(array) as temporary, temporary.open("wb") as handle:
             np.save(handle, matrix)
@@ -110,10 +110,10 @@ def draw_plan_traffic(question: Question, plan: Plan, folder: Path) -> list[Path
     return written
 
 
-def axis_matrices(question: Question, plan: Plan, ranks_per_cell: int = 1) -> dict[Axis, FloatArray]:
+def axis_matrices(problem: Problem, plan: Plan, ranks_per_cell: int = 1) -> dict[Axis, FloatArray]:
     """Bytes sent from row to column in one step, for each axis with traffic."""
     layout = PlanTable.of(plan).layout
-    works = stage_works(question, plan)
+    works = stage_works(problem, plan)
     stage_ranks = plan.world_size // plan.pp
     matrices: dict[Axis, FloatArray] = {}
     for work in works:

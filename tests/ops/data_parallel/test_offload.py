@@ -14,7 +14,7 @@ from profdb.modelled.offload import LINK_SHARE
 from solver.estimate import Estimate, estimate_memory, stage_times, step_time
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.step_end import operations
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import HostSpec
@@ -29,7 +29,7 @@ RATE = LINK / 2 * LINK_SHARE
 
 def asked(
     preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1, micro: int = 4, pp: int = 1
-) -> tuple[Question, Plan]:
+) -> tuple[Problem, Plan]:
     dp = 8 // pp
     plan = Plan(
         strategy="mtp",
@@ -49,7 +49,7 @@ def asked(
     return replace(base, pricer=pricer, cluster=cluster), plan
 
 
-def laid_out(case: tuple[Question, Plan]) -> Estimate:
+def laid_out(case: tuple[Problem, Plan]) -> Estimate:
     asked_for, plan = case
     return estimate_memory(asked_for.model, asked_for.job, PlanTable.of(plan), asked_for.cluster)
 
@@ -62,7 +62,7 @@ def owned(table: Estimate) -> int:
     return -(-int(table.bytes.on_rank.total[0]) // 8)
 
 
-def transfers(case: tuple[Question, Plan]) -> dict[str, float]:
+def transfers(case: tuple[Problem, Plan]) -> dict[str, float]:
     """Bytes of every transfer of the step, all launches."""
     table = laid_out(case)
     sharding = table.plans.sharding
@@ -106,7 +106,7 @@ def test_deepspeeds_sharded_gradients_wait_on_the_host() -> None:
     assert gone.host_bytes[0] == 18.0 * owned(laid_out(asked("deepspeed", stage=2)))
 
 
-def seconds(case: tuple[Question, Plan]) -> tuple[float, float]:
+def seconds(case: tuple[Problem, Plan]) -> tuple[float, float]:
     """Waiting for gradients that leave, and for update and return."""
     step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
     return (
@@ -228,7 +228,7 @@ ACTIVATIONS = "the framework cannot keep these layers' activations on the host"
         (asked("megatron", layers=4, pp=2), ACTIVATIONS),
     ],
 )
-def test_what_a_framework_does_not_run_is_refused(case: tuple[Question, Plan], reason: str) -> None:
+def test_what_a_framework_does_not_run_is_refused(case: tuple[Problem, Plan], reason: str) -> None:
     assert reason in broken_rules(*case)
 
 
@@ -240,7 +240,7 @@ def test_what_a_framework_does_not_run_is_refused(case: tuple[Question, Plan], r
         asked("deepspeed", optimizer=0.5, stage=3),
     ],
 )
-def test_what_a_framework_runs_is_not(case: tuple[Question, Plan]) -> None:
+def test_what_a_framework_runs_is_not(case: tuple[Problem, Plan]) -> None:
     assert not {OPTIMIZER, ACTIVATIONS} & set(broken_rules(*case))
 
 

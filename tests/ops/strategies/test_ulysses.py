@@ -14,7 +14,7 @@ from ops.op import Comm, Op, Phase
 from ops.roles import Role
 from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.times.step_end import operations
 from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config
@@ -83,7 +83,7 @@ def test_the_vocabulary_is_padded_for_one_rank() -> None:
     assert of_role(head.forward, Role.LOGITS).n.tolist() == [32_128]
 
 
-def asked(plan: Plan, **changes: object) -> Question:
+def asked(plan: Plan, **changes: object) -> Problem:
     base = question(
         model=LLAMA,
         world_size=plan.world_size,
@@ -99,11 +99,11 @@ def plan(stage: int = 0, **degrees: int) -> Plan:
     return Plan(strategy="ulysses", preset="deepspeed", num_micro=4, **{**size, **degrees})
 
 
-def laid_out(one: Plan, asked_of: Question) -> Estimate:
+def laid_out(one: Plan, asked_of: Problem) -> Estimate:
     return estimate_memory(asked_of.model, asked_of.job, PlanTable.of(one), asked_of.cluster)
 
 
-def step_of(table: Estimate, asked_of: Question) -> tuple[Op, ...]:
+def step_of(table: Estimate, asked_of: Problem) -> tuple[Op, ...]:
     """The operations of the optimizer step."""
     sharding, layout = table.plans.sharding, table.plans.layout
     context = LayerContext(sharding=sharding, model=asked_of.model, job=asked_of.job, layout=layout)

@@ -26,7 +26,7 @@ def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> 
     assert [one.measured_s for one in read] == pytest.approx([0.3, 0.103])
     expected = [trained_one["predicted"]["step_s"], logged["predicted"]["step_s"]]
     assert np.allclose(steps_of(read).priced_s, expected, rtol=1e-9)
-    assert read[1].question.job.preset.name == "megatron"
+    assert read[1].problem.job.preset.name == "megatron"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_row_is_read_back_as_the_question_that_ran(
     read = read_steps(rows, Request(root=ROOT, cluster="h100-sxm", missing="modelled"))
     assert np.allclose(steps_of(read).priced_s, [found["predicted"]["step_s"]], rtol=1e-12)
     if "dtype" in changed:
-        assert read[0].question.job.precision.linear == "fp32"
+        assert read[0].problem.job.precision.linear == "fp32"
 
 
 def test_a_job_that_a_row_cannot_say_is_not_appended(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from runner.traces.trace_file import (
     product_key,
     read_trace,
 )
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from solver.request import Request
 from solver.typed_plan import parse_plan, plan_of
 from tests.runner.traces.made_traces import trace_of
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def asked() -> tuple[Question, Plan]:
+def asked() -> tuple[Problem, Plan]:
     """Two stages of two tensor-parallel ranks."""
     request = Request(
         root=ROOT,
@@ -44,11 +44,11 @@ def asked() -> tuple[Question, Plan]:
         framework="megatron",
         missing="modelled",
     )
-    question = open_question(request).question
+    question = load_problem(request).problem
     return question, plan_of(parse_plan("tp=2,pp=2,strategy=fsp,micro_batch=1"), question, "--plan")
 
 
-def compared(asked: tuple[Question, Plan], path: Path, *, shapes: bool) -> Beside:
+def compared(asked: tuple[Problem, Plan], path: Path, *, shapes: bool) -> Beside:
     expected = expected_step(*asked, 0)
     path.write_text(json.dumps(trace_of(expected, slower=2.0, shapes=shapes)))
     trace = read_trace(path)
@@ -56,7 +56,7 @@ def compared(asked: tuple[Question, Plan], path: Path, *, shapes: bool) -> Besid
     return beside("made", expected, found.ran, found.num_steps, found.idle_s)
 
 
-def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Question, Plan], tmp_path: Path) -> None:
+def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Problem, Plan], tmp_path: Path) -> None:
     one = compared(asked, tmp_path / "a.json", shapes=True)
     assert (one.num_steps, one.matched_share) == (2, 1.0)
     assert (list(one.matched.only_expected), list(one.matched.only_ran)) == ([], [])
@@ -71,7 +71,7 @@ def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Question, P
     assert one.idle_s is not None
 
 
-def test_what_names_no_shape_is_known_by_its_order(asked: tuple[Question, Plan], tmp_path: Path) -> None:
+def test_what_names_no_shape_is_known_by_its_order(asked: tuple[Problem, Plan], tmp_path: Path) -> None:
     one = compared(asked, tmp_path / "a.json", shapes=False)
     products = [pair for pair in one.matched.pairs if pair.key.part is Part.PRODUCT]
     assert {pair.how for pair in products} == {"by order"}
@@ -79,13 +79,13 @@ def test_what_names_no_shape_is_known_by_its_order(asked: tuple[Question, Plan],
     assert (list(one.matched.only_expected), list(one.matched.only_ran)) == ([], [])
 
 
-def test_the_last_stage_has_the_head(asked: tuple[Question, Plan]) -> None:
+def test_the_last_stage_has_the_head(asked: tuple[Problem, Plan]) -> None:
     labels = [{one.label for one in expected_step(*asked, rank)} for rank in range(4)]
     assert labels[0] == labels[1] != labels[2] == labels[3]
     assert "forward head.logits" in labels[2] - labels[0]
 
 
-def test_the_expected_step_is_the_priced_one(asked: tuple[Question, Plan]) -> None:
+def test_the_expected_step_is_the_priced_one(asked: tuple[Problem, Plan]) -> None:
     """Six products of a stage's two layers and 8 micro-batches and their gradients: 6 N T, with N the weights
     of products on a rank and T the step's tokens of it (arXiv 2001.08361 sec. 2.1)."""
     flops = 0.0
@@ -97,7 +97,7 @@ def test_the_expected_step_is_the_priced_one(asked: tuple[Question, Plan]) -> No
     assert flops == pytest.approx(6 * weights * 8 * 256)
 
 
-def test_every_second_priced_is_expected(asked: tuple[Question, Plan]) -> None:
+def test_every_second_priced_is_expected(asked: tuple[Problem, Plan]) -> None:
     work = stage_works(*asked)[-1]
     priced_s = work.num_micro * (
         sum(n * item.seconds for n, item in work.per_micro_batch()) + work.hops * work.hop_s

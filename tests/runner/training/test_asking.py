@@ -39,18 +39,18 @@ def test_a_typed_plan_may_say_dp() -> None:
 def test_micro_batches_make_the_batch() -> None:
     found = asked(plan="pp=2,micro_batch=2", micro_batches=6, seq_len=64)
     assert found.plan.num_micro == 6
-    assert found.question.job.global_batch_tokens == 2 * 2 * 6 * 64
+    assert found.problem.job.global_batch_tokens == 2 * 2 * 6 * 64
 
 
 def test_the_format_asked_for_is_that_of_everything() -> None:
     found = asked(dtype="fp32")
     assert found.training.compute is found.training.reduce is torch.float32
-    assert found.question.job.precision.compute == "fp32"
+    assert found.problem.job.precision.compute == "fp32"
 
 
 def changed(**fields: Any) -> ModelSpec:
     """The tiny model, its attention otherwise where the field is one of attention."""
-    model = asked().question.model
+    model = asked().problem.model
     block = model.blocks[0].block
     assert isinstance(block.mixer, AttentionSpec)
     of_model = {key: value for key, value in fields.items() if hasattr(model, key)}
@@ -85,7 +85,7 @@ def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
     check_model(model, "x")
     training = replace(asked(plan="pp=2").training, model=model)
     with pytest.raises(ConfigError, match=r"pp, zero_stage = .*: pp 1 and ZeRO 0 or 1 with tied embeddings"):
-        check_plan(training, asked().question.job)
+        check_plan(training, asked().problem.job)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from solver.analysis.best_plans import best_plans, cheapest_change
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.space import enumerate_block, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import search
 from spec.cluster.cluster import HostSpec
 from spec.errors import NoFeasiblePlanError
@@ -79,7 +79,7 @@ def test_memory_asked_for_rounds_up_to_what_lets_the_plan_in() -> None:
     best_plans(asked, constraints_of({"memory_gib": enough}))
 
 
-def small(memory_gib: float) -> Question:
+def small(memory_gib: float) -> Problem:
     """A model that two GPUs of so much memory do not hold."""
     return question(
         model=small_model(layers=12, hidden=1024),
@@ -134,7 +134,7 @@ def test_the_host_is_asked_before_more_gpus_are() -> None:
     assert enumerated(asked, offloaded) > 0
 
 
-def enumerated(asked: Question, constraints: Constraints) -> int:
+def enumerated(asked: Problem, constraints: Constraints) -> int:
     """Plans that fit."""
     limit, found = usable_bytes(asked.cluster), 0
     space = full_space(asked.model, asked.job, constraints)

@@ -7,7 +7,7 @@ from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from tests.solver.flat_cost_model import FLOPS
@@ -22,9 +22,9 @@ def measured(cases: list[Case]) -> ProfileCostModel:
     return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu="flat"), samples=samples))
 
 
-def with_book(asked: Question, cost_model: ProfileCostModel) -> Question:
+def with_book(asked: Problem, cost_model: ProfileCostModel) -> Problem:
     pricer = Pricer(cost_model=cost_model, domain_ranks=8)
-    return Question(model=asked.model, job=asked.job, cluster=asked.cluster, pricer=pricer)
+    return Problem(model=asked.model, job=asked.job, cluster=asked.cluster, pricer=pricer)
 
 
 def test_a_profile_of_the_look_ups_alone_answers_everything_as_measured() -> None:

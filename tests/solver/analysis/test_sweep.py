@@ -19,7 +19,7 @@ from solver.analysis.sweep import (
     swept,
     tokens_per_s,
 )
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.space import full_space
 from solver.report.files import write_sweep_csv
 from solver.report.sweeps import (
@@ -72,9 +72,9 @@ def rows(shared: Shared, own_cache: None) -> tuple[SweepRow, ...]:
 
 def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared: Shared) -> None:
     (values, request) = sweep_requests(REQUEST, {"world_size": (16,)})[0]
-    alone = open_question(request)
-    space = full_space(alone.question.model, alone.question.job, alone.constraints)
-    best = search(alone.question, space, top_k=1).best[0]
+    alone = load_problem(request)
+    space = full_space(alone.problem.model, alone.problem.job, alone.constraints)
+    best = search(alone.problem, space, top_k=1).best[0]
     row = rows[2]
     assert (row.values, row.answer and row.answer.plan) == (values, best.plan)
     assert row.answer is not None
@@ -103,8 +103,8 @@ def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, 
     taken = {row.values["world_size"]: best and best.values["world_size"] for row, best in replanned(rows)}
     assert taken == {1: None, 8: 8, 16: 16, 24: 16, 32: 32}
     assert next(row for row in nodes_table(rows).rows if row[0] == "3")[:3] == ["3", "24", "1"]
-    assert node_counts(32, rows[0].opened.question.cluster) == (8, 16, 24, 32)
-    assert node_counts(4, rows[0].opened.question.cluster) == (4,)
+    assert node_counts(32, rows[0].opened.problem.cluster) == (8, 16, 24, 32)
+    assert node_counts(4, rows[0].opened.problem.cluster) == (4,)
 
 
 def test_rows_are_ranked_by_what_is_asked(rows: tuple[SweepRow, ...]) -> None:

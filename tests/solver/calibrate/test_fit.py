@@ -19,7 +19,7 @@ from solver.calibrate.factors import (
 from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.result import Answer
 from solver.search import price_plan
 from spec.errors import UserError
@@ -196,7 +196,7 @@ def test_one_step_is_too_few() -> None:
         fit(steps(Calibration(), PLANS[:1]))
 
 
-def priced(asked: Question) -> list[Answer]:
+def priced(asked: Problem) -> list[Answer]:
     """Answers to all plans, those of a strategy in one table."""
     alike = groupby(sorted(PLANS, key=lambda plan: plan.strategy), key=lambda plan: plan.strategy)
     return [answer for _, plans in alike for answer in price_plan(asked, PlanTable.of(*plans))]

@@ -13,7 +13,7 @@ from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan, search
 from solver.times.contention import Contention
 from solver.times.expert_overlap import hidden_per_micro_s
@@ -190,7 +190,7 @@ def test_all_to_alls_measured_beside_products_change_the_price_of_pairs() -> Non
     asked = replace(bare, pricer=replace(bare.pricer, contention=Contention(sm_share=0.2)))
     sends_once = replace(asked, job=replace(asked.job, moe_dispatcher="deepep"))
 
-    def step_s(lost: float, asked: Question = asked) -> float:
+    def step_s(lost: float, asked: Problem = asked) -> float:
         losses = Losses(compute=floats([lost]), comm=floats([lost]))
         curve = SizeCurve(intra=4, inter=1, log_size=floats([20.0]), losses=losses)
         pricer = replace(asked.pricer, overlap=OverlapLosses(curves={Collective.ALL_TO_ALL: (curve,)}))

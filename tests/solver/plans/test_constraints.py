@@ -8,7 +8,7 @@ import pytest
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import OUT_OF_MEMORY, OVER_LIMIT, search
 from solver.typed_plan import broken_rules
 from spec.errors import ConfigError, NoFeasiblePlanError
@@ -17,7 +17,7 @@ from spec.settings.constraints import Constraints, constraints_of
 from tests.solver.questions import cluster, question
 
 
-def plans(asked: Question, said: dict[str, object]) -> list[Plan]:
+def plans(asked: Problem, said: dict[str, object]) -> list[Plan]:
     """Every plan that the rules leave."""
     space = full_space(asked.model, asked.job, constraints_of(said))
     found: list[Plan] = []

@@ -10,7 +10,7 @@ import pytest
 from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.report.files import answer_record, write_csv, write_json
 from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of
@@ -31,7 +31,7 @@ PLANS = [
 HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
 
 
-def asked(plan: Plan) -> Question:
+def asked(plan: Plan) -> Problem:
     sequences = plan.dp * plan.micro_batch * plan.num_micro
     made = question(
         world_size=plan.world_size,
@@ -43,7 +43,7 @@ def asked(plan: Plan) -> Question:
     return replace(made, cluster=replace(made.cluster, host=HOST), pricer=pricer)
 
 
-def read_again(cells: dict[str, str], question: Question) -> Plan:
+def read_again(cells: dict[str, str], question: Problem) -> Plan:
     words = ",".join(f"{key}={cells[key]}" for key in typed_plan_settings() if cells[key])
     return plan_of(parse_plan(words), question, "--plan")
 

@@ -222,7 +222,7 @@ def compute_us(work: StageWork, piece: str, parts: set[Module | OpKey]) -> float
 )
 def test_sections_sum_to_the_halves_of_a_layer(words: str, layer: str, tmp_path: Path) -> None:
     built = made(f"{words} --world_size 16 --fixed_time_us 7 --pipeline_stage all")
-    works = stage_works(built.question, built.plan)
+    works = stage_works(built.problem, built.plan)
     write_aiob(tmp_path / "a.txt", aiob_of(works))
     times = aiob_times_ns(read_aiob(tmp_path / "a.txt"))
     assert times["attention_forward"] == pytest.approx(1e3 * compute_us(works[0], layer, {Module.ATTENTION}))

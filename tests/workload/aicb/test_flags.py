@@ -138,7 +138,7 @@ def test_those_of_the_scripts(flag: str) -> None:
 
 def test_a_gate_by_either_name() -> None:
     models = [
-        made(f"--model_size 7 --world_size 8 {flag}").question.model
+        made(f"--model_size 7 --world_size 8 {flag}").problem.model
         for flag in ("--swiglu", "--gated_linear_unit True", "--gated_linear_unit false", "")
     ]
     assert models[0] == models[1]

@@ -38,7 +38,7 @@ def test_dimensions_replace_the_presets() -> None:
         "--num_query_groups 4 --max_position_embeddings 77 --seq_length 512 --micro_batch 2"
     )
     result = made(f"{MODEL} {flags}")
-    model = result.question.model
+    model = result.problem.model
     (run,) = model.blocks
     assert (run.count, model.hidden, model.vocab, model.max_positions) == (4, 1024, 1000, 77)
     attention = run.block.mixer
@@ -73,7 +73,7 @@ def test_training_flags() -> None:
     assert plan.strategy == "fsp"
     assert (plan.vpp, plan.num_micro, plan.micro_batch, plan.zero_stage, plan.zero_size) == (3, 4, 2, 1, 2)
     assert plan.recompute is Recompute.SELECTIVE
-    assert result.question.job.flash_attention
+    assert result.problem.job.flash_attention
 
 
 def test_experts_of_a_dense_preset() -> None:
@@ -81,7 +81,7 @@ def test_experts_of_a_dense_preset() -> None:
         "--moe_enable --num_experts 8 --moe_router_topk 2 --expert_model_parallel_size 4 --moe_grouped_gemm"
     )
     result = made(f"{MODEL} {flags}")
-    (run,) = result.question.model.blocks
+    (run,) = result.problem.model.blocks
     assert run.block.moe is not None
     assert (run.block.moe.num_experts, run.block.moe.topk, run.block.moe.expert_ffn_hidden) == (8, 2, 16384)
     assert result.plan.ep == 4
@@ -91,7 +91,7 @@ def test_experts_of_a_dense_preset() -> None:
 def test_zero_stage_and_bucket() -> None:
     result = made(f"{MODEL} --frame DeepSpeed --stage 3 --reduce_bucket_size 12345")
     assert (result.plan.zero_stage, result.plan.zero_size) == (3, 16)
-    assert result.question.job.preset.data_parallel.bucket_elements == 12345
+    assert result.problem.job.preset.data_parallel.bucket_elements == 12345
 
 
 def test_dashes_are_underscores() -> None:

@@ -25,7 +25,7 @@ V3 = (
 
 
 def model(words: str) -> ModelSpec:
-    return made(words).question.model
+    return made(words).problem.model
 
 
 def blocks(words: str) -> list[tuple[BlockSpec, int]]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
 from spec.model import BlockRun, ModelSpec
@@ -18,7 +18,7 @@ def asked(
     model: ModelSpec | None = None,
     preset: Mapping[str, Any] | None = None,
     job: Mapping[str, Any] | None = None,
-) -> Question:
+) -> Problem:
     """The plan's world and batch under its own preset; ``preset`` changes choices of the preset, ``job``
     fields of the job, of which those of Precision by their names."""
     base = question(

@@ -9,7 +9,7 @@ import pytest
 from ops.recompute import Recompute
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.question import Question
+from solver.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionSpec, QkNormWeights
@@ -125,7 +125,7 @@ Change = Callable[[ModelSpec], ModelSpec]
 class Exporter:
     """Writes ``plan``; ``job`` is what it needs of the job besides."""
 
-    write: Callable[[Question, Plan], LaunchText]
+    write: Callable[[Problem, Plan], LaunchText]
     plan: Plan
     job: Mapping[str, object] | None = None
 

@@ -8,7 +8,7 @@ import pytest
 
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
-from solver.question import Question
+from solver.problem import Problem
 from solver.search import price_plan
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
@@ -19,7 +19,7 @@ FSP = "fsp"
 Event = dict[str, Any]
 
 
-def asked(plan: Plan, *, overlap_hops: bool = True) -> Question:
+def asked(plan: Plan, *, overlap_hops: bool = True) -> Problem:
     return question(
         model=small_model(layers=8),
         world_size=plan.world_size,

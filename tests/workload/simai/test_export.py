@@ -33,7 +33,7 @@ from workload.traffic.ranks import RankOrder, named_groups
 def test_the_checker_finds_no_defect(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("simai") / "w.txt"
     assume((case.plan.dp * case.plan.cp) % case.plan.ep == 0)
-    exported = export_simai(case.question, case.plan, path, strict=False)
+    exported = export_simai(case.problem, case.plan, path, strict=False)
     # SimAI takes forward sizes below 4,096 bytes for 4,096, which its fixed times do not notice.
     assert {finding.code for finding in check_simai(read_simai(path))} <= {"forward-floor"}
     assert len(path.read_text().splitlines()) == 2 + exported.rows
@@ -198,7 +198,7 @@ def test_every_byte_of_many_plans(case: Case) -> None:
 
 
 def every_byte_is_written(case: Case) -> None:
-    for work in stage_works(case.question, case.plan):
+    for work in stage_works(case.problem, case.plan):
         priced = priced_bytes(case, work.position)
         simai_holds_every_byte(case, work, priced)
         general_holds_every_byte(case, work, priced)
@@ -248,7 +248,7 @@ LAYERS = {"layout": (14, 18), "modules": (14, 18), "layers": (14, 18), "alone": 
 def refined(form: str, **changes: object) -> Case:
     fields = FORMS[form] | changes
     plan = Plan(strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=1, zero_size=2, **fields)
-    return Case(question=asked(plan, model=read_config(ROOT / "configs" / "8B_llama3.py").model), plan=plan)
+    return Case(problem=asked(plan, model=read_config(ROOT / "configs" / "8B_llama3.py").model), plan=plan)
 
 
 def products(work: StageWork, *, backward: bool) -> int:
@@ -262,7 +262,7 @@ def products(work: StageWork, *, backward: bool) -> int:
 @pytest.mark.parametrize("form", ["chunks", *LAYERS])
 def test_stages_have_their_layers_and_every_byte(form: str, tmp_path: Path) -> None:
     case = refined(form)
-    works = stage_works(case.question, case.plan)
+    works = stage_works(case.problem, case.plan)
     dealt = [sum(piece.repeat for piece in work.pieces if piece.name.startswith("block")) for work in works]
     if form == "chunks":
         assert [work.chunk_layers for work in works] == [((7,), (9,)), ((8,), (8,))]
@@ -272,7 +272,7 @@ def test_stages_have_their_layers_and_every_byte(form: str, tmp_path: Path) -> N
     every_byte_is_written(case)
     path = tmp_path / "w.txt"
     for place, work in enumerate(works):
-        export_simai(case.question, case.plan, path, strict=False, stage=str(place))
+        export_simai(case.problem, case.plan, path, strict=False, stage=str(place))
         assert len(read_simai(path).rows) > sum(piece.repeat for piece in work.pieces)
 
 
@@ -283,7 +283,7 @@ def test_what_runs_again_runs_in_the_backward(form: str) -> None:
     case, other = refined(form), refined(form, **plain)
     again = case.plan.num_recompute_layers * case.plan.vpp
     for work, without in zip(
-        stage_works(case.question, case.plan), stage_works(other.question, other.plan), strict=True
+        stage_works(case.problem, case.plan), stage_works(other.problem, other.plan), strict=True
     ):
         more = products(work, backward=True) - products(without, backward=True)
         assert products(work, backward=False) == products(without, backward=False)

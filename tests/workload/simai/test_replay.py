@@ -81,7 +81,7 @@ def test_replay_is_the_solvers_step_where_the_format_holds_everything() -> None:
 @given(case=cases())
 def test_differences_are_itemised(case: Case) -> None:
     assume((case.plan.dp * case.plan.cp) % case.plan.ep == 0)
-    comparison = compare(case.question, case.plan)
+    comparison = compare(case.problem, case.plan)
     between = comparison.solver_s - comparison.replay.step_s
     assert sum(comparison.differences.values()) == pytest.approx(between, abs=1e-9)
     # Only rounding to nanoseconds may be left of compute where every rank is in the same stage.

@@ -7,8 +7,8 @@ from pathlib import Path
 from solver.report.sections import Page
 from spec.errors import ConfigError, ExportError
 from spec.files import replaced_file
+from spec.frameworks import STRATEGIES
 from spec.program.command import DISTRIBUTION, VERSION_LINE
-from spec.settings.plan import STRATEGIES
 
 FILE = "index.html"
 

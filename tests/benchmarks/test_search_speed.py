@@ -12,7 +12,7 @@ from benchmarks.search_speeds.phases import WRAPPED, Phases
 from benchmarks.search_speeds.questions import QUESTIONS, Timed
 from benchmarks.search_speeds.raw_rate import feasible, raw_rate
 from solver.memory.device import usable_bytes
-from solver.opening import open_question
+from solver.opening import load_problem
 from solver.plans.space import full_space
 from solver.search import search
 
@@ -40,7 +40,7 @@ def test_a_raw_table_holds_as_many_plans_that_fit_as_asked_for(interleaved: bool
     small = Timed(config="7B_internlm2.py", world_size=16, global_batch_tokens=1 << 19, framework="megatron")
     asked = small.request(ROOT)
     found = raw_rate(asked, 6000, interleaved=interleaved)
-    question = open_question(asked).question
+    question = load_problem(asked).problem
     different = sum(len(one) for one in feasible(question, interleaved=interleaved))
     assert (found.plans, found.distinct) == (6000, different)
     assert 0 < different < 6000
@@ -78,7 +78,7 @@ def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) 
     small = Timed(config="7B_internlm2.py", world_size=8, global_batch_tokens=1 << 16, framework="megatron")
     monkeypatch.setitem(QUESTIONS, "small", small)
     measured = search_speed.measure(["small"])
-    question = open_question(small.request(ROOT)).question
+    question = load_problem(small.request(ROOT)).problem
     assert measured.priced == search(question, full_space(question.model, question.job)).num_priced
     assert set(search_speed.SHOWN) == {*measured.phases_s}
     assert min(measured.phases_s.values()) > 0.0

@@ -10,7 +10,7 @@ from tests.solver.problems import cluster, question, small_model
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.cluster_times import ClusterTimes
 from solver.memory.device import usable_bytes
-from solver.opening import Opened
+from solver.opening import LoadedProblem
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
@@ -31,8 +31,8 @@ ASKED = question(world_size=8, sequences=16, preset=framework_preset("megatron")
 def session(asked=ASKED, **constraints: object) -> Session:
     profile = ProfileDatabase(machine=MachineFacts(gpu="flat"))
     return Session(
-        opened=Opened(
-            question=asked,
+        opened=LoadedProblem(
+            problem=asked,
             config=ConfigFile(path="made for tests", format="toml", model=asked.model),
             times=ClusterTimes(
                 cost_model=asked.pricer.cost_model, profile=profile, source="the flat cost model"

@@ -8,7 +8,7 @@ from tests.solver.problems import ROOT
 
 from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
 from solver.memory.device import usable_bytes
-from solver.opening import Opened, open_asked
+from solver.opening import LoadedProblem, load_parsed
 from solver.plans.space import full_space
 from solver.report.plans import Plans, search_sections, ties
 from solver.report.reasons import sensitivity_section
@@ -31,19 +31,21 @@ REQUEST = Request(
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, tuple[WhatIf, ...], Opened]:
+def answered(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[SearchResult, tuple[WhatIf, ...], LoadedProblem]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         asked = read_request(REQUEST)
-        opened = open_asked(REQUEST, asked)
-        space = full_space(opened.question.model, opened.question.job, opened.constraints)
-        result = search(opened.question, space, top_k=3)
+        opened = load_parsed(REQUEST, asked)
+        space = full_space(opened.problem.model, opened.problem.job, opened.constraints)
+        result = search(opened.problem, space, top_k=3)
         return result, sensitivities(REQUEST, asked, opened), opened
 
 
 @pytest.mark.nightly
 def test_each_change_alone_makes_no_best_plan_slower(
-    answered: tuple[SearchResult, tuple[WhatIf, ...], Opened],
+    answered: tuple[SearchResult, tuple[WhatIf, ...], LoadedProblem],
 ) -> None:
     result, (network, memory, narrow), _ = answered
     now = result.best[0]
@@ -68,7 +70,7 @@ def test_what_cannot_be_changed_says_so() -> None:
         constraints={**REQUEST.constraints, "fix": {"tp": 2, "pp": 1}},
     )
     asked = read_request(request)
-    network, _, narrow = sensitivities(request, asked, open_asked(request, asked))
+    network, _, narrow = sensitivities(request, asked, load_parsed(request, asked))
     assert network.why_none == "one node has no network between nodes"
     assert narrow.why_none == "A100-SXM-80GB has none"
 
@@ -78,19 +80,19 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
     constraints = {**REQUEST.constraints, "fix": {"tp": 2, "pp": 1, "cp": 1, "vpp": 1}, "memory_gib": 40}
     request = replace(REQUEST, world_size=8, constraints=constraints)
     asked = read_request(request)
-    opened = open_asked(request, asked)
+    opened = load_parsed(request, asked)
     more = _more_memory(request, asked, opened).answer
     assert more is not None
     assert 40 * GIB < more.needed_bytes <= 40 * GIB + 40e9
     # All of the device is asked for in two ways, and neither is beyond the larger one.
-    for memory_gib in (usable_bytes(opened.question.cluster) / GIB, inf):
+    for memory_gib in (usable_bytes(opened.problem.cluster) / GIB, inf):
         whole = replace(opened, constraints=replace(opened.constraints, memory_gib=memory_gib))
         assert _more_memory(request, asked, whole).answer is not None
 
 
 @pytest.mark.nightly
 def test_the_report_names_ties_room_and_front(
-    answered: tuple[SearchResult, tuple[WhatIf, ...], Opened],
+    answered: tuple[SearchResult, tuple[WhatIf, ...], LoadedProblem],
 ) -> None:
     result, found, opened = answered
     sections = search_sections(Plans(opened=opened, answers=result.best, result=result), result)

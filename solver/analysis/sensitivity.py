@@ -9,7 +9,7 @@ from solver.memory.device import usable_bytes
 from solver.opening import LoadedProblem, find_profile, problem_with
 from solver.plans.space import full_space
 from solver.problem import Problem
-from solver.request import Asked, Request, read_request
+from solver.request import ParsedRequest, Request, read_request
 from solver.result import Answer
 from solver.search import search
 from solver.times.op_times import Pricer
@@ -35,7 +35,7 @@ class WhatIf:
 
 
 def sensitivities(
-    request: Request, asked: Asked, opened: LoadedProblem, tick: Callable[[], object] = lambda: None
+    request: Request, asked: ParsedRequest, opened: LoadedProblem, tick: Callable[[], object] = lambda: None
 ) -> tuple[WhatIf, ...]:
     """Returns the network between nodes twice as fast, 40 GB more memory, products in fp8: each alone.
     ``tick`` is called after each."""
@@ -53,7 +53,7 @@ def _best(problem: Problem, constraints: Constraints) -> Answer | None:
         return None
 
 
-def _faster_network(request: Request, asked: Asked, opened: LoadedProblem) -> WhatIf:
+def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
     """Where today's network was measured, both are modelled from the sheet, so that only the change differs."""
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
     cluster = asked.cluster
@@ -83,7 +83,7 @@ def _faster_network(request: Request, asked: Asked, opened: LoadedProblem) -> Wh
     return WhatIf(words=words, answer=on(faster), against=on(cluster) if measured else None)
 
 
-def _more_memory(request: Request, asked: Asked, opened: LoadedProblem) -> WhatIf:
+def _more_memory(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
     """Also of what plans may need, where that is less than all."""
     cluster = opened.problem.cluster
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
@@ -95,7 +95,7 @@ def _more_memory(request: Request, asked: Asked, opened: LoadedProblem) -> WhatI
     return WhatIf(words="40 GB more memory a GPU", answer=_best(problem, more))
 
 
-def _narrow_products(request: Request, asked: Asked, opened: LoadedProblem) -> WhatIf:
+def _narrow_products(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
     """The first named precision with fp8 products that the GPU has scales for."""
     if asked.job.precision.linear in ("fp8", "fp4"):
         return WhatIf(

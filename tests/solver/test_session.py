@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.solver.problems import cluster, question, small_model
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.cluster_times import ClusterTimes
@@ -22,6 +21,7 @@ from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
 from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.settings.constraints import Constraints, constraints_of
+from tests.solver.questions import cluster, question, small_model
 
 # few plans, which still have stages, recomputation, ZeRO and micro-batches
 FEW = {"modes": ["fsp"], "fix": {"cp": 1, "vpp": 1}, "max": {"micro_batch": 2}}

@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from tests.solver.problems import ROOT
 
 from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
 from solver.memory.device import usable_bytes
@@ -16,6 +15,7 @@ from solver.report.sections import record, text
 from solver.request import Request, read_request
 from solver.search import SearchResult, search
 from spec.units import GIB
+from tests.solver.questions import ROOT
 
 REQUEST = Request(
     root=ROOT,

@@ -177,7 +177,9 @@ def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) 
     print(text(sections), end="\n\n", flush=True)
     try:
         named = {option: price_named(option, plans, opened) for option, plans in named.items()}
-        plans, found = searched(options, opened) if options.run_all_solu else priced(options, opened, plan)
+        plans, found = (
+            search_plans(options, opened) if options.run_all_solu else price_one(options, opened, plan)
+        )
         sections += found
         if stated != RunOptions():
             sections += run_sections(stated, plans)
@@ -226,7 +228,7 @@ def price_named(
     return found
 
 
-def searched(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[Section]]":
+def search_plans(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[Section]]":
     """Searches every plan; returns the plans shown and their sections."""
     from solver.plans.space import full_space
     from solver.report.plans import Plans, search_sections
@@ -239,7 +241,7 @@ def searched(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Pla
     return plans, search_sections(plans, result)
 
 
-def priced(
+def price_one(
     options: argparse.Namespace, opened: "LoadedProblem", plan: WrittenPlan | None
 ) -> "tuple[Plans, list[Section]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
@@ -320,7 +322,7 @@ def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequen
 
 def sweep(options: argparse.Namespace, request: Request) -> int:
     """Answers the questions of every list, prints and writes."""
-    from solver.analysis.sweep import Shared, judged, node_counts, ranked, sweep_requests, swept
+    from solver.analysis.sweep import Shared, judge, node_counts, rank_rows, run_sweep, sweep_requests
     from solver.report.files import write_json, write_sweep_csv
     from solver.report.sections import record, text
     from solver.report.sweeps import sweep_sections
@@ -331,13 +333,13 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         axes["world_size"] = node_counts(max(options.world_size), read_request(request).sheet)
     requests = sweep_requests(request, axes)
     with progress(len(requests), "sweep", "question") as bar:
-        rows = swept(requests, shared=Shared(), tick=bar.update)
+        rows = run_sweep(requests, shared=Shared(), tick=bar.update)
     for row in rows:
         if row.answer is not None:
             check_believable((row.answer,), row.opened.source)
-    found = [judged(row, stated.reliability, stated.terms) for row in rows]
+    found = [judge(row, stated.reliability, stated.terms) for row in rows]
     if options.rank_by:
-        found = ranked(found, options.rank_by)
+        found = rank_rows(found, options.rank_by)
     sections = sweep_sections(rows, found, ranked_by=options.rank_by, by_nodes=options.every_node_count)
     print(text(sections))
     if options.json:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
-from solver.analysis.sweep import AXES, SweepRow, sweep_requests, swept
+from solver.analysis.sweep import AXES, SweepRow, run_sweep, sweep_requests
 from solver.opening import load_problem
 from solver.request import Request
 from solver.result import check_believable
@@ -57,7 +57,7 @@ def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tup
             raise ConfigError(
                 where="sweep", key=axis, value=over[axis], allowed=f"lists of {', '.join(AXES)}"
             )
-    rows = swept(sweep_requests(request_of(**asking), over))
+    rows = run_sweep(sweep_requests(request_of(**asking), over))
     for row in rows:
         if row.answer is not None:
             check_believable((row.answer,), row.opened.source)

@@ -25,7 +25,7 @@ from solver.layers import layer_table
 from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import Plan
 from solver.problem import Problem, cost_under
-from solver.result import ABOUT_AS_FAST, Alike, grouped
+from solver.result import ABOUT_AS_FAST, Alike, group_alike
 from solver.times.layer_times import LayerTimes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 
@@ -193,7 +193,7 @@ class CandidatePool:
         """The first groups of plans alike among those simulated; a group's place is the one in ``ranked``."""
         step_s = self.step_s
         in_order = ((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(self.ranked()))
-        return grouped(in_order, self.top_k)
+        return group_alike(in_order, self.top_k)
 
     def front(self) -> IntArray:
         """Of the plans simulated those that no faster one needs less memory than, fastest first."""
@@ -218,7 +218,9 @@ class CandidatePool:
         first = FIRST_ROUND * self.top_k
         while not likely.all():
             likely[order[:first]] = True
-            found = grouped(((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k)
+            found = group_alike(
+                ((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k
+            )
             if len(found) == self.top_k:
                 break
             first *= 2

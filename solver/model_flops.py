@@ -42,7 +42,7 @@ def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
 
 
 def _mostly_products(counted: Sequence[tuple["Product", int]]) -> bool:
-    attention = _flops((op, count) for op, count in counted if halved(op))
+    attention = _flops((op, count) for op, count in counted if is_halved(op))
     return attention <= MOST_WHOLE * _flops(counted)
 
 
@@ -66,7 +66,7 @@ def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -
     return sum(
         flops_of(op)
         * count
-        * (1.0 if whole or not halved(op) else 0.5)
+        * (1.0 if whole or not is_halved(op) else 0.5)
         / max(peaks[dtype], peaks.get(op.dtype, 0.0))
         for op, count in counted
     )
@@ -105,7 +105,7 @@ def flops_of(op: Product) -> float:
     return float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
 
 
-def halved(op: Product) -> bool:
+def is_halved(op: Product) -> bool:
     """Returns whether a mask leaves half of a matrix."""
     return isinstance(op, Attention) and op.mask in ("causal", "varlen")
 
@@ -133,7 +133,7 @@ def logged_flops_per_sequence(model: ModelSpec, job: JobSpec, recompute: Recompu
     half = 0.5 if job.preset.log.attention == "half" else 1.0
     return sum(
         (flops_of(op) + (float(op.flops[0]) if _repeats(op, job.preset.log.repeats, recompute) else 0.0))
-        * (half if halved(op) else 1.0)
+        * (half if is_halved(op) else 1.0)
         * count
         for op, count in products(model, job)
     )

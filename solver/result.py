@@ -160,7 +160,7 @@ class Alike:
     others: list[Plan] = field(default_factory=list)
 
 
-def grouped(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]:
+def group_alike(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]:
     """Returns the first ``most`` groups of plans in order of their step; ``ranked`` gives place, seconds and plan."""
     groups: list[Alike] = []
     newest: dict[Plan, Alike] = {}
@@ -230,7 +230,7 @@ def roomiest_fast(front: Sequence[Answer], usable_bytes: float, share: float = R
     return min(fitting, key=lambda answer: answer.step_s, default=None)
 
 
-def tied(one: Answer, other: Answer) -> bool:
+def is_tie(one: Answer, other: Answer) -> bool:
     """Returns whether the steps of two plans differ by less than the 80 % interval of their difference."""
     return abs(other.step_s - one.step_s) < EIGHTY_PERCENT * paired_error_s(one, other)
 

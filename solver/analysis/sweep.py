@@ -86,7 +86,7 @@ def sweep_requests(
     return found
 
 
-def swept(
+def run_sweep(
     requests: Iterable[tuple[dict[str, object], Request]],
     *,
     shared: Shared | None = None,
@@ -127,7 +127,7 @@ def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
     return tuple(range(per_node, largest + 1, per_node)) or (largest,)
 
 
-def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
+def plans_by_nodes(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
     """Returns for each row, series after series, the row of its series to run with as many GPUs: of the most
     tokens per second with that many or fewer, as a world that a model or a batch does not divide by is worse
     than a smaller one. None where none fits."""
@@ -190,17 +190,17 @@ RANKED_BY = ("step", "goodput", "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class SweepResult:
     """A row of a sweep with its goodput where a reliability was stated, and what a run takes where tokens
     were; ``held_gpus`` train or are spare."""
 
     row: SweepRow
     goodput: Goodput | None
     cost: RunCost | None
-    held_gpus: int
+    paid_gpus: int
 
 
-def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -> Judged:
+def judge(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -> SweepResult:
     """Returns goodput and cost of a row's best plan."""
     problem = row.opened.problem
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
@@ -209,16 +209,16 @@ def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) 
     cost = None
     if terms is not None and row.answer is not None:
         cost = run_cost(problem.job, problem.cluster, row.answer.step_s, terms, goodput)
-    return Judged(row=row, goodput=goodput, cost=cost, held_gpus=held)
+    return SweepResult(row=row, goodput=goodput, cost=cost, paid_gpus=held)
 
 
-def ranked(rows: list[Judged], by: str) -> list[Judged]:
+def rank_rows(rows: list[SweepResult], by: str) -> list[SweepResult]:
     """Returns rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall
     clock) or ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
     return sorted(rows, key=lambda one: _order(one, by))
 
 
-def _order(one: Judged, by: str) -> float:
+def _order(one: SweepResult, by: str) -> float:
     if one.row.answer is None:
         return inf
     effective = one.goodput.effective if one.goodput else 1.0
@@ -229,4 +229,4 @@ def _order(one: Judged, by: str) -> float:
     if one.cost is not None:
         held = one.cost.price if one.cost.price is not None else one.cost.gpu_hours
         return held / one.cost.tokens
-    return one.held_gpus / (tokens_per_s(one.row) * effective) if effective else inf
+    return one.paid_gpus / (tokens_per_s(one.row) * effective) if effective else inf

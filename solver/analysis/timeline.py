@@ -18,7 +18,7 @@ AFTER_PASSES = ("gradient reduction, not hidden", "optimizer update", "parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Afterwards:
+class StepEndWork:
     """Work of one ``stage`` after its passes, one of AFTER_PASSES, from ``start_s`` to ``end_s``."""
 
     what: str
@@ -37,7 +37,7 @@ class Timeline:
     starts_s: FloatArray
     ends_s: FloatArray
     hop_s: float
-    afterwards: tuple[Afterwards, ...]
+    afterwards: tuple[StepEndWork, ...]
 
 
 def num_passes(plan: Plan) -> int:
@@ -73,7 +73,7 @@ def timeline_of(problem: Problem, plan: Plan) -> Timeline:
 
 def _afterwards(
     table: Estimate, timed: StageTimes, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
-) -> tuple[Afterwards, ...]:
+) -> tuple[StepEndWork, ...]:
     """What no pass hides. No stage updates before the last is ready: the gradient norm is global."""
     began, ended = bounds
     step = timed.step
@@ -86,7 +86,7 @@ def _afterwards(
         starts = (float(ended[stage]), at, at + update_s)
         seconds = (float(step.reduction.seconds[row]), update_s, float(step.gather.seconds[row]))
         found += [
-            Afterwards(what=what, stage=stage, start_s=start, end_s=start + taken)
+            StepEndWork(what=what, stage=stage, start_s=start, end_s=start + taken)
             for what, start, taken in zip(AFTER_PASSES, starts, seconds, strict=True)
             if taken > 0
         ]

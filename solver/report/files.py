@@ -19,7 +19,7 @@ from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 
 if TYPE_CHECKING:
-    from solver.analysis.sweep import Judged
+    from solver.analysis.sweep import SweepResult
 
 
 def answer_record(answer: Answer) -> dict[str, object]:
@@ -80,7 +80,7 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
     _write_rows(path, [answer_columns(answer) for answer in answers])
 
 
-def write_sweep_csv(path: Path, rows: "Sequence[Judged]") -> None:
+def write_sweep_csv(path: Path, rows: "Sequence[SweepResult]") -> None:
     """Writes one line a question: what is varied, the best plan as in write_csv, parallel efficiency, goodput and
     run where they are requested, and why there is no plan where there is none."""
     from solver.analysis.sweep import efficiencies

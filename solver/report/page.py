@@ -6,7 +6,7 @@ from pathlib import Path
 
 from solver.analysis.explanation import Explanation, adjacent_equal, explain_plan
 from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
-from solver.analysis.sweep import Judged, tokens_per_s
+from solver.analysis.sweep import SweepResult, tokens_per_s
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.opening import LoadedProblem
 from solver.report.html import check_page_can_be_made, write_page
@@ -55,7 +55,7 @@ def plans_page(plans: Plans, sections: Sequence[Section], command: str = "") -> 
     )
 
 
-def sweep_page(judged: Sequence[Judged], sections: Sequence[Section], command: str = "") -> Page:
+def sweep_page(judged: Sequence[SweepResult], sections: Sequence[Section], command: str = "") -> Page:
     """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, where every row's time goes,
     and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
     best = max(judged, key=lambda one: tokens_per_s(one.row)).row

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from solver.analysis.explanation import StageMemory, memory_terms
 from solver.report.plans import PART_WORDS
 from solver.report.sections import Picture
-from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes, shortened
+from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes, shorten
 from solver.result import ROOMY_SHARE, Answer
 from spec.units import bytes_to_gib, seconds_to_ms
 
@@ -100,7 +100,7 @@ def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: fl
                 width, edge = pieces.get(one, 0.0), colour("surface")
                 axes.barh(row, width, 0.55, left, color=colour(roles[one]), edgecolor=edge, linewidth=0.6)
                 left += width
-            axes.text(0, row - 0.34, shortened(figure, above), va="bottom", fontsize=11)
+            axes.text(0, row - 0.34, shorten(figure, above), va="bottom", fontsize=11)
         if limit is not None:
             axes.axvline(limit, color=colour("ink"), linewidth=1.5)
             axes.text(limit, -0.72, f"{limit:.1f} GiB to use  ", ha="right", va="center", fontsize=11)

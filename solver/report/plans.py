@@ -12,7 +12,7 @@ from solver.opening import LoadedProblem
 from solver.plans.space import NO_CONSTRAINTS
 from solver.problem import Problem
 from solver.report.sections import Section, Table
-from solver.result import ROOMY_SHARE, Answer, roomiest_fast, tied
+from solver.result import ROOMY_SHARE, Answer, is_tie, roomiest_fast
 from solver.search import SearchResult
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
@@ -238,7 +238,7 @@ def difference(best: Answer, other: Answer) -> str:
     words = f"{other.plan.label()} is {100 * (other.step_s / best.step_s - 1.0):.1f} % slower"
     words += f": {pays}" if pays else ""
     words += f" (against {saves})" if saves else ""
-    return words + TIE * tied(best, other)
+    return words + TIE * is_tie(best, other)
 
 
 def utilisation_words(answer: Answer, problem: Problem) -> str:
@@ -271,7 +271,7 @@ def memory_words(answer: Answer) -> str:
 
 def ties(best: Sequence[Answer]) -> list[int]:
     """Returns the places, from 2, of the plans whose step is within the 80 % interval of the first one's."""
-    return [place for place, answer in enumerate(best[1:], start=2) if tied(best[0], answer)]
+    return [place for place, answer in enumerate(best[1:], start=2) if is_tie(best[0], answer)]
 
 
 def _neighbours(result: SearchResult, usable: float) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from solver.analysis.sensitivity import WhatIf
 from solver.report.files import answer_record
 from solver.report.plans import PART_WORDS, TIE, in_gib, in_ms, slower_by
 from solver.report.sections import Section, Table
-from solver.result import Answer, tied
+from solver.result import Answer, is_tie
 from spec.units import MIB, bytes_to_gib, seconds_to_ms
 
 SMALLEST_MS = 0.05
@@ -126,7 +126,7 @@ def _why_not(best: Answer, one: Candidate) -> list[str]:
     lines += [f"it cannot run: {reason}" for reason in one.obstacles]
     if other.plan == best.plan:
         return [*lines, "it is the best plan"]
-    lines.append(f"it {_loses(best, other)} against {best.plan.label()}{TIE * tied(best, other)}")
+    lines.append(f"it {_loses(best, other)} against {best.plan.label()}{TIE * is_tie(best, other)}")
     lines += ["no plan with these keys can run, whatever the other keys"] * one.none_runs
     found = one.best_of_keys
     if found is None or found.plan == other.plan:
@@ -134,7 +134,7 @@ def _why_not(best: Answer, one: Candidate) -> list[str]:
     if found.plan == best.plan:
         verb = "is the best plan"
     else:
-        verb = f"{_loses(best, found)}{TIE * tied(best, found)}"
+        verb = f"{_loses(best, found)}{TIE * is_tie(best, found)}"
     return [
         *lines,
         f"the best plan with these keys, the others searched, is {found.plan.label()}, which {verb}",

@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 from solver.analysis.goodput import Goodput, RunCost
 from solver.analysis.sweep import (
-    Judged,
+    SweepResult,
     SweepRow,
     efficiencies,
     fewest_gpus,
-    replanned,
+    plans_by_nodes,
     shared_values,
     tokens_per_s,
 )
@@ -23,7 +23,7 @@ TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_ba
 
 def sweep_sections(
     rows: Sequence[SweepRow],
-    judged: Sequence[Judged],
+    judged: Sequence[SweepResult],
     *,
     ranked_by: str | None = None,
     by_nodes: bool = False,
@@ -57,7 +57,7 @@ def sweep_sections(
     return sections
 
 
-def sweep_table(rows: Sequence[Judged]) -> Table:
+def sweep_table(rows: Sequence[SweepResult]) -> Table:
     """Returns the best plan of every question; where worlds are varied, with parallel efficiency against the
     fewest GPUs of its series."""
     axes = list(rows[0].row.values)
@@ -99,7 +99,7 @@ def _of_words(axes: Sequence[str], rows: Sequence[SweepRow]) -> list[int]:
     return [at for at, axis in enumerate(axes) if any(isinstance(row.values[axis], str) for row in rows)]
 
 
-def _figures(one: Judged, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
+def _figures(one: SweepResult, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
     """What stands between the values of a row and its plan; nothing where there is none."""
     answer = one.row.answer
     if answer is None:
@@ -143,7 +143,7 @@ def nodes_table(rows: Sequence[SweepRow]) -> Table:
         "tokens/s",
     ]
     cells = []
-    for row, best in replanned(rows):
+    for row, best in plans_by_nodes(rows):
         cluster, world = row.opened.problem.cluster, row.opened.problem.job.world_size
         varied = [in_words(value) for value in shared_values(row).values()]
         varied += [f"{cluster.nodes_for(world)}", f"{world:,}"]
@@ -169,7 +169,7 @@ def nodes_record(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
             "best": None if best is None or best.answer is None else answer_record(best.answer),
             "why_none": row.why_none if best is None else "",
         }
-        for row, best in replanned(rows)
+        for row, best in plans_by_nodes(rows)
     ]
 
 
@@ -216,7 +216,7 @@ def cost_words(found: RunCost) -> str:
     )
 
 
-def sweep_record(rows: Sequence[Judged]) -> dict[str, object]:
+def sweep_record(rows: Sequence[SweepResult]) -> dict[str, object]:
     """Returns a sweep as plain values."""
     return {
         "sweep": [

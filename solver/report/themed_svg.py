@@ -100,7 +100,7 @@ def numbers_across(figure: Figure, axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(int(figure.get_figwidth() * POINTS / TICK), steps=STEPS))
 
 
-def shortened(figure: Figure, words: str) -> str:
+def shorten(figure: Figure, words: str) -> str:
     """Returns as much of ``words`` as a line of the figure holds; a layout makes room for all of a text, and of a plan with many
     settings would leave its bars none."""
     room = int(figure.get_figwidth() * POINTS / LETTER) - 4

@@ -11,7 +11,7 @@ from solver.memory.device import usable_bytes
 from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
-from solver.result import Answer, SlowestStage, check_believable, grouped, paired_error_s, roomiest_fast
+from solver.result import Answer, SlowestStage, check_believable, group_alike, paired_error_s, roomiest_fast
 from solver.search import price_plan, search
 from spec.errors import ProfileError
 from spec.frameworks import framework_preset
@@ -28,7 +28,7 @@ def sharded(size: int, **changes: int) -> Plan:
 
 def shown(*ranked: tuple[float, Plan], most: int = 10) -> list[tuple[float, list[int]]]:
     """Seconds of each group's leader, and the sizes that it stands for."""
-    groups = grouped(((place, step_s, plan) for place, (step_s, plan) in enumerate(ranked)), most)
+    groups = group_alike(((place, step_s, plan) for place, (step_s, plan) in enumerate(ranked)), most)
     return [(group.step_s, [one.zero_size for one in group.others]) for group in groups]
 
 

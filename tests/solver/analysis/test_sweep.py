@@ -11,12 +11,12 @@ from solver.analysis.sweep import (
     Shared,
     SweepRow,
     efficiencies,
-    judged,
+    judge,
     node_counts,
-    ranked,
-    replanned,
+    plans_by_nodes,
+    rank_rows,
+    run_sweep,
     sweep_requests,
-    swept,
     tokens_per_s,
 )
 from solver.opening import load_problem
@@ -67,7 +67,7 @@ def shared() -> Shared:
 
 @pytest.fixture(scope="module")
 def rows(shared: Shared, own_cache: None) -> tuple[SweepRow, ...]:
-    return swept(sweep_requests(REQUEST, {"world_size": WORLDS}), shared=shared)
+    return run_sweep(sweep_requests(REQUEST, {"world_size": WORLDS}), shared=shared)
 
 
 def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared: Shared) -> None:
@@ -100,7 +100,9 @@ def test_efficiency_is_against_the_fewest_gpus_of_the_series(rows: tuple[SweepRo
 
 
 def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, ...]) -> None:
-    taken = {row.values["world_size"]: best and best.values["world_size"] for row, best in replanned(rows)}
+    taken = {
+        row.values["world_size"]: best and best.values["world_size"] for row, best in plans_by_nodes(rows)
+    }
     assert taken == {1: None, 8: 8, 16: 16, 24: 16, 32: 32}
     assert next(row for row in nodes_table(rows).rows if row[0] == "3")[:3] == ["3", "24", "1"]
     assert node_counts(32, rows[0].opened.problem.cluster) == (8, 16, 24, 32)
@@ -109,38 +111,41 @@ def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, 
 
 def test_rows_are_ranked_by_what_is_asked(rows: tuple[SweepRow, ...]) -> None:
     terms = Terms(tokens=1e12, price_per_gpu_hour=2.0)
-    found = [judged(row, Reliability(), terms) for row in rows]
+    found = [judge(row, Reliability(), terms) for row in rows]
     worlds = {
-        by: [one.row.values["world_size"] for one in ranked(found, by)] for by in ("step", "goodput", "cost")
+        by: [one.row.values["world_size"] for one in rank_rows(found, by)]
+        for by in ("step", "goodput", "cost")
     }
     assert worlds["step"][0] == worlds["goodput"][0] == 32
     assert worlds["cost"][0] == 8
     assert worlds["step"][-2:] == worlds["cost"][-2:] == [1, 24]
     # On GPUs that fail all the time more of them train less.
-    failing = [judged(row, Reliability(mtbf_hours=0.5, checkpoint_s=60.0), terms) for row in rows]
-    assert ranked(failing, "goodput")[0].row.values["world_size"] == 8
-    assert ranked([judged(row, None, None) for row in rows], "cost")[0].row.values["world_size"] == 8
+    failing = [judge(row, Reliability(mtbf_hours=0.5, checkpoint_s=60.0), terms) for row in rows]
+    assert rank_rows(failing, "goodput")[0].row.values["world_size"] == 8
+    assert rank_rows([judge(row, None, None) for row in rows], "cost")[0].row.values["world_size"] == 8
 
 
 def test_nodes_held_idle_are_paid_for_in_any_ranking(rows: tuple[SweepRow, ...]) -> None:
     # Eight spare nodes make nine of one, and three times as many of four.
     spared = Reliability(spare_nodes=8, repair_hours=1.0)
-    assert [judged(row, spared, None).held_gpus for row in rows] == [65, 72, 80, 88, 96]
+    assert [judge(row, spared, None).paid_gpus for row in rows] == [65, 72, 80, 88, 96]
     for terms in (None, Terms(tokens=1e12, spare_nodes=8)):
-        found = [judged(row, spared, terms) for row in rows]
-        assert ranked(found, "cost")[0].row.values["world_size"] == 32
+        found = [judge(row, spared, terms) for row in rows]
+        assert rank_rows(found, "cost")[0].row.values["world_size"] == 32
 
 
 def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
     rows: tuple[SweepRow, ...], shared: Shared
 ) -> None:
     """Of a cluster twice as fast no other takes a plan, nor the fewest GPUs that fit."""
-    faster = swept(sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), shared=shared)
+    faster = run_sweep(
+        sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), shared=shared
+    )
     both = [
         *(replace(row, values={"cluster": "h100-sxm", **row.values}) for row in rows),
         *(replace(row, values={"cluster": "b200", **row.values}) for row in faster),
     ]
-    runs = [(row.values["cluster"], best and best.values["cluster"]) for row, best in replanned(both)]
+    runs = [(row.values["cluster"], best and best.values["cluster"]) for row, best in plans_by_nodes(both)]
     assert runs == [("h100-sxm", None), *[("h100-sxm", "h100-sxm")] * 4, *[("b200", "b200")] * 2]
     found = nodes_table(both)
     assert (found.header[0], found.rows[0][0], found.rows[-1][0]) == ("cluster", "h100-sxm", "b200")
@@ -157,7 +162,7 @@ def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
 
 def test_a_wait_for_a_node_is_told_where_it_is_a_tenth_of_a_minute(rows: tuple[SweepRow, ...]) -> None:
     for spare_nodes, told in ((0, True), (50, False)):
-        one = judged(rows[4], Reliability(spare_nodes=spare_nodes, repair_hours=1.0), None).goodput
+        one = judge(rows[4], Reliability(spare_nodes=spare_nodes, repair_hours=1.0), None).goodput
         assert one is not None
         assert ("for a node" in goodput_words(one)) == told
 
@@ -165,9 +170,9 @@ def test_a_wait_for_a_node_is_told_where_it_is_a_tenth_of_a_minute(rows: tuple[S
 def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_written(
     rows: tuple[SweepRow, ...], tmp_path: Path
 ) -> None:
-    found = [judged(row, None, None) for row in rows]
+    found = [judge(row, None, None) for row in rows]
     assert "efficiency" in sweep_table(found).header
-    alone = [judged(replace(row, values={"micro_batch": 1}), None, None) for row in rows[1:2]]
+    alone = [judge(replace(row, values={"micro_batch": 1}), None, None) for row in rows[1:2]]
     assert "efficiency" not in sweep_table(alone).header
     record = sweep_record(found)["sweep"]
     assert isinstance(record, list)
@@ -179,7 +184,7 @@ def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_writ
 
 
 def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, ...]) -> None:
-    found = [judged(row, Reliability(), Terms(tokens=1e12)) for row in rows]
+    found = [judge(row, Reliability(), Terms(tokens=1e12)) for row in rows]
     body = sweep_table(found).rows
     assert [row[0] for row in body] == [str(world) for world in WORLDS]
     assert f"{tokens_per_s(rows[1]):,.0f}" in body[1]
@@ -190,7 +195,7 @@ def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, 
 
 
 def test_the_csv_has_every_question_with_its_best_plan(rows: tuple[SweepRow, ...], tmp_path: Path) -> None:
-    found = [judged(row, Reliability(), Terms(tokens=1e12)) for row in rows]
+    found = [judge(row, Reliability(), Terms(tokens=1e12)) for row in rows]
     write_sweep_csv(tmp_path / "sweep.csv", found)
     with (tmp_path / "sweep.csv").open(newline="") as handle:
         lines = list(csv.DictReader(handle))
@@ -204,7 +209,7 @@ def test_the_csv_has_every_question_with_its_best_plan(rows: tuple[SweepRow, ...
         else:
             assert (line["tp"], line["why_none"]) == (str(one.row.answer.plan.tp), "")
             assert float(line["step_s"]) == one.row.answer.step_s
-    write_sweep_csv(tmp_path / "none.csv", [judged(rows[0], None, None)])
+    write_sweep_csv(tmp_path / "none.csv", [judge(rows[0], None, None)])
     assert (tmp_path / "none.csv").read_text().splitlines()[0] == "asked_world_size,why_none"
 
 
@@ -230,6 +235,6 @@ def test_a_micro_batch_is_fixed_or_varied() -> None:
 def test_what_cannot_be_asked_is_refused_before_anything_is_priced() -> None:
     ticks: list[int] = []
     with pytest.raises(ConfigError, match="a multiple of 8"):
-        swept(sweep_requests(REQUEST, {"world_size": (8, 12)}), tick=lambda: ticks.append(1))
+        run_sweep(sweep_requests(REQUEST, {"world_size": (8, 12)}), tick=lambda: ticks.append(1))
     assert not ticks
     assert isinstance(REQUEST.config, Path)

@@ -19,7 +19,7 @@ from solver.report.themed_svg import (
     patches,
     picture,
     plain_axes,
-    shortened,
+    shorten,
 )
 
 
@@ -74,12 +74,12 @@ def test_a_long_plan_leaves_its_bar_room() -> None:
     for figure in wide_and_narrow():
         axes = plain_axes(figure, grid="x")
         axes.barh(0, 3.0)
-        axes.text(0, -0.34, shortened(figure, words))
+        axes.text(0, -0.34, shorten(figure, words))
         figure.draw_without_rendering()
         left, right = (axes.transData.transform((at, 0))[0] for at in axes.get_xlim())
         assert right - left > 0.75 * figure.get_figwidth() * figure.dpi
-        assert shortened(figure, words).endswith("…")
-        assert shortened(figure, "mtp dp8") == "mtp dp8"
+        assert shorten(figure, words).endswith("…")
+        assert shorten(figure, "mtp dp8") == "mtp dp8"
 
 
 @pytest.mark.parametrize("length", [9_400.0, 18_200.0, 20_200.0, 43_000.0, 97_000.0])

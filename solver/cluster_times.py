@@ -1,9 +1,9 @@
-"""Whose times answer: the profile's, the profile's restated for another GPU, or the hardware sheet's alone.
+"""Whose times answer: the profile's, the profile's transferred to another GPU, or the hardware spec's alone.
 
 A profile answers for the GPU it was taken on, and for the network where it holds collectives. About another
-cluster the sheet is asked instead, in the sizes that come up (profdb.modelled.kept_book), and every time says
-that it is modelled; of the same GPU on another network only the collectives are. ``--transfer`` restates what was
-measured on another GPU (profdb.transfer), and models what cannot be restated.
+cluster the hardware spec is asked instead, in the sizes that come up (profdb.modelled.kept_book), and every time says
+that it is modelled; of the same GPU on another network only the collectives are. ``--transfer`` scales what was
+measured on another GPU (profdb.transfer), and models what cannot be.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,6 @@ from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable
 from solver.request import ParsedRequest, Request
-from solver.restated import restated
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -88,7 +87,7 @@ def times_of(
 ) -> ClusterTimes:
     """Times of the cluster asked about, by the profile at hand or without it.
 
-    Raises ConfigError where ``--transfer`` has nothing to restate, and where ``device`` would add to a profile of
+    Raises ConfigError where ``--transfer`` has nothing to transfer, and where ``device`` would add to a profile of
     another cluster.
     """
     profile, cluster = held.profile, asked.cluster
@@ -105,7 +104,7 @@ def times_of(
         device.on_demand(profile, str(held.path)) if device is not None and profile is not None else None
     )
     if request.transfer:
-        return _restated(held, cluster, request.root)
+        return _transferred(held, cluster, request.root)
     if profile is None or not suits:
         return without_profile(held, cluster, missing=request.missing)
     kept = KeptBook(cluster, cache_folder()) if request.missing == "modelled" else None
@@ -119,17 +118,19 @@ def without_profile(held: ProfileFile, cluster: ClusterSpec, *, missing: str) ->
     if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
         cost_model = OtherNetwork(profile, missing=missing, network=kept)
         where = profile.machine.cluster or "an unnamed cluster"
-        said = f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its sheet"
+        said = (
+            f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
+        )
         return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said, kept=kept)
     nothing = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
     )
     other = f" ({held.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
-    hint = "; --transfer restates what was measured" if held.measured else ""
+    hint = "; --transfer scales what was measured" if held.measured else ""
     return ClusterTimes(
         cost_model=ProfileCostModel(nothing, missing="modelled", modelled=kept),
         profile=nothing,
-        source=f"none of {cluster.name}{other}: every time is modelled from its sheet{hint}",
+        source=f"no {cluster.name} profile{other}: using the hardware spec{hint}",
         kept=kept,
     )
 
@@ -146,8 +147,8 @@ def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path)
         return False
 
 
-def _restated(held: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
-    """What was measured on another GPU, for this one; the sheet says what cannot be restated."""
+def _transferred(held: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
+    """Times measured on another GPU, scaled to this one; the hardware spec models what cannot be."""
     profile = held.profile
     if profile is None or not held.measured or profile.machine.gpu == cluster.gpu.name:
         raise ConfigError(
@@ -160,9 +161,11 @@ def _restated(held: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTim
         raise ConfigError(
             where=str(held.path), key="machine.cluster", value="", allowed="the sheet that it was measured on"
         )
+    from solver.transfer_cache import transfer
+
     measured_on = read_cluster(profile.machine.cluster, root=root)
-    answering = restated(profile, held.path, measured_on, cluster, cache_folder())
-    said = f"{held.path} of {profile.machine.gpu}, restated for {cluster.gpu.name} by the ratio of modelled times"
+    answering = transfer(profile, held.path, measured_on, cluster, cache_folder())
+    said = f"{held.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
     kept = KeptBook(cluster, cache_folder())
     cost_model = ProfileCostModel(answering, missing="modelled", modelled=kept)
     return ClusterTimes(cost_model=cost_model, profile=answering, source=said, kept=kept)

@@ -37,7 +37,7 @@ class Request:
     it as it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project
     folder, where configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of
     solver.calibrate.fit; ``assume`` is what a config.json of an unknown type is read as; ``transfer``
-    restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without
+    scales a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without
     ``profile`` it is the default one (profile_path), if that is there.
     """
 

@@ -54,13 +54,13 @@ def _best(problem: Problem, constraints: Constraints) -> Answer | None:
 
 
 def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
-    """Where today's network was measured, both are modelled from the sheet, so that only the change differs."""
+    """Where today's network was measured, both are modelled from the hardware spec, so that only the change differs."""
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
     cluster = asked.cluster
     if cluster.nodes_for(asked.job.world_size) == 1:
         return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
     if request.transfer:
-        return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer restates")
+        return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer scales")
     held = find_profile(request)
 
     def on(changed: ClusterSpec) -> Answer | None:

@@ -61,7 +61,7 @@ def test_a_profile_of_one_gpu_suits_another_network(tmp_path: Path) -> None:
 def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
     request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), missing="error")
     cost_model, times = book_of(request)
-    assert "every time is modelled from its sheet" in times.source
+    assert "using the hardware spec" in times.source
     assert "--transfer" in times.source
     sheet = ModelledCostModel(cluster=read_cluster("h200", root=ROOT))
     for query in (SUM, replace(SUM, size_bytes=[2**20])):
@@ -75,7 +75,7 @@ def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
 
 def test_of_another_network_only_the_collectives_are_modelled(tmp_path: Path) -> None:
     cost_model, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, NETWORK))
-    assert "the network of gcp-a3-mega is modelled from its sheet" in times.source
+    assert "the network of gcp-a3-mega is modelled from its hardware spec" in times.source
     sheet = ModelledCostModel(cluster=read_cluster("gcp-a3-mega", root=ROOT))
     assert cost_model.collective_s(SUM).seconds == pytest.approx(sheet.collective_s(SUM).seconds, rel=1e-12)
     assert cost_model.cpu_s("launch").origin.tolist() == [int(Origin.MEASURED)]
@@ -85,7 +85,7 @@ def test_transfer_restates_what_was_measured(tmp_path: Path) -> None:
     """The product keeps its ratio to the sheet's model (profdb.transfer)."""
     request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), transfer=True)
     cost_model, times = book_of(request)
-    assert "restated for H200-SXM-141GB" in times.source
+    assert "transferred to H200-SXM-141GB" in times.source
     assert cost_model.linear_s(PRODUCT).origin.tolist() == [int(Origin.TRANSFERRED)]
     here, there = (ModelledCostModel(cluster=read_cluster(name, root=ROOT)) for name in ("h200", "h100-sxm"))
     ratio = here.linear_s(PRODUCT).seconds / there.linear_s(PRODUCT).seconds
@@ -103,7 +103,7 @@ def test_a_cluster_is_answered_without_any_profile(tmp_path: Path, monkeypatch: 
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     request = replace(asked(tmp_path, "b200", COMPUTE), profile=None, root=tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert load_problem(request).source == "none of b200: every time is modelled from its sheet"
+    assert load_problem(request).source == "no b200 profile: using the hardware spec"
     with pytest.raises(ProfileError, match=r"prof_data/data.pt: no such profile; .*--cluster"):
         load_problem(replace(request, cluster=None))
 

@@ -132,7 +132,7 @@ def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: P
     opened = load_problem(asked(str(tmp_path / "mine.toml")))
     assert opened.problem.cluster.domains[-1].bandwidth == 100 * GBPS
     assert opened.source == str(profile)
-    assert "every time is modelled from its sheet" in load_problem(asked("h100-sxm")).source
+    assert "using the hardware spec" in load_problem(asked("h100-sxm")).source
 
 
 # A topology file is read back as written, and its defects are found.

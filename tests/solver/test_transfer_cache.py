@@ -1,4 +1,4 @@
-"""A profile is restated once, and read from the cache folder then; a damaged file there is made anew."""
+"""A profile is transferred once, and read from the cache folder then; a damaged file there is made anew."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 from profdb.cases import GemmCase
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile
-from solver import restated as module
-from solver.restated import restated
+from solver import transfer_cache as module
+from solver.transfer_cache import transfer
 from spec.cluster.reader import read_cluster
 from spec.origin import Origin
 from tests.solver.questions import ROOT
@@ -24,29 +24,29 @@ def profile(seconds: float) -> ProfileDatabase:
 def test_it_is_fitted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken, source, cache = profile(2e-4), tmp_path / "p.pt", tmp_path / "cache"
     save_profile(source, taken)
-    first = restated(taken, source, H100, H200, cache)
+    first = transfer(taken, source, H100, H200, cache)
     (kept,) = cache.iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(module, "with_fits", lambda _: pytest.fail("fitted again"))
-        again = restated(taken, source, H100, H200, cache)
+        again = transfer(taken, source, H100, H200, cache)
     assert again.samples[0].trials_s == first.samples[0].trials_s
     assert again.samples[0].origin is Origin.TRANSFERRED
     kept.write_bytes(b"damaged")
-    restated(taken, source, H100, H200, cache)
+    transfer(taken, source, H100, H200, cache)
     assert load_profile(kept).samples[0].trials_s == first.samples[0].trials_s
 
 
-def test_another_profile_at_the_same_place_is_restated_anew(tmp_path: Path) -> None:
+def test_another_profile_at_the_same_place_is_transferred_anew(tmp_path: Path) -> None:
     source, cache = tmp_path / "p.pt", tmp_path / "cache"
     times = []
     for seconds in (2e-4, 3e-4):
         save_profile(source, profile(seconds))
-        times.append(restated(profile(seconds), source, H100, H200, cache).samples[0].trials_s[0])
+        times.append(transfer(profile(seconds), source, H100, H200, cache).samples[0].trials_s[0])
     assert times[1] == pytest.approx(1.5 * times[0], rel=1e-9)
     assert len(list(cache.iterdir())) == 2
 
 
 def test_without_a_cache_folder_nothing_is_kept(tmp_path: Path) -> None:
     save_profile(tmp_path / "p.pt", profile(2e-4))
-    restated(profile(2e-4), tmp_path / "p.pt", H100, H200, None)
+    transfer(profile(2e-4), tmp_path / "p.pt", H100, H200, None)
     assert [path.name for path in tmp_path.iterdir()] == ["p.pt"]

@@ -8,12 +8,12 @@ measured on another GPU (profdb.transfer), and models what cannot be.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profdb.cases import Family
 from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
-from profdb.modelled.kept_book import KeptBook
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable
@@ -24,6 +24,9 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.files import cache_folder
 
+if TYPE_CHECKING:
+    from profdb.modelled.kept_book import KeptBook
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
@@ -33,7 +36,7 @@ class ClusterTimes:
     cost_model: CostModel
     profile: ProfileDatabase
     source: str
-    kept: KeptBook | None = None
+    kept: "KeptBook | None" = None
     on_demand: OnDemand | None = None
     pricers: dict[str, Pricer] = field(default_factory=dict, compare=False, repr=False)
 
@@ -65,7 +68,7 @@ BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCH
 class OtherNetwork(ProfileCostModel):
     """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
 
-    def __init__(self, profile: ProfileDatabase, *, missing: str, network: KeptBook) -> None:
+    def __init__(self, profile: ProfileDatabase, *, missing: str, network: "KeptBook") -> None:
         compute: dict[Family, SampleTable] = {
             family: table for family, table in profile.tables.items() if family not in BETWEEN_RANKS
         }
@@ -107,14 +110,14 @@ def times_of(
         return _transferred(held, cluster, request.root)
     if profile is None or not suits:
         return without_profile(held, cluster, missing=request.missing)
-    kept = KeptBook(cluster, cache_folder()) if request.missing == "modelled" else None
+    kept = _kept_model(cluster) if request.missing == "modelled" else None
     cost_model = ProfileCostModel(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
     return ClusterTimes(cost_model=cost_model, profile=profile, source="", kept=kept, on_demand=on_demand)
 
 
 def without_profile(held: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """The sheet alone, or for the GPU of a measured profile the sheet's network."""
-    profile, kept = held.profile, KeptBook(cluster, cache_folder())
+    profile, kept = held.profile, _kept_model(cluster)
     if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
         cost_model = OtherNetwork(profile, missing=missing, network=kept)
         where = profile.machine.cluster or "an unnamed cluster"
@@ -166,6 +169,13 @@ def _transferred(held: ProfileFile, cluster: ClusterSpec, root: Path) -> Cluster
     measured_on = read_cluster(profile.machine.cluster, root=root)
     answering = transfer(profile, held.path, measured_on, cluster, cache_folder())
     said = f"{held.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
-    kept = KeptBook(cluster, cache_folder())
+    kept = _kept_model(cluster)
     cost_model = ProfileCostModel(answering, missing="modelled", modelled=kept)
     return ClusterTimes(cost_model=cost_model, profile=answering, source=said, kept=kept)
+
+
+def _kept_model(cluster: ClusterSpec) -> "KeptBook":
+    """The hardware spec's model of the cluster, with what it was asked before."""
+    from profdb.modelled.kept_book import KeptBook
+
+    return KeptBook(cluster, cache_folder())

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
 from profdb.store.data_file import load_profile
-from solver.calibrate.factors import read_calibration
 from solver.cluster_times import ClusterTimes, ProfileFile, times_of
 from solver.problem import Problem
 from solver.request import ParsedRequest, Request, profile_path, read_request
@@ -57,13 +56,18 @@ def problem_with(
     """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
     cluster = asked.cluster
     pricer = times.pricer(cluster)
+    calibration = None
+    if request.calibration:
+        from solver.calibrate.factors import read_calibration
+
+        calibration = read_calibration(request.calibration, cluster)
     return LoadedProblem(
         problem=Problem(
             model=asked.config.model,
             job=asked.job,
             cluster=cluster,
             pricer=pricer,
-            calibration=read_calibration(request.calibration, cluster) if request.calibration else None,
+            calibration=calibration,
         ),
         config=asked.config,
         times=times,

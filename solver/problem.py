@@ -1,13 +1,16 @@
 """The problem that a search or a price solves: which model, under which job, on which cluster, by which times."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from solver.calibrate.factors import Calibration, calibrated_cost
 from solver.estimate import Estimate, StepTime, step_time
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
+
+if TYPE_CHECKING:
+    from solver.calibrate.factors import Calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,7 @@ class Problem:
     job: JobSpec
     cluster: ClusterSpec
     pricer: Pricer
-    calibration: Calibration | None = None
+    calibration: "Calibration | None" = None
 
 
 def cost_under(problem: Problem, table: Estimate) -> StepTime:
@@ -27,4 +30,6 @@ def cost_under(problem: Problem, table: Estimate) -> StepTime:
     cost = step_time(problem.model, problem.job, table, problem.pricer)
     if problem.calibration is None:
         return cost
+    from solver.calibrate.factors import calibrated_cost
+
     return calibrated_cost(problem.model, problem.job, table, problem.pricer, cost, problem.calibration)

@@ -16,6 +16,9 @@ from typing import Any, Generic, TypeVar
 Count = TypeVar("Count")
 """What a view holds for a number."""
 
+BLOCK_SCALES = frozenset({"block", "mx"})
+"""Recipes (``scale_recipe``) whose scales belong to blocks of a row."""
+
 # Defaults, which every view holds as its own kind of number (arrays broadcast with them).
 ZERO: Any = 0
 ONE: Any = 1

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.calls import BLOCK_SCALES
 from ops.context import LayerContext
 from ops.kernels import bytes_moved_per_element
 from ops.memory_bound import memory_pass
@@ -102,9 +103,8 @@ class Recipe:
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
 APART = Passes(reads=3, writes=2, kernels=2)
-BLOCKS = frozenset({"block", "mx"})
 TRANSPOSED = Passes(narrow_reads=1, writes=1)  # a narrow copy brought into another order
-ALONG_K = BLOCKS | {"row"}
+ALONG_K = BLOCK_SCALES | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 
 
@@ -148,7 +148,7 @@ def recipe_of(context: LayerContext) -> Recipe:
     """Returns the recipe of a job whose products run in a lower precision than its activations."""
     precision = context.job.precision
     fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
-    blocks = precision.scaling == "dynamic" and precision.scale_recipe in BLOCKS
+    blocks = precision.scaling == "dynamic" and precision.scale_recipe in BLOCK_SCALES
     named = RECIPES[_scaling(precision)] if precision.linear != "fp4" else NVFP4
     named = FUSED if fused else CAST_AGAIN if blocks else named
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:
@@ -163,13 +163,13 @@ def recipe_of(context: LayerContext) -> Recipe:
 
 
 def _scaling(precision: Precision) -> str:
-    return precision.scaling or ("block" if precision.scale_recipe in BLOCKS else "current")
+    return precision.scaling or ("block" if precision.scale_recipe in BLOCK_SCALES else "current")
 
 
 def finds_scale_first(precision: Precision) -> bool:
     """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``:
     Float8CurrentScalingQuantizer, NVFP4Quantizer; torchao: hp_tensor_to_float8_dynamic, whose maximum is DTensor's)."""
-    looked_for = _scaling(precision) in ("current", "dynamic") and precision.scale_recipe not in BLOCKS
+    looked_for = _scaling(precision) in ("current", "dynamic") and precision.scale_recipe not in BLOCK_SCALES
     return looked_for or precision.linear == "fp4"
 
 
@@ -177,7 +177,7 @@ def transpose_after_gather(precision: Precision) -> Passes:
     """What brings a gathered tensor's copy along columns into order: a transposition of whole-tensor scales where products want
     both orders, parts of 1 x 128 and NVFP4 put side by side; MXFP8's lie in the rows' order."""
     wanted = precision.scale_recipe == "block" or (
-        precision.transposed_copies and precision.scale_recipe not in BLOCKS
+        precision.transposed_copies and precision.scale_recipe not in BLOCK_SCALES
     )
     return TRANSPOSED if wanted else Passes()
 
@@ -458,7 +458,7 @@ def other_order(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
     """The gather of an output gradient's copy along columns, where that has scales of its own: waited for
     with the other, or, where that one travels in pieces, whole beside the input gradient, by copy engines
     (linear.py, bulk_overlap_ag_with_external_gemm)."""
-    if not gathers_low_precision(context, linear) or context.job.precision.scale_recipe not in BLOCKS:
+    if not gathers_low_precision(context, linear) or context.job.precision.scale_recipe not in BLOCK_SCALES:
         return ()
     name = f"{gather.name}_columns"
     if gather.pieces is None:

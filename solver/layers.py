@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.block import LayerOps, ModelOps, layer_ops
 from ops.context import has_separate_ends
-from ops.cpu_overhead.hooks import runs_hooks
+from ops.cpu_overhead.hooks import gathers_before_forwards
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
 from ops.op import (
@@ -191,7 +191,7 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     gathers where the optimizer is sharded. Of weights that are cast once a step a micro-batch has a share that
     depends on dp (ops.low_precision)."""
     several = (layout.pp > 1).astype(np.int64)
-    stage = np.where((layout.zero_stage >= 2) | runs_hooks(job), layout.zero_stage, 0)
+    stage = np.where((layout.zero_stage >= 2) | gathers_before_forwards(job), layout.zero_stage, 0)
     groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
     copies = layout.dp if job.precision.casts_once_a_step else layout.constant(0)

@@ -195,6 +195,9 @@ class Recomputation:
 class Layers:
     """How a layer's matrices and activations are laid out."""
 
+    transformer_engine: bool = True
+    """Layers are Megatron-Core's with Transformer Engine's products: their buffers and workspaces, weights held in the
+    products' format, hooks of parameters' gathers."""
     fused_activation: bool = True
     """A gated activation keeps only its two inputs."""
     fused_limits: bool = False

@@ -1,5 +1,8 @@
 """What frameworks hang on modules and gradients: hooks that the host runs around every one of them."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from ops.cpu_overhead.calls import HOOK_CALLS, HOOKED_PARAMETER_CALLS, NARROW_HOOKED_PARAMETER_CALLS
@@ -25,18 +28,16 @@ from spec.job import JobSpec
 FORWARDS: dict[Role, float] = {Role.NORM: 1.0, Role.CORE: 2.0, Role.RESIDUAL: 2.5, Role.ROUTER: 2.0}
 
 
-def runs_hooks(job: JobSpec) -> bool:
-    """Whether gathers of parameters hang on forwards of modules, where the optimizer is sharded."""
-    preset = job.preset
-    return preset.host.code == "modules" and preset.data_parallel.overlap_param_gather
+def gathers_before_forwards(job: JobSpec) -> bool:
+    """Returns whether gathers of parameters hang on forwards of modules, where the optimizer is sharded."""
+    return job.preset.layers.transformer_engine and job.preset.data_parallel.overlap_param_gather
 
 
-def hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
+def gather_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     """Calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat;
-    nothing in code that has none, in backwards, where a CUDA graph replays it and where the optimizer is
-    whole."""
+    nothing in backwards, where a CUDA graph replays it and where the optimizer is whole."""
     forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
-    if not runs_hooks(job) or not forward or is_replayed(op, job.cuda_graphs):
+    if not forward or (job.cuda_graphs and is_replayed(op, job.cuda_graphs)):
         return floats(0.0 * layout.zero_stage)
     modules = FORWARDS.get(op.role, 0.0)
     parameters = floats(0.0 * layout.zero_stage)
@@ -81,10 +82,8 @@ MODULES = {Role.NORM: 1, Role.ACTIVATION: 1, Role.RESIDUAL: 1, Role.CORE: 1}
 
 
 def sharding_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
-    """Calls beside what ``op`` stands for, per row and repeat; nothing below stage 2 and where no module is hooked."""
+    """Calls beside what ``op`` stands for, per row and repeat; nothing below stage 2."""
     third, second = layout.zero_stage >= 3, layout.zero_stage == 2
-    if not job.preset.host.hooks_modules:
-        return floats(0.0 * layout.zero_stage)
     apart = op.role is Role.QKV and not job.preset.layers.joined_qkv
     matrices = (3 if apart else 1) * (isinstance(op, BatchedGemm) and op.role is not Role.CORE)
     norms = int(isinstance(op, MemoryBound) and op.role is Role.NORM)
@@ -99,3 +98,17 @@ def sharding_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
             return floats(matrices * gradient)
         case _:
             return floats(0.0 * layout.zero_stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookTerm:
+    """Calls of one kind of hook for an operation, per row and repeat, of jobs to which it ``applies``."""
+
+    applies: Callable[[JobSpec], bool]
+    calls: Callable[[Op, JobSpec, Layout], FloatArray]
+
+
+HOOKS = (
+    HookTerm(applies=gathers_before_forwards, calls=gather_hook_calls),
+    HookTerm(applies=lambda job: job.preset.host.hooks_modules, calls=sharding_hook_calls),
+)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.calls import BLOCK_SCALES
 from ops.cpu_overhead.calls import (
     CALLS,
     EXPERT_BULK_CAST_CALLS,
@@ -24,7 +25,6 @@ from ops.cpu_overhead.calls import (
     ModuleCalls,
 )
 from ops.kernels import KERNELS
-from ops.low_precision import BLOCKS
 from ops.op import (
     Attention,
     Axis,
@@ -90,7 +90,7 @@ class IssueCost:
 
 def cpu_overhead(op: Op, job: JobSpec) -> IssueCost:
     """Calls and launches of ``op`` for every row; nothing where a CUDA graph replays it."""
-    if is_replayed(op, job.cuda_graphs):
+    if job.cuda_graphs and is_replayed(op, job.cuda_graphs):
         return _work(replay_calls(op, job.cuda_graphs), 0.0)
     calls = CALLS[job.preset.host.code]
     match op:
@@ -134,7 +134,7 @@ def _collective(op: Comm, calls: ModuleCalls) -> IssueCost:
 
 def _held_narrow(op: BatchedGemm | GroupedGemm, job: JobSpec) -> bool:
     """Whether the product's weight is one of Transformer Engine's narrow parameters."""
-    return job.precision.narrow_parameters and op.scale_recipe != "" and job.preset.host.code == "modules"
+    return job.precision.narrow_parameters and op.scale_recipe != "" and job.preset.layers.transformer_engine
 
 
 def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec) -> IssueCost:
@@ -163,7 +163,7 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> IssueCost:
         return _work(0.0, experts)
     if op.phase is Phase.WEIGHT_GRAD:
         return _work(experts * (EXPERT_GRADIENT_CALLS + NARROW_GRADIENT_CALLS * narrow), experts)
-    cast = EXPERT_BULK_CAST_CALLS if op.scale_recipe in BLOCKS else EXPERT_CAST_CALLS
+    cast = EXPERT_BULK_CAST_CALLS if op.scale_recipe in BLOCK_SCALES else EXPERT_CAST_CALLS
     casts = cast if fp8 and op.phase is not Phase.INPUT_GRAD else 0.0
     ratio = FP8_CALLS_RATIO if fp8 else 1.0
     return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts)

@@ -51,8 +51,6 @@ def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
 
 def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
     """Gradients of earlier micro-batches there, and back to be added to; the sum there at the end."""
-    if not context.layout.optimizer_offload.any():
-        return []
     elements = offloaded_elements(context, owned)
     earlier = (context.num_micro - 1) * keeps_gradients_on_host(context)
     waiting = elements * dtype_bytes(context.job.precision.gradient)
@@ -74,8 +72,6 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
 
 def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
     """The processors' part of the update, and its parameters back to the device."""
-    if not context.layout.optimizer_offload.any():
-        return []
     elements = offloaded_elements(context, owned)
     back = elements * dtype_bytes(context.job.precision.parameter)
     return [

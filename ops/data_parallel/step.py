@@ -5,16 +5,14 @@ InternEvo sends updated shards by broadcast, one per owner.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ops.context import LayerContext
-from ops.data_parallel.muon import MatrixCount, MatrixShards, shard_matrices, update_ops
-from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
 from ops.data_parallel.sliced_collectives import num_tensors
 from ops.groups import ranks_and_stride
-from ops.low_precision import finds_scale_first
 from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Pass, Phase, Update, collective
 from ops.roles import Identity, Module, Role
@@ -22,6 +20,9 @@ from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.job import Precision
+
+if TYPE_CHECKING:
+    from ops.data_parallel.muon import MatrixCount, MatrixShards
 
 # What runs over gradients and parameters around the optimizer's own pass, once a step.
 #
@@ -90,12 +91,17 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     if narrows_gradients(precision):
         before.append(("parameter_gradients", "cast", owned, precision.parameter))
     after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
-    if precision.narrow_parameters and precision.gathers_narrow and finds_scale_first(precision):
-        # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the
-        # master's shards first
-        after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
+    if precision.narrow_parameters and precision.gathers_narrow:
+        after = [*_shard_maxima(precision, owned, wide), *after]
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
     return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
+
+
+def _shard_maxima(precision: Precision, owned: IntArray, dtype: str) -> list[tuple[str, str, IntArray, str]]:
+    """TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards."""
+    from ops.low_precision import finds_scale_first
+
+    return [("parameter_maxima", "norm_reduce", owned, dtype)] if finds_scale_first(precision) else []
 
 
 # torch/optim/adamw.py, _multi_tensor_adamw of PyTorch 2.1: the operations mul_, lerp_, mul_, addcmul_, sqrt,
@@ -106,9 +112,7 @@ FURTHER_READS, FURTHER_WRITES = 12 - 4, 8 - 3
 
 def update_passes(context: LayerContext, elements: IntArray) -> Ops:
     """What an update in elementwise operations, one after another, moves of ``elements`` beyond one in one
-    kernel; nothing where it is fused."""
-    if not context.job.preset.data_parallel.update_copies:
-        return ()
+    kernel."""
     dtype = context.job.precision.moments
     copied = _pass(Role.PARAMETER_PASS, "update_copies", "copy", elements, dtype)
     read = _pass(Role.PARAMETER_PASS, "update_reads", "norm_reduce", elements, dtype)
@@ -158,7 +162,7 @@ class RankParameters:
     dense: IntArray
     weight: IntArray
     expert: IntArray
-    matrices: tuple[MatrixCount, ...] = field(default=())
+    matrices: "tuple[MatrixCount, ...]" = ()
     narrow: "RankParameters | None" = None
 
     @staticmethod
@@ -216,26 +220,29 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
     return np.gcd(layout.zero_size, layout.wdp)
 
 
-def muon_shards(context: LayerContext, on_rank: RankParameters, owner: Owner) -> MatrixShards:
+def muon_shards(context: LayerContext, on_rank: RankParameters, owner: Owner) -> "MatrixShards":
     """The matrices of ``owner`` among its shards."""
+    from ops.data_parallel.muon import shard_matrices
+
     return shard_matrices(on_rank.matrices, owner, shards(context, owner))
 
 
 def muon_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
     """Elements of the matrices of ``owner`` that the busiest rank updates: its slice of each."""
-    if not on_rank.matrices:
-        return np.zeros(len(on_rank.dense), dtype=np.int64)
     slices = context.layout.etp if owner is Owner.EXPERT else context.layout.tp
     return np.ceil(muon_shards(context, on_rank, owner).elements / slices).astype(np.int64)
 
 
 def shard_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
     """Elements of ``owner`` in the largest shard: an equal part of what AdamW updates, and Muon's whole matrices."""
+    parts = shards(context, owner)
+    if not on_rank.matrices:
+        return ceil_div(on_rank.of(owner), parts)
     layout = context.layout
     slices = layout.etp if owner is Owner.EXPERT else layout.tp
     whole = sum(one.count * one.matrix.elements for one in on_rank.matrices if one.matrix.owner is owner)
     rest = np.maximum(on_rank.of(owner) - whole // slices, 0)
-    return ceil_div(rest, shards(context, owner)) + muon_elements(context, on_rank, owner)
+    return ceil_div(rest, parts) + muon_elements(context, on_rank, owner)
 
 
 def owned_elements(context: LayerContext, on_rank: RankParameters) -> IntArray:
@@ -246,6 +253,8 @@ def owned_elements(context: LayerContext, on_rank: RankParameters) -> IntArray:
 
 def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
     """Those of them with one moment."""
+    if not on_rank.matrices:
+        return 0 * on_rank.dense
     parts = [muon_elements(context, on_rank, owner) for owner in Owner]
     return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
 
@@ -275,7 +284,6 @@ def step_ops(
         size = (owned_elements(context, on_rank) * width).astype(np.int64)
         what = _reduced("mirrored_gradient")
         ops.append(_comm(what, Collective.ALL_REDUCE, Axis.EMBEDDING, size, context.reduce_dtype))
-    ops += gradients_to_host(context, owned_elements(context, on_rank))
     ops += _update(context, on_rank)
     ops += [_return(context, owner, on_rank) for owner in present]
     return tuple(ops)
@@ -334,19 +342,26 @@ def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> 
 
 
 def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
-    """The passes over gradients and parameters around the optimizer's own (ops.data_parallel.step)."""
+    """The passes over gradients and parameters around the optimizer's own, on the device and on the host."""
     owned = owned_elements(context, on_rank)
-    here = owned - offloaded_elements(context, owned)
+    here, to_host, on_host = owned, list[Op](), list[Op]()
+    if context.layout.optimizer_offload.any():
+        from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
+
+        here = owned - offloaded_elements(context, owned)
+        to_host, on_host = gradients_to_host(context, owned), host_updates(context, owned)
     kept = np.where(context.layout.zero_stage < 2, on_rank.total, owned)
     before, after = optimizer_passes(context, kept, here)
-    by_adam = here - owned_by_muon(context, on_rank)
-    update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=by_adam)
-    owners = {one.matrix.owner: None for one in on_rank.matrices}
-    by_muon = [
-        op for owner in owners for op in update_ops(context, muon_shards(context, on_rank, owner), owner)
-    ]
-    further = update_passes(context, by_adam)
-    return [*before, update, *further, *by_muon, *host_updates(context, owned), *after]
+    by_adam = here - owned_by_muon(context, on_rank) if on_rank.matrices else here
+    updates: list[Op] = [Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=by_adam)]
+    if context.job.preset.data_parallel.update_copies:
+        updates += update_passes(context, by_adam)
+    if on_rank.matrices:
+        from ops.data_parallel.muon import update_ops
+
+        for owner in dict.fromkeys(one.matrix.owner for one in on_rank.matrices):
+            updates += update_ops(context, muon_shards(context, on_rank, owner), owner)
+    return [*to_host, *before, *updates, *on_host, *after]
 
 
 def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:

@@ -253,7 +253,7 @@ def user_buffer_bytes(context: LayerContext, sharding: Sharding) -> FloatArray:
 BUFFERS: tuple[BufferTerm, ...] = (
     BufferTerm(lambda job: job.world_size > 1, communicators),
     BufferTerm(lambda job: job.sends_tokens_once, dispatcher_bytes),
-    BufferTerm(lambda job: job.preset.host.code == "modules", transformer_engine_bytes),
+    BufferTerm(lambda job: job.preset.layers.transformer_engine, transformer_engine_bytes),
 )
 
 

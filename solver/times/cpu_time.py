@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.cpu_overhead.hooks import hook_calls, sharding_hook_calls
+from ops.cpu_overhead.hooks import HOOKS
 from ops.cpu_overhead.issuing import cpu_overhead
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, Op
@@ -119,11 +119,11 @@ def _issued(
     """Host and device of every operation of a pass; one that takes no time does not run."""
     call_s = float(pricer.cost_model.cpu_s("call").seconds[0])
     launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
+    hooks = [term for term in HOOKS if term.applies(job)]
     found = []
     for one, share in zip(timed, shares, strict=True):
         work = cpu_overhead(one.op, job)
-        hooks = hook_calls(one.op, job, layout) + sharding_hook_calls(one.op, job, layout)
-        calls = work.calls + hooks * one.op.repeat
+        calls = work.calls + sum(term.calls(one.op, job, layout) for term in hooks) * one.op.repeat
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
         found.append(

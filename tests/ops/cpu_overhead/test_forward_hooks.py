@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.cpu_overhead.calls import HOOK_CALLS, HOOKED_PARAMETER_CALLS, NARROW_HOOKED_PARAMETER_CALLS
-from ops.cpu_overhead.hooks import hook_calls
+from ops.cpu_overhead.hooks import gather_hook_calls, gathers_before_forwards
 from ops.layout import Layout
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Phase
 from ops.roles import Module, Role
@@ -35,7 +35,9 @@ RESIDUAL = MemoryBound(
 
 
 def calls(op: Op, asked: JobSpec, layout: Layout = SHARDED) -> float:
-    return float(hook_calls(op, asked, layout)[0])
+    if not gathers_before_forwards(asked):
+        return 0.0
+    return float(gather_hook_calls(op, asked, layout)[0])
 
 
 def test_a_linear_is_a_module_with_a_parameter_and_experts_have_one_each() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.cpu_overhead.hooks import SLICE_CALLS, sharding_hook_calls
+from ops.cpu_overhead.hooks import HOOKS, SLICE_CALLS, sharding_hook_calls
 from ops.layout import Layout
 from ops.op import Op, Phase
 from spec.frameworks import framework_preset
@@ -22,7 +22,8 @@ def calls(
     layout = Layout.of(ranks, zero_size=ranks, zero_stage=stage)
     layer = written(small_model(), asked, "mtp", layout, mode).blocks[0]
     ops: list[Op] = [op for op in (*layer.forward, *layer.backward) if op.phase in phases]
-    return float(np.sum([sharding_hook_calls(op, asked, layout)[0] * op.repeat for op in ops]))
+    hooks = [term for term in HOOKS if term.applies(asked) and term.calls is sharding_hook_calls]
+    return float(np.sum([term.calls(op, asked, layout)[0] * op.repeat for op in ops for term in hooks]))
 
 
 def test_a_layer_takes_what_it_took_on_a_cpu() -> None:

@@ -61,10 +61,10 @@ def script(words: Sequence[str]) -> str:
     """Returns the completion script of the shell named by the one word; CommandLineError for none or another."""
     if list(words) not in [[shell] for shell in SHELLS]:
         raise CommandLineError(f"pss completion: the name of a shell: {', '.join(SHELLS)}")
-    told = list(completed())
+    places = list(completed())
     if words[0] == "fish":
-        return "\n".join(fish_lines(told)) + "\n"
-    return (ZSH if words[0] == "zsh" else "") + bash_script(told)
+        return "\n".join(fish_lines(places)) + "\n"
+    return (ZSH if words[0] == "zsh" else "") + bash_script(places)
 
 
 def completed() -> Iterator[Completed]:
@@ -113,18 +113,18 @@ def known_values() -> dict[str, tuple[str, ...]]:
     }
 
 
-def bash_script(told: Sequence[Completed]) -> str:
+def bash_script(places: Sequence[Completed]) -> str:
     """Returns one function: the values of the option before the cursor, else the options and verbs of the place."""
     values = [
         f'        "{_spaced(one)} {option}") words="{" ".join(words)}" ;;'
-        for one in told
+        for one in places
         for option, words in one.options.items()
         if words
     ]
     options = [
-        f'            "{_spaced(one)}") words="{" ".join((*one.below, *one.options))}" ;;' for one in told
+        f'            "{_spaced(one)}") words="{" ".join((*one.below, *one.options))}" ;;' for one in places
     ]
-    above = [f'            "{_spaced(one)}") verb="$verb $word" ;;' for one in told if one.below]
+    above = [f'            "{_spaced(one)}") verb="$verb $word" ;;' for one in places if one.below]
     return BASH.substitute(values="\n".join(values), options="\n".join(options), above="\n".join(above))
 
 
@@ -132,10 +132,10 @@ def _spaced(one: Completed) -> str:
     return "".join(f" {word}" for word in one.path)
 
 
-def fish_lines(told: Sequence[Completed]) -> Iterator[str]:
+def fish_lines(places: Sequence[Completed]) -> Iterator[str]:
     """Returns a line for every verb, option and known value."""
     yield "# Completion of pss."
-    for one in told:
+    for one in places:
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in one.path)
         none = f"not __fish_seen_subcommand_from {' '.join(one.below)}"
         place = "; and ".join(filter(None, (seen, none if one.below else "")))

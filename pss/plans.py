@@ -53,8 +53,8 @@ ROOT = shipped_folder()
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Runs one command line, typed after ``program``; returns the exit status."""
-    said = argparse.Namespace(command=command_typed(program, arguments))
-    return exit_status(lambda: run(options_parser(program).parse_args(arguments, said)))
+    typed = argparse.Namespace(command=command_typed(program, arguments))
+    return exit_status(lambda: run(options_parser(program).parse_args(arguments, typed)))
 
 
 def command_typed(program: str, arguments: list[str]) -> str:

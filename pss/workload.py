@@ -194,7 +194,6 @@ def check_topology(options: argparse.Namespace) -> int:
         print(line)
     if read:
         print(shape_line(topology_shape(read)))
-    if read:
         use_topology(read, options)
     return int(any(each.severity is not Severity.NOTE for each in findings))
 
@@ -205,15 +204,10 @@ def groups(options: argparse.Namespace) -> int:
     kinds = named_groups(order)
     if options.group:
         kinds = {options.group: rank_groups(order, options.group, independent_ep=options.independent_ep)}
-    show_groups(kinds)
-    return 0
-
-
-def show_groups(kinds: dict[str, tuple[tuple[int, ...], ...]]) -> None:
-    """Prints the members of each kind of group."""
     for kind, members in kinds.items():
         for line in group_lines(kind, members):
             print(line)
+    return 0
 
 
 def traffic(options: argparse.Namespace) -> int:

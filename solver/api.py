@@ -75,14 +75,16 @@ def request_of(**asking: Unpack[Asking]) -> Request:
     for key in SIZES[:3]:
         if key in sizes and type(sizes[key]) is not int:
             raise ConfigError(where="job", key=key, value=sizes[key], allowed="a whole number")
-    cluster = asking.get("cluster")
+    cluster, missing = asking.get("cluster"), asking.get("missing", "error")
+    if missing not in ("error", "modelled"):
+        raise ConfigError(where="ask", key="missing", value=missing, allowed="error or modelled")
     return Request(
         root=shipped_folder(),
         config=Path(asking["model"]),
         cluster=None if cluster is None else str(cluster),
         profile=_path(asking.get("profile")),
         calibration=_path(asking.get("calibration")),
-        missing=_missing(asking.get("missing", "error")),
+        missing=missing,
         transfer=asking.get("transfer", False),
         constraints=asking.get("constraints", {}),
         job=job,
@@ -90,11 +92,5 @@ def request_of(**asking: Unpack[Asking]) -> Request:
     )
 
 
-def _path(said: str | Path | None) -> Path | None:
-    return None if said is None else Path(said)
-
-
-def _missing(said: str) -> str:
-    if said not in ("error", "modelled"):
-        raise ConfigError(where="ask", key="missing", value=said, allowed="error or modelled")
-    return said
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)

@@ -1,6 +1,6 @@
 """The 80 % interval of a predicted step, as wide as what the step is made of makes it.
 
-Every cause of error has a share of the step and a width: the standard deviation, of log(measured / told), of
+Every cause of error has a share of the step and a width: the standard deviation, of log(measured / predicted), of
 a step that were made of it alone. Causes are independent. What no formula holds only adds time, so the
 interval lies above the step.
 """
@@ -18,7 +18,7 @@ from spec.job import JobSpec
 # Half of an 80 % interval of a normal distribution, in standard deviations.
 EIGHTY_PERCENT = 1.2816
 # Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also
-# chooses them without each dataset and scores it). curves: of the standard error that the curves tell;
+# chooses them without each dataset and scores it). curves: of the standard error that the curves state;
 # formulas: of every step. carried is not chosen: a constant's stated error (profdb.lookup.unaligned_products)
 # is that of all that rests on it.
 WIDTHS: dict[str, float] = {
@@ -33,11 +33,11 @@ WIDTHS: dict[str, float] = {
     "long_attention": 0.5,
     "waiting": 0.3,
 }
-# Fitted: to the same, log(measured / told) of the middle run of the middle dataset: what nobody prices.
+# Fitted: to the same, log(measured / predicted) of the middle run of the middle dataset: what nobody prices.
 UNPRICED = 0.045
 
 # Tokens of the longest sequences of which flash kernels' rates were published
-# (profdb.modelled.flash_generations) or, on a serving engine's GPUs, measured: longer ones are told by going
+# (profdb.modelled.flash_generations) or, on a serving engine's GPUs, measured: longer ones are predicted by going
 # on from there.
 LONGEST_MEASURED = 16384
 
@@ -97,7 +97,7 @@ def attended_tokens(job: JobSpec) -> int:
 
 
 def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:
-    """Standard deviation of log(measured / told): ``widths`` times ``shares``, in quadrature."""
+    """Standard deviation of log(measured / predicted): ``widths`` times ``shares``, in quadrature."""
     return np.sqrt(
         np.sum([(widths[cause] * share) ** 2 for cause, share in shares.items()], axis=0, dtype=np.float64)
     )
@@ -107,7 +107,7 @@ def interval_of(
     step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED
 ) -> tuple[FloatArray, FloatArray]:
     """Seconds below and above which one step in ten lies each, arrays of the steps' length; ``std`` of
-    log(measured / told), of which the middle is ``unpriced``. The step itself lies inside."""
+    log(measured / predicted), of which the middle is ``unpriced``. The step itself lies inside."""
     reach = EIGHTY_PERCENT * std
     return step_s * np.exp(np.minimum(unpriced - reach, 0.0)), step_s * np.exp(unpriced + reach)
 

@@ -131,7 +131,7 @@ def _given_up(
     plans: PlanTable, row: int, broken: list[Rule], bounds: list[Bound | None], rules: tuple[Rule, ...]
 ) -> list[str]:
     """Each broken rule against what the plan has instead."""
-    said = []
+    changes = []
     for bound, rule in zip(bounds, rules, strict=True):
         if not any(rule is one for one in broken):
             continue
@@ -141,8 +141,8 @@ def _given_up(
         key = bound.key if bound is not None else "tp"
         value = getattr(plan if key == "dp" else written, key)
         shown = "+".join(value) or "none" if isinstance(value, tuple) else value
-        said.append(f"{key} = {shown} instead of {asked}")
-    return said
+        changes.append(f"{key} = {shown} instead of {asked}")
+    return changes
 
 
 def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:

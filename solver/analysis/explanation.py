@@ -238,10 +238,10 @@ def _assembly(
     table: Estimate,
     seconds: StageTimes,
     stage: int,
-    told: tuple[float, dict[str, float]],
+    step: tuple[float, dict[str, float]],
 ) -> tuple[StepRow, ...]:
     """The step of the slowest stage as a sum: its layers' passes times micro-batches, what it waits for, the end."""
-    step_s, waiting = told
+    step_s, waiting = step
     pricer, num_micro = problem.pricer, int(table.plans.num_micro[0])
     rows = []
     for name, piece, count in _named_pieces(problem, table, slice(stage, stage + 1)):
@@ -270,7 +270,7 @@ def _assembly(
     reduction_s = step_s - busy_s - sum(waiting.values()) - update_s - gather_s
     alone = {
         "the host, where launching takes longer, and exchanges that pairs hide": busy_s - listed,
-        "hops between stages": waiting["pp_comm"],
+        "messages between stages": waiting["pp_comm"],
         "bubble": waiting["bubble"],
         "gradient reduction after the last backward": reduction_s,
         "optimizer": update_s,

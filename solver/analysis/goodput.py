@@ -164,8 +164,8 @@ def run_cost(
     effective = 1.0 if goodput is None else goodput.effective
     steps = terms.tokens / job.global_batch_tokens
     seconds = steps * step_s / effective if effective > 0 else float("inf")
-    held = job.world_size + terms.spare_nodes * cluster.gpus_per_node
-    gpu_hours = held * seconds / HOUR_S
+    paid = job.world_size + terms.spare_nodes * cluster.gpus_per_node
+    gpu_hours = paid * seconds / HOUR_S
     price = terms.price_per_gpu_hour
     return RunCost(
         tokens=terms.tokens,

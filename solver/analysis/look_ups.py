@@ -85,8 +85,8 @@ def _seconds_by_case(problem: Problem, plan: Plan) -> dict[Case, float]:
 def _most_runs(table: Estimate) -> list[int]:
     """How often a step runs each piece on the stage that has most of it."""
     stages, micro = table.stages, int(table.plans.num_micro.max())
-    held = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-    return [int(np.max(count)) * micro for count in held]
+    counts = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
+    return [int(np.max(count)) * micro for count in counts]
 
 
 def _noting(pricer: Pricer) -> NotingPricer:

@@ -61,10 +61,10 @@ def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProble
         return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
     if request.transfer:
         return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer scales")
-    held = find_profile(request)
+    file = find_profile(request)
 
     def on(changed: ClusterSpec) -> Answer | None:
-        times = without_profile(held, changed, missing=request.missing)
+        times = without_profile(file, changed, missing=request.missing)
         problem = replace(opened.problem, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
         return _best(problem, opened.constraints)
 
@@ -72,7 +72,7 @@ def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProble
     faster = replace(
         cluster, domains=(*cluster.domains[:-1], replace(outer, bandwidth=FASTER_NETWORK * outer.bandwidth))
     )
-    profile = held.profile
+    profile = file.profile
     measured = (
         profile is not None
         and profile.machine.gpu == cluster.gpu.name
@@ -106,8 +106,8 @@ def _narrow_products(request: Request, asked: ParsedRequest, opened: LoadedProbl
             narrow = read_request(replace(request, precision=recipe))
         except ConfigError:
             continue
-        held = find_profile(request)
-        problem = problem_with(request, narrow, held, opened.times).problem
+        file = find_profile(request)
+        problem = problem_with(request, narrow, file, opened.times).problem
         words = f"products in fp8 ({recipe})"
         try:
             return WhatIf(words=words, answer=_best(problem, opened.constraints))

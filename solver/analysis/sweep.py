@@ -39,7 +39,7 @@ class SweepRow:
 class Shared:
     """What questions of one process share: profiles by path, and times by cluster."""
 
-    held: dict[str, ProfileFile] = field(default_factory=dict)
+    files: dict[str, ProfileFile] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
     def open(
@@ -47,14 +47,14 @@ class Shared:
     ) -> LoadedProblem:
         """Returns the same as solver.opening.load_parsed, from what is open already."""
         path = str(request.profile)
-        if path not in self.held:
-            self.held[path] = find_profile(request)
-        held = self.held[path]
-        check_cluster(held, request, asked)
+        if path not in self.files:
+            self.files[path] = find_profile(request)
+        file = self.files[path]
+        check_cluster(file, request, asked)
         key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))
         if key not in self.times:
-            self.times[key] = times_of(held, request, asked, device)
-        return problem_with(request, asked, held, self.times[key])
+            self.times[key] = times_of(file, request, asked, device)
+        return problem_with(request, asked, file, self.times[key])
 
     def keep(self) -> None:
         """Keeps what sheets were asked, for the next process."""
@@ -77,12 +77,12 @@ def sweep_requests(
     named = [key for key in AXES if key in axes]
     found = []
     for values in product(*(axes[key] for key in named)):
-        said = dict(zip(named, values, strict=True))
-        changed = {key: value for key, value in said.items() if key != "micro_batch"}
+        varied = dict(zip(named, values, strict=True))
+        changed = {key: value for key, value in varied.items() if key != "micro_batch"}
         constraints = request.constraints
-        if "micro_batch" in said:
-            constraints = merged(constraints, {"fix": {"micro_batch": said["micro_batch"]}})
-        found.append((said, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
+        if "micro_batch" in varied:
+            constraints = merged(constraints, {"fix": {"micro_batch": varied["micro_batch"]}})
+        found.append((varied, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
     return found
 
 
@@ -205,11 +205,11 @@ def judge(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -
     problem = row.opened.problem
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     spares = 0 if reliability is None else reliability.spare_nodes or 0
-    held = problem.job.world_size + spares * problem.cluster.gpus_per_node
+    paid = problem.job.world_size + spares * problem.cluster.gpus_per_node
     cost = None
     if terms is not None and row.answer is not None:
         cost = run_cost(problem.job, problem.cluster, row.answer.step_s, terms, goodput)
-    return SweepResult(row=row, goodput=goodput, cost=cost, paid_gpus=held)
+    return SweepResult(row=row, goodput=goodput, cost=cost, paid_gpus=paid)
 
 
 def rank_rows(rows: list[SweepResult], by: str) -> list[SweepResult]:
@@ -227,6 +227,6 @@ def _order(one: SweepResult, by: str) -> float:
     if by == "goodput":
         return -tokens_per_s(one.row) * effective
     if one.cost is not None:
-        held = one.cost.price if one.cost.price is not None else one.cost.gpu_hours
-        return held / one.cost.tokens
+        paid = one.cost.price if one.cost.price is not None else one.cost.gpu_hours
+        return paid / one.cost.tokens
     return one.paid_gpus / (tokens_per_s(one.row) * effective) if effective else inf

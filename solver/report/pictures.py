@@ -110,7 +110,7 @@ def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: fl
         legend(figure, patches({titles.get(one, one.replace("_", " ")): roles[one] for one in drawn}))
 
     rows = 46 * len(bars)
-    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(drawn)), told=words)
+    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(drawn)), words=words)
 
 
 def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_bytes: float) -> Picture:
@@ -157,10 +157,10 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
         legend(figure, axes.get_legend_handles_labels()[0])
 
     last = front[-1] if front[-1].needed_bytes < front[0].needed_bytes else front[0]
-    told = (
+    words = (
         f"Step time against memory of {len(front)} plans that no other beats in both, from "
         f"{seconds_to_ms(min(one.step_s for one in front)):.1f} ms to {bytes_to_gib(last.needed_bytes):.1f} GiB. The table below has "
         "the figures.",
         f"Lower is faster, left needs less memory. Lines: the usable memory and {100 * ROOMY_SHARE:g} % of it.",
     )
-    return picture("pareto", draw, heights=(400, 340), told=told)
+    return picture("pareto", draw, heights=(400, 340), words=words)

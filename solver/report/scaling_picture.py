@@ -85,11 +85,11 @@ def _curves(curves: dict[str, list[Point]]) -> Picture:
         legend(figure, patches(roles))
 
     first, last = worlds[0], worlds[-1]
-    told = (
+    words = (
         f"Throughput from {first:,} to {last:,} GPUs, of all GPUs and of each, for {len(curves)} series. The table has the figures.",
         "The best plan for each number of GPUs; dashed: the throughput of the fewest GPUs times their number.",
     )
-    return picture("scaling", draw, heights=(380, 640), told=told)
+    return picture("scaling", draw, heights=(380, 640), words=words)
 
 
 def _gpus_axis(axes: Axes, worlds: Sequence[int], most: int) -> None:

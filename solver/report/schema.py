@@ -28,17 +28,19 @@ def schemas() -> dict[str, Schema]:
     """Returns every schema by its name."""
     return {
         "answer": answer_schema(),
-        "plan": _titled(
+        "plan": _with_title(
             "The table [plan] of a config, and the keys of --plan", settings_schema(plan_settings())
         ),
-        "job": _titled("The table [job] of a config, and the keys of --job", settings_schema(job_settings())),
-        "constraints": _titled("The table [constraints] of a config", _constraints()),
+        "job": _with_title(
+            "The table [job] of a config, and the keys of --job", settings_schema(job_settings())
+        ),
+        "constraints": _with_title("The table [constraints] of a config", _constraints()),
     }
 
 
 def answer_schema() -> Schema:
     """Returns a search, one priced plan, or a sweep, with what else was asked of it."""
-    found = _titled("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
+    found = _with_title("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
     found["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in ("search", "priced", "sweep")]
     found["$defs"] = {
         "plan": _plan(),
@@ -54,7 +56,7 @@ def answer_schema() -> Schema:
     return found
 
 
-def _titled(title: str, schema: Schema) -> Schema:
+def _with_title(title: str, schema: Schema) -> Schema:
     return {"$schema": DRAFT, "title": title, **schema}
 
 
@@ -87,15 +89,15 @@ def _question() -> dict[str, Schema]:
 
 def _beside() -> dict[str, Schema]:
     """What is asked beside a search or a plan."""
-    held = {"broken": type_schema(list[str]), "modes": type_schema(list[str]), "this": _of("answer")}
-    held["others_searched"] = _or_null(_of("answer"))
+    reasons = {"broken": type_schema(list[str]), "modes": type_schema(list[str]), "this": _of("answer")}
+    reasons["others_searched"] = _or_null(_of("answer"))
     answer = record_schema(Answer, {"plan": _of("plan")})
     compared = table_schema(
         answer["properties"] | {"broken": type_schema(list[str])}, (*answer["required"], "broken")
     )
     return {
         "explain": _list(_of("explained")),
-        "why_not": _list(table_schema(held, tuple(held))),
+        "why_not": _list(table_schema(reasons, tuple(reasons))),
         "compare": _list(compared),
         "goodput": _of("goodput"),
         "run": _of("run"),

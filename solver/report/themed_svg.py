@@ -32,7 +32,7 @@ TICK, STEPS = 90, (1, 2, 2.5, 5, 10)
 """Pixels from tick to tick at least, beside numbers of six letters, and what lies between them."""
 
 ROLES = ("ink", "muted", "grid", "surface", *(f"c{at}" for at in range(1, 15)))
-"""Text, text beside it, lines, ground, and what is told apart by colour."""
+"""Text, text beside it, lines, ground, and what is distinguished by colour."""
 
 STAND_INS = {role: f"#01{at:02x}fe" for at, role in enumerate(ROLES)}
 NAMESPACES = {"": "http://www.w3.org/2000/svg", "xlink": "http://www.w3.org/1999/xlink"}
@@ -66,11 +66,11 @@ def colour(role: str) -> str:
 
 
 def picture(
-    name: str, draw: Callable[[Figure], None], *, heights: tuple[int, int], told: tuple[str, str]
+    name: str, draw: Callable[[Figure], None], *, heights: tuple[int, int], words: tuple[str, str]
 ) -> Picture:
-    """Returns the picture of ``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``told`` are alternative
+    """Returns the picture of ``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``words`` are alternative
     text and caption. A figure knows by its width which it is."""
-    alt, caption = told
+    alt, caption = words
     wide, narrow = (
         _svg(f"{name}-{kind}", draw, (width, height), alt)
         for kind, width, height in zip(("wide", "narrow"), (WIDE, NARROW), heights, strict=True)
@@ -133,7 +133,7 @@ def _svg(name: str, draw: Callable[[Figure], None], size: tuple[int, int], alt: 
 
 def _inlined(text: str, name: str, alt: str) -> str:
     """The ``svg`` element alone: colours are the page's, names are its own on a page of several, a reader of the
-    screen is told ``alt``."""
+    screen hears ``alt``."""
     for prefix, address in NAMESPACES.items():
         ET.register_namespace(prefix, address)
     root = ET.fromstring(text)

@@ -90,13 +90,13 @@ def timeline_picture(problem: Problem, plan: Plan) -> Picture:
         if drawn is not plan
         else ""
     )
-    told = (
+    words = (
         f"Timeline of {plan.pp} pipeline stages: the first and the last of {drawn.num_micro:,} micro-batches; "
         f"the stages work {100 * busy:.0f} % of the time and wait for each other in the rest.",
         "What each stage runs as the step begins and as it ends; numbers are micro-batches, odd chunks have a shade of their own, gaps are the "
         f"bubble.{fewer}",
     )
-    return picture("timeline", draw, heights=(height, height + 60), told=told)
+    return picture("timeline", draw, heights=(height, height + 60), words=words)
 
 
 def boxes_of(timeline: Timeline) -> Iterator[Box]:

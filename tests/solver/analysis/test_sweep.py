@@ -79,7 +79,7 @@ def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared:
     assert (row.values, row.answer and row.answer.plan) == (values, best.plan)
     assert row.answer is not None
     assert row.answer.step_s == pytest.approx(best.step_s, rel=1e-12)
-    assert len(shared.times) == len(shared.held) == 1
+    assert len(shared.times) == len(shared.files) == 1
 
 
 def test_a_world_too_small_says_what_it_lacks(rows: tuple[SweepRow, ...]) -> None:

@@ -31,7 +31,7 @@ def drawn(name: str) -> Picture:
         axes.text(0, 0, "narrow" if is_narrow(figure) else "wide")
         legend(figure, patches({"<one>": "c1"}))
 
-    return picture(name, draw, heights=(200, 300), told=('says "it"', "caption"))
+    return picture(name, draw, heights=(200, 300), words=('says "it"', "caption"))
 
 
 def test_every_colour_is_the_pages() -> None:
@@ -96,5 +96,5 @@ def test_numbers_of_milliseconds_stand_apart(length: float) -> None:
         assert all(one.x1 + 2 * LETTER < other.x0 for one, other in pairwise(boxes))
         seen.append(len(boxes))
 
-    picture("ticks", draw, heights=(200, 200), told=("", ""))
+    picture("ticks", draw, heights=(200, 200), words=("", ""))
     assert min(seen) >= 2

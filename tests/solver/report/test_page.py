@@ -46,7 +46,9 @@ SWEEP = [
     "fsp",
     "--no_recompute",
 ]
-COLUMN = "Array.from(document.querySelectorAll('#ranking table:first-of-type tbody tr'), row => row.cells[{at}].textContent)"
+COLUMN = (
+    "Array.from(document.querySelector('#ranking table').tBodies[0].rows, row => row.cells[{at}].textContent)"
+)
 UNSEEN = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 GROUND = "getComputedStyle(document.body).backgroundColor"
 BAR = "getComputedStyle(document.querySelector('#breakdown svg path[style*=\"--c1)\"]')).fill"

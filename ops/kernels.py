@@ -22,7 +22,7 @@ class Width(StrEnum):
     ELEMENT = "element"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KernelTraffic:
     """Activation-sized tensors read and written, forward and backward; fp32 ones apart.
 
@@ -44,212 +44,88 @@ class KernelTraffic:
     in_product: bool = False
 
 
+# forward reads and writes, backward reads and writes
 KERNELS: dict[str, KernelTraffic] = {
     # width = hidden; backward reads the input and the output gradient, writes the input gradient
-    "rmsnorm": KernelTraffic(
-        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, vectors=1
-    ),
+    "rmsnorm": KernelTraffic(1, 1, 2, 1, vectors=1),
     # weight and bias gradients are a second pass over input and output gradient (PyTorch, apex)
-    "layernorm": KernelTraffic(
-        forward_reads=1, forward_writes=1, backward_reads=4, backward_writes=1, vectors=2
-    ),
+    "layernorm": KernelTraffic(1, 1, 4, 1, vectors=2),
     # width = rotated channels of q and k; in place would move the same bytes
-    "rotary": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    "rotary": KernelTraffic(1, 1, 1, 1),
     # width = ffn_hidden of the output: gate and up are read, one product written
-    "swiglu": KernelTraffic(
-        forward_reads=2,
-        forward_writes=1,
-        backward_reads=3,
-        backward_writes=2,
-        gated=True,
-        width=Width.FEED_FORWARD,
-    ),
-    "gelu": KernelTraffic(
-        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, width=Width.FEED_FORWARD
-    ),
+    "swiglu": KernelTraffic(2, 1, 3, 2, gated=True, width=Width.FEED_FORWARD),
+    "gelu": KernelTraffic(1, 1, 2, 1, width=Width.FEED_FORWARD),
     # residual add: two in, one out; its backward passes the gradient on and adds two branches
-    "add": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=2, backward_writes=1),
+    "add": KernelTraffic(2, 1, 2, 1),
     # backward: gradient times mask, and the residual's gradient added to the branch's
-    "bias_dropout_add": KernelTraffic(
-        forward_reads=2, forward_writes=1.5, backward_reads=3.5, backward_writes=2
-    ),
+    "bias_dropout_add": KernelTraffic(2, 1.5, 3.5, 2),
     # width = channels; each convolved on its own over a few tokens, then SiLU, as one kernel (causal-conv1d)
-    "causal_conv1d": KernelTraffic(
-        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, vectors=2
-    ),
-    "bias": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=0),
+    "causal_conv1d": KernelTraffic(1, 1, 2, 1, vectors=2),
+    "bias": KernelTraffic(1, 1, 1, 0),
     # rows = batch * heads * q_len, width = kv_len
-    "masked_softmax": KernelTraffic(
-        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, width=Width.KEYS
-    ),
-    "dropout": KernelTraffic(forward_reads=1, forward_writes=1.5, backward_reads=1.5, backward_writes=1),
+    "masked_softmax": KernelTraffic(1, 1, 2, 1, width=Width.KEYS),
+    "dropout": KernelTraffic(1, 1.5, 1.5, 1),
     # width = vocabulary (per rank). Megatron-LM's (mpu/cross_entropy.py): fp32 copy, maximum, subtracted in
     # place, exponential in place, sum, divided in place; backward times the loss's gradient, to 16 bits
-    "cross_entropy": KernelTraffic(
-        forward_reads=1,
-        forward_writes=0,
-        backward_reads=0,
-        backward_writes=1,
-        fp32_forward=9,
-        fp32_backward=3,
-        width=Width.VOCABULARY,
-    ),
+    "cross_entropy": KernelTraffic(1, 0, 0, 1, fp32_forward=9, fp32_backward=3, width=Width.VOCABULARY),
     # PyTorch's: fp32 copy, log-softmax (maximum, sum, result: three reads, one write); backward the loss's
     # gradient, log-softmax's (two reads of it, one of the result, one write), and back to 16 bits
     "cross_entropy_unfused": KernelTraffic(
-        forward_reads=1,
-        forward_writes=0,
-        backward_reads=0,
-        backward_writes=1,
-        fp32_forward=5,
-        fp32_backward=6,
-        width=Width.VOCABULARY,
-        fused=False,
+        1, 0, 0, 1, fp32_forward=5, fp32_backward=6, width=Width.VOCABULARY, fused=False
     ),
     # the same in the logits' own format: no copy, three reads and one write; backward two writes and three reads
-    "cross_entropy_16bit": KernelTraffic(
-        forward_reads=3,
-        forward_writes=1,
-        backward_reads=3,
-        backward_writes=2,
-        width=Width.VOCABULARY,
-        fused=False,
-    ),
+    "cross_entropy_16bit": KernelTraffic(3, 1, 3, 2, width=Width.VOCABULARY, fused=False),
     # fused: one read for the loss, one read and one write for the gradient
-    "cross_entropy_fused": KernelTraffic(
-        forward_reads=1, forward_writes=0, backward_reads=1, backward_writes=1, width=Width.VOCABULARY
-    ),
+    "cross_entropy_fused": KernelTraffic(1, 0, 1, 1, width=Width.VOCABULARY),
     # width = hidden: gather rows; the backward adds rows into the fp32/bf16 gradient
-    "embedding": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
-    "cast": KernelTraffic(
-        forward_reads=1,
-        forward_writes=0,
-        backward_reads=1,
-        backward_writes=0,
-        fp32_forward=1,
-        fp32_backward=1,
-    ),
-    "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    "embedding": KernelTraffic(1, 1, 2, 1),
+    "cast": KernelTraffic(1, 0, 1, 0, fp32_forward=1, fp32_backward=1),
+    "copy": KernelTraffic(1, 1, 1, 1),
     # heads and tokens put into another order, or rows of experts and ranks
-    "strided_copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    "strided_copy": KernelTraffic(1, 1, 1, 1),
     # a row of biases copied over an array (torch.baddbmm), which the product that adds to it then reads
-    "spread_unfused": KernelTraffic(
-        forward_reads=1,
-        forward_writes=1,
-        backward_reads=0,
-        backward_writes=0,
-        width=Width.KEYS,
-        fused=False,
-    ),
+    "spread_unfused": KernelTraffic(1, 1, 0, 0, width=Width.KEYS, fused=False),
     # The same written with one elementwise operation after another, as plain PyTorch runs them; backward
     # what autograd runs (tools/autograd/derivatives.yaml), which tests count operation by operation.
     # RMSNorm of the Llama reference: to fp32, square, mean, scale, back to 16 bits, times the weight;
     # its backward has a power, two products and a broadcast for the square of the mean alone.
-    "rmsnorm_unfused": KernelTraffic(
-        forward_reads=2,
-        forward_writes=2,
-        backward_reads=5,
-        backward_writes=3,
-        fp32_forward=7,
-        fp32_backward=19,
-        vectors=1,
-        fused=False,
-    ),
+    "rmsnorm_unfused": KernelTraffic(2, 2, 5, 3, fp32_forward=7, fp32_backward=19, vectors=1, fused=False),
     # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum; backward each half
     # is set into zeros, and three gradients are added
-    "rotary_unfused": KernelTraffic(
-        forward_reads=5.5, forward_writes=4.5, backward_reads=7.5, backward_writes=7.5, fused=False
-    ),
+    "rotary_unfused": KernelTraffic(5.5, 4.5, 7.5, 7.5, fused=False),
     # silu(gate), then the product; backward three two-operand kernels
-    "swiglu_unfused": KernelTraffic(
-        forward_reads=3,
-        forward_writes=2,
-        backward_reads=6,
-        backward_writes=3,
-        gated=True,
-        width=Width.FEED_FORWARD,
-        fused=False,
-    ),
+    "swiglu_unfused": KernelTraffic(3, 2, 6, 3, gated=True, width=Width.FEED_FORWARD, fused=False),
     # the same of gate and up as halves of one product's result
-    "swiglu_halves_unfused": KernelTraffic(
-        forward_reads=3,
-        forward_writes=2,
-        backward_reads=6,
-        backward_writes=3,
-        gated=True,
-        width=Width.FEED_FORWARD,
-        fused=False,
-    ),
+    "swiglu_halves_unfused": KernelTraffic(3, 2, 6, 3, gated=True, width=Width.FEED_FORWARD, fused=False),
     # scale, mask, to fp32, softmax, back
     "masked_softmax_unfused": KernelTraffic(
-        forward_reads=3,
-        forward_writes=3,
-        backward_reads=3,
-        backward_writes=3,
-        fp32_forward=4,
-        fp32_backward=5,
-        width=Width.KEYS,
-        fused=False,
+        3, 3, 3, 3, fp32_forward=4, fp32_backward=5, width=Width.KEYS, fused=False
     ),
     # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
     # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
-    "accumulate_fp32": KernelTraffic(
-        forward_reads=0,
-        forward_writes=0,
-        backward_reads=0,
-        backward_writes=-1,
-        fp32_backward=2,
-        in_product=True,
-    ),
+    "accumulate_fp32": KernelTraffic(0, 0, 0, -1, fp32_backward=2, in_product=True),
     # by the GEMM itself into a sum in 16 bits: that is read, and written instead of a result
-    "accumulate_16bit": KernelTraffic(
-        forward_reads=0, forward_writes=0, backward_reads=1, backward_writes=0, in_product=True
-    ),
-    "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
+    "accumulate_16bit": KernelTraffic(0, 0, 1, 0, in_product=True),
+    "accumulate": KernelTraffic(0, 0, 2, 1),
     # the same into an fp32 sum: the 16-bit gradient read, the sum read and written
-    "accumulate_wide": KernelTraffic(
-        forward_reads=0, forward_writes=0, backward_reads=1, backward_writes=0, fp32_backward=2
-    ),
+    "accumulate_wide": KernelTraffic(0, 0, 1, 0, fp32_backward=2),
     # a reduction over gradients: read once
-    "norm_reduce": KernelTraffic(
-        forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0, width=Width.ELEMENT
-    ),
+    "norm_reduce": KernelTraffic(1, 0, 0, 0, width=Width.ELEMENT),
     # a buffer set to zero: written once
-    "fill": KernelTraffic(
-        forward_reads=0, forward_writes=1, backward_reads=0, backward_writes=0, width=Width.ELEMENT
-    ),
+    "fill": KernelTraffic(0, 1, 0, 0, width=Width.ELEMENT),
     # width = ffn_hidden; gate limited from above, up from both sides, concatenated. Backward: the concatenation
     # of both gradients, and a comparison (1 byte an element) and a selection for each limit
-    "clamp_glu_unfused": KernelTraffic(
-        forward_reads=4,
-        forward_writes=4,
-        backward_reads=9,
-        backward_writes=6,
-        width=Width.FEED_FORWARD,
-        fused=False,
-    ),
+    "clamp_glu_unfused": KernelTraffic(4, 4, 9, 6, width=Width.FEED_FORWARD, fused=False),
     # width = hidden, expert by expert: bias times probability, the sum with the product, a concatenation.
     # Backward: a concatenation of gradients, and for bias and probability a product and its sum each
-    "expert_bias_unfused": KernelTraffic(
-        forward_reads=3, forward_writes=3, backward_reads=5, backward_writes=3, fused=False
-    ),
+    "expert_bias_unfused": KernelTraffic(3, 3, 5, 3, fused=False),
     # the same with probabilities in fp32, and back to 16 bits
-    "expert_bias_fp32_unfused": KernelTraffic(
-        forward_reads=1,
-        forward_writes=1,
-        backward_reads=2,
-        backward_writes=2,
-        fp32_forward=6,
-        fp32_backward=8,
-        fused=False,
-    ),
+    "expert_bias_fp32_unfused": KernelTraffic(1, 1, 2, 2, fp32_forward=6, fp32_backward=8, fused=False),
     # 16 bits scaled to 8 by a known scale, along rows; and along rows and columns in one pass. In units of 16 bits
-    "quantize": KernelTraffic(forward_reads=1, forward_writes=0.5, backward_reads=0, backward_writes=0),
-    "quantize_transpose": KernelTraffic(
-        forward_reads=1, forward_writes=1, backward_reads=0, backward_writes=0
-    ),
+    "quantize": KernelTraffic(1, 0.5, 0, 0),
+    "quantize_transpose": KernelTraffic(1, 1, 0, 0),
     # rows of tokens moved to and from expert order
-    "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    "permute": KernelTraffic(1, 1, 1, 1),
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import simulation_train_formulaic as script
+from pss.plans import NOT_FEASIBLE
 from tests.pages import ROOT
 
 QWEN3_30B = {
@@ -78,7 +79,7 @@ def test_a_recipe_is_feasible_with_its_settings_and_not_with_megatron_s(
     monkeypatch.chdir(ROOT)
     words = recipe.words(tmp_path)
     assert script.main(words) == 0
-    assert script.main([*words, "--job", recipe.otherwise]) == script.NOT_FEASIBLE
+    assert script.main([*words, "--job", recipe.otherwise]) == NOT_FEASIBLE
 
 
 @pytest.mark.parametrize(

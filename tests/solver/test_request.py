@@ -43,7 +43,7 @@ def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.M
         ({"world_size": 12}, "less than one node or a multiple of 8"),
         ({"world_size": 8 * 10**6}, "nodes of 8 GPUs"),
         ({"global_batch_tokens": 1000}, "a positive multiple of the sequence length"),
-        ({"framework": "horovod"}, "one of megatron"),
+        ({"framework": "horovod"}, "one of composer, deepspeed"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
         ({"job": {"precision.narrow_head": True}}, "only beside narrow products"),

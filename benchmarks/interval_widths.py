@@ -3,7 +3,7 @@
     python benchmarks/interval_widths.py --measurements PATH [PATH ...] --predictions PRED.csv
 
 PATH as for benchmarks/accuracy.py, PRED.csv what that wrote. Prints the share of each dataset's steps inside
-and above the interval and its half-width with the widths of solver.interval, with those that all
+and above the interval and its half-width with the widths of solver.problem.result, with those that all
 datasets choose, and with those that the other datasets choose; then the widths. Takes three minutes.
 """
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
 from benchmarks.stated_rows import UNEVEN_BATCH, Row, job_of_row, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
-from solver.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
+from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402
 

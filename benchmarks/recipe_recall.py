@@ -24,9 +24,9 @@ from benchmarks.recipe_rows.recipe import Recipe, read_recipes  # noqa: E402
 from solver.memory.device import usable_bytes  # noqa: E402
 from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
-from solver.problem import Problem  # noqa: E402
+from solver.problem.problem import Problem  # noqa: E402
+from solver.problem.typed_plan import broken_rules  # noqa: E402
 from solver.search import price_plan, search  # noqa: E402
-from solver.typed_plan import broken_rules  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import NoFeasiblePlanError, UserError  # noqa: E402
 from spec.units import GIB  # noqa: E402

@@ -11,10 +11,10 @@ from scipy.optimize import linprog
 
 from benchmarks.row_scores import measured_step_s
 from benchmarks.stated_rows import Prediction, Row
-from solver.calibrate.factors import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
-from solver.interval import calibrated_interval
+from solver.problem.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
+from solver.problem.result import calibrated_interval
 from spec.arrays import FloatArray
 
 # Fewer rows than this in a dataset leave too few to score.

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.stated_rows import UNEVEN_BATCH, Prediction, Row
 from solver.estimate import estimate_memory
-from solver.interval import EIGHTY_PERCENT, UNPRICED, interval_of
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
+from solver.problem.result import EIGHTY_PERCENT, UNPRICED, interval_of
 from spec.arrays import floats
 from spec.units import GIB, TERA
 

@@ -62,10 +62,10 @@ def measure(names: Sequence[str]) -> Measured:
     phases = Phases()
     with phases.phase("imports"):
         import solver.analysis.sweep
-        import solver.opening
         import solver.plans.space
+        import solver.problem.loading
+        import solver.problem.request
         import solver.report.plans
-        import solver.request
         import solver.search
     imported_s = time.process_time()
     wrap_all(phases)
@@ -73,7 +73,7 @@ def measure(names: Sequence[str]) -> Measured:
     priced, search_s, shared = 0, 0.0, solver.analysis.sweep.Shared()
     for one in asked:
         request = one.request(ROOT)
-        question = shared.open(request, solver.request.read_request(request)).problem
+        question = shared.open(request, solver.problem.request.read_request(request)).problem
         began = time.process_time()
         found = solver.search.search(question, solver.plans.space.full_space(question.model, question.job))
         search_s += time.process_time() - began

@@ -16,11 +16,11 @@ from typing import Any
 
 from profdb.cost_model import CostModel
 from solver.analysis.named_plans import price_written
-from solver.problem import Problem
-from solver.request import Request, read_request
-from solver.result import Answer
+from solver.problem.problem import Problem
+from solver.problem.request import Request, read_request
+from solver.problem.result import Answer
+from solver.problem.typed_plan import parse_plan
 from solver.times.op_times import Pricer
-from solver.typed_plan import parse_plan
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import figures_of
 from spec.errors import ConfigError, UserError

@@ -26,7 +26,7 @@ from pss.plan_options import (
     run_options,
     sweep_axes,
 )
-from solver.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
+from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
@@ -39,10 +39,10 @@ from workload.settings.frameworks import WRITTEN, check_framework
 if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
     from solver.analysis.named_plans import NamedPlan
-    from solver.opening import LoadedProblem
+    from solver.problem.loading import LoadedProblem
+    from solver.problem.result import Answer
     from solver.report.plans import Plans
     from solver.report.sections import Section
-    from solver.result import Answer
 
 Value = TypeVar("Value")
 NOT_FEASIBLE = 3
@@ -151,10 +151,10 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) -> int:
     """Loads the profile, then searches or prices, prints and writes; returns the exit status."""
     from solver.analysis.named_plans import obstacles
-    from solver.opening import load_parsed
+    from solver.problem.loading import load_parsed
+    from solver.problem.typed_plan import parse_plan
     from solver.report.plans import question_section
     from solver.report.sections import text
-    from solver.typed_plan import parse_plan
 
     named, stated = named_plans(options), run_options(options)
     plan = None if options.plan is None else parse_plan(options.plan)
@@ -230,9 +230,9 @@ def price_named(
 
 def search_plans(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[Section]]":
     """Searches every plan; returns the plans shown and their sections."""
+    from solver.api import Session
     from solver.plans.space import full_space
     from solver.report.plans import Plans, search_sections
-    from solver.session import Session
 
     blocks = len(full_space(opened.problem.model, opened.problem.job).blocks)
     with progress(blocks, "search", "block") as bar:
@@ -246,8 +246,8 @@ def price_one(
 ) -> "tuple[Plans, list[Section]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
     from solver.analysis.named_plans import obstacles
+    from solver.api import Session
     from solver.report.plans import Plans, plan_sections
-    from solver.session import Session
 
     written = plan or opened.config.plan
     if written is None or written == WrittenPlan():
@@ -297,8 +297,8 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
 def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "Section":
     """Returns what three changes would bring."""
     from solver.analysis.sensitivity import sensitivities
+    from solver.problem.result import check_believable
     from solver.report.reasons import sensitivity_section
-    from solver.result import check_believable
 
     with progress(3, "what if", "question") as bar:
         found = sensitivities(request, asked, plans.opened, tick=bar.update)
@@ -323,10 +323,10 @@ def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequen
 def sweep(options: argparse.Namespace, request: Request) -> int:
     """Answers the questions of every list, prints and writes."""
     from solver.analysis.sweep import Shared, judge, node_counts, rank_rows, run_sweep, sweep_requests
+    from solver.problem.result import check_believable
     from solver.report.files import write_json, write_sweep_csv
     from solver.report.sections import record, text
     from solver.report.sweeps import sweep_sections
-    from solver.result import check_believable
 
     axes, stated = sweep_axes(options), run_options(options)
     if options.every_node_count:

@@ -15,17 +15,16 @@ from runner.comparison.operations import lines as operation_lines
 from runner.comparison.operations import record as operation_record
 from runner.comparison.train_record import Ran, TrainRecord, append_row, plan_words, train_record
 from runner.groups.degrees import check_dp, plan_and_dp
-from solver.model_flops import mfu, tokens_per_gpu_per_s
-from solver.opening import LoadedProblem, load_parsed
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.loading import LoadedProblem, load_parsed
+from solver.problem.problem import Problem
+from solver.problem.request import Request, read_request
+from solver.problem.result import Answer, check_believable, mfu, tokens_per_gpu_per_s
+from solver.problem.typed_plan import check_order, plan_of
 from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES
 from solver.report.sections import table
-from solver.request import Request, read_request
-from solver.result import Answer, check_believable
 from solver.search import price_plan
-from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, read_file_text
 from spec.job import precision_of

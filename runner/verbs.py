@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.compare_verb import add_compare, compare
 from runner.replay.program import Typed, Work, planned_work, read_work
-from solver.request import Request
+from solver.problem.request import Request
 from spec.errors import ConfigError
 from spec.files import check_outputs
 from spec.frameworks import framework_names

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from solver.analysis.explanation import Explanation
     from solver.analysis.sweep import SweepRow
-    from solver.api import ask, sweep
+    from solver.api import Session, ask, sweep
+    from solver.problem.result import Answer
     from solver.report.frames import to_frame, write_parquet
     from solver.report.page import write_report
-    from solver.result import Answer
     from solver.search import SearchResult
-    from solver.session import Session
     from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, ProfileError, UserError
 
 __all__ = [
@@ -37,14 +36,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "solver.result": ("Answer",),
+    "solver.problem.result": ("Answer",),
     "solver.analysis.explanation": ("Explanation",),
     "solver.analysis.sweep": ("SweepRow",),
     "solver.report.page": ("write_report",),
     "solver.report.frames": ("to_frame", "write_parquet"),
     "solver.search": ("SearchResult",),
-    "solver.api": ("ask", "sweep"),
-    "solver.session": ("Session",),
+    "solver.api": ("Session", "ask", "sweep"),
     "spec.errors": (
         "ConfigError",
         "MissingCurveError",

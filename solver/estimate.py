@@ -2,7 +2,7 @@
 
 Read from top to bottom it is the algorithm:
 
-    plans -> layers    what one rank runs in a layer, once for all plans whose layers are the same (solver.layers)
+    plans -> layers    what one rank runs in a layer, once for all plans whose layers are the same (solver.plans.layers)
           -> stages    which layers, embedding and head every pipeline stage holds
           -> memory    bytes of every stage, in named terms; the worst stage decides
           -> times     a micro-batch through every stage, messages between stages, what follows the last micro-batch
@@ -22,10 +22,10 @@ from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import num_tensors, return_slices
 from ops.data_parallel.step import broadcast_by_owners, num_tensors_of
 from ops.op import Ops, Owner, Pass
-from solver.layers import LayerTable, layer_table
 from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory, worst_stage
 from solver.pipeline.spans import Hops, Piped, least_spans_s, spans_of
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
+from solver.plans.layers import LayerTable, layer_table
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import LayerTimes, layer_times
 from solver.times.op_times import Pricer

@@ -5,7 +5,7 @@ Read from top to bottom it is the algorithm:
     enumerate     the degrees of every strategy, recompute mode and schedule, less what a rule rejects (solver.plans)
     -> memory     what the worst stage of each plan needs; plans that do not fit wait for less recomputation
     -> bound      a step that no schedule of the plan's pipeline is faster than
-    -> simulate   the pipelines of plans that a bound cannot keep out of the answer (solver.candidates)
+    -> simulate   the pipelines of plans that a bound cannot keep out of the answer (solver.candidates.candidates)
     -> relax      less recomputation where memory is short, and other layers on stages, of plans that could still win
     -> rank       by step time; plans alike but for their ZeRO shards stand for each other
 """
@@ -17,18 +17,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.recompute import Recompute
-from solver.candidates import CandidatePool, Candidates, candidates_of, costs, with_own_layers
+from solver.candidates.candidates import CandidatePool, Candidates, candidates_of, costs, with_own_layers
+from solver.candidates.layer_partition import repartition
+from solver.candidates.recompute_search import MemorySplit, relax_recompute, relaxed_on_stages
 from solver.estimate import Estimate, StepTime, estimate_memory
-from solver.interval import calibrated_interval, causes_of, interval_of, relative_std
-from solver.layer_partition import repartition
 from solver.memory.device import limit_bytes, needs_words, usable_bytes
 from solver.memory.stage import MemoryEstimate
-from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
-from solver.problem import Problem, cost_under
-from solver.recompute_search import MemorySplit, relax_recompute, relaxed_on_stages
-from solver.result import Answer, answer_of, slowest_stage
+from solver.problem.problem import Problem, cost_under
+from solver.problem.result import (
+    Answer,
+    answer_of,
+    calibrated_interval,
+    causes_of,
+    interval_of,
+    mfu,
+    relative_std,
+    slowest_stage,
+    tokens_per_gpu_per_s,
+)
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -40,7 +48,7 @@ OVER_LIMIT = "fits, but needs more memory than is asked for"
 class SearchResult:
     """The answer to a search.
 
-    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.result);
+    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.problem.result);
     ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans no other beats in both step time and
     memory; ``num_seen`` plans looked at, ``num_priced`` of them priced; ``rejected`` maps a reason to a
     number of plans; ``nearest_miss`` the plan that came closest to fitting, in words; ``seconds`` of search.
@@ -82,7 +90,7 @@ def search(
     everything: bool = False,
 ) -> SearchResult:
     """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` also
-    pipelines are simulated that a bound keeps out of the answer (solver.candidates), which changes no answer.
+    pipelines are simulated that a bound keeps out of the answer (solver.candidates.candidates), which changes no answer.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
@@ -225,7 +233,7 @@ def _answer(
 
 
 def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
-    """The 80 % interval of the steps (solver.interval)."""
+    """The 80 % interval of the steps (solver.problem.result)."""
     if problem.calibration:
         return calibrated_interval(cost.step_s, problem.calibration.residual_std)
     return interval_of(cost.step_s, relative_std(causes_of(problem.job, cost)))

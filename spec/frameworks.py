@@ -128,10 +128,10 @@ class Pipeline:
 
     stages: bool = True
     """There may be several stages."""
-    schedules: Annotated[
-        tuple[str, ...], Several(Text(means="names of solver.pipeline.schedules"), least=1)
-    ] = ("1f1b",)
-    """Schedules it can run, by solver.pipeline.schedules' names."""
+    schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = (
+        "1f1b",
+    )
+    """Schedules it can run, by solver.plans.schedules' names."""
     interleaves: bool = False
     """A stage may hold several virtual chunks."""
     shards_weights: bool = True
@@ -371,7 +371,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What the framework's own log counts as a step's FLOPs (solver.model_flops)."""
+    """What the framework's own log counts as a step's FLOPs (solver.problem.result)."""
 
     attention: Literal["whole", "half", ""] = ""
     """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""

@@ -12,7 +12,7 @@ from ops.recompute import Recompute
 from ops.roles import Identity
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster

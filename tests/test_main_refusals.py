@@ -32,8 +32,8 @@ def test_what_needs_no_profile_is_refused_before_one_is_loaded(
     def load(path: Path) -> None:
         raise AssertionError(f"{path} was loaded")
 
-    monkeypatch.setattr("solver.request.load_profile", load)
-    monkeypatch.setattr("solver.opening.load_profile", load)
+    monkeypatch.setattr("solver.problem.request.load_profile", load)
+    monkeypatch.setattr("solver.problem.loading.load_profile", load)
     words = changed(
         **{"model_size": None, **{key: value for key, value in options.items() if key != "run_all_solu"}}
     )

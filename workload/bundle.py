@@ -10,7 +10,7 @@ from pathlib import Path
 from ops.op import Comm, Phase
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec

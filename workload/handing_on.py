@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from solver.opening import LoadedProblem
-from solver.result import Answer
+from solver.problem.loading import LoadedProblem
+from solver.problem.result import Answer
 
 
 def draw(options: argparse.Namespace, opened: LoadedProblem, answer: Answer) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
-from solver.typed_plan import broken_rules
+from solver.problem.problem import Problem
+from solver.problem.typed_plan import broken_rules
 from spec.errors import ExportError
 from spec.files import replaced_file
 from spec.job import JobSpec

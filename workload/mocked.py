@@ -24,7 +24,7 @@ from ops.mlp_block import feed_forward
 from ops.op import CpuOverhead, Linear, Op, Ops, Owner, Pass
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.step_end import operations
 from spec.arrays import IntArray, bools, ceil_div, ints
 from spec.dtypes import dtype_bytes

@@ -23,7 +23,7 @@ from ops.roles import Identity
 from profdb.cases import AttentionCase
 from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.op_times import Pricer
 from solver.times.stage_times import hop_bytes
 from spec.arrays import IntArray, ints

@@ -9,12 +9,12 @@ from benchmarks.gpu_steps.case import StepCase
 from profdb.cases import Case
 from profdb.store.case_file import WeighedCase
 from solver.analysis.look_ups import look_ups
-from solver.opening import load_problem
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
-from solver.request import Request
+from solver.problem.loading import load_problem
+from solver.problem.problem import Problem
+from solver.problem.request import Request
+from solver.problem.typed_plan import parse_plan, plan_of
 from solver.search import price_plan
-from solver.typed_plan import parse_plan, plan_of
 
 MODEL = """source = "Llama-like, plain PyTorch modules (benchmarks/gpu_steps/decoder.py)"
 [model]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from solver.times.op_times import Pricer
-from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError
 from spec.readers.read_config import read_config

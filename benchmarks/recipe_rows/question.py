@@ -9,9 +9,9 @@ from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute import MODULES
 from profdb.modelled.kept_book import KeptBook
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
+from solver.problem.typed_plan import plan_of
 from solver.times.op_times import Pricer
-from solver.typed_plan import plan_of
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.errors import ConfigError
 from spec.frameworks import OffloadedPart

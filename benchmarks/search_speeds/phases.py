@@ -14,7 +14,7 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "memory": (("solver.search", "estimate_memory"),),
     "layer times": (("solver.estimate", "timed_pieces"),),
     "step end": (("solver.estimate", "step_times"),),
-    "pipeline": (("solver.estimate", "spans_of"), ("solver.candidates", "spans_of")),
+    "pipeline": (("solver.estimate", "spans_of"), ("solver.candidates.candidates", "spans_of")),
     "ranking": (("solver.search", "_answers"),),
 }
 

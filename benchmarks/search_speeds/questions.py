@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from solver.request import Request
+from solver.problem.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

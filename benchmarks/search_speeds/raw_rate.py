@@ -10,11 +10,11 @@ from benchmarks.search_speeds.questions import Timed
 from ops.recompute import Recompute
 from solver.estimate import Estimate, estimate_memory, step_time, timed_pieces
 from solver.memory.device import usable_bytes
-from solver.opening import load_problem
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.problem import Problem
-from solver.request import Request
+from solver.problem.loading import load_problem
+from solver.problem.problem import Problem
+from solver.problem.request import Request
 from spec.arrays import IntArray, ints
 
 ASKED: dict[bool, Timed] = {

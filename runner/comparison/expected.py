@@ -10,7 +10,7 @@ from profdb.cases import AttentionCase
 from runner.traces.names import heads_pairs
 from runner.traces.trace_file import BACKWARD, FORWARD, Key, Part, collective_key, product_key
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.collectives import Collective
 from workload.aicb.csv_workload import GeneralItem
 from workload.aicb.plan_rows import step_items

@@ -26,7 +26,7 @@ from runner.traces.trace_file import (
     read_trace,
 )
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.report.sections import table
 from spec.collectives import Collective
 from spec.errors import ConfigError

@@ -12,10 +12,10 @@ from typing import Any
 
 from runner.comparison.logged_run import TRAIN, MeasuredRun
 from solver.calibrate.measured_steps import check_header
-from solver.problem import Problem
-from solver.request import Request, read_request
-from solver.result import Answer
-from solver.typed_plan import parse_plan
+from solver.problem.problem import Problem
+from solver.problem.request import Request, read_request
+from solver.problem.result import Answer
+from solver.problem.typed_plan import parse_plan
 from spec.errors import ConfigError
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
 from spec.job import JobSpec, Wide

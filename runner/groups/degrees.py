@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solver.plans.plan_table import Plan
-from solver.typed_plan import parse_plan
+from solver.problem.typed_plan import parse_plan
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan
 from workload.aicb.csv_workload import Arguments

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from runner.groups.degrees import PLAN, Degrees, check_dp, degrees_of, plan_and_dp
 from runner.groups.members import members
-from solver.opening import load_problem
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
-from solver.request import Request
-from solver.typed_plan import broken_rules, check_order, plan_of
+from solver.problem.loading import load_problem
+from solver.problem.problem import Problem
+from solver.problem.request import Request
+from solver.problem.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
 from workload.aicb.csv_workload import (
     COMPUTATION,

@@ -15,12 +15,12 @@ from runner.groups.degrees import PLAN, check_dp, plan_and_dp
 from runner.reference.layers import ACTIVATIONS
 from runner.training.pipeline import TORCH
 from runner.training.trainer import Training
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
-from solver.request import Request, read_request
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
+from solver.problem.request import Request, read_request
+from solver.problem.typed_plan import check_order, plan_of
 from solver.times.op_times import Pricer
-from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError
 from spec.job import JobSpec, Wide, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights

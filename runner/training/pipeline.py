@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.transformer import Share
 from runner.training.data_parallel import Group
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
 from spec.pipeline_layout import parse_pipeline_layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]

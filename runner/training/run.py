@@ -31,7 +31,7 @@ from profiler.ranks.world import World, open_world
 from runner.groups.agreement import agreed, failed, last_words, same_everywhere
 from runner.training.asking import Asked, Typed, ask
 from runner.training.trainer import Trainer
-from solver.model_flops import counts_whole_attention, mfu, tokens_per_gpu_per_s
+from solver.problem.result import counts_whole_attention, mfu, tokens_per_gpu_per_s
 from spec.errors import ExportError
 from spec.files import replaced_file, replaced_path
 from spec.parameters import num_parameters

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from solver.candidates import Candidates, costs
+from solver.candidates.candidates import Candidates, costs
 from solver.estimate import StepTime, estimate_memory
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.memory.stage import TERM_NAMES
-from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.constraints import ASKED, SHARED, constraint_rules
-from solver.plans.drafted import drafted
+from solver.plans.draft import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
-from solver.problem import Problem
+from solver.problem.problem import Problem
+from solver.problem.result import mfu, tokens_per_gpu_per_s
 from solver.search import SearchResult, candidate_pool, interval_s, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError
@@ -195,7 +195,7 @@ def every_plan(
     problem: Problem, constraints: Constraints, tick: Callable[[], object] = lambda: None
 ) -> dict[str, list[Any]]:
     """Returns column -> values of every plan that fits, fastest plan first: the plan's keys as written and dp, seconds of the step and its
-    parts, bytes by term, tokens per GPU and second, MFU; as solver.result has them of one answer.
+    parts, bytes by term, tokens per GPU and second, MFU; as solver.problem.result has them of one answer.
     ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError where no plan is left.

@@ -26,7 +26,7 @@ from ops.op import (
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
 from solver.memory.stage import TERM_NAMES
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.layer_times import timed_passes
 from solver.times.op_times import TimedOp
 from solver.times.stage_times import piece_weights

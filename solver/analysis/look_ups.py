@@ -16,7 +16,7 @@ from profdb.lookup.priced import TimeEstimate
 from profdb.store.case_file import WeighedCase
 from solver.estimate import Estimate, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer, TimedOp
 from spec.arrays import IntArray

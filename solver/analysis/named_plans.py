@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from solver.memory.device import limit_bytes, needs_words
-from solver.opening import LoadedProblem
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import NO_CONSTRAINTS, full_space
-from solver.problem import Problem
-from solver.result import Answer, check_believable
+from solver.problem.loading import LoadedProblem
+from solver.problem.problem import Problem
+from solver.problem.result import Answer, check_believable
+from solver.problem.typed_plan import broken_rules, check_order, plan_of
 from solver.search import price_plan, search
-from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
 from spec.program.kinds import whole_number
 from spec.settings.constraints import Constraints, bounded_settings, constraints_of

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from solver.cluster_times import suits_network, without_profile
 from solver.memory.device import usable_bytes
-from solver.opening import LoadedProblem, find_profile, problem_with
 from solver.plans.space import full_space
-from solver.problem import Problem
-from solver.request import ParsedRequest, Request, read_request
-from solver.result import Answer
+from solver.problem.cluster_times import suits_network, without_profile
+from solver.problem.loading import LoadedProblem, find_profile, problem_with
+from solver.problem.problem import Problem
+from solver.problem.request import ParsedRequest, Request, read_request
+from solver.problem.result import Answer
 from solver.search import search
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec

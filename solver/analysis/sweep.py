@@ -11,11 +11,11 @@ from math import inf
 
 from profdb.on_demand import MeasuringDevice
 from solver.analysis.goodput import Goodput, Reliability, RunCost, Terms, goodput_of, run_cost
-from solver.cluster_times import ClusterTimes, ProfileFile, times_of
-from solver.opening import LoadedProblem, check_cluster, find_profile, problem_with
 from solver.plans.space import full_space
-from solver.request import ParsedRequest, Request, read_request
-from solver.result import Answer
+from solver.problem.cluster_times import ClusterTimes, ProfileFile, times_of
+from solver.problem.loading import LoadedProblem, check_cluster, find_profile, problem_with
+from solver.problem.request import ParsedRequest, Request, read_request
+from solver.problem.result import Answer
 from solver.search import search
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError, NoFeasiblePlanError
@@ -45,7 +45,7 @@ class Shared:
     def open(
         self, request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
     ) -> LoadedProblem:
-        """Returns the same as solver.opening.load_parsed, from what is open already."""
+        """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
         path = str(request.profile)
         if path not in self.files:
             self.files[path] = find_profile(request)

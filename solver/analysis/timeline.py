@@ -11,7 +11,7 @@ from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times
 from solver.pipeline.simulation import Instruction, program, starts_and_ends
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.arrays import FloatArray, IntArray, ints
 
 AFTER_PASSES = ("gradient reduction, not hidden", "optimizer update", "parameter gather, not hidden")

@@ -12,11 +12,11 @@ from dataclasses import fields, replace
 from math import exp
 from pathlib import Path
 
-from solver.calibrate.factors import Calibration, Fit, beside, write_calibration
 from solver.calibrate.fit import fit
 from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
+from solver.problem.calibration import Calibration, Fit, beside, write_calibration
+from solver.problem.request import DEFAULT_PROFILE, Request, profile_path
 from solver.report.sections import table
-from solver.request import DEFAULT_PROFILE, Request, profile_path
 from spec.errors import ConfigError
 from spec.files import shipped_folder
 from spec.program.command import OneLineParser

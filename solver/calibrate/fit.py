@@ -2,7 +2,7 @@
 
 Fitted: Bayesian linear regression of measured over priced seconds on shares of the step (``expected_logs``), which
 moves a factor as far as the steps support it, from "as priced" and as wide as the prediction's own interval
-(solver.interval) states each cause to be.
+(solver.problem.result) states each cause to be.
 
 With s_c the share of a cause c in a step and e_c the log of what it takes longer, log(measured / priced) is
 sum_c s_c e_c to first order. Prior: e_c = common + own_c around 0, as wide as the prediction's own interval
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.calibrate.factors import (
+from solver.problem.calibration import (
     CAUSES,
     HIGHEST_EFFICIENCY,
     LOWEST_EFFICIENCY,
@@ -30,7 +30,7 @@ from solver.calibrate.factors import (
     calibrated_parts,
     cause_shares,
 )
-from solver.interval import WIDTHS
+from solver.problem.result import WIDTHS
 from spec.arrays import FloatArray, IntArray
 from spec.errors import UserError
 

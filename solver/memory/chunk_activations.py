@@ -3,8 +3,8 @@ between its forward and its backward."""
 
 import numpy as np
 
-from solver.layers import LayerBytes
 from solver.pipeline.stages import StageTable
+from solver.plans.layers import LayerBytes
 from solver.plans.plan_table import PlanTable
 from spec.arrays import FloatArray, IntArray, ints
 
@@ -50,7 +50,7 @@ def two_way_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> Fl
 
 def looped_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray, pieces: FloatArray) -> FloatArray:
     """Bytes of every stage row at its peak, ``saved`` by chunk row, where chunks take turns every pp
-    micro-batches and ``pieces`` of work are in flight (solver.pipeline.schedules): where a stage's chunks
+    micro-batches and ``pieces`` of work are in flight (solver.plans.schedules): where a stage's chunks
     are alike it does not matter of which."""
     starts = stages.chunk_starts
     uneven = np.maximum.reduceat(saved, starts) > np.minimum.reduceat(saved, starts)

@@ -24,10 +24,10 @@ from ops.experts.exchange import routed_rows
 from ops.low_precision import recipe_of
 from ops.op import Owner
 from ops.recompute import Recompute
-from solver.layers import LayerBytes
 from solver.memory.chunk_activations import chunk_activations
 from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES, persistent_buffer_bytes
 from solver.pipeline.stages import StageTable
+from solver.plans.layers import LayerBytes
 from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, floats
 from spec.cluster.cluster import ClusterSpec

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.pipeline.schedules import Kind, Placement, Schedule, Work
+from solver.plans.schedules import Kind, Placement, Schedule, Work
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 
 KINDS: tuple[Kind, ...] = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT, Kind.WHOLE_BACKWARD, Kind.PAIR)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profdb.lookup.unique_shapes import row_hashes
-from solver.pipeline.schedules import Schedule
 from solver.pipeline.simulation import ChunkTimes, ProgramRun, program_spans_s
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import Schedule
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
 
 SETTLED_ROUNDS = 6

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Placement
 from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import Placement
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
@@ -90,7 +90,7 @@ class StageTable:
 class PassTimes:
     """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of ``backward_s``
     that only makes weight gradients, ``pair_s`` what a chunk's forward takes beside the backward of the
-    stage's other chunk (solver.pipeline.schedules), None where none does; ``products`` the share of both passes
+    stage's other chunk (solver.plans.schedules), None where none does; ``products`` the share of both passes
     that matrix products take, None for none; ``units`` how many parts of a stage row are gathered and reduced
     one after another once a step, None for one."""
 

@@ -9,9 +9,9 @@ import numpy as np
 from ops.groups import group_of
 from ops.op import Axis
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.draft import Draft
 from solver.plans.rules import Rule
+from solver.plans.schedules import Schedule
 from spec.arrays import BoolArray, bools
 from spec.errors import ConfigError
 from spec.settings.constraints import Bound, Constraints

@@ -12,7 +12,8 @@ from ops.layout import Layout
 from ops.op import Owner
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
-from solver.pipeline.schedules import Schedule
+from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import Schedule
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -69,3 +70,18 @@ class Draft:
     def experts(self) -> int:
         """Routed experts of the model's largest expert block, 0 for a dense model."""
         return max((run.block.moe.num_experts for run in self.model.blocks if run.block.moe), default=0)
+
+
+def drafted(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, plans: PlanTable) -> Draft:
+    """The plans as solver.plans.rules takes them."""
+    return Draft(
+        model=model,
+        job=job,
+        cluster=cluster,
+        strategy=plans.strategy,
+        columns=plans.columns,
+        recompute=plans.recompute,
+        recompute_modules=plans.recompute_modules,
+        offload_modules=plans.offload_modules,
+        schedule=plans.schedule,
+    )

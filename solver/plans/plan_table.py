@@ -9,7 +9,7 @@ from ops.context import Sharding
 from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
-from solver.pipeline.schedules import Schedule
+from solver.plans.schedules import Schedule
 from spec.arrays import FloatArray, IntArray, floats, ints
 from spec.settings.plan import WrittenPlan, plan_settings
 

@@ -9,12 +9,11 @@ import numpy as np
 from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
-from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.constraints import SHARED, constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft
-from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal, runs_alone, splits_compiled
 from solver.plans.plan_table import PlanTable
-from solver.plans.rules import RULES
+from solver.plans.rules import MOST_CHUNKS, RULES, UNEQUAL, nearly_equal, runs_alone, splits_compiled
+from solver.plans.schedules import Schedule, schedule_named
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec

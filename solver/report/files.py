@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solver.plans.space import NO_CONSTRAINTS
-from solver.problem import Problem
-from solver.result import Answer, answer_values
+from solver.problem.problem import Problem
+from solver.problem.result import Answer, answer_values
 from solver.search import SearchResult
 from spec.files import replaced_file
 from spec.settings.constraints import Constraints

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from solver.analysis.explanation import Explanation
 from solver.analysis.sweep import SweepRow, efficiencies
-from solver.opening import LoadedProblem
+from solver.api import Session
 from solver.plans.space import full_space
-from solver.result import Answer, answer_values
+from solver.problem.loading import LoadedProblem
+from solver.problem.result import Answer, answer_values
 from solver.search import SearchResult
-from solver.session import Session
 from spec.files import check_parquet, replaced_path
 from spec.program.kinds import Several, Whole
 from spec.program.progress import progress

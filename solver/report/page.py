@@ -7,8 +7,10 @@ from pathlib import Path
 from solver.analysis.explanation import Explanation, adjacent_equal, explain_plan
 from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
 from solver.analysis.sweep import SweepResult, tokens_per_s
+from solver.api import PlanText, Session, plan_keys
 from solver.memory.device import limit_bytes, usable_bytes
-from solver.opening import LoadedProblem
+from solver.problem.loading import LoadedProblem
+from solver.problem.result import Answer
 from solver.report.html import check_page_can_be_made, write_page
 from solver.report.pictures import breakdown_picture, memory_picture, pareto_picture, shares_picture
 from solver.report.plans import (
@@ -33,8 +35,6 @@ from solver.report.scaling_picture import row_words, scaling_picture
 from solver.report.sections import Page, Picture, Section, Table, Tile
 from solver.report.sweeps import row_name
 from solver.report.timeline_picture import timeline_picture
-from solver.result import Answer
-from solver.session import PlanText, Session, plan_keys
 from spec.origin import ORIGIN_MEANINGS, ORIGIN_NAMES, Origin
 from spec.settings.plan import WrittenPlan
 from spec.units import seconds_to_ms

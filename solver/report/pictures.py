@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from solver.analysis.explanation import StageMemory, memory_terms
+from solver.problem.result import ROOMY_SHARE, Answer
 from solver.report.plans import PART_WORDS
 from solver.report.sections import Picture
 from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes, shorten
-from solver.result import ROOMY_SHARE, Answer
 from spec.units import bytes_to_gib, seconds_to_ms
 
 ROLES = {part: f"c{at}" for at, part in enumerate(PART_WORDS, start=1)} | {

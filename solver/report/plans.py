@@ -5,14 +5,20 @@ from dataclasses import dataclass
 
 from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
-from solver.cluster_times import ClusterTimes
 from solver.memory.device import nearly_all_words, retries_words, usable_bytes
-from solver.model_flops import counts_whole_attention, logged_tflops
-from solver.opening import LoadedProblem
 from solver.plans.space import NO_CONSTRAINTS
-from solver.problem import Problem
+from solver.problem.cluster_times import ClusterTimes
+from solver.problem.loading import LoadedProblem
+from solver.problem.problem import Problem
+from solver.problem.result import (
+    ROOMY_SHARE,
+    Answer,
+    counts_whole_attention,
+    is_tie,
+    logged_tflops,
+    roomiest_fast,
+)
 from solver.report.sections import Section, Table
-from solver.result import ROOMY_SHARE, Answer, is_tie, roomiest_fast
 from solver.search import SearchResult
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters

@@ -7,10 +7,10 @@ from functools import partial
 from solver.analysis.explanation import Explanation, OpRow, StageMemory, adjacent_equal, memory_terms
 from solver.analysis.named_plans import Candidate
 from solver.analysis.sensitivity import WhatIf
+from solver.problem.result import Answer, is_tie
 from solver.report.files import answer_record
 from solver.report.plans import PART_WORDS, TIE, in_gib, in_ms, slower_by
 from solver.report.sections import Section, Table
-from solver.result import Answer, is_tie
 from spec.units import MIB, bytes_to_gib, seconds_to_ms
 
 SMALLEST_MS = 0.05

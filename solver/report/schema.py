@@ -6,7 +6,7 @@ from typing import Any
 from solver.analysis.explanation import Explanation
 from solver.analysis.goodput import Goodput, RunCost
 from solver.analysis.sweep import AXES
-from solver.result import Answer
+from solver.problem.result import Answer
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import job_settings
 from spec.settings.plan import plan_settings

@@ -10,9 +10,9 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from solver.analysis.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
-from solver.pipeline.schedules import Kind
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.plans.schedules import Kind
+from solver.problem.problem import Problem
 from solver.report.sections import Picture
 from solver.report.themed_svg import colour, is_narrow, legend, numbers_across, patches, picture
 from spec.units import seconds_to_ms

@@ -23,9 +23,9 @@ import numpy as np
 
 from ops.op import Comm, Lane, Phase
 from profdb.lookup.overlap_losses import Losses
-from solver.pipeline.schedules import pairs
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import pairs
 from solver.times.contention import COLLECTIVE_BLOCKS, Contention, lost_by_collective
 from solver.times.op_times import PRODUCTS, TimedOp
 from solver.times.overlap import beside

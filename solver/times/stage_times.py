@@ -11,8 +11,8 @@ from ops.op import Axis, Comm, Op, Phase
 from ops.roles import Identity, Module, Role
 from ops.strategies import full_tokens_bytes
 from profdb.lookup.overlap_losses import Losses
-from solver.layers import LayerTable
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
+from solver.plans.layers import LayerTable
 from solver.plans.plan_table import PlanTable
 from solver.times.contention import Contention
 from solver.times.expert_overlap import Exchanges, hidden_per_micro_s, pair_s

@@ -47,7 +47,7 @@ class WrittenPlan:
     recompute_modules: tuple[RecomputedPart, ...] = ()
     """Parts of layers that run again beside it."""
     schedule: Annotated[str | None, Text(means="a schedule such as zb-h1")] = None
-    """Order of work in the pipeline (solver.pipeline.schedules)."""
+    """Order of work in the pipeline (solver.plans.schedules)."""
     layout: Annotated[
         str | None, Text(means="stages such as Ett|tt|tL, first=7+last=7 or embedding+loss")
     ] = None

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.interval_widths import EIGHTY_PERCENT, NAMES, TOLD, Told, bounds, chosen_by, main, read_told
 from solver.estimate import STEP_PARTS
-from solver.interval import UNPRICED, WIDTHS, Errors, causes, interval_of, relative_std
+from solver.problem.result import UNPRICED, WIDTHS, Errors, causes, interval_of, relative_std
 from spec.arrays import floats
 from tests.benchmarks.made_up_rows import row
 

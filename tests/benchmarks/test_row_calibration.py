@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.row_calibration import calibrated, calibration_lines, least_error, least_errors
-from solver.calibrate.factors import COMM_AXES, Terms
 from solver.calibrate.fit import PricedStep, Steps
+from solver.problem.calibration import COMM_AXES, Terms
 
 
 def steps(measured_s: Sequence[float], experts: Sequence[float]) -> Steps:

@@ -12,8 +12,8 @@ from benchmarks.search_speeds.phases import WRAPPED, Phases
 from benchmarks.search_speeds.questions import QUESTIONS, Timed
 from benchmarks.search_speeds.raw_rate import feasible, raw_rate
 from solver.memory.device import usable_bytes
-from solver.opening import load_problem
 from solver.plans.space import full_space
+from solver.problem.loading import load_problem
 from solver.search import search
 
 

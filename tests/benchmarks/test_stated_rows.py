@@ -13,7 +13,7 @@ from benchmarks.accuracy import COLUMNS as PREDICTED
 from benchmarks.accuracy import main
 from benchmarks.row_scores import GAP_STD, gap_lines, interval, measured_step_s, memory_gib, residual_lines
 from benchmarks.stated_rows import UNEVEN_BATCH, job_of_row, read_rows, request_of, translated
-from solver.interval import EIGHTY_PERCENT, UNPRICED
+from solver.problem.result import EIGHTY_PERCENT, UNPRICED
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.units import GIB

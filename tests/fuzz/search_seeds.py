@@ -2,7 +2,7 @@
 
 import json
 
-from solver.calibrate.factors import SCHEMA
+from solver.problem.calibration import SCHEMA
 from tests.fuzz.asked import Asked
 from tests.fuzz.models import PRICE, ROOT, SHAPES, SMALL_PY, SMALL_TOML, TYPED
 

@@ -10,8 +10,8 @@ import gen_profiler_data
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile, save_profile
 from profiler.modelled_run import model_profile
-from solver.opening import load_problem
-from solver.request import Request
+from solver.problem.loading import load_problem
+from solver.problem.request import Request
 from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples
 

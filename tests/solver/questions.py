@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.cluster.reader import read_architecture

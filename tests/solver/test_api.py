@@ -61,7 +61,7 @@ def test_every_word_reaches_the_request() -> None:
 
 
 def solver_request(**values: Any) -> Any:
-    from solver.request import Request
+    from solver.problem.request import Request
 
     return Request(
         root=shipped_folder(),

@@ -10,7 +10,7 @@ from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.estimate import STEP_PARTS, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.search import price_plan
 from solver.times.stage_times import hop_bytes
 from spec.frameworks import framework_preset

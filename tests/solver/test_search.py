@@ -8,11 +8,11 @@ import pytest
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.memory.device import usable_bytes
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import Schedule
 from solver.plans.space import Space, divisors, full_space, tensor_degrees
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from solver.search import price_plan, search
-from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_names, framework_preset
 from spec.settings.plan import WrittenPlan

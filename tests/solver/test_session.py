@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from profdb.sample import MachineFacts, ProfileDatabase
-from solver.cluster_times import ClusterTimes
+from solver.api import Session, plan_keys, written_plan
 from solver.memory.device import usable_bytes
-from solver.opening import LoadedProblem
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.cluster_times import ClusterTimes
+from solver.problem.loading import LoadedProblem
+from solver.problem.result import answer_values
+from solver.problem.typed_plan import parse_plan
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
-from solver.result import answer_values
 from solver.search import price_plan, search
-from solver.session import Session, plan_keys, written_plan
-from solver.typed_plan import parse_plan
 from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
 from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile

@@ -14,7 +14,7 @@ from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.step_end import operations
 from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec

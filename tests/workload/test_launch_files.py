@@ -10,7 +10,7 @@ import pytest
 import simulation_train_formulaic as script
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.model import MoeSpec

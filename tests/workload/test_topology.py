@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
-from solver.opening import load_problem
-from solver.request import Request
+from solver.problem.loading import load_problem
+from solver.problem.request import Request
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError

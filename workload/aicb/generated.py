@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
-from solver.request import checked_world_size
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
+from solver.problem.request import checked_world_size
+from solver.problem.typed_plan import broken_rules
 from solver.times.op_times import Pricer
-from solver.typed_plan import broken_rules
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of

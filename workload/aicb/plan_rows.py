@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ops.op import Axis, Phase
-from solver.pipeline.schedules import Kind, Work
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import Kind, Work
 from spec.collectives import Collective
 from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 from workload.stage_work import StageWork, WorkItem

@@ -11,7 +11,7 @@ import json
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from workload.settings.frameworks import check_framework

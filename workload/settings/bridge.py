@@ -10,7 +10,7 @@ Megatron-LM's flags. The model comes from the Hub (``AutoBridge``); data, tokeni
 from collections.abc import Mapping
 
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings

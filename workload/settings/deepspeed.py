@@ -11,7 +11,7 @@ import json
 from ops.groups import ranks_and_stride
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec

@@ -9,9 +9,9 @@ from fractions import Fraction
 from pprint import pformat
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.settings.job import settings_apart
 from spec.settings.plan import plan_settings

@@ -8,7 +8,7 @@ core/transformer/moe/moe_utils.py (topk_routing_with_score_function).
 
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.frameworks import TensorParallel
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec, attention_of

@@ -6,7 +6,7 @@ latent attention exist only with --qk-layernorm); core 0.16 for the gate of shar
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind

@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterator
 
 from solver.analysis.timeline import Timeline, num_passes, timeline_of
-from solver.pipeline.schedules import Kind
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.plans.schedules import Kind
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from workload.settings.launch_file import LaunchText
 

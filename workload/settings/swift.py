@@ -8,7 +8,7 @@ user's.
 """
 
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings

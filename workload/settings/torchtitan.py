@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import QkNormWeights, attention_of
 from spec.model import ModelSpec, NormKind, NormPlace, PositionKind

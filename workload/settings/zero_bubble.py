@@ -7,9 +7,9 @@ megatron/training/arguments.py.
 
 from dataclasses import replace
 
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings

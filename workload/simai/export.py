@@ -14,7 +14,7 @@ from pathlib import Path
 from ops.op import Axis, Lane, Phase
 from ops.roles import Role
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.files import replaced_file
 from workload.simai.format import (

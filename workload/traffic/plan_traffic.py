@@ -10,7 +10,7 @@ from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.arrays import FloatArray
 from spec.collectives import Collective
 from spec.errors import ExportError

@@ -14,9 +14,9 @@ from profdb.modelled.offload import LINK_SHARE
 from solver.estimate import Estimate, estimate_memory, stage_times, step_time
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
+from solver.problem.typed_plan import broken_rules
 from solver.times.step_end import operations
-from solver.typed_plan import broken_rules
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model

@@ -8,7 +8,7 @@ from ops.data_parallel.step import RankParameters, shards, step_ops
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis, Comm, GroupedGemm, Owner, Phase
-from solver.model_flops import model_flops_per_sequence
+from solver.problem.result import model_flops_per_sequence
 from spec.arrays import ints
 from spec.collectives import Collective
 from spec.frameworks import framework_preset

@@ -14,7 +14,7 @@ from ops.op import Comm, Op, Phase
 from ops.roles import Role
 from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.times.step_end import operations
 from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config

@@ -10,7 +10,7 @@ import pytest
 
 from runner.comparison.train_record import job_words
 from solver.calibrate.measured_steps import read_steps, steps_of
-from solver.request import Request, read_request
+from solver.problem.request import Request, read_request
 from spec.errors import ConfigError
 from tests.runner.comparing import LOGGED, ROOT, SHEET, compared, trained
 from tests.runner.comparison.made_logs import MEGATRON

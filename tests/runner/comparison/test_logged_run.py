@@ -8,7 +8,7 @@ import pytest
 
 from runner.comparison.logged_run import logged_run
 from solver.plans.plan_table import Plan
-from solver.request import Request, read_request
+from solver.problem.request import Request, read_request
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.units import GIB, MIB

@@ -19,7 +19,7 @@ from runner.replay.program import (
     stage_files,
     work_name,
 )
-from solver.request import Request
+from solver.problem.request import Request
 from spec.errors import ConfigError
 from workload.aicb.csv_workload import EPOCH_END, Arguments, GeneralItem, Workload
 from workload.findings import WorkloadError

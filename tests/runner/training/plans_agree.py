@@ -16,8 +16,8 @@ import torch.multiprocessing as mp
 from ops.recompute import Recompute
 from runner.reference.transformer import Experts
 from runner.training.trainer import Trainer, Training
-from solver.pipeline.schedules import schedule_named
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import schedule_named
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 

@@ -12,8 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from runner.training.data_parallel import BETAS, LEARNING_RATE, WEIGHT_DECAY, LocalOptimizer
 from runner.training.pipeline import TORCH, Pipelined, pipelined, shares_of, virtual_stages
 from runner.training.trainer import sequences_of, step_tokens
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
 
 LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "B", "FULL_BACKWARD": "B", "BACKWARD_WEIGHT": "W"}
 """Of torch's actions, ours."""

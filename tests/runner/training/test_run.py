@@ -23,7 +23,7 @@ from runner.traces.launches import launches
 from runner.traces.trace_file import Part, read_trace
 from runner.training.asking import Typed, ask
 from runner.training.run import TrainOptions, measure, place_of, run_training
-from solver.model_flops import model_flops_per_sequence
+from solver.problem.result import model_flops_per_sequence
 from spec.errors import UserError
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of

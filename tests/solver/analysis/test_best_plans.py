@@ -9,7 +9,7 @@ from solver.analysis.best_plans import best_plans, cheapest_change
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.space import enumerate_block, full_space
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from solver.search import search
 from spec.cluster.cluster import HostSpec
 from spec.errors import NoFeasiblePlanError

@@ -13,8 +13,8 @@ from solver.analysis.named_plans import (
 )
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.typed_plan import parse_plan, plan_of
 from solver.search import price_plan, search
-from solver.typed_plan import parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of

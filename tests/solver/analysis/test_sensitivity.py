@@ -7,12 +7,12 @@ import pytest
 
 from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
 from solver.memory.device import usable_bytes
-from solver.opening import LoadedProblem, load_parsed
 from solver.plans.space import full_space
+from solver.problem.loading import LoadedProblem, load_parsed
+from solver.problem.request import Request, read_request
 from solver.report.plans import Plans, search_sections, ties
 from solver.report.reasons import sensitivity_section
 from solver.report.sections import record, text
-from solver.request import Request, read_request
 from solver.search import SearchResult, search
 from spec.units import GIB
 from tests.solver.questions import ROOT

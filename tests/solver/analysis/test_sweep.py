@@ -19,8 +19,9 @@ from solver.analysis.sweep import (
     sweep_requests,
     tokens_per_s,
 )
-from solver.opening import load_problem
 from solver.plans.space import full_space
+from solver.problem.loading import load_problem
+from solver.problem.request import Request
 from solver.report.files import write_sweep_csv
 from solver.report.sweeps import (
     fewest_words,
@@ -30,7 +31,6 @@ from solver.report.sweeps import (
     sweep_record,
     sweep_table,
 )
-from solver.request import Request
 from solver.search import search
 from spec.errors import ConfigError
 from tests.solver.questions import ROOT

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from solver.analysis.timeline import num_passes, timeline_of
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
 from solver.search import price_plan
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model

@@ -8,7 +8,7 @@ import pytest
 
 from simulation_train_formulaic import main as search_main
 from solver.calibrate.__main__ import main
-from solver.calibrate.factors import beside, read_calibration
+from solver.problem.calibration import beside, read_calibration
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.calibrate.factors import (
+from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
+from solver.calibrate.measured_steps import priced_step
+from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.calibration import (
     COMM_AXES,
     HIGHEST_EFFICIENCY,
     LOWEST_EFFICIENCY,
@@ -16,11 +19,8 @@ from solver.calibrate.factors import (
     Terms,
     cause_shares,
 )
-from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
-from solver.calibrate.measured_steps import priced_step
-from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
-from solver.result import Answer
+from solver.problem.problem import Problem
+from solver.problem.result import Answer
 from solver.search import price_plan
 from spec.errors import UserError
 from spec.origin import Origin

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.estimate import Estimate, estimate_memory
-from solver.pipeline.schedules import Kind, Schedule, one_f_one_b
 from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Kind, Schedule, one_f_one_b
 from spec.frameworks import framework_preset
 from spec.pipeline_layout import layout_text
 from tests.solver.questions import question, small_model

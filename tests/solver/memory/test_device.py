@@ -27,7 +27,7 @@ from solver.memory.device import (
     verdict,
 )
 from solver.plans.plan_table import Plan, PlanTable
-from solver.typed_plan import parse_plan, plan_of
+from solver.problem.typed_plan import parse_plan, plan_of
 from spec.cluster.reader import read_architecture
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec

@@ -26,9 +26,9 @@ from solver.memory.device import (
 )
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
-from solver.result import Answer
+from solver.problem.result import Answer
+from solver.problem.typed_plan import parse_plan, plan_of
 from solver.search import price_plan
-from solver.typed_plan import parse_plan, plan_of
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec

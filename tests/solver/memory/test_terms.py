@@ -10,7 +10,6 @@ from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
-from solver.layers import BYTES, LayerBytes
 from solver.memory.stage import (
     MemoryEstimate,
     gathered_weights_bytes,
@@ -22,6 +21,7 @@ from solver.memory.stage import (
     widest_bytes,
     working_bytes,
 )
+from solver.plans.layers import BYTES, LayerBytes
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import floats, ints
 from spec.dtypes import dtype_bytes

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.pipeline.schedules import Kind, Schedule, Work
 from solver.pipeline.simulation import ChunkTimes, Program, first_and_last, starts_and_ends
+from solver.plans.schedules import Kind, Schedule, Work
 from spec.arrays import FloatArray
 
 Place = tuple[int, Work]

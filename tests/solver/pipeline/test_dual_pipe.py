@@ -7,17 +7,17 @@ import pytest
 
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from solver.estimate import estimate_memory
-from solver.pipeline.schedules import Kind, Schedule, Work, pairs
 from solver.pipeline.simulation import ChunkTimes, program
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Kind, Schedule, Work, pairs
 from solver.plans.space import full_space
-from solver.problem import Problem
+from solver.problem.problem import Problem
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from solver.search import price_plan, search
 from solver.times.contention import Contention
 from solver.times.expert_overlap import hidden_per_micro_s
-from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.errors import ExportError

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from solver.pipeline.schedules import Schedule
 from solver.pipeline.simulation import (
     BACKWARD,
     FORWARD,
@@ -19,6 +18,7 @@ from solver.pipeline.simulation import (
     program,
     program_spans_s,
 )
+from solver.plans.schedules import Schedule
 from spec.arrays import bools, ints
 from tests.solver.pipeline.plain_replay import plain_replay
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from profdb.lookup import unique_shapes
 from solver.analysis.timeline import timeline_of
 from solver.pipeline import spans as spans_module
-from solver.pipeline.schedules import Schedule
 from solver.pipeline.spans import (
     LONGEST_REPLAY,
     Hops,
@@ -22,6 +21,7 @@ from solver.pipeline.spans import (
 )
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
 from solver.search import price_plan
 from spec.arrays import FloatArray, floats, ints
 from spec.frameworks import framework_preset

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ops.recompute import Recompute
 from solver.estimate import estimate_memory
-from solver.pipeline.schedules import Schedule
 from solver.pipeline.simulation import ChunkTimes, program
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import (
@@ -21,8 +20,9 @@ from solver.pipeline.stages import (
     stages_by_cost,
 )
 from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from solver.search import price_plan
-from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.distributed.pipelining import schedules
 
-from solver.pipeline.schedules import Kind, Work
+from solver.plans.schedules import Kind, Work
 
 KINDS = {
     "FORWARD": Kind.FORWARD,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solver.plans.adapter_rules import check_adapters
+from solver.plans.rules import check_adapters
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job

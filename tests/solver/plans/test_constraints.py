@@ -8,9 +8,9 @@ import pytest
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.problem import Problem
+from solver.problem.problem import Problem
+from solver.problem.typed_plan import broken_rules
 from solver.search import OUT_OF_MEMORY, OVER_LIMIT, search
-from solver.typed_plan import broken_rules
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of

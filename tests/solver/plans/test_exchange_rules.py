@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute import Recompute
-from solver.plans.exchange_rules import (
+from solver.plans.rules import (
+    RULES,
     beside_another_micro_batch,
     check_exchange,
     deepep_ranks,
     tokens_between_domains,
 )
-from solver.plans.rules import RULES
-from solver.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset
 from tests.ops.layouts import job

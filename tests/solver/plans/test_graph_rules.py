@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute import Recompute
-from solver.plans.graph_rules import beside_graphs
-from solver.plans.memory_rules import modules_again
-from solver.plans.rules import RULES
-from solver.typed_plan import broken_rules, parse_plan, plan_of
+from solver.plans.rules import RULES, beside_graphs, modules_again
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute import Recompute
-from solver.plans.memory_rules import parts_on_host
-from solver.plans.rules import RULES
-from solver.typed_plan import broken_rules, parse_plan, plan_of
+from solver.plans.rules import RULES, parts_on_host
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset

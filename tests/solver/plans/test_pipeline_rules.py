@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from solver.pipeline.schedules import Schedule
-from solver.plans.drafted import drafted
-from solver.plans.pipeline_rules import (
+from solver.plans.draft import drafted
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.rules import (
+    RULES,
     chunks,
     equal_instead,
     nearly_equal,
@@ -15,10 +16,9 @@ from solver.plans.pipeline_rules import (
     turning,
     wide_layers_at_ends,
 )
-from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.rules import RULES
+from solver.plans.schedules import Schedule
 from solver.plans.space import full_space, tensor_degrees
-from solver.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver.pipeline.schedules import Schedule
-from solver.plans.pipeline_rules import nearly_equal
 from solver.plans.plan_table import PlanTable
-from solver.plans.rules import UNEVEN_CHUNKS
+from solver.plans.rules import UNEVEN_CHUNKS, nearly_equal
+from solver.plans.schedules import Schedule
 from solver.plans.space import enumerate_block, full_space
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from solver.search import price_plan, search
-from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solver.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 

@@ -7,8 +7,8 @@ import pytest
 from ops.recompute import Recompute
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.analysis.explanation import adjacent_equal, explain_plan, memory_terms
-from solver.cluster_times import ClusterTimes
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.cluster_times import ClusterTimes
 from solver.report.plans import difference, plans_table, question_section, rejected_section
 from solver.report.reasons import stages_table
 from solver.search import SearchResult, price_plan

@@ -6,7 +6,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Comm, Lane, Phase
 from ops.roles import Role
-from solver.layers import as_first
+from solver.plans.layers import as_first
 from solver.plans.plan_table import Plan
 from solver.times.stage_times import first_layers
 from spec.frameworks import framework_preset

@@ -14,8 +14,8 @@ from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.lookup.priced import TimeEstimate
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
 from solver.search import price_plan
 from solver.times.cpu_time import host_shares
 from solver.times.op_times import Pricer, TimedOp

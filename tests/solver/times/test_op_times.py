@@ -11,7 +11,7 @@ from ops.roles import Module, Role
 from profdb.cases import HostCopyCase, MemoryBoundCase, OverlapCase
 from profdb.cost_model import ProfileCostModel
 from profdb.sample import ProfileDatabase, Sample
-from solver.cluster_times import OtherNetwork
+from solver.problem.cluster_times import OtherNetwork
 from solver.times.op_times import Pricer, TimedOp
 from spec.arrays import ints
 from spec.cluster.cluster import HostSpec

@@ -12,7 +12,7 @@ from ops.recompute import Recompute
 from ops.roles import Role
 from profdb.lookup.unaligned_products import RELATIVE_STD
 from solver.plans.plan_table import Plan, PlanTable
-from solver.result import Answer
+from solver.problem.result import Answer
 from solver.search import price_plan
 from solver.times.op_times import Pricer, slowest_of
 from spec.cluster.cluster import GpuSpec

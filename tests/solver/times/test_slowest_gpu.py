@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solver.plans.plan_table import Plan, PlanTable
-from solver.result import Answer
+from solver.problem.result import Answer
 from solver.search import price_plan
 from solver.times.op_times import SPREAD, VARIATION, slowest_of
 from tests.solver.questions import question

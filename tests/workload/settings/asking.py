@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.problem.problem import Problem
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
 from spec.model import BlockRun, ModelSpec

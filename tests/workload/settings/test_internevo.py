@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.typed_plan import plan_of
+from solver.plans.schedules import Schedule
+from solver.problem.typed_plan import plan_of
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, QkNormWeights, RopeScaling, RopeSpec

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.problem import Problem
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionSpec, QkNormWeights

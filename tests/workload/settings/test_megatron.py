@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.mixers.attention import RopeScaling, RopeSpec

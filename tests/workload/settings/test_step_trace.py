@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem import Problem
+from solver.plans.schedules import Schedule
+from solver.problem.problem import Problem
 from solver.search import price_plan
 from spec.errors import ExportError
 from spec.frameworks import framework_preset

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
 from spec.errors import ExportError
 from spec.model import ModelSpec
 from spec.readers.read_config import read_config

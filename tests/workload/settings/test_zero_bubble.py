@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ops.recompute import Recompute
-from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
 from spec.errors import ExportError
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS

@@ -1,0 +1,221 @@
+"""Other partitions of layers over pipeline stages: fewer layers at either end, or as their seconds ask for.
+
+Embedding, head and prediction blocks weigh on single stages, layers rarely divide, and early stages hold most
+micro-batches in flight. Where the framework takes a layout (Megatron-LM's --pipeline-model-parallel-layout) the plans
+that would win by it are tried with up to FEWER layers less on the first and on the last stage than on the others, and
+with layers placed so that the busiest stage has least to do.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.recompute import Recompute
+from solver.candidates.candidates import Candidates, Pipeline, candidates_of, fastest_s
+from solver.estimate import Estimate, estimate_memory, least_ends_s, repartitioned, steps_s
+from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.problem import Problem
+from spec.arrays import FloatArray, IntArray, ints
+from spec.pipeline_layout import short_layout
+
+# Assumption: no end of a pipeline weighs more than so many layers.
+FEWER = 4
+# Assumption: the fastest plan is among so many groups of plans with the least bounds, and of those that fit under no
+# partition among so many with less recomputation than all.
+MOST_GROUPS = 64
+MOST_RELAXED = 8
+# Assumption: hybrids that change their kind of layer more often keep the framework's rule.
+MOST_RUNS = 6
+
+
+Relax = Callable[[Estimate], Iterator[Estimate]]
+"""From plans that do not fit to those that do with some recomputation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Plans of a table that differ in what ZeRO shards alone; ``bound_s`` is below their steps if all stages were
+    equally busy, ``beside_s`` what a step takes at least beside the busiest stage's passes, ``mean_bytes`` what a
+    stage needs on average, ``recomputed_bytes`` with all layers run again."""
+
+    owner: Candidates
+    rows: IntArray
+    bound_s: float
+    beside_s: float
+    mean_bytes: float
+    recomputed_bytes: float
+
+
+def repartition(
+    problem: Problem,
+    candidates: Sequence[Candidates],
+    limit: tuple[float, float],
+    relax: Relax,
+) -> list[Candidates]:
+    """The plans with other layers on their stages that need at most so many bytes and could be faster than so many
+    seconds (``limit``), some after ``relax``."""
+    limit_bytes, incumbent_s = limit
+    if problem.job.preset.pipeline.uneven_chunks != "layout" or len(problem.model.blocks) > MOST_RUNS:
+        return []
+    groups = [group for one in candidates for group in _groups(problem, one)]
+    in_order = sorted((one for one in groups if one.bound_s < incumbent_s), key=lambda one: one.bound_s)
+    even = [one for one in in_order if one.mean_bytes <= limit_bytes]
+    short = [one for one in in_order if one.recomputed_bytes <= limit_bytes < one.mean_bytes]
+    found: list[Candidates] = []
+    for group in sorted([*even[:MOST_GROUPS], *short[:MOST_RELAXED]], key=lambda one: one.bound_s):
+        if group.bound_s >= incumbent_s:
+            break
+        fitting, lightest = _placed(problem, group, (limit_bytes, incumbent_s))
+        tables = [fitting] if fitting is not None else []
+        if lightest is not None and lightest.plans.recompute is Recompute.NONE:
+            tables = list(relax(lightest))
+        for table in tables:
+            pieces = _pipeline(group).timed.pieces if table is fitting else None
+            found.append(candidates_of(problem, table, pieces))
+            incumbent_s = min(incumbent_s, fastest_s(found[-1]))
+    return found
+
+
+def _pipeline(group: Group) -> Pipeline:
+    assert isinstance(group.owner.pipeline, Pipeline)
+    return group.owner.pipeline
+
+
+def _groups(problem: Problem, one: Candidates) -> list[Group]:
+    """The groups of a table whose stages are a chain that a layout can say."""
+    plans, pipeline = one.table.plans, one.pipeline
+    schedule = plans.schedule
+    chain = schedule.placement.looped and not (schedule.splits_backward or plans.stage_layout)
+    if not chain or not isinstance(pipeline, Pipeline):
+        return []
+    stages, busy_s = one.table.stages, pipeline.timed.per_micro.seconds
+    mean_s = np.add.reduceat(busy_s * stages.count, stages.starts) / plans.layout.pp
+    # Of all plans the bound, also of those that were simulated, which must not decide what is tried.
+    least_s = steps_s(one.table, pipeline.timed, least_ends_s(one.table, pipeline.timed))
+    beside_s = least_s - np.maximum.reduceat(busy_s, stages.starts) * plans.num_micro
+    bound_s = np.where(plans.layout.pp > 1, beside_s + mean_s * plans.num_micro, np.inf)
+    mean_bytes = recomputed_bytes = _mean_bytes(one.table)
+    if plans.recompute is Recompute.NONE:
+        whole = replace(plans, recompute=Recompute.FULL, recompute_modules=())
+        again = estimate_memory(problem.model, problem.job, whole, problem.cluster, like=one.table)
+        recomputed_bytes = _mean_bytes(again)
+    alike: dict[Plan, list[int]] = {}
+    for row in np.argsort(bound_s, kind="stable").tolist():
+        if np.isfinite(bound_s[row]):
+            alike.setdefault(replace(plans.plan(row), zero_size=0, zero_stage=0), []).append(row)
+    return [
+        Group(
+            owner=one,
+            rows=ints(rows),
+            bound_s=float(bound_s[rows[0]]),
+            beside_s=float(beside_s[rows[0]]),
+            mean_bytes=float(mean_bytes[rows].min()),
+            recomputed_bytes=float(recomputed_bytes[rows].min()),
+        )
+        for rows in alike.values()
+    ]
+
+
+def _mean_bytes(table: Estimate) -> FloatArray:
+    """What a stage of every plan needs on average: where that does not fit, other partitions hardly help."""
+    needed = table.bytes.cost.needed_bytes * table.stages.count
+    return np.asarray(np.add.reduceat(needed, table.stages.starts) / table.plans.layout.pp, dtype=np.float64)
+
+
+def _placed(
+    problem: Problem, group: Group, limit: tuple[float, float]
+) -> tuple[Estimate | None, Estimate | None]:
+    """Of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
+    first that fits in the first of it, bytes, and where none does the one that needs least."""
+    limit_bytes, incumbent_s = limit
+    table = group.owner.table.take(group.rows)
+    layer_s, ends_s = _stage_seconds(problem, group)
+    shape = (int(table.plans.layout.pp[0]), int(table.plans.vpp[0]))
+    below_s = (incumbent_s - group.beside_s) / int(table.plans.num_micro[0])
+    by_span = sorted(
+        (span_s(layers, layer_s, ends_s, shape), layers)
+        for layers in {*_fewer_at_ends(len(layer_s), shape), _by_cost(layer_s, ends_s)}
+    )
+    predicted = sum(run.count for run in problem.model.blocks if run.block.mtp)
+    lightest: Estimate | None = None
+    for busiest_s, layers in by_span:
+        if busiest_s >= below_s:
+            break
+        layout = short_layout(list(layers), predicted, len(ends_s) - 1)
+        moved = repartitioned(problem.model, problem.job, table, layout, problem.cluster)
+        fits = ints(np.flatnonzero(moved.needed_bytes <= limit_bytes))
+        if fits.size:
+            return moved.take(fits), None
+        if lightest is None or moved.needed_bytes.min() < lightest.needed_bytes.min():
+            lightest = moved
+    return None, lightest
+
+
+def _stage_seconds(problem: Problem, group: Group) -> tuple[FloatArray, FloatArray]:
+    """Seconds of a micro-batch through every layer in order, and through what each virtual stage has besides."""
+    assert isinstance(group.owner.pipeline, Pipeline)
+    plans: PlanTable = group.owner.table.plans
+    row = int(group.rows[0])
+    at = group.owner.table.layers.row[row]
+    each_s = [
+        float(one.forward.seconds[at] + one.backward.seconds[at]) for one in group.owner.pipeline.timed.pieces
+    ]
+    kinds = (len(each_s) - 2) // 2
+    runs = problem.model.blocks
+    # Of layers of which some run again the plain ones stand behind.
+    of_run = dict(zip(runs, each_s[kinds - len(runs) : kinds], strict=True))
+    layer_s = [of_run[run] for run in runs if not run.block.mtp for _ in range(run.count)]
+    ends_s = np.zeros(int(plans.layout.pp[row] * plans.vpp[row]))
+    ends_s[0] += each_s[-2]
+    ends_s[-1] += each_s[-1] + sum(run.count * of_run[run] for run in runs if run.block.mtp)
+    return np.asarray(layer_s), ends_s
+
+
+def span_s(layers: Sequence[int], layer_s: FloatArray, ends_s: FloatArray, shape: tuple[int, int]) -> float:
+    """Seconds of a micro-batch through the busiest stage where virtual stages hold so many ``layers``; ``shape`` is pp
+    and vpp, ``layer_s`` the seconds of every layer in order, ``ends_s`` of what virtual stages have besides."""
+    bounds = np.concatenate([[0], np.cumsum(layers)])
+    total = np.concatenate([[0.0], np.cumsum(layer_s)])
+    chunks = total[bounds[1:]] - total[bounds[:-1]] + ends_s
+    return float(chunks.reshape(shape[1], shape[0]).sum(axis=0).max())
+
+
+def _fewer_at_ends(num_layers: int, shape: tuple[int, int]) -> set[tuple[int, ...]]:
+    """Up to FEWER layers less on the first and on the last virtual stage than on those between, which differ by one at
+    most, the later ones with more."""
+    stages = shape[0] * shape[1]
+    found: set[tuple[int, ...]] = set()
+    for first in range(FEWER + 1):
+        for last in range(FEWER + 1):
+            even, more = divmod(num_layers + first + last, stages)
+            layers = [even + (stage >= stages - more) for stage in range(stages)]
+            layers[0] -= first
+            layers[-1] -= last
+            if min(layers[0], layers[-1]) >= 0 and min(layers[1:-1], default=1) >= 1:
+                found.add(tuple(layers))
+    return found
+
+
+def _by_cost(layer_s: FloatArray, ends_s: FloatArray) -> tuple[int, ...]:
+    """Returns the partition of a row of layers whose busiest virtual stage has least to do, with a layer or more between
+    the ends; of equals the one with more layers on later stages, which hold fewer micro-batches.
+
+    Exact, by dynamic programming over virtual stages and the layers before their ends."""
+    stages, num_layers = len(ends_s), len(layer_s)
+    total = np.concatenate([[0.0], np.cumsum(layer_s)])
+    # Of every stage [first layer, layer behind the last]: its seconds, or never.
+    span = total[None, :] - total[:, None]
+    empty_too = np.where(np.tri(num_layers + 1, k=-1, dtype=np.bool_), np.inf, span)
+    one_at_least = np.where(np.tri(num_layers + 1, dtype=np.bool_), np.inf, span)
+    busiest = empty_too[0] + ends_s[0]
+    firsts: list[IntArray] = []
+    for stage in range(1, stages):
+        chunk = (one_at_least if stage < stages - 1 else empty_too) + ends_s[stage]
+        so_far = np.maximum(busiest[:, None], chunk)
+        firsts.append(so_far.argmin(axis=0))
+        busiest = so_far.min(axis=0)
+    bounds = [num_layers]
+    for first in reversed(firsts):
+        bounds.append(int(first[bounds[-1]]))
+    return tuple(int(one) for one in np.diff([0, *reversed(bounds)]))

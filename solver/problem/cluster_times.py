@@ -1,0 +1,224 @@
+"""Whose times answer: the profile's, the profile's transferred to another GPU, or the hardware spec's alone.
+
+A profile answers for the GPU it was taken on, and for the network where it holds collectives. About another
+cluster the hardware spec is asked instead, in the sizes that come up (profdb.modelled.kept_book), and every time says
+that it is modelled; of the same GPU on another network only the collectives are. ``--transfer`` scales what was
+measured on another GPU (profdb.transfer), and models what cannot be.
+"""
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import profdb.transfer
+from profdb.cases import Family
+from profdb.cost_model import CostModel, ProfileCostModel
+from profdb.lookup.priced import TimeEstimate
+from profdb.lookup.queries import CollectiveQuery, P2PQuery
+from profdb.modelled.kept_book import digest_of
+from profdb.on_demand import MeasuringDevice, OnDemand
+from profdb.refit import with_fits
+from profdb.sample import MachineFacts, ProfileDatabase, Samples
+from profdb.store.columns import SampleTable
+from profdb.store.data_file import load_profile, save_profile
+from profdb.transfer import transferred_profile
+from solver.problem.request import ParsedRequest, Request
+from solver.times.op_times import Pricer
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
+from spec.errors import ConfigError, ProfileError
+from spec.files import cache_folder
+
+if TYPE_CHECKING:
+    from profdb.modelled.kept_book import KeptBook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTimes:
+    """``cost_model`` answers for the cluster; ``profile`` is what it was made of, and ``source`` says so in words where
+    that is not the profile as it is ("" where it is). ``kept`` remembers what the sheet was asked."""
+
+    cost_model: CostModel
+    profile: ProfileDatabase
+    source: str
+    kept: "KeptBook | None" = None
+    on_demand: OnDemand | None = None
+    pricers: dict[str, Pricer] = field(default_factory=dict, compare=False, repr=False)
+
+    def pricer(self, cluster: ClusterSpec) -> Pricer:
+        """The one pricer of the cluster by these times."""
+        name = repr(cluster)
+        if name not in self.pricers:
+            self.pricers[name] = Pricer.on(cluster, self.cost_model)
+        return self.pricers[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFile:
+    """The profile at hand, from the file ``path``; None where there is no file and none was asked for."""
+
+    profile: ProfileDatabase | None
+    path: Path
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything in it was measured."""
+        return self.profile is not None and self.profile.is_measured
+
+
+BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCHANGE})
+"""What was measured of a network, and tells nothing of another."""
+
+
+class OtherNetwork(ProfileCostModel):
+    """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
+
+    def __init__(self, profile: ProfileDatabase, *, missing: str, network: "KeptBook") -> None:
+        compute: dict[Family, SampleTable] = {
+            family: table for family, table in profile.tables.items() if family not in BETWEEN_RANKS
+        }
+        kept = replace(profile, samples=Samples(compute))
+        super().__init__(kept, missing=missing, modelled=network if missing == "modelled" else None)
+        self.network = network
+
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
+        """From the sheet."""
+        return self.network.collective_s(query)
+
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
+        """From the sheet."""
+        return self.network.p2p_s(query)
+
+
+def times_of(
+    held: ProfileFile, request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
+) -> ClusterTimes:
+    """Times of the cluster asked about, by the profile at hand or without it.
+
+    Raises ConfigError where ``--transfer`` has nothing to transfer, and where ``device`` would add to a profile of
+    another cluster.
+    """
+    profile, cluster = held.profile, asked.cluster
+    of_its_gpu = profile is not None and profile.machine.gpu == cluster.gpu.name
+    suits = of_its_gpu and profile is not None and suits_network(profile, asked.sheet, root=request.root)
+    if device is not None and (request.transfer or not suits):
+        raise ConfigError(
+            where="--measure_missing",
+            key="profile",
+            value=str(held.path),
+            allowed=f"a profile of {cluster.name}, to which what is measured is added",
+        )
+    on_demand = (
+        device.on_demand(profile, str(held.path)) if device is not None and profile is not None else None
+    )
+    if request.transfer:
+        return _transferred(held, cluster, request.root)
+    if profile is None or not suits:
+        return without_profile(held, cluster, missing=request.missing)
+    kept = _kept_model(cluster) if request.missing == "modelled" else None
+    cost_model = ProfileCostModel(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
+    return ClusterTimes(cost_model=cost_model, profile=profile, source="", kept=kept, on_demand=on_demand)
+
+
+def without_profile(held: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
+    """The sheet alone, or for the GPU of a measured profile the sheet's network."""
+    profile, kept = held.profile, _kept_model(cluster)
+    if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
+        cost_model = OtherNetwork(profile, missing=missing, network=kept)
+        where = profile.machine.cluster or "an unnamed cluster"
+        said = (
+            f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
+        )
+        return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said, kept=kept)
+    nothing = ProfileDatabase(
+        machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
+    )
+    other = f" ({held.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
+    hint = "; --transfer scales what was measured" if held.measured else ""
+    return ClusterTimes(
+        cost_model=ProfileCostModel(nothing, missing="modelled", modelled=kept),
+        profile=nothing,
+        source=f"no {cluster.name} profile{other}: using the hardware spec{hint}",
+        kept=kept,
+    )
+
+
+def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path) -> bool:
+    """Whether the profile's collectives are of this network; one without any suits every network. A sheet of
+    the name that the profile holds may lie anywhere."""
+    taken_on = profile.machine.cluster
+    if Family.COLLECTIVE not in profile.tables or taken_on in ("", cluster.name):
+        return True
+    try:
+        return read_cluster(taken_on, root=root).domains == cluster.domains
+    except ConfigError:
+        return False
+
+
+def _transferred(held: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
+    """Times measured on another GPU, scaled to this one; the hardware spec models what cannot be."""
+    profile = held.profile
+    if profile is None or not held.measured or profile.machine.gpu == cluster.gpu.name:
+        raise ConfigError(
+            where="--transfer",
+            key="profile",
+            value=str(held.path),
+            allowed=f"measurements of another GPU than {cluster.gpu.name}: without any, leave --transfer out",
+        )
+    if not profile.machine.cluster:
+        raise ConfigError(
+            where=str(held.path), key="machine.cluster", value="", allowed="the sheet that it was measured on"
+        )
+
+    measured_on = read_cluster(profile.machine.cluster, root=root)
+    answering = transfer(profile, held.path, measured_on, cluster, cache_folder())
+    said = f"{held.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
+    kept = _kept_model(cluster)
+    cost_model = ProfileCostModel(answering, missing="modelled", modelled=kept)
+    return ClusterTimes(cost_model=cost_model, profile=answering, source=said, kept=kept)
+
+
+def _kept_model(cluster: ClusterSpec) -> "KeptBook":
+    """The hardware spec's model of the cluster, with what it was asked before."""
+    from profdb.modelled.kept_book import KeptBook
+
+    return KeptBook(cluster, cache_folder())
+
+
+MOST_FILES = 6
+"""Transferred profiles that are kept, a few MB each; the oldest go first."""
+
+
+def transfer(
+    profile: ProfileDatabase,
+    source: Path,
+    measured_on: ClusterSpec,
+    cluster: ClusterSpec,
+    folder: Path | None,
+) -> ProfileDatabase:
+    """Returns the ``profile`` of the file ``source`` for ``cluster``, with fits; from ``folder`` where it was transferred before.
+    A kept file that is damaged or cannot be written is passed over."""
+    path = None if folder is None else folder / f"transferred-{_digest(source, measured_on, cluster)}.pt"
+    if path is not None and path.exists():
+        with suppress(ProfileError):
+            return load_profile(path)
+    found = with_fits(transferred_profile(profile, measured_on, cluster))
+    if path is not None:
+        with suppress(OSError, ProfileError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            save_profile(path, found)
+            for old in sorted(path.parent.glob("transferred-*.pt"), key=lambda one: one.stat().st_mtime)[
+                :-MOST_FILES
+            ]:
+                old.unlink(missing_ok=True)
+    return found
+
+
+def _digest(source: Path, measured_on: ClusterSpec, cluster: ClusterSpec) -> str:
+    """A hash of the profile's file, both sheets and the source of what transfers."""
+    digest = hashlib.sha256(source.read_bytes())
+    digest.update(Path(profdb.transfer.__file__).read_bytes())
+    digest.update((digest_of(measured_on) + digest_of(cluster)).encode())
+    return digest.hexdigest()[:32]

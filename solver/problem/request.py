@@ -1,0 +1,287 @@
+"""What a user typed, as far as it can be read and checked without a profile: model, framework, cluster, job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ops.strategies import strategy_named
+from profdb.store.data_file import load_profile
+from profdb.store.glance import cluster_named_by
+from solver.memory.device import limit_bytes
+from solver.plans.constraints import check_schedules
+from solver.plans.rules import check_adapters, check_exchange
+from solver.plans.schedules import Schedule
+from solver.problem.typed_plan import strategy_of
+from spec.cluster.cluster import ClusterSpec, segmented
+from spec.cluster.reader import read_cluster
+from spec.errors import ConfigError, ProfileError
+from spec.frameworks import FrameworkPreset
+from spec.job import JobSpec, Precision
+from spec.model import ModelSpec
+from spec.readers.config_file import ConfigFile
+from spec.readers.read_config import check_model_size, config_for_size, read_config
+from spec.settings.constraints import Constraints, constraints_of, merged
+from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
+from spec.settings.plan import WrittenPlan
+
+DEFAULT_PROFILE = Path("prof_data") / "data.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for, as typed: paths, sizes and names. None means not given.
+
+    ``precision`` is a name of spec.settings.job, ``job`` values of spec.settings.job by key, which beat
+    it as it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project
+    folder, where configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of
+    solver.calibrate.fit; ``assume`` is what a config.json of an unknown type is read as; ``transfer``
+    scales a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without
+    ``profile`` it is the default one (profile_path), if that is there.
+    """
+
+    root: Path
+    profile: Path | None = None
+    config: Path | None = None
+    assume: str | None = None
+    model_size: str | None = None
+    world_size: int | None = None
+    global_batch_tokens: int | None = None
+    seq_len: int | None = None
+    cluster: str | None = None
+    framework: str | None = None
+    precision: str | None = None
+    job: Mapping[str, object] = field(default_factory=dict)
+    missing: str = "error"
+    calibration: Path | None = None
+    transfer: bool = False
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRequest:
+    """The config and the job of a request; the cluster as its ``sheet`` says, and what the job gets of it;
+    ``assumed_framework``: neither the request nor the config names one; what is demanded of plans."""
+
+    config: ConfigFile
+    sheet: ClusterSpec
+    cluster: ClusterSpec
+    job: JobSpec
+    assumed_framework: bool
+    constraints: Constraints = field(default_factory=Constraints)
+
+
+def read_request(request: Request) -> ParsedRequest:
+    """Read the config and the cluster's sheet, and check the job's numbers against them.
+
+    Raises ConfigError or ProfileError with one clear line for anything that does not fit together.
+    """
+    config = _config(request)
+    sheet = _sheet(request)
+    job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
+    check_names(job.preset)
+    check_formats(job.precision, sheet)
+    check_adapters(config.model, job)
+    check_exchange(job)
+    check_head(config.model, job.precision)
+    check_wide_layers(config.model, job.precision)
+    ends = job.precision.wide_first_layers, job.precision.wide_last_layers
+    config = replace(config, model=config.model.with_wide_ends(*ends))
+    constraints = constraints_of(merged(config.constraints, request.constraints))
+    check_schedules(constraints)
+    limit_bytes(sheet, constraints)
+    return ParsedRequest(
+        config=config,
+        sheet=sheet,
+        cluster=segmented(sheet, job.world_size, job.nvlink_segment),
+        job=job,
+        assumed_framework=request.framework is None and config.framework is None,
+        constraints=constraints,
+    )
+
+
+def profile_path(request: Request) -> Path:
+    """The profile asked for; else the default one of the working folder, or that of the project's."""
+    if request.profile is not None:
+        return request.profile
+    return DEFAULT_PROFILE if DEFAULT_PROFILE.exists() else request.root / DEFAULT_PROFILE
+
+
+def _config(request: Request) -> ConfigFile:
+    if request.config is None and request.model_size is None:
+        raise ConfigError(
+            where="command line",
+            key="--config",
+            value=None,
+            allowed="a model config (configs/*.py, .json or .toml), or a --model_size",
+        )
+    path = request.config
+    if path is None:
+        path = config_for_size(str(request.model_size), request.root / "configs")
+    config = read_config(path, assume=request.assume)
+    if config.plan:
+        strategy_of(config.plan, config.path, sequence_parallel=config.sequence_parallel)
+    if request.config is not None and request.model_size is not None:
+        check_model_size(config.model, request.model_size)
+    return config
+
+
+def _sheet(request: Request) -> ClusterSpec:
+    """The cluster asked for, or the one that the profile was taken on."""
+    if request.cluster is not None:
+        return read_cluster(request.cluster, root=request.root)
+    path = profile_path(request)
+    if request.profile is None and not path.exists():
+        raise ProfileError(
+            f"{path}: no such profile; answer from a hardware sheet with --cluster, or make a profile with: "
+            "torchrun --nproc-per-node=8 gen_profiler_data.py"
+        )
+    taken_on = cluster_named_by(path) or load_profile(path).machine.cluster
+    if not taken_on:
+        raise ConfigError(
+            where=str(path),
+            key="machine.cluster",
+            value=taken_on,
+            allowed="the profile names no cluster sheet: choose one with --cluster",
+        )
+    return read_cluster(taken_on, root=request.root)
+
+
+def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
+    """A world that the cluster can hold; raises ConfigError."""
+    where, key = "--world_size", "world_size"
+    if world_size is None or world_size < 1:
+        raise ConfigError(where=where, key=key, value=world_size, allowed="a number of GPUs, 1 or more")
+    per_node = cluster.gpus_per_node
+    if world_size > per_node and world_size % per_node:
+        raise ConfigError(
+            where=where,
+            key=key,
+            value=world_size,
+            allowed=f"less than one node or a multiple of {per_node} ({cluster.name} has {per_node} GPUs a node)",
+        )
+    if cluster.nodes_for(world_size) > cluster.max_nodes:
+        raise ConfigError(
+            where=where,
+            key=key,
+            value=world_size,
+            allowed=f"at most {cluster.max_nodes} nodes of {per_node} GPUs ({cluster.name})",
+        )
+    return world_size
+
+
+def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> AskedJob:
+    """The job that the request and the config ask for; raises ConfigError for sizes that do not fit together."""
+    world_size = checked_world_size(request.world_size, cluster)
+    seq_len = config.seq_len if request.seq_len is None else request.seq_len
+    if seq_len is None or seq_len < 1:
+        raise ConfigError(
+            where=config.path, key="seq_len", value=seq_len, allowed="tokens per sequence: give --seq_len"
+        )
+    written = config.plan or WrittenPlan()
+    tokens = request.global_batch_tokens
+    if tokens is None:
+        tokens = _written_batch(written, world_size, seq_len)
+    if tokens is None or tokens < 1 or tokens % seq_len:
+        raise ConfigError(
+            where="--global_batch_size",
+            key="global_batch_size",
+            value=tokens,
+            allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
+        )
+    framework = request.framework or config.framework or DEFAULT_FRAMEWORK
+    return AskedJob(
+        world_size=world_size,
+        seq_len=seq_len,
+        global_batch_tokens=tokens,
+        framework=framework,
+        settings=said_of_job(request, config, framework),
+    )
+
+
+def said_of_job(request: Request, config: ConfigFile, framework: str) -> dict[str, object]:
+    """Values of the job's settings: the config's, its framework's own under that framework alone, a typed precision
+    in the place of the config's, and what was typed."""
+    said = dict(config.job)
+    if framework == config.framework:
+        said |= config.framework_job
+    if request.precision is not None:
+        said = {key: value for key, value in said.items() if not key.startswith("precision.")}
+        said["precision.recipe"] = request.precision
+    return said | dict(request.job)
+
+
+def check_names(preset: FrameworkPreset) -> None:
+    """Raise ConfigError for a strategy or schedule that a user gives a framework and that nobody knows."""
+    for name in preset.tensor_parallel.strategies:
+        strategy_named(name, where="--job")
+    for name in preset.pipeline.schedules:
+        if name not in set(Schedule):
+            allowed = f"of {', '.join(Schedule)}"
+            raise ConfigError(where="--job", key="pipeline.schedules", value=name, allowed=allowed)
+
+
+def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
+    """Raise ConfigError for products in a format, or with scales, that the GPU does not compute in (Transformer
+    Engine, "Datatype and hardware support matrix"; blocks of 128 are emulated where MXFP8 is)."""
+    known = cluster.gpu.peak_flops
+    for key in ("compute", "linear", "attention"):
+        dtype = getattr(precision, key)
+        if dtype not in known:
+            raise ConfigError(
+                where="--precision",
+                key=f"precision.{key}",
+                value=dtype,
+                allowed=f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
+            )
+    if precision.router and "tf32" not in known:
+        raise ConfigError(
+            where="--job",
+            key="precision.router",
+            value=precision.router,
+            allowed=f"none: {cluster.gpu.name} has no TF32, in which its gradients would multiply",
+        )
+    fp8 = cluster.gpu.architecture.fp8
+    scales = set(fp8.scales if fp8 else ())
+    if "mx" in scales:
+        scales.add("block")
+    if precision.linear == "fp8" and precision.scale_recipe not in scales:
+        raise ConfigError(
+            where="--precision",
+            key="precision.scale_recipe",
+            value=precision.scale_recipe,
+            allowed=f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}",
+        )
+
+
+def check_head(model: ModelSpec, precision: Precision) -> None:
+    """Raise ConfigError for a narrow head without narrow products, or one that has no weights of its own
+    (Megatron-LM d98e8a6 ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``:
+    "does not support skip_weight_param_allocation")."""
+    if precision.narrow_head and (model.tied_embeddings or not precision.narrows):
+        allowed = "true only beside narrow products, of a model whose head is not its embedding"
+        raise ConfigError(where="--job", key="precision.narrow_head", value=True, allowed=allowed)
+
+
+def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
+    """Raise ConfigError for wide layers where nothing is narrow, or more of them than the model has
+    (Megatron-LM d98e8a6 ``transformer_config.py``, first_last_layers_bf16, which delayed scaling has not)."""
+    for key in ("wide_first_layers", "wide_last_layers"):
+        asked = getattr(precision, key)
+        if asked and (not precision.narrows or precision.scaling == "delayed"):
+            allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
+            raise ConfigError(where="--job", key=f"precision.{key}", value=asked, allowed=allowed)
+    both = precision.wide_first_layers + precision.wide_last_layers
+    if both > model.num_layers:
+        allowed = f"with those at the start at most the model's {model.num_layers} layers"
+        raise ConfigError(
+            where="--job", key="precision.wide_last_layers", value=precision.wide_last_layers, allowed=allowed
+        )
+
+
+def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:
+    """Tokens per step of the plan in the config, when it says enough."""
+    if written.micro_batch is None or written.num_micro is None:
+        return None
+    split = (written.tp or 1) * (written.pp or 1) * written.cp
+    return max(world_size // split, 1) * written.micro_batch * written.num_micro * seq_len

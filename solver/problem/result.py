@@ -1,0 +1,484 @@
+"""What a plan costs, in plain numbers: what searches rank, reports print and files hold.
+
+``Answer`` is one plan with its cost, ``grouped`` puts those together that differ in nothing but how far ZeRO
+shards, and ``check_believable`` refuses what no machine could give.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite, sqrt
+from typing import Any
+
+import numpy as np
+
+from ops.block import model_ops
+from ops.layout import Layout
+from ops.op import Attention, BatchedGemm, GroupedGemm
+from ops.recompute import Recompute
+from ops.roles import Module
+from solver.estimate import StepTime
+from solver.memory.stage import TERM_NAMES, MemoryEstimate
+from solver.pipeline.stages import StageTable
+from solver.plans.plan_table import Plan
+from solver.times.step_parts import CARRIED
+from spec.arrays import FloatArray
+from spec.cluster.cluster import ClusterSpec
+from spec.errors import ConfigError, ProfileError
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from spec.units import TERA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowestStage:
+    """Stages ``first`` to ``last`` (from 1) of ``stages``, which are alike; ``layers`` decoder layers and
+    ``predictions`` prediction blocks in each, and whether they hold the embedding or the head."""
+
+    first: int
+    last: int
+    stages: int
+    layers: int
+    predictions: int
+    embedding: bool
+    head: bool
+
+    def words(self) -> str:
+        """Returns ``stage 16 of 16: 7 layers, head``."""
+        if self.stages == 1:
+            which = "the only stage"
+        elif self.first == self.last:
+            which = f"stage {self.first} of {self.stages}"
+        else:
+            which = f"stages {self.first} to {self.last} of {self.stages}, all alike"
+        held = [f"{self.layers} layer{'s' * (self.layers != 1)}"]
+        held += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(
+            self.predictions
+        )
+        held += ["embedding"] * self.embedding + ["head"] * self.head
+        return f"{which}: {', '.join(held)}"
+
+
+def slowest_stage(model: ModelSpec, table: StageTable, row: int, stages: int) -> SlowestStage:
+    """Returns row ``row`` of the stage table of a plan with ``stages`` pipeline stages."""
+    kinds = len(model.blocks)
+    predictions = sum(
+        int(column[row]) for at, column in enumerate(table.layers) if model.blocks[at % kinds].block.mtp
+    )
+    first = int(table.position[row])
+    return SlowestStage(
+        first=first + 1,
+        last=first + int(table.count[row]),
+        stages=stages,
+        layers=sum(int(column[row]) for column in table.layers) - predictions,
+        predictions=predictions,
+        embedding=bool(table.embedding[row]),
+        head=bool(table.head[row]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One plan with its cost.
+
+    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.problem.result).
+    ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
+    step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
+    ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
+    tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
+    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage. ``also_zero_sizes`` and, one
+    of each, ``also_zero_stages``: plans of these that differ in nothing else take at most 1 % longer.
+    """
+
+    plan: Plan
+    step_s: float
+    standard_error_s: float
+    parts_s: dict[str, float]
+    origins_s: dict[str, float]
+    memory_bytes: dict[str, float]
+    allocated_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+    needed_bytes: float
+    tgs: float
+    mfu: float
+    errors_s: dict[str, float]
+    slowest: SlowestStage
+    host_bytes: float = 0.0
+    interval_low_s: float = 0.0
+    interval_high_s: float = 0.0
+    also_zero_sizes: tuple[int, ...] = ()
+    also_zero_stages: tuple[int, ...] = ()
+
+    def label(self) -> str:
+        """Returns the plan's words, and those of the plans it stands for."""
+        shards = sorted(zip(self.also_zero_stages, self.also_zero_sizes, strict=True))
+        also = ", ".join(self._sharded(stage, size) for stage, size in shards)
+        return f"{self.plan.label()} (or {also})" if also else self.plan.label()
+
+    def _sharded(self, stage: int, size: int) -> str:
+        """The words of a plan that differs in these, its stage where that differs too."""
+        if size == 1:
+            return "no zero"
+        return f"zero{size}" if stage == self.plan.zero_stage else f"zero{stage}/{size}"
+
+
+def answer_of(
+    plan: Plan,
+    cost: StepTime,
+    memory: MemoryEstimate,
+    *,
+    used: tuple[float, float],
+    slowest: SlowestStage,
+    interval_s: tuple[FloatArray, FloatArray],
+) -> Answer:
+    """Returns the answer of a one-row cost and memory; ``used`` are tgs and mfu, ``interval_s`` as
+    solver.problem.result tells it."""
+    tgs, mfu = used
+    low_s, high_s = interval_s
+    return Answer(
+        plan=plan,
+        step_s=float(cost.step_s[0]),
+        standard_error_s=float(cost.standard_error_s[0]),
+        parts_s={part: float(value[0]) for part, value in cost.parts.items()},
+        origins_s={origin.name.lower(): float(value[0]) for origin, value in cost.origins.items()},
+        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[0]) for name in TERM_NAMES},
+        allocated_bytes=float(memory.allocated_bytes[0]),
+        reserved_bytes=float(memory.reserved_bytes[0]),
+        device_bytes=float(memory.device_bytes[0]),
+        needed_bytes=float(memory.needed_bytes[0]),
+        host_bytes=float(memory.host_bytes[0]),
+        tgs=tgs,
+        mfu=mfu,
+        errors_s={family: float(value[0]) for family, value in cost.std_s.items()},
+        slowest=slowest,
+        interval_low_s=float(low_s[0]),
+        interval_high_s=float(high_s[0]),
+    )
+
+
+ABOUT_AS_FAST = 1.01
+"""Far below what a prediction can tell apart (solver.problem.result)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Alike:
+    """The fastest plan, its place in the ranking, and the others that it stands for."""
+
+    place: int
+    plan: Plan
+    step_s: float
+    others: list[Plan] = field(default_factory=list)
+
+
+def group_alike(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]:
+    """Returns the first ``most`` groups of plans in order of their step; ``ranked`` gives place, seconds and plan."""
+    groups: list[Alike] = []
+    newest: dict[Plan, Alike] = {}
+    for place, step_s, plan in ranked:
+        if len(groups) == most and step_s > ABOUT_AS_FAST * groups[-1].step_s:
+            break
+        leader = next((newest[key] for key in _keys(plan) if key in newest), None)
+        if leader is not None and step_s <= ABOUT_AS_FAST * leader.step_s:
+            leader.others.append(plan)
+        elif len(groups) < most:
+            groups.append(Alike(place=place, plan=plan, step_s=step_s))
+            newest.update(dict.fromkeys(_keys(plan), groups[-1]))
+    return groups
+
+
+def _keys(plan: Plan) -> tuple[Plan, ...]:
+    """The plan without its zero_size, as itself and as one that shards nothing, of whatever ZeRO stage."""
+    alone = replace(plan, zero_size=1, zero_stage=0)
+    return (replace(plan, zero_size=0), alone) if plan.zero_size > 1 else (alone,)
+
+
+SECONDS = ("step_s", "standard_error_s", "interval_low_s", "interval_high_s")
+TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "tgs", "mfu")
+
+
+def answer_values(answer: Answer) -> dict[str, Any]:
+    """Returns Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by
+    term and in all, tokens per GPU and second, MFU."""
+    return {
+        **asdict(answer.plan.written),
+        "dp": answer.plan.dp,
+        **{name: getattr(answer, name) for name in SECONDS},
+        **{f"{part}_s": value for part, value in answer.parts_s.items()},
+        **{f"{term}_bytes": value for term, value in answer.memory_bytes.items()},
+        **{total: getattr(answer, total) for total in TOTALS},
+    }
+
+
+def check_believable(answers: Iterable[Answer], source: str) -> None:
+    """Raises ProfileError, which names the times' ``source``, for a step that takes no finite time, an interval
+    that is not finite, or more than the GPUs' peak FLOP/s."""
+    for answer in answers:
+        finite = (
+            isfinite(answer.step_s) and isfinite(answer.interval_low_s) and isfinite(answer.interval_high_s)
+        )
+        if not finite or answer.step_s <= 0.0:
+            raise ProfileError(
+                f"{source}: its times give {answer.plan.label()} a step of {answer.step_s:g} s, "
+                f"{answer.interval_low_s:g} to {answer.interval_high_s:g}: no time that can be; "
+                "look at it with python -m profdb show"
+            )
+        if answer.mfu > 1.0:
+            raise ProfileError(
+                f"{source}: its times give {answer.plan.label()} {100 * answer.mfu:.0f} % of the GPUs' peak FLOP/s, "
+                "which no GPU reaches: they are of another GPU or damaged; look at it with python -m profdb show"
+            )
+
+
+ROOMY_SHARE = 0.85
+"""Of the usable memory: engineers leave about so much to fragmentation, longer sequences and one more communicator."""
+
+
+def roomiest_fast(front: Sequence[Answer], usable_bytes: float, share: float = ROOMY_SHARE) -> Answer | None:
+    """Returns the fastest plan that needs at most ``share`` of the memory, of a whole Pareto ``front``: whatever is
+    faster needs more, so it is on the front. None where every plan needs more."""
+    fitting = [answer for answer in front if answer.needed_bytes <= share * usable_bytes]
+    return min(fitting, key=lambda answer: answer.step_s, default=None)
+
+
+def is_tie(one: Answer, other: Answer) -> bool:
+    """Returns whether the steps of two plans differ by less than the 80 % interval of their difference."""
+    return abs(other.step_s - one.step_s) < EIGHTY_PERCENT * paired_error_s(one, other)
+
+
+def paired_error_s(one: Answer, other: Answer) -> float:
+    """Standard error of the difference of two plans in seconds: what both take from one family of curves errs alike
+    and cancels."""
+    families = one.errors_s.keys() | other.errors_s.keys()
+    return sqrt(sum((one.errors_s.get(f, 0.0) - other.errors_s.get(f, 0.0)) ** 2 for f in families))
+
+
+# Half of an 80 % interval of a normal distribution, in standard deviations.
+EIGHTY_PERCENT = 1.2816
+# Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also
+# chooses them without each dataset and scores it). curves: of the standard error that the curves state;
+# formulas: of every step. carried is not chosen: a constant's stated error (profdb.lookup.unaligned_products)
+# is that of all that rests on it.
+WIDTHS: dict[str, float] = {
+    "curves": 0.5,
+    "carried": 1.0,
+    "formulas": 0.04,
+    "network": 0.3,
+    "experts": 0.1,
+    "narrow": 0.03,
+    "host": 0.55,
+    "attention": 0.3,
+    "long_attention": 0.5,
+    "waiting": 0.3,
+}
+# Fitted: to the same, log(measured / predicted) of the middle run of the middle dataset: what nobody prices.
+UNPRICED = 0.045
+
+# Tokens of the longest sequences of which flash kernels' rates were published
+# (profdb.modelled.flash_generations) or, on a serving engine's GPUs, measured: longer ones are predicted by going
+# on from there.
+LONGEST_MEASURED = 16384
+
+NETWORK = ("tp_comm", "cp_comm", "ep_comm", "wp_comm", "dp_comm", "pp_comm", "offload")
+EXPERTS = ("grouped_gemm", "ep_comm")
+PRODUCTS = ("gemm", "grouped_gemm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Standard error of each step in seconds: all of it, and of that what constants carried from another GPU
+    or shape bring in.
+    """
+
+    all_s: FloatArray
+    carried_s: FloatArray
+
+
+def causes(
+    parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool, attended: int
+) -> dict[str, FloatArray]:
+    """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and
+    their exchange, products in ``narrow`` formats, the host, attention to ``attended`` tokens, waiting in a pipeline;
+    "curves" is the curves' own relative error, "carried" that of constants."""
+    step_s = sum(parts.values(), start=np.zeros_like(errors.all_s))
+    curves_s = np.sqrt(np.maximum(errors.all_s**2 - errors.carried_s**2, 0.0))
+
+    def share(*names: str) -> FloatArray:
+        part_s = sum((parts[name] for name in names), start=np.zeros_like(step_s))
+        return np.divide(part_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
+
+    return {
+        "curves": np.divide(curves_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
+        "carried": np.divide(errors.carried_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
+        "formulas": np.ones_like(step_s),
+        "network": share(*NETWORK),
+        "experts": share(*EXPERTS),
+        "narrow": share(*PRODUCTS) if narrow else np.zeros_like(step_s),
+        "host": share("host"),
+        "attention": share() if attended > LONGEST_MEASURED else share("attention"),
+        "long_attention": share("attention") if attended > LONGEST_MEASURED else share(),
+        "waiting": share("bubble"),
+    }
+
+
+def causes_of(job: JobSpec, cost: StepTime) -> dict[str, FloatArray]:
+    """Returns the shares of priced steps by cause."""
+    carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
+    errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
+    narrow = job.precision.linear != job.precision.compute
+    return causes(cost.parts, errors, narrow=narrow, attended=attended_tokens(job))
+
+
+def attended_tokens(job: JobSpec) -> int:
+    """Tokens that attend to each other: a sequence's, or a document's where several are packed into one."""
+    return min(job.seq_len, job.document_tokens or job.seq_len)
+
+
+def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:
+    """Standard deviation of log(measured / predicted): ``widths`` times ``shares``, in quadrature."""
+    return np.sqrt(
+        np.sum([(widths[cause] * share) ** 2 for cause, share in shares.items()], axis=0, dtype=np.float64)
+    )
+
+
+def interval_of(
+    step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds below and above which one step in ten lies each, arrays of the steps' length; ``std`` of
+    log(measured / predicted), of which the middle is ``unpriced``. The step itself lies inside."""
+    reach = EIGHTY_PERCENT * std
+    return step_s * np.exp(np.minimum(unpriced - reach, 0.0)), step_s * np.exp(unpriced + reach)
+
+
+def calibrated_interval(step_s: FloatArray, residual_std: float) -> tuple[FloatArray, FloatArray]:
+    """Returns the interval of a calibrated step: ``residual_std``, the spread of what the calibration left, holds
+    all errors."""
+    return interval_of(step_s, np.full_like(step_s, residual_std), unpriced=0.0)
+
+
+MOST_WHOLE = 1.0 / 3.0
+"""Of the model's FLOPs, attention's share up to which its whole matrix counts."""
+
+
+def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
+    """FLOPs of one training sequence, forward and backward, with the whole attention matrix, counted on the unsplit
+    model; a frozen weight has no gradient of its own."""
+    return _flops(products(model, job))
+
+
+def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
+    """Returns whether the whole attention matrix counts, or what causal masks leave of it."""
+    return _mostly_products(list(products(model, job)))
+
+
+def _mostly_products(counted: Sequence[tuple["Product", int]]) -> bool:
+    attention = _flops((op, count) for op, count in counted if is_halved(op))
+    return attention <= MOST_WHOLE * _flops(counted)
+
+
+def _flops(counted: Iterable[tuple["Product", int]]) -> float:
+    return sum(flops_of(op) * count for op, count in counted)
+
+
+def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -> float:
+    """Seconds in which one GPU at its dense peak would do the model's FLOPs of a sequence; raises ConfigError for a GPU
+    without a peak of the format that the job computes in."""
+    dtype, peaks = job.precision.compute, cluster.gpu.peak_flops
+    if dtype not in peaks:
+        raise ConfigError(
+            where=cluster.name,
+            key=f"gpu.peak_flops.{dtype}",
+            value=None,
+            allowed=f"a figure for {dtype}; the sheet has {', '.join(peaks)}",
+        )
+    counted = list(products(model, job))
+    whole = _mostly_products(counted)
+    return sum(
+        flops_of(op)
+        * count
+        * (1.0 if whole or not is_halved(op) else 0.5)
+        / max(peaks[dtype], peaks.get(op.dtype, 0.0))
+        for op, count in counted
+    )
+
+
+Product = BatchedGemm | GroupedGemm | Attention
+
+
+def products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
+    """Returns the forward's products on the unsplit model, and how many blocks have each."""
+    alone = Layout.of(1)
+    unpadded = job.preset.changed(
+        {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
+    )
+    balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0, moe_expert_spread=0.0)
+    # Narrow formats pad experts' rows; what they pad with is no model FLOP.
+    wide = replace(balanced, precision=replace(job.precision, linear=job.precision.activation))
+    for asked, counted in zip(_forwards(model, balanced, alone), _forwards(model, wide, alone), strict=True):
+        for op, plain in zip(asked[0], counted[0], strict=True):
+            if isinstance(op, GroupedGemm) and isinstance(plain, GroupedGemm):
+                yield replace(op, m=plain.m), asked[1]
+            else:
+                yield op, asked[1]
+
+
+def _forwards(model: ModelSpec, job: JobSpec, layout: Layout) -> Iterator[tuple[list[Product], int]]:
+    """The products of each kind of block and of the head, and how many there are of it."""
+    ops = model_ops(model, job, layout, "mtp", Recompute.NONE)
+    pieces = [*zip(ops.blocks, (run.count for run in model.blocks), strict=True), (ops.head, 1)]
+    for piece, count in pieces:
+        yield [op for op in piece.forward if isinstance(op, Product)], count
+
+
+def flops_of(op: Product) -> float:
+    """FLOPs of a product with its two gradients, or with one where its weight is frozen."""
+    return float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
+
+
+def is_halved(op: Product) -> bool:
+    """Returns whether a mask leaves half of a matrix."""
+    return isinstance(op, Attention) and op.mask in ("causal", "varlen")
+
+
+def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
+    """Tokens per GPU and second (TGS)."""
+    return job.global_batch_tokens / (job.world_size * step_s)
+
+
+def mfu(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, step_s: FloatArray) -> FloatArray:
+    """Returns model-FLOP utilisation: the least time of a step's model FLOPs over its time; raises ConfigError as least_s_per_sequence."""
+    least_s = least_s_per_sequence(model, job, cluster) * job.global_batch_tokens / job.seq_len
+    return least_s / (job.world_size * step_s)
+
+
+REPEATING = (Recompute.FULL, Recompute.BLOCK)
+
+
+def logged_flops_per_sequence(model: ModelSpec, job: JobSpec, recompute: Recompute) -> float | None:
+    """FLOPs of one training sequence as the framework's log counts them under ``recompute``; None where no
+    source says.
+    """
+    if not job.preset.log.attention:
+        return None
+    half = 0.5 if job.preset.log.attention == "half" else 1.0
+    return sum(
+        (flops_of(op) + (float(op.flops[0]) if _repeats(op, job.preset.log.repeats, recompute) else 0.0))
+        * (half if is_halved(op) else 1.0)
+        * count
+        for op, count in products(model, job)
+    )
+
+
+def logged_tflops(model: ModelSpec, job: JobSpec, recompute: Recompute, step_s: float) -> float | None:
+    """Returns 10^12 FLOP/s of a GPU in the framework's log for a step of ``step_s`` seconds; None where no
+    source says."""
+    flops = logged_flops_per_sequence(model, job, recompute)
+    return None if flops is None else flops * job.global_batch_sequences / (step_s * job.world_size) / TERA
+
+
+def _repeats(op: Product, counted: str, recompute: Recompute) -> bool:
+    """Whether the log counts a product's forward once more; of partly recomputed layers all count."""
+    if recompute is Recompute.SELECTIVE:
+        return counted == "all" and isinstance(op, Attention)
+    return recompute in REPEATING and (
+        counted == "all" or (counted == "layers" and op.module is not Module.HEAD)
+    )

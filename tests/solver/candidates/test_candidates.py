@@ -1,0 +1,96 @@
+"""Plans kept out by a bound are none that the search would show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solver.candidates.candidates import CandidatePool, Candidates
+from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
+from solver.pipeline.spans import spans_of
+from solver.plans.space import enumerate_block, full_space
+from solver.problem.calibration import Calibration
+from solver.problem.problem import Problem
+from solver.search import SearchResult, search
+from spec.frameworks import framework_preset
+from tests.solver.questions import question
+
+SPACES = [
+    ("internevo", 8, 32),
+    ("megatron", 4, 4),
+    *(
+        pytest.param(*one, marks=pytest.mark.nightly)
+        for one in (
+            ("megatron", 8, 16),
+            ("megatron", 16, 64),
+            ("zero-bubble", 8, 32),
+            ("zero-bubble", 4, 8),
+            ("hai-llm", 8, 64),
+            ("deepspeed", 8, 16),
+            ("fsdp", 8, 32),
+            ("nanotron", 8, 32),
+        )
+    ),
+]
+
+
+def shown(result: SearchResult) -> dict[str, object]:
+    """Everything that a user sees, but for the time it took."""
+    return {
+        "best": [
+            (one.plan, one.also_zero_sizes, one.also_zero_stages, one.step_s, one.parts_s)
+            for one in result.best
+        ],
+        "modes": {mode: (one.plan, one.step_s) for mode, one in result.best_of_mode.items()},
+        "pareto": [(one.plan, one.step_s, one.needed_bytes) for one in result.pareto],
+        "counts": (result.num_seen, result.num_priced, result.rejected),
+    }
+
+
+@pytest.mark.parametrize(("preset", "world", "sequences"), SPACES)
+def test_the_answer_is_that_of_all_pipelines_replayed(preset: str, world: int, sequences: int) -> None:
+    asked = question(preset=framework_preset(preset), world_size=world, sequences=sequences)
+    space = full_space(asked.model, asked.job)
+    assert shown(search(asked, space, top_k=3)) == shown(search(asked, space, top_k=3, everything=True))
+
+
+def candidates(asked: Problem) -> list[Candidates]:
+    """All plans of a question's space, bounded."""
+    found = []
+    space = full_space(asked.model, asked.job)
+    for block in space.blocks:
+        plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
+        if len(plans):
+            table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
+            found.append(Candidates.of(table, stage_times(asked.model, asked.job, table, asked.pricer)))
+    return found
+
+
+@pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "hai-llm", "internevo"])
+def test_no_stage_ends_before_its_bound(preset: str) -> None:
+    asked = question(preset=framework_preset(preset), world_size=8, sequences=64)
+    tight = []
+    for one in candidates(asked):
+        timed = stage_times(asked.model, asked.job, one.table, asked.pricer)
+        least, played = least_ends_s(one.table, timed), spans_of([pipelines(one.table, timed)])[0]
+        assert (least <= played * (1 + 1e-12)).all()
+        assert (one.step_s <= steps_s(one.table, timed, played)).all()
+        tight.append(one.step_s / steps_s(one.table, timed, played))
+    # A bound of nothing would pass as well: half of them come within a fifth of the step.
+    assert np.median(np.concatenate(tight)) > 0.8
+
+
+def test_most_pipelines_need_no_replay() -> None:
+    asked = question(preset=framework_preset("megatron"), world_size=16, sequences=256)
+    pool = CandidatePool(candidates(asked), 3)
+    pool.simulate_contenders()
+    assert pool.simulated.mean() < 0.5
+
+
+def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:
+    asked = question(world_size=8, sequences=32)
+    factors = Calibration(compute_efficiency=0.5, intra_comm_efficiency=0.9)
+    space = full_space(asked.model, asked.job)
+    found = search(replace(asked, calibration=factors), space, top_k=3)
+    assert found.best[0].step_s > 1.5 * search(asked, space, top_k=3).best[0].step_s
+    assert [one.step_s for one in found.best] == sorted(one.step_s for one in found.best)

@@ -1,0 +1,138 @@
+"""The 80 % interval: it holds the step, is as wide as the step's causes make it, and covers what it says."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profdb.modelled.flash_generations import LENGTHS
+from solver.estimate import STEP_PARTS
+from solver.problem.result import (
+    EXPERTS,
+    NETWORK,
+    UNPRICED,
+    WIDTHS,
+    Errors,
+    attended_tokens,
+    calibrated_interval,
+    causes,
+    interval_of,
+    relative_std,
+)
+from spec.arrays import FloatArray, floats
+from tests.ops.layouts import job
+
+
+def parts(**seconds: float) -> dict[str, FloatArray]:
+    return {name: floats(seconds.get(name, 0.0)) for name in STEP_PARTS}
+
+
+def std_of(
+    *, error: float = 0.0, carried: float = 0.0, narrow: bool = False, attended: int = 4096, **seconds: float
+) -> float:
+    errors = Errors(all_s=floats(error), carried_s=floats(carried))
+    return float(relative_std(causes(parts(**seconds), errors, narrow=narrow, attended=attended))[0])
+
+
+@given(st.floats(1e-6, 1e6), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
+def test_it_holds_the_step_and_widens_with_the_error(step: float, std: float, more: float) -> None:
+    low, high = interval_of(floats(step), floats(std))
+    lower, higher = interval_of(floats(step), floats(std + more))
+    assert lower[0] <= low[0] <= step < high[0] <= higher[0]
+
+
+def test_it_lies_about_what_nobody_prices() -> None:
+    low, high = interval_of(floats(2.0), floats(0.1))
+    assert (low[0], high[0]) == pytest.approx(
+        (2 * np.exp(UNPRICED - 0.12816), 2 * np.exp(UNPRICED + 0.12816))
+    )
+
+
+def test_a_step_of_products_errs_by_curves_and_formulas() -> None:
+    assert std_of(gemm=3.0) == pytest.approx(WIDTHS["formulas"])
+    assert std_of(gemm=2.0, memory_bound=1.0, error=0.3) == pytest.approx(
+        np.hypot(WIDTHS["formulas"], 0.1 * WIDTHS["curves"])
+    )
+
+
+def test_the_error_of_a_carried_constant_counts_whole_and_not_twice() -> None:
+    """A third of the step rests on a constant that may be off by 30 %: 10 % beside what curves and formulas tell."""
+    of_curves = 0.05 * WIDTHS["curves"]
+    assert std_of(gemm=3.0, error=3.0 * np.hypot(0.05, 0.1), carried=0.3) == pytest.approx(
+        np.sqrt(WIDTHS["formulas"] ** 2 + of_curves**2 + 0.1**2)
+    )
+
+
+@pytest.mark.parametrize("part", NETWORK)
+def test_each_wait_for_a_network_widens_by_its_share(part: str) -> None:
+    of = [WIDTHS["formulas"], 0.25 * WIDTHS["network"]] + [0.25 * WIDTHS["experts"]] * (part in EXPERTS)
+    assert std_of(gemm=3.0, **{part: 1.0}) == pytest.approx(np.sqrt(np.sum(np.square(of))))
+
+
+@pytest.mark.parametrize(
+    ("part", "cause"),
+    [("grouped_gemm", "experts"), ("host", "host"), ("attention", "attention"), ("bubble", "waiting")],
+)
+def test_so_does_every_other_cause(part: str, cause: str) -> None:
+    assert std_of(memory_bound=1.0, **{part: 1.0}) == pytest.approx(
+        np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS[cause])
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cause"),
+    [(16384, "attention"), (LENGTHS[-1], "attention"), (16385, "long_attention"), (2**20, "long_attention")],
+)
+def test_sequences_longer_than_any_that_was_measured_are_known_less_well(tokens: int, cause: str) -> None:
+    """Half of the step attends; rates of flash kernels are published up to 16,384 tokens."""
+    assert WIDTHS["long_attention"] > WIDTHS["attention"]
+    assert std_of(gemm=1.0, attention=1.0, attended=tokens) == pytest.approx(
+        np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS[cause])
+    )
+
+
+def test_packed_documents_attend_to_no_more_than_themselves() -> None:
+    asked = replace(job(seq_len=65536), document_tokens=2048)
+    assert attended_tokens(asked) == 2048
+    assert attended_tokens(replace(asked, document_tokens=0)) == 65536
+    assert attended_tokens(replace(asked, document_tokens=131072)) == 65536
+
+
+def test_narrow_formats_widen_products_alone() -> None:
+    assert std_of(gemm=1.0, optimizer=1.0, narrow=True) == pytest.approx(
+        np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS["narrow"])
+    )
+    assert std_of(memory_bound=1.0, narrow=True) == pytest.approx(WIDTHS["formulas"])
+
+
+def test_parts_of_one_cause_add_up() -> None:
+    """A quarter each of two collectives is half a step of waiting for a network."""
+    assert std_of(gemm=2.0, tp_comm=1.0, dp_comm=1.0) == pytest.approx(
+        np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS["network"])
+    )
+
+
+def test_residuals_of_a_calibration_take_the_place_of_all_errors() -> None:
+    low, high = calibrated_interval(floats(1.0), 0.01)
+    assert (low[0], high[0]) == pytest.approx((np.exp(-0.012816), np.exp(0.012816)))
+
+
+def test_eight_draws_in_ten_lie_inside() -> None:
+    rng = np.random.default_rng(0)
+    true = np.exp(rng.normal(UNPRICED, 0.12, 20_000))
+    low, high = interval_of(np.ones(20_000), np.full(20_000, 0.12))
+    # 20,000 draws: 0.8 with a standard error of 0.003.
+    assert ((true > low) & (true < high)).mean() == pytest.approx(0.8, abs=0.012)
+
+
+def test_the_widths_are_those_that_the_formulas_page_states() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "formulas.md").read_text(encoding="utf-8")
+    said = re.findall(
+        r"^\| (\w+) \| [^|]+ \| (\d\.\d+) \|$", page.split("## Interval and calibration")[1], re.M
+    )
+    assert {name: float(width) for name, width in said} == WIDTHS
+    assert f"`u` = {UNPRICED} is what nobody" in page

@@ -1,0 +1,147 @@
+"""Whose times answer: the profile's for its GPU and network, the sheet's for others, or the profile's restated."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profdb.cases import Case, CollectiveCase, GemmCase, HostCase
+from profdb.cost_model import CostModel
+from profdb.lookup.queries import CollectiveQuery, LinearQuery
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store.data_file import save_profile
+from solver.problem.cluster_times import ClusterTimes
+from solver.problem.loading import load_problem
+from solver.problem.request import Request, read_request
+from spec.cluster.reader import read_cluster
+from spec.collectives import Collective
+from spec.errors import ConfigError, ProfileError
+from spec.origin import Origin
+from tests.solver.questions import ROOT
+
+COMPUTE = HostCase(kind="launch")
+PRODUCT_TAKEN = GemmCase(m=4096, k=4096, n=4096)
+TAKEN_S = 2e-4
+NETWORK = CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=1024, intra=8, inter=1)
+
+
+def asked(folder: Path, cluster: str, *cases: Case, origin: Origin = Origin.MEASURED) -> Request:
+    """A profile of the cases, taken on H100s of one network, asked about ``cluster``."""
+    machine = MachineFacts(gpu="H100-SXM-80GB", cluster="h100-sxm")
+    samples = tuple(Sample(case=case, trials_s=(TAKEN_S,), origin=origin) for case in cases)
+    save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=samples))
+    return Request(
+        profile=folder / "p.pt",
+        root=ROOT,
+        config=ROOT / "configs" / "7B_llama2.py",
+        world_size=16,
+        global_batch_tokens=524288,
+        cluster=cluster,
+        missing="modelled",
+    )
+
+
+def book_of(request: Request) -> tuple[CostModel, ClusterTimes]:
+    """The cost model that answers, and what is said of it."""
+    opened = load_problem(request)
+    return opened.times.cost_model, opened.times
+
+
+SUM = CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=[1024], intra=[8], inter=[2])
+PRODUCT = LinearQuery(m=[4096], k=[4096], n=[4096])
+
+
+def test_a_profile_of_one_gpu_suits_another_network(tmp_path: Path) -> None:
+    opened = load_problem(asked(tmp_path, "gcp-a3-mega", COMPUTE))
+    assert opened.problem.cluster.name == "gcp-a3-mega"
+    assert opened.source == str(tmp_path / "p.pt")
+
+
+def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
+    request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), missing="error")
+    cost_model, times = book_of(request)
+    assert "using the hardware spec" in times.source
+    assert "--transfer" in times.source
+    sheet = ModelledCostModel(cluster=read_cluster("h200", root=ROOT))
+    for query in (SUM, replace(SUM, size_bytes=[2**20])):
+        assert cost_model.collective_s(query).seconds == pytest.approx(
+            sheet.collective_s(query).seconds, rel=1e-12
+        )
+    told = cost_model.linear_s(PRODUCT)
+    assert told.seconds == pytest.approx(sheet.linear_s(PRODUCT).seconds, rel=1e-12)
+    assert told.origin.tolist() == [int(Origin.MODELLED)]
+
+
+def test_of_another_network_only_the_collectives_are_modelled(tmp_path: Path) -> None:
+    cost_model, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, NETWORK))
+    assert "the network of gcp-a3-mega is modelled from its hardware spec" in times.source
+    sheet = ModelledCostModel(cluster=read_cluster("gcp-a3-mega", root=ROOT))
+    assert cost_model.collective_s(SUM).seconds == pytest.approx(sheet.collective_s(SUM).seconds, rel=1e-12)
+    assert cost_model.cpu_s("launch").origin.tolist() == [int(Origin.MEASURED)]
+
+
+def test_transfer_restates_what_was_measured(tmp_path: Path) -> None:
+    """The product keeps its ratio to the sheet's model (profdb.transfer)."""
+    request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), transfer=True)
+    cost_model, times = book_of(request)
+    assert "transferred to H200-SXM-141GB" in times.source
+    assert cost_model.linear_s(PRODUCT).origin.tolist() == [int(Origin.TRANSFERRED)]
+    here, there = (ModelledCostModel(cluster=read_cluster(name, root=ROOT)) for name in ("h200", "h100-sxm"))
+    ratio = here.linear_s(PRODUCT).seconds / there.linear_s(PRODUCT).seconds
+    assert cost_model.linear_s(PRODUCT).seconds == pytest.approx(TAKEN_S * ratio, rel=1e-6)
+
+
+@pytest.mark.parametrize(("cluster", "origin"), [("h100-sxm", Origin.MEASURED), ("h200", Origin.MODELLED)])
+def test_transfer_wants_measurements_of_another_gpu(cluster: str, origin: Origin, tmp_path: Path) -> None:
+    request = replace(asked(tmp_path, cluster, PRODUCT_TAKEN, origin=origin), transfer=True)
+    with pytest.raises(ConfigError, match=r"--transfer.*measurements of another GPU"):
+        load_problem(request)
+
+
+def test_a_cluster_is_answered_without_any_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    request = replace(asked(tmp_path, "b200", COMPUTE), profile=None, root=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert load_problem(request).source == "no b200 profile: using the hardware spec"
+    with pytest.raises(ProfileError, match=r"prof_data/data.pt: no such profile; .*--cluster"):
+        load_problem(replace(request, cluster=None))
+
+
+def test_a_profile_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    request = replace(asked(tmp_path, "b200", COMPUTE), profile=tmp_path / "absent.pt")
+    with pytest.raises(ProfileError, match=r"absent\.pt: no such profile"):
+        load_problem(request)
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"), [({}, 64), ({"nvlink_segment": 72}, 72), ({"nvlink_segment": 36}, 36)]
+)
+def test_a_job_says_its_segment_of_an_nvlink_domain(said: dict[str, object], ranks: int) -> None:
+    """1,152 GPUs are 18 segments of 64 and 16 racks of 72; plans are placed on what the job gets."""
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "7B_llama2.py",
+        world_size=1152,
+        global_batch_tokens=1152 * 4096,
+        cluster="gb200-nvl72",
+        missing="modelled",
+        job=said,
+    )
+    asked = read_request(request)
+    assert asked.sheet.scale_up_ranks == 72
+    assert asked.cluster.scale_up_ranks == ranks
+
+
+def test_a_segment_that_does_not_divide_the_world_is_refused() -> None:
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "7B_llama2.py",
+        world_size=128,
+        global_batch_tokens=128 * 4096,
+        cluster="gb200-nvl72",
+        missing="modelled",
+        job={"nvlink_segment": 72},
+    )
+    with pytest.raises(ConfigError, match=r"nvlink_segment = 72.*4, 8, 16, 32, 64"):
+        read_request(request)

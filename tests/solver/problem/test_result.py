@@ -1,0 +1,184 @@
+"""Of plans that differ in zero_size alone and are within 1 %, one is shown and names the others."""
+
+from dataclasses import replace
+from math import inf, nan, sqrt
+
+import numpy as np
+import pytest
+
+from solver.estimate import estimate_memory, step_time
+from solver.memory.device import usable_bytes
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
+from solver.plans.space import full_space
+from solver.problem.result import (
+    Answer,
+    SlowestStage,
+    check_believable,
+    group_alike,
+    paired_error_s,
+    roomiest_fast,
+)
+from solver.search import price_plan, search
+from spec.errors import ProfileError
+from spec.frameworks import framework_preset
+from spec.settings.constraints import constraints_of
+from tests.solver.flat_cost_model import FlatCostModel
+from tests.solver.questions import question, small_model
+
+ONE = Plan(strategy="mtp", preset="internevo", dp=16)
+
+
+def sharded(size: int, **changes: int) -> Plan:
+    return replace(ONE, zero_stage=int(size > 1), zero_size=size, **changes)
+
+
+def shown(*ranked: tuple[float, Plan], most: int = 10) -> list[tuple[float, list[int]]]:
+    """Seconds of each group's leader, and the sizes that it stands for."""
+    groups = group_alike(((place, step_s, plan) for place, (step_s, plan) in enumerate(ranked)), most)
+    return [(group.step_s, [one.zero_size for one in group.others]) for group in groups]
+
+
+def test_within_a_hundredth_one_stands_for_all() -> None:
+    assert shown((1.0, sharded(4)), (1.005, sharded(8)), (1.0099, sharded(1))) == [(1.0, [8, 1])]
+
+
+def test_beyond_a_hundredth_it_stands_alone() -> None:
+    assert shown((1.0, sharded(4)), (1.011, sharded(8)), (1.02, sharded(2))) == [(1.0, []), (1.011, [2])]
+
+
+def test_plans_that_differ_in_more_stand_alone() -> None:
+    other = sharded(8, micro_batch=2)
+    assert shown((1.0, sharded(4)), (1.001, other), (1.002, sharded(2))) == [(1.0, [2]), (1.001, [])]
+
+
+def test_groups_fill_the_places_asked_for_and_no_more() -> None:
+    ranked = [(1.0, sharded(4)), (1.001, sharded(8)), (1.002, sharded(4, tp=2)), (1.003, sharded(4, tp=4))]
+    assert [step_s for step_s, _ in shown(*ranked, most=2)] == [1.0, 1.002]
+
+
+def test_a_search_shows_no_two_plans_that_are_alike() -> None:
+    asked = question(world_size=16, sequences=4096)
+    best = search(asked, full_space(asked.model, asked.job), top_k=10).best
+    assert any(answer.also_zero_sizes for answer in best)
+    assert all("(or " in answer.label() for answer in best if answer.also_zero_sizes)
+    kinds = [replace(answer.plan, zero_size=0, zero_stage=0) for answer in best]
+    for place, answer in enumerate(best):
+        for other in range(place):
+            if kinds[other] == kinds[place] and best[other].plan.zero_stage == answer.plan.zero_stage:
+                assert answer.step_s > 1.01 * best[other].step_s
+
+
+def test_a_plan_of_another_stage_is_told_by_it() -> None:
+    """Under a pipeline PyTorch's stages 2 and 3 run alike."""
+    asked = question(world_size=16, sequences=64, preset=framework_preset("fsdp"))
+    space = replace(full_space(asked.model, asked.job), schedules=(Schedule.ONE_F_ONE_B,))
+    best = search(asked, space, top_k=50).best
+    others = [one for one in best if len(set(one.also_zero_stages) - {one.plan.zero_stage}) > 0]
+    assert any(one.plan.pp > 1 for one in others)
+    for one in best:
+        words = one.label().partition(" (or ")[2].rstrip(")")
+        told = words.split(", ") if words else []
+        assert len(set(told)) == len(told) == len(one.also_zero_sizes)
+        for stage, size in zip(one.also_zero_stages, one.also_zero_sizes, strict=True):
+            word = f"zero{size}" if stage == one.plan.zero_stage else f"zero{stage}/{size}"
+            assert (word if size > 1 else "no zero") in told
+
+
+# An answer that no machine could give is an error that names whose times it comes from.
+
+PLAN = Plan(strategy="mtp", preset="internevo", dp=16, num_micro=4)
+
+
+def answer_of_step(cost_model: FlatCostModel | None = None) -> Answer:
+    return price_plan(question(cost_model=cost_model), PlanTable.of(PLAN))[0]
+
+
+def test_a_plain_answer_passes() -> None:
+    check_believable([answer_of_step()], "p.pt")
+
+
+@pytest.mark.parametrize("changes", [{"interval_high_s": inf}, {"interval_low_s": nan}, {"step_s": 0.0}])
+def test_times_that_cannot_be_name_the_profile(changes: dict[str, float]) -> None:
+    with pytest.raises(ProfileError, match=r"^p\.pt: its times give mtp .* no time that can be"):
+        check_believable([replace(answer_of_step(), **changes)], "p.pt")  # type: ignore[arg-type]
+
+
+def test_no_gpu_does_more_than_its_peak() -> None:
+    """The flat cost model's GPU has a peak of 100 TFLOP/s; these products run ten thousand times as fast."""
+    with pytest.raises(ProfileError, match=r"p\.pt: .* of the GPUs' peak FLOP/s, which no GPU reaches"):
+        check_believable([replace(answer_of_step(FlatCostModel(flops=1e18)), mfu=1.2)], "p.pt")
+
+
+# The columns of an answer are those of the stage that works longest, and the answer says which.
+
+
+def answer(layers: int, pp: int) -> Answer:
+    plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
+    asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
+    return price_plan(asked, PlanTable.of(plan))[0]
+
+
+def test_one_stage_holds_everything() -> None:
+    words = answer(8, 1).slowest.words()
+    assert words == "the only stage: 8 layers, embedding, head"
+
+
+def test_the_head_makes_the_last_of_equal_stages_the_slowest() -> None:
+    assert answer(8, 4).slowest.words() == "stage 4 of 4: 2 layers, head"
+
+
+def test_a_layer_more_is_more_than_a_head() -> None:
+    """Ten layers on four stages: 3, 3, 2, 2 or alike; a layer works longer than the head of 4,096 words."""
+    slowest = answer(10, 4).slowest
+    assert slowest.layers == 3
+    assert not slowest.head
+
+
+def test_words_of_stages_that_are_alike() -> None:
+    stages = SlowestStage(first=2, last=5, stages=6, layers=1, predictions=2, embedding=False, head=False)
+    assert stages.words() == "stages 2 to 5 of 6, all alike: 1 layer, 2 prediction blocks"
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(8, 4), (10, 4)])
+def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
+    """Matrix products of a step are proportional to the layers held and the head, by the flat cost model."""
+    plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
+    asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
+    cost = step_time(asked.model, asked.job, table, asked.pricer)
+    rows = np.arange(table.stages.plan.shape[0])
+    held = sum(column for column in table.stages.layers)
+    h, f, vocab = 512, 2048, 4096
+    flops = 3 * 2 * 1024 * (held * (4 * h * h + 3 * h * f) + table.stages.head * h * vocab)
+    assert int(cost.stage[0]) == int(rows[np.argmax(flops)])
+    assert cost.parts["gemm"][0] == pytest.approx(8 * flops.max() / 100e12, rel=1e-9)
+
+
+def test_the_roomiest_fast_plan_is_what_a_search_with_so_much_headroom_finds() -> None:
+    asked = question(world_size=8, sequences=8, preset=framework_preset("megatron"))
+    usable = usable_bytes(asked.cluster)
+    front = search(asked, full_space(asked.model, asked.job), top_k=1).pareto
+    assert len(front) > 3
+    for limit in (front[1].needed_bytes, front[len(front) // 2].needed_bytes):
+        share = limit / usable + 1e-9
+        found = roomiest_fast(front, usable, share)
+        left = full_space(asked.model, asked.job, constraints_of({"headroom": 1 - share}))
+        assert found is not None
+        assert found.step_s == search(asked, left, top_k=1).best[0].step_s
+        assert found.step_s > front[0].step_s
+    assert roomiest_fast(front, usable, 0.001) is None
+
+
+def test_errors_of_one_family_cancel_and_those_of_two_do_not() -> None:
+    plan = Plan(strategy="mtp", preset="internevo", num_micro=4)
+    any_answer = price_plan(question(world_size=1, sequences=4), PlanTable.of(plan))[0]
+
+    def priced(**errors_s: float) -> Answer:
+        return replace(any_answer, errors_s=errors_s)
+
+    one = priced(gemm=3.0, attention=4.0)
+    assert paired_error_s(one, one) == 0.0
+    assert paired_error_s(one, priced(gemm=3.0)) == pytest.approx(4.0)
+    assert paired_error_s(priced(gemm=3.0), priced(all_reduce=4.0)) == pytest.approx(5.0)
+    assert paired_error_s(one, priced(gemm=1.0, attention=1.0)) == pytest.approx(sqrt(4.0 + 9.0))

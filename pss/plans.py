@@ -12,7 +12,7 @@ quiet_interrupts()
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -372,18 +372,40 @@ def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
         raise ConfigError(where="--rank", key="rank", value=options.rank, allowed=allowed)
     chosen: Answer = answers[options.rank - 1]
     files = launch_files(options)
-    if options.draw_heatmap or options.export_simai or options.export_bundle or files:
-        from workload import handing_on
+    if options.draw_heatmap:
+        from workload.traffic.plan_traffic import draw_plan_traffic
 
-        if options.draw_heatmap:
-            handing_on.draw(options, opened, chosen)
-        if options.export_simai:
-            handing_on.export(options, opened, chosen)
-        if options.export_bundle:
-            handing_on.bundle(options, opened, chosen, ROOT)
-        if files:
-            handing_on.launch_settings(opened, chosen, files)
+        announce(draw_plan_traffic(opened.problem, chosen.plan, options.draw_heatmap_path))
+    if options.export_simai:
+        from workload.simai.export import export_simai
+
+        exported = export_simai(
+            opened.problem,
+            chosen.plan,
+            options.export_simai,
+            strict=options.strict_export,
+            stage=options.stage,
+        )
+        announce(exported.paths, exported.beyond_lines())
+    if options.export_bundle:
+        from workload.bundle import export_bundle
+        from workload.simai.busbw import SHIPPED, read_ratio_tables
+
+        ratios = read_ratio_tables(ROOT / SHIPPED)
+        announce(export_bundle(opened.problem, chosen.plan, options.export_bundle, ratios).paths)
+    if files := launch_files(options):
+        from workload.launch_files import write_launch_files
+
+        announce(*write_launch_files(opened.problem, chosen.plan, files))
     return chosen
+
+
+def announce(paths: Iterable[Path], notes: Iterable[str] = ()) -> None:
+    """Prints the notes of an export as warnings, then the files written."""
+    for note in notes:
+        print(note, file=sys.stderr)
+    for path in paths:
+        print(f"wrote {path}")
 
 
 def write_look_ups(path: Path, plans: "Plans") -> None:

@@ -31,7 +31,7 @@ from workload.command_line import (
     check_result_files,
     parser,
 )
-from workload.findings import Severity, summarised
+from workload.diagnostics import Severity, summarised
 from workload.report import (
     finding_lines,
     flow_lines,
@@ -52,10 +52,9 @@ from workload.simulate import (
     workload_path,
     write_results,
 )
-from workload.topology.as_cluster import topology_shape, write_cluster
-from workload.topology.picture import draw_topology
+from workload.topology.hardware_spec import topology_shape, write_cluster
 from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.topology import Topology, read_topology, write_topology
+from workload.topology.topology import Topology, draw_topology, read_topology, write_topology
 from workload.traffic.flows import flow_matrix, rank_flows, write_flows
 from workload.traffic.plan_traffic import draw_heatmap
 from workload.traffic.ranks import RankOrder, named_groups, rank_groups

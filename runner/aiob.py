@@ -28,7 +28,7 @@ from spec.model import BlockSpec, ModelSpec
 from spec.units import US
 from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
 from workload.aicb.time_source import FixedCostModel
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 SECTIONS: dict[OpKey, str] = {
     OpKey(Module.EMBEDDING, Role.TABLE): "Emb",

@@ -38,9 +38,9 @@ from tests.solver.flat_cost_model import FLOPS, MEMORY_BANDWIDTH, FlatCostModel
 from tests.solver.questions import ROOT, question
 from workload.aicb.aiob import aiob_of
 from workload.aicb.data_parallel import model_units
-from workload.aicb.generated import generated
+from workload.aicb.generator import generator_input
 from workload.command_line import parser
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.internevo import internevo_settings
 from workload.settings.megatron import megatron_settings
@@ -267,9 +267,9 @@ def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None
     typed = f"generate --world_size 8 --config {path}".split()
     timed = parser().parse_args([*typed, "--comp_filepath", str(tmp_path / "times.txt")])
     with pytest.raises(ExportError, match="attention, not of recurrence"):
-        generated(timed, ROOT)
+        generator_input(timed, ROOT)
     with pytest.raises(ConfigError, match="layers of attention; these are of recurrence"):
-        generated(parser().parse_args([*typed, "--num_attention_heads", "4"]), ROOT)
+        generator_input(parser().parse_args([*typed, "--num_attention_heads", "4"]), ROOT)
 
 
 def test_a_block_may_end_with_its_mixer(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from spec.collectives import Collective, busbw_factor
 from spec.errors import ExportError
 from spec.files import replaced_file
 from spec.units import GIB
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.report import simai_lines
 from workload.simai.busbw import BusBandwidths, RatioTables, SimaiNetwork, simai_network, write_busbw
 from workload.simai.closed_form import AnalyticalOptions, price_simai

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from spec.units import GIGA, MIB, seconds_to_ms
-from workload.findings import Finding, summarised
+from workload.diagnostics import Finding, summarised
 from workload.simai.closed_form import AnalyticalReport
 from workload.simai.replay import ReplayReport
-from workload.topology.as_cluster import TopologyShape
+from workload.topology.hardware_spec import TopologyShape
 from workload.topology.topology import Topology
 from workload.traffic.flows import RankFlows
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from runner.groups.degrees import Degrees
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.traffic.ranks import rank_groups
 
 Members = tuple[tuple[int, ...], ...]

@@ -12,7 +12,7 @@ from runner.logs.log import Log, size_text
 from spec.files import UnreadableFileError, read_file_text, replaced_file
 from spec.program.kinds import plain_number
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 MOST_NAMED = 10
 

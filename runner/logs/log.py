@@ -14,7 +14,7 @@ from types import TracebackType
 
 from spec.errors import ExportError
 from workload.aicb.csv_workload import COLUMNS, COMPUTATION, EPOCH_END, GeneralItem, rows_of
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 GIB = 2**30
 HALVES = frozenset({"all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"})

@@ -19,7 +19,7 @@ from profiler.device import Device
 from runner.groups.process_groups import Own
 from runner.replay.program import Launch
 from workload.aicb.csv_workload import COMPUTATION
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 HALF_BYTES = 2
 ATTENTION_SIDES = 4

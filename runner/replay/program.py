@@ -24,7 +24,7 @@ from workload.aicb.csv_workload import (
     arguments_path,
 )
 from workload.aicb.plan_rows import GeneralOptions, general_items
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.stage_work import stage_works
 
 MESSAGES = ("isend", "irecv")

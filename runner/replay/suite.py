@@ -37,9 +37,9 @@ from spec.files import UnreadableFileError, read_file_text, replaced_file
 from spec.program.command import OneLineParser
 from workload.aicb.csv_workload import COMPUTATION, Workload
 from workload.aicb.flags import GENERAL, add_generate
-from workload.aicb.generated import generated
+from workload.aicb.generator import generator_input
 from workload.aicb.write_files import general_arguments, general_workloads
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.export import ALL
 from workload.traffic.ranks import DEFAULT_ORDER
 
@@ -76,7 +76,7 @@ class Entry:
             work = read_work(self.files, Typed(degrees={}, order=DEFAULT_ORDER), world)
             return replace(work, name=self.name)
         options = self._options(world, computation=computation)
-        made = generated(options, root)
+        made = generator_input(options, root)
         listed = [Workload(items=list(one.items)) for _, one in general_workloads(made, options)]
         arguments = general_arguments(options)
         rows = "\n".join(" ".join(item.cells()) for one in listed for item in one.items)

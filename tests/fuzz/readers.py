@@ -15,7 +15,7 @@ def main(words: list[str]) -> int:
 
 def _workload(name: str) -> int:
     workload, arguments = Workload.load(Path(name))
-    print(len(workload.items), sorted(arguments), sorted(workload.bytes_by_kind().items()))
+    print(len(workload.items), sorted(arguments), sum(item.msg_size * item.count for item in workload.items))
     return 0
 
 

@@ -22,7 +22,7 @@ from solver.times.op_times import Pricer
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from workload.aicb.aiob import read_aiob
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"

@@ -14,7 +14,7 @@ from runner.groups.members import members
 from spec.errors import ConfigError
 from workload.aicb.csv_workload import COMM_GROUPS
 from workload.aicb.plan_rows import GROUP_NAMES
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.traffic.plan_traffic import groups_of
 
 ARGUMENTS = {"tensor_model_parallel_size": 2, "pipeline_model_parallel": 2, "world_size": 16}

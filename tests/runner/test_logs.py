@@ -35,7 +35,7 @@ from runner.logs.pictures import bandwidth, iterations, operations, page_text
 from spec.errors import ExportError
 from tests.runner.replay.test_program import END, collective
 from workload.aicb.csv_workload import GeneralItem, Workload
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 # AICB's factors for 4 ranks: an all-to-all counts whole, unlike in nccl-tests.
 FACTORS = {

@@ -18,7 +18,7 @@ from spec.readers.read_config import read_config
 from spec.settings.job import AskedJob, job_of, job_settings
 from tests.solver.questions import ROOT, question, small_model
 from tests.spec.settings.test_job import other_value
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.launch_files import EXPORTERS, check_exports, write_launch_files
 from workload.settings.deepspeed import deepspeed_json
 from workload.settings.frameworks import WRITTEN

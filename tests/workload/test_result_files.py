@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from tests.workload.generating import ROOT
+from tests.workload.generator import ROOT
 
 GENERATE = ["generate", "--model_size", "7", "--world_size", "16", "--tp_num", "2", "--frame", "Megatron"]
 TOPOLOGY = ["topology", "-topo", "DCN+", "-g", "64", "-gt", "H200", "-bw", "100Gbps"]

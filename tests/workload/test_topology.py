@@ -15,11 +15,10 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError
 from tests.solver.questions import ROOT
-from workload.findings import WorkloadError
-from workload.topology.as_cluster import cluster_with_topology, topology_shape, write_cluster
-from workload.topology.picture import draw_topology, layers
+from workload.diagnostics import WorkloadError
+from workload.topology.hardware_spec import cluster_with_topology, topology_shape, write_cluster
 from workload.topology.templates import Fabric, TopologyFlags, build_topology, fabric_topology
-from workload.topology.topology import Wire, read_topology, write_topology
+from workload.topology.topology import Wire, draw_topology, layers, read_topology, write_topology
 
 GBPS = 1e9 / 8
 

@@ -3,6 +3,7 @@
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +14,22 @@ from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
 from solver.plans.plan_table import Plan
+from spec.arrays import FloatArray
 from spec.collectives import TRAINING_COLLECTIVES, Collective, busbw_factor
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from tests.solver.questions import question
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.stage_work import stage_works
-from workload.traffic.flows import flow_matrix, pattern, rank_flows, traffic_matrix, write_flows
+from workload.traffic.flows import flow_matrix, pattern, rank_flows, write_flows
 from workload.traffic.plan_traffic import axis_matrices, draw_heatmap, plan_groups
 from workload.traffic.ranks import RankOrder, named_groups, rank_groups
+
+
+def traffic_matrix(world_size: int, *flows: Any) -> FloatArray:
+    """Bytes from rank to rank of ``rank_flows`` with these arguments."""
+    return flow_matrix(rank_flows(*flows[:4], domain_ranks=(*flows[4:], 0)[0]), world_size)
+
 
 GATHERS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
@@ -142,9 +150,9 @@ def test_flow_file(tmp_path: Path) -> None:
         ((8, [(0, 4, 1, 5)], Collective.ALL_GATHER, 1.0, "hierarchical", 4), "unevenly"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: tuple[object, ...], match: str) -> None:
+def test_what_makes_no_sense_is_refused(arguments: tuple[Any, ...], match: str) -> None:
     with pytest.raises(ExportError, match=match):
-        traffic_matrix(*arguments)  # type: ignore[arg-type]
+        traffic_matrix(*arguments)
 
 
 @pytest.mark.parametrize("kind", ["filled", "one", "empty", "large"])

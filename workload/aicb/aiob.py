@@ -25,7 +25,7 @@ from spec.files import UnreadableFileError, read_file_text, replaced_file
 from spec.program.command import whole
 from spec.program.kinds import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS, plain_number
 from spec.readers.read_config import add_config, assumed_lines, read_config
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.stage_work import PieceWork, StageWork, WorkItem
 
 MAX_FILE_BYTES = 2**22
@@ -97,22 +97,21 @@ def write_aiob(path: str | os.PathLike[str], file: AiobFile) -> None:
                 handle.write(f"    time_gpu_{kind}: {round(value)}\n")
 
 
-def aiob_times_ns(file: AiobFile, *, recompute_activations: bool = False) -> dict[str, int]:
+def aiob_times_ns(file: AiobFile) -> dict[str, int]:
     """Nanoseconds by the keys AICB uses, rounded.
 
     ``attention_*`` is the sum of the sections with "atten" in their name and ``layernorm``, ``mlp_*`` that of
     those with "mlp" and ``layernorm2``, and with "moe", of which AICB's own training files have none; backward equal to
     forward. ``grad_forward`` and ``grad_backward`` are the minimum and the average of ``param_time``;
     ``attention_core`` is what a recomputed core runs again: the sections of attention with "flash" or "core" in
-    their name. Other sections stand for themselves.
-    ``recompute_activations`` counts sections with "flash" twice, as AICB does. A sum without any section is
-    left out, so that a later look-up fails instead of finding 0.
+    their name. Other sections stand for themselves. A sum without any section is left out, so that a later look-up
+    fails instead of finding 0.
     """
     times: dict[str, int] = {}
     halves = (("attention", "layernorm", ("atten",)), ("mlp", "layernorm2", ("mlp", "moe")))
     for stage, norm, words in halves:
         parts = [
-            time.avg_us * (2 if recompute_activations and "flash" in name else 1)
+            time.avg_us
             for name, time in file.sections.items()
             if name == norm or any(word in name for word in words)
         ]
@@ -134,28 +133,6 @@ def aiob_times_ns(file: AiobFile, *, recompute_activations: bool = False) -> dic
         ):
             times[name] = round(time.avg_us * NS_PER_US)
     return times
-
-
-def row_time_ns(times: dict[str, int], row: str, *, backward: bool) -> int:
-    """The time AICB gives a SimAI row of that name in one pass.
-
-    An exact key first; names with "grad", "embedding" and "final" stand for the gradient, embedding and
-    attention times; the rest go by their first word. A column or row half takes half, rounded down. Raises
-    WorkloadError where AICB would write 1 ns.
-    """
-    direction = "backward" if backward else "forward"
-    key = row
-    if row not in times:
-        key = f"{row.split('_', maxsplit=1)[0]}_{direction}"
-        if "grad" in row:
-            key = f"grad_{direction}"
-        elif "embedding" in row:
-            key = "Emb"
-        elif "final" in row:
-            key = f"attention_{direction}"
-    if key not in times:
-        raise WorkloadError(f"no AIOB time for row {row!r} ({direction}): the file has no {key}")
-    return times[key] // 2 if row.endswith(("_column", "_row")) else times[key]
 
 
 def _microseconds(word: str, place: str) -> float:

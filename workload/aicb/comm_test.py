@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workload.aicb.csv_workload import EPOCH_END, Arguments, GeneralItem, Workload
 from workload.aicb.flags import COLLECTIVE_TEST, COLLECTIVES, GENERAL, MULTI, refuse
-from workload.aicb.generated import target, world_size
+from workload.aicb.generator import target, world_size
 from workload.simai.format import (
     TRANSFORMER,
     Column,

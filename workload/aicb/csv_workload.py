@@ -8,14 +8,13 @@ nanoseconds. Runtime columns are empty until a run fills them; ``_elapsed_time``
 import csv
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from spec.files import UnreadableFileError, read_file_text, replaced_file
 from spec.program.kinds import plain_number
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 COLUMNS = (
     "comm_type",
@@ -132,14 +131,6 @@ class Workload:
         if items and items[-1].comm_type != EPOCH_END and any(one.comm_type == EPOCH_END for one in items):
             raise WorkloadError(f"{where}: is cut off: its last iteration has no {EPOCH_END}")
         return Workload(items=items), _arguments(arguments_path(where))
-
-    def bytes_by_kind(self) -> dict[tuple[str, str], int]:
-        """Bytes by collective and group."""
-        total: Counter[tuple[str, str]] = Counter()
-        for item in self.items:
-            if item.comm_type not in (COMPUTATION, EPOCH_END):
-                total[(item.comm_type, item.comm_group)] += item.msg_size * item.count
-        return dict(total)
 
 
 def arguments_path(path: Path) -> Path:

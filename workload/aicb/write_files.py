@@ -10,7 +10,7 @@ from workload.aicb.comm_test import is_test, write_test
 from workload.aicb.csv_workload import Arguments, GeneralItem, Workload
 from workload.aicb.data_parallel import ALIGNMENT, ZeroOptions, fsdp_items, model_units, zero12_items
 from workload.aicb.flags import FSDP, GENERAL, STAGE_3, default_options, notes_on, refuse
-from workload.aicb.generated import DEGREES, SHARDED, Generated, file_name, generated, target
+from workload.aicb.generator import DEGREES, SHARDED, GeneratorInput, file_name, generator_input, target
 from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.aicb.zero3 import zero3_items
 from workload.bundle import export_bundle
@@ -21,7 +21,9 @@ from workload.stage_work import StageWork, stage_works
 from workload.traffic.plan_traffic import plan_groups
 
 
-def write_general_files(made: Generated, options: argparse.Namespace, path: Path) -> list[tuple[Path, int]]:
+def write_general_files(
+    made: GeneratorInput, options: argparse.Namespace, path: Path
+) -> list[tuple[Path, int]]:
     """Each file written with its number of rows: one, or one for every chosen stage."""
     arguments = general_arguments(options)
     workloads = general_workloads(made, options)
@@ -33,7 +35,7 @@ def write_general_files(made: Generated, options: argparse.Namespace, path: Path
     return written
 
 
-def general_workloads(made: Generated, options: argparse.Namespace) -> list[tuple[int, Workload]]:
+def general_workloads(made: GeneratorInput, options: argparse.Namespace) -> list[tuple[int, Workload]]:
     """Each chosen stage's position and rows, which are made as they are read."""
     if options.frame in SHARDED:
         return [(0, Workload(items=_sharded(made, options)))]
@@ -58,7 +60,7 @@ def _positions(work: StageWork, stage: str) -> range:
     return range(first, first + 1)
 
 
-def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralItem]:
+def _sharded(made: GeneratorInput, options: argparse.Namespace) -> Iterator[GeneralItem]:
     """DeepSpeed and FSDP cut whole tensors over the data-parallel ranks."""
     plan = made.plan
     for flag in DEGREES[:4]:
@@ -120,7 +122,7 @@ def write_files(options: argparse.Namespace, root: Path) -> Written:
         return Written(notes=notes, lines=(f"wrote {path}: {rows} rows",))
     if options.bundle and options.format == GENERAL:
         raise refuse("format", GENERAL, "simai, with --bundle")
-    made = generated(options, root)
+    made = generator_input(options, root)
     lines = _beside(made, options)
     if options.bundle:
         beyond, files = _bundle(made, options, root)
@@ -135,7 +137,7 @@ def write_files(options: argparse.Namespace, root: Path) -> Written:
     return Written(notes=(*notes, *made.notes, *beyond), lines=(*lines, *files))
 
 
-def _beside(made: Generated, options: argparse.Namespace) -> list[str]:
+def _beside(made: GeneratorInput, options: argparse.Namespace) -> list[str]:
     """The groups and the AIOB file, where asked for."""
     lines: list[str] = []
     if options.show_groups:
@@ -147,7 +149,7 @@ def _beside(made: Generated, options: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _bundle(made: Generated, options: argparse.Namespace, root: Path) -> tuple[list[str], list[str]]:
+def _bundle(made: GeneratorInput, options: argparse.Namespace, root: Path) -> tuple[list[str], list[str]]:
     bundle = export_bundle(
         made.problem,
         made.plan,

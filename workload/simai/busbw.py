@@ -11,7 +11,7 @@ from pathlib import Path
 from spec.collectives import Collective
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
 from spec.program.kinds import plain_number
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.format import SimaiGroup, SimaiHeader
 
 

@@ -6,7 +6,7 @@ limits. Effects as seen by running SimAI-Analytical 1.6/1.7.
 
 from collections.abc import Iterator, Mapping
 
-from workload.findings import Finding, Severity
+from workload.diagnostics import NOTE, STOPS, WRONG, Finding, Severity
 from workload.simai.format import (
     CELL_LIMIT_NS,
     GROUPS_OF_COLUMN,
@@ -49,34 +49,32 @@ def segment_findings(lists: Mapping[str, tuple[int, ...]], num_rows: int) -> Ite
         if row in rows and not any(start < row for start in starts):
             crashes = True
             message = f"checkpoint_initiates names row {row}, and checkpoints no row before it; SimAI dies"
-            yield Finding(line=1, severity=Severity.STOPS, code="segment", message=message)
+            yield Finding(1, STOPS, "segment", message)
     for key, entries in lists.items():
         for row in entries:
             if row not in rows and not crashes:
-                message = f"{key} names row {row}; rows are 0 to {len(rows) - 1}"
-                yield Finding(line=1, severity=Severity.WRONG, code="list", message=message)
+                yield Finding(1, WRONG, "list", f"{key} names row {row}; rows are 0 to {len(rows) - 1}")
 
 
 def row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> Iterator[Finding]:
     """Returns what is wrong with one row; without a header nothing is said of groups."""
     row, line = placed.row, placed.line
     if row.dependency != -1:
-        message = f"dependency {row.dependency} is not used"
-        yield Finding(line=line, severity=Severity.NOTE, code="dependency", message=message)
+        yield Finding(line, NOTE, "dependency", f"dependency {row.dependency} is not used")
     for column in Column:
         cell = row.compute_ns(column)
         if cell >= CELL_LIMIT_NS:
             message = (
                 f"{column.value} compute {cell} ns reaches {CELL_LIMIT_NS}; SimAI never ends: split the row"
             )
-            yield Finding(line=line, severity=Severity.STOPS, code="long-cell", message=message)
+            yield Finding(line, STOPS, "long-cell", message)
         token, size_bytes = row.comm(column)
         for severity, code, message in _comm_findings(token, size_bytes, column, header):
-            yield Finding(line=line, severity=severity, code=code, message=f"{column.value} {message}")
+            yield Finding(line, severity, code, f"{column.value} {message}")
     moved = row.forward_bytes if read_token(row.forward_comm, Column.FORWARD)[0] else 0
     if policy == TRANSFORMER_RECOMPUTE and 0 < moved < FORWARD_FLOOR_BYTES:
         message = f"forward {row.forward_comm} of {moved} bytes is priced as {FORWARD_FLOOR_BYTES}"
-        yield Finding(line=line, severity=Severity.NOTE, code="forward-floor", message=message)
+        yield Finding(line, NOTE, "forward-floor", message)
 
 
 def _comm_findings(
@@ -86,18 +84,18 @@ def _comm_findings(
     if collective is None:
         if token == NO_COMM:
             if size_bytes:
-                yield Severity.NOTE, "bytes-beside-none", f"{NO_COMM} with {size_bytes} bytes beside it"
+                yield NOTE, "bytes-beside-none", f"{NO_COMM} with {size_bytes} bytes beside it"
         else:
-            yield Severity.WRONG, "word", f"{token!r} {_why_unknown(token)}; SimAI moves nothing"
+            yield WRONG, "word", f"{token!r} {_why_unknown(token)}; SimAI moves nothing"
         return
     shown = f"{token} of {size_bytes} bytes"
     if group not in GROUPS_OF_COLUMN[column]:
-        yield Severity.WRONG, "column", f"{shown}: SimAI times it with the size of another group"
+        yield WRONG, "column", f"{shown}: SimAI times it with the size of another group"
     if size_bytes == 0:
-        yield Severity.NOTE, "no-bytes", f"{token} of 0 bytes"
+        yield NOTE, "no-bytes", f"{token} of 0 bytes"
     if uses_ratio(collective, group) and size_bytes > RATIO_LIMIT_BYTES:
         message = f"{shown}: above 16 GiB SimAI's ratio look-up fails and the result file stays empty"
-        yield Severity.STOPS, "above-ratio", message
+        yield STOPS, "above-ratio", message
     if header is not None:
         yield from _group_findings(shown, size_bytes, header.group_ranks(group), group)
 
@@ -106,15 +104,15 @@ def _group_findings(
     shown: str, size_bytes: int, ranks: int, group: SimaiGroup
 ) -> Iterator[tuple[Severity, str, str]]:
     if ranks < 1:
-        yield Severity.STOPS, "no-group", f"{shown}: the {group.value} group has {ranks} ranks"
+        yield STOPS, "no-group", f"{shown}: the {group.value} group has {ranks} ranks"
     elif ranks == 1:
         endless = group is SimaiGroup.TP and size_bytes not in SMALL_BYTES
-        severity = Severity.WRONG if endless else Severity.NOTE
+        severity = WRONG if endless else NOTE
         effect = "SimAI divides zero by zero and adds 9.2e18 ns" if endless else "it costs nothing"
         yield severity, "group-of-one", f"{shown} over a {group.value} group of one; {effect}"
     elif size_bytes in SMALL_BYTES and ranks not in FIXED_LATENCY_RANKS:
         message = f"{shown} over {ranks} ranks is priced 0 (SimAI knows small ones for 2, 4, ... 128 ranks)"
-        yield Severity.WRONG, "small-free", message
+        yield WRONG, "small-free", message
 
 
 def _why_unknown(token: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from spec.collectives import Collective
 from spec.units import GIB
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.busbw import (
     BusBandwidths,
     RatioTables,

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from spec.files import UnreadableFileError, read_bytes
-from workload.findings import Finding, Severity, WorkloadError
+from workload.diagnostics import BROKEN, NOTE, STOPS, WRONG, Finding, Findings, WorkloadError
 from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiRow, SimaiWorkload
 
 POLICIES = (
@@ -99,29 +99,28 @@ def text(word: bytes) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def parse_header(line: bytes) -> tuple[RawHeader, list[Finding]]:
+def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
     """Line 1 (without line feed) and what is wrong with it."""
     words = line.split()
+    found = Findings()
     if not words:
-        return RawHeader(policy="", values={}, lists={}), [
-            _finding(Severity.BROKEN, "no-policy", "line 1 is empty; it starts with a policy")
-        ]
-    found: list[Finding] = []
+        found.add(1, BROKEN, "no-policy", "line 1 is empty; it starts with a policy")
+        return RawHeader(policy="", values={}, lists={}), found
     policy = text(words[0])
     if policy not in POLICIES:
-        found.append(_finding(Severity.BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits"))
+        found.add(1, BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits")
     elif policy not in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        found.append(
-            _finding(
-                Severity.STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies"
-            )
-        )
+        found.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies")
     keys = _Keys()
     _read_keys(words, policy, keys, found)
     unread = _unread(words, keys.places)
     if policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
         _check_degrees(keys, unread, found)
-    found += [_unread_finding(word, key) for word, key in unread.items()]
+    for word, key in unread.items():
+        if key:
+            found.add(1, WRONG, "unread", f"{word} is not read; the key is {key!r}")
+        else:
+            found.add(1, NOTE, "unread", f"{word} is not read")
     header = RawHeader(
         policy=policy, values=keys.values, lists=keys.lists, unreadable=frozenset(keys.unreadable)
     )
@@ -138,7 +137,7 @@ class _Keys:
     places: set[int] = field(default_factory=set)
 
 
-def _read_keys(words: list[bytes], policy: str, keys: _Keys, found: list[Finding]) -> None:
+def _read_keys(words: list[bytes], policy: str, keys: _Keys, found: Findings) -> None:
     transformer = policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE)
     degrees = {f"{key}:".encode(): key for key in DEGREES} if transformer else {}
     hops = {PP_COMM.encode(): PP_COMM, f"{PP_COMM}:".encode(): PP_COMM}
@@ -156,41 +155,38 @@ def _read_keys(words: list[bytes], policy: str, keys: _Keys, found: list[Finding
             keys.unreadable.add(key)
             continue
         if key in keys.values or key in keys.lists:
-            found.append(_finding(Severity.WRONG, "twice", f"{key} is given twice; the last one wins"))
+            found.add(1, WRONG, "twice", f"{key} is given twice; the last one wins")
         if key in LISTS:
             keys.lists[key] = entries
         else:
             keys.values[key] = value
 
 
-def _value(words: list[bytes], place: int, key: str, found: list[Finding]) -> int | None:
+def _value(words: list[bytes], place: int, key: str, found: Findings) -> int | None:
     """The number at ``place``; None, with a finding, when SimAI would abort there."""
     if place >= len(words):
-        found.append(
-            _finding(Severity.BROKEN, "no-value", f"{key} has no value; SimAI reads past the line and dies")
-        )
+        found.add(1, BROKEN, "no-value", f"{key} has no value; SimAI reads past the line and dies")
         return None
     word = words[place]
     value = stoi(word)
     if value is None:
         reason = "is 2^31 or more" if _STOI.match(word) else "is no number"
-        found.append(_finding(Severity.BROKEN, "value", f"{key} = {text(word)} {reason}; SimAI aborts"))
+        found.add(1, BROKEN, "value", f"{key} = {text(word)} {reason}; SimAI aborts")
     elif not word.lstrip(b"+-").isdigit():
-        found.append(_finding(Severity.NOTE, "not-whole", f"{key} = {text(word)} is taken as {value}"))
+        found.add(1, NOTE, "not-whole", f"{key} = {text(word)} is taken as {value}")
     return value
 
 
 def _read_list(
-    words: list[bytes], place: int, key: str, length: int, found: list[Finding]
+    words: list[bytes], place: int, key: str, length: int, found: Findings
 ) -> tuple[int, ...] | None:
     """The one entry that SimAI takes of a list; None, with a finding, when it would abort there."""
     if length <= 0:
         if length < 0:
-            found.append(_finding(Severity.WRONG, "list", f"{key} = {length}: a length is not negative"))
+            found.add(1, WRONG, "list", f"{key} = {length}: a length is not negative")
         return ()
     if length > 1:
-        message = f"{key} lists {length} rows; SimAI takes the first entry {length} times"
-        found.append(_finding(Severity.WRONG, "list", message))
+        found.add(1, WRONG, "list", f"{key} lists {length} rows; SimAI takes the first entry {length} times")
     first = _value(words, place, key, found)
     return None if first is None else (first,)
 
@@ -209,57 +205,47 @@ def _unread(words: list[bytes], read: set[int]) -> dict[str, str | None]:
     return passed
 
 
-def _unread_finding(word: str, near: str | None) -> Finding:
-    if near:
-        return _finding(Severity.WRONG, "unread", f"{word} is not read; the key is {near!r}")
-    return _finding(Severity.NOTE, "unread", f"{word} is not read")
-
-
-def _check_degrees(keys: _Keys, unread: dict[str, str | None], found: list[Finding]) -> None:
+def _check_degrees(keys: _Keys, unread: dict[str, str | None], found: Findings) -> None:
     """Degrees that are missing, which takes the words that miss their key out of ``unread``, and that do not fit."""
     values = keys.values
     missing = [key for key in DEGREES if key not in values and key not in keys.unreadable]
     if missing == [key for key in DEGREES if key != "model_parallel_NPU_group"]:
         message = f"short header of 2024: no {', '.join(missing)}; SimAI dies of a division by zero"
-        found.append(_finding(Severity.BROKEN, "short-header", message))
+        found.add(1, BROKEN, "short-header", message)
         return
     for key in missing:
         without_effect = key in ("vpp", "ga") and values.get("pp") == 1
-        severity = Severity.STOPS if without_effect else Severity.BROKEN
+        severity = STOPS if without_effect else BROKEN
         meant = [word for word, near in unread.items() if near == f"{key}:"]
         hint = f" ({meant[0]} is not read; the key is '{key}:')" if meant else ""
         for word in meant:
             del unread[word]
-        found.append(_finding(severity, "missing", f"no {key}{hint}: {_MISSING[key]}"))
+        found.add(1, severity, "missing", f"no {key}{hint}: {_MISSING[key]}")
     for key, value in values.items():
         if key != PP_COMM and value < 1:
-            found.append(_finding(Severity.BROKEN, "not-positive", f"{key} = {value}: must be at least 1"))
+            found.add(1, BROKEN, "not-positive", f"{key} = {value}: must be at least 1")
     if not keys.unreadable:
         _check_fit(values, found)
 
 
-def _check_fit(values: dict[str, int], found: list[Finding]) -> None:
+def _check_fit(values: dict[str, int], found: Findings) -> None:
     hop = values.get(PP_COMM, 0)
     if hop < 0:
-        found.append(_finding(Severity.BROKEN, "pp-comm", f"{PP_COMM} = {hop}: must not be negative"))
+        found.add(1, BROKEN, "pp-comm", f"{PP_COMM} = {hop}: must not be negative")
     if "pp" in values and (values["pp"] > 1) != (hop > 0):
         message = f"{PP_COMM} = {hop} with pp = {values['pp']}; SimAI warns of a format mismatch"
-        found.append(_finding(Severity.NOTE, "pp-comm", message))
+        found.add(1, NOTE, "pp-comm", message)
     if any(values.get(key, 0) < 1 for key in DEGREES):
         return
     stage = values["model_parallel_NPU_group"] * values["pp"]
     if values["all_gpus"] % stage:
         message = f"all_gpus = {values['all_gpus']} is no multiple of tp x pp = {stage}; the rest is dropped"
-        found.append(_finding(Severity.WRONG, "degrees", message))
+        found.add(1, WRONG, "degrees", message)
     elif (values["all_gpus"] // stage) % values["ep"]:
         message = (
             f"ep = {values['ep']} does not divide dp = {values['all_gpus'] // stage}; the rest is dropped"
         )
-        found.append(_finding(Severity.WRONG, "degrees", message))
-
-
-def _finding(severity: Severity, code: str, message: str) -> Finding:
-    return Finding(line=1, severity=severity, code=code, message=message)
+        found.add(1, WRONG, "degrees", message)
 
 
 # Read any SimAI workload file the way the simulator does, and say where it would be misled.
@@ -346,7 +332,7 @@ def usable_workload(file: SimaiFile) -> SimaiWorkload:
 
     Rows beyond the announced number are left out, as the simulator leaves them out.
     """
-    broken = [each for each in file.findings if each.severity is Severity.BROKEN]
+    broken = [each for each in file.findings if each.severity is BROKEN]
     if broken:
         more = f" (and {len(broken) - 1} more; run the check)" if len(broken) > 1 else ""
         raise WorkloadError(f"{file.name}: line {broken[0].line}: {broken[0].message}{more}")
@@ -356,33 +342,30 @@ def usable_workload(file: SimaiFile) -> SimaiWorkload:
     return SimaiWorkload(header=header, rows=tuple(each.row for each in file.rows[: file.announced]))
 
 
-def _count(line: bytes, findings: list[Finding]) -> int | None:
+def _count(line: bytes, findings: Findings) -> int | None:
     value = stoi(line.lstrip())
     if value is None or value < 0:
         shown = text(line.strip()) or "nothing"
-        message = f"the number of rows is {shown}; SimAI aborts"
-        findings.append(Finding(line=2, severity=Severity.BROKEN, code="count", message=message))
+        findings.add(2, BROKEN, "count", f"the number of rows is {shown}; SimAI aborts")
         return None
     if not line.strip().lstrip(b"+").isdigit():
-        message = f"{text(line.strip())!r} is taken as {value} rows"
-        findings.append(Finding(line=2, severity=Severity.NOTE, code="count", message=message))
+        findings.add(2, NOTE, "count", f"{text(line.strip())!r} is taken as {value} rows")
     return value
 
 
-def _check_count(announced: int, num_rows: int, findings: list[Finding]) -> None:
-    severity, effect = Severity.WRONG, ""
+def _check_count(announced: int, num_rows: int, findings: Findings) -> None:
+    severity, effect = WRONG, ""
     if announced == 0:
         effect = "SimAI replays nothing"
     elif announced > num_rows:
-        severity, effect = Severity.BROKEN, "SimAI repeats the numbers of the last row"
+        severity, effect = BROKEN, "SimAI repeats the numbers of the last row"
     elif announced < num_rows:
         effect = "SimAI ignores the rest"
     if effect:
-        message = f"{announced} rows announced, {num_rows} found; {effect}"
-        findings.append(Finding(line=2, severity=severity, code="count", message=message))
+        findings.add(2, severity, "count", f"{announced} rows announced, {num_rows} found; {effect}")
 
 
-def _rows(lines: list[bytes], width: int, findings: list[Finding]) -> tuple[list[PlacedRow], int]:
+def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[PlacedRow], int]:
     """Rows of ``width`` words, and the number of damaged ones. Where they stop making sense, a finding and a
     fresh start on the next line; what is left over of a row's line is no row of its own."""
     rows: list[PlacedRow] = []
@@ -401,9 +384,7 @@ def _rows(lines: list[bytes], width: int, findings: list[Finding]) -> tuple[list
             last = row_words[-1][1]
             if last != start:
                 message = "a row goes on over a line break; SimAI does not mind"
-                findings.append(
-                    Finding(line=start, severity=Severity.NOTE, code="line-break", message=message)
-                )
+                findings.add(start, NOTE, "line-break", message)
             row = _row(words, start, findings)
             if row is None:
                 damaged += 1
@@ -426,9 +407,7 @@ def _in_place(words: list[bytes]) -> bool:
     )
 
 
-def _drop_line(
-    lines: list[bytes], pending: deque[tuple[bytes, int]], width: int, findings: list[Finding]
-) -> None:
+def _drop_line(lines: list[bytes], pending: deque[tuple[bytes, int]], width: int, findings: Findings) -> None:
     """Report the line on which ``pending`` starts and drop what is left of it."""
     start = pending[0][1]
     found = len(lines[start - 1].split())
@@ -437,12 +416,12 @@ def _drop_line(
         if found != width
         else "a number stands where a word belongs or a word where a number belongs"
     )
-    findings.append(Finding(line=start, severity=Severity.BROKEN, code="fields", message=message))
+    findings.add(start, BROKEN, "fields", message)
     while pending and pending[0][1] == start:
         pending.popleft()
 
 
-def _row(words: list[bytes], line: int, findings: list[Finding]) -> SimaiRow | None:
+def _row(words: list[bytes], line: int, findings: Findings) -> SimaiRow | None:
     numbers: list[int] = []
     for place, word in enumerate(words[:12]):
         if place not in _TEXT_FIELDS:
@@ -466,24 +445,21 @@ def _row(words: list[bytes], line: int, findings: list[Finding]) -> SimaiRow | N
     )
 
 
-def _whole(word: bytes, place: int, line: int, findings: list[Finding]) -> int | None:
+def _whole(word: bytes, place: int, line: int, findings: Findings) -> int | None:
     """A cell as an integer; None, with a finding, for a float or a number beyond 64 bits."""
     what = f"{_FIELD_NAMES[place]} = {text(word)}"
     digits = word.lstrip(b"+-")
     if not digits.isdigit():
-        message = f"{what} is not whole; SimAI takes its rest as the next field"
-        findings.append(Finding(line=line, severity=Severity.BROKEN, code="float", message=message))
+        findings.add(line, BROKEN, "float", f"{what} is not whole; SimAI takes its rest as the next field")
         return None
     digits = digits.lstrip(b"0") or b"0"
     value = int(digits) if len(digits) <= 20 else 2**64
     if value >= 2**63:
-        message = f"{what} does not fit 63 bits"
-        findings.append(Finding(line=line, severity=Severity.BROKEN, code="overflow", message=message))
+        findings.add(line, BROKEN, "overflow", f"{what} does not fit 63 bits")
         return None
     if not word.startswith(b"-") or value == 0:
         return value
     if place == 1:
         return -value
-    message = f"{what} is negative; SimAI wraps it round and counts 0"
-    findings.append(Finding(line=line, severity=Severity.BROKEN, code="negative", message=message))
+    findings.add(line, BROKEN, "negative", f"{what} is negative; SimAI wraps it round and counts 0")
     return None

@@ -20,7 +20,7 @@ from solver.problem.problem import Problem
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.arrays import ints
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.export import beyond_of, header_of, rows_of
 from workload.simai.format import Column, SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload, read_token
 from workload.stage_work import slowest, stage_works

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from spec.errors import ExportError
 from spec.files import replaced_file
-from workload.findings import Finding
+from workload.diagnostics import Finding
 from workload.simai.check import row_findings, segment_findings
 from workload.simai.format import (
     CELL_LIMIT_NS,

@@ -10,7 +10,7 @@ Layout and capacities: SimAI's gen_Topo_Template.py and its README.
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.topology.topology import Link, Topology, Wire, bandwidth_bits, error_share, latency_seconds
 
 NICS_PER_ASW = 64

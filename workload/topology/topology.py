@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec.files import UnreadableFileError, read_bytes, replaced_file
-from workload.findings import Finding, Severity, WorkloadError
+from spec.errors import ExportError
+from spec.files import UnreadableFileError, read_bytes, replaced_file, replaced_path
+from workload.diagnostics import BROKEN, NOTE, WRONG, Findings, WorkloadError
 
 # The units ns-3 knows (DataRate and Time).
 BANDWIDTH = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGk]?)bps")
@@ -75,6 +76,15 @@ class Topology:
         """Nodes, NV switches, other switches, links: line 1 but for the server size."""
         return (self.num_nodes, self.num_nv_switches, self.num_other_switches, len(self.links))
 
+    @property
+    def neighbours(self) -> list[list[int]]:
+        """For every node those that a link joins it to."""
+        found: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for link in self.links:
+            found[link.src].append(link.dst)
+            found[link.dst].append(link.src)
+        return found
+
 
 def write_topology(path: str | os.PathLike[str], topology: Topology) -> None:
     """Write ``topology``; ExportError when ``path`` cannot be written."""
@@ -127,7 +137,7 @@ MAX_FILE_BYTES = 2**28
 _HEADER = ("nodes", "gpus per server", "NV switches", "other switches", "links")
 
 
-def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, list[Finding]]:
+def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, Findings]:
     """The topology of a file, None when it is broken, and its findings.
 
     Raises WorkloadError when there is no text file to read.
@@ -138,7 +148,7 @@ def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, list[F
     except (UnreadableFileError, UnicodeDecodeError) as error:
         reason = "is no ASCII text" if isinstance(error, UnicodeDecodeError) else error
         raise WorkloadError(f"{where}: no topology file: {reason}") from error
-    findings: list[Finding] = []
+    findings = Findings()
     header = _header(lines[0], findings)
     if header is None:
         return None, findings
@@ -147,12 +157,11 @@ def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, list[F
     _check_switches(lines[1] if len(lines) > 1 else "", num_gpus, nodes, findings)
     links = _links(lines, nodes, findings)
     if len(links) != num_links and not findings:
-        _add(findings, 1, Severity.BROKEN, "links", f"{num_links} links announced, {len(links)} found")
+        findings.add(1, BROKEN, "links", f"{num_links} links announced, {len(links)} found")
     elif len(links) < nodes - 1:
         # Said before anything of that many nodes is laid out.
-        message = f"{len(links)} links cannot join {nodes} nodes"
-        _add(findings, 1, Severity.BROKEN, "cut-off", message)
-    if any(each.severity is Severity.BROKEN for each in findings):
+        findings.add(1, BROKEN, "cut-off", f"{len(links)} links cannot join {nodes} nodes")
+    if any(each.severity is BROKEN for each in findings):
         return None, findings
     topology = Topology(
         file_name=where.name,
@@ -163,52 +172,47 @@ def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, list[F
         num_other_switches=num_other,
         links=tuple(link for link, _ in links),
     )
-    return topology, findings + _graph_findings(topology, [line for _, line in links])
+    _check_graph(topology, [line for _, line in links], findings)
+    return topology, findings
 
 
-def _header(line: str, findings: list[Finding]) -> tuple[int, int, int, int, int, str] | None:
+def _header(line: str, findings: Findings) -> tuple[int, int, int, int, int, str] | None:
     words = line.split()
     if len(words) != 6:
-        _add(
-            findings,
-            1,
-            Severity.BROKEN,
-            "header",
-            f"{len(words)} fields; line 1 has 6: {', '.join(_HEADER)}, GPU type",
-        )
+        message = f"{len(words)} fields; line 1 has 6: {', '.join(_HEADER)}, GPU type"
+        findings.add(1, BROKEN, "header", message)
         return None
     numbers = []
     for name, word in zip(_HEADER, words, strict=False):
         if not word.isdigit() or len(word) > 9:
-            _add(findings, 1, Severity.BROKEN, "header", f"{name} = {word[:40]!r} is no count")
+            findings.add(1, BROKEN, "header", f"{name} = {word[:40]!r} is no count")
             return None
         numbers.append(int(word))
     nodes, per_server, num_nv, num_other, num_links = numbers
     num_gpus = nodes - num_nv - num_other
     if num_gpus < 1 or per_server < 1:
         message = f"{nodes} nodes less {num_nv + num_other} switches leave {num_gpus} GPUs in servers of {per_server}"
-        _add(findings, 1, Severity.BROKEN, "header", message)
+        findings.add(1, BROKEN, "header", message)
         return None
     if num_gpus % per_server:
-        message = f"{num_gpus} GPUs are no whole number of servers of {per_server}"
-        _add(findings, 1, Severity.WRONG, "servers", message)
+        findings.add(1, WRONG, "servers", f"{num_gpus} GPUs are no whole number of servers of {per_server}")
     return nodes, per_server, num_nv, num_other, num_links, words[5]
 
 
-def _check_switches(line: str, num_gpus: int, nodes: int, findings: list[Finding]) -> None:
+def _check_switches(line: str, num_gpus: int, nodes: int, findings: Findings) -> None:
     words = line.split()
     if len(words) != nodes - num_gpus:
         message = f"{len(words)} switch ids; line 1 counts {nodes - num_gpus} switches"
-        _add(findings, 2, Severity.BROKEN, "switches", message)
+        findings.add(2, BROKEN, "switches", message)
         return
     for word, expected in zip(words, range(num_gpus, nodes), strict=True):
         if word != str(expected):
             message = f"switch id {word[:40]!r} where {expected} belongs; ids ascend from {num_gpus}"
-            _add(findings, 2, Severity.BROKEN, "switches", message)
+            findings.add(2, BROKEN, "switches", message)
             return
 
 
-def _links(lines: list[str], nodes: int, findings: list[Finding]) -> list[tuple[Link, int]]:
+def _links(lines: list[str], nodes: int, findings: Findings) -> list[tuple[Link, int]]:
     links: list[tuple[Link, int]] = []
     wires: dict[tuple[str, ...], Wire] = {}
     for number, line in enumerate(lines[2:], start=3):
@@ -216,14 +220,14 @@ def _links(lines: list[str], nodes: int, findings: list[Finding]) -> list[tuple[
         if not words:
             continue
         if len(words) != 5:
-            _add(findings, number, Severity.BROKEN, "fields", f"{len(words)} fields; a link has 5")
+            findings.add(number, BROKEN, "fields", f"{len(words)} fields; a link has 5")
             continue
         ends = [int(word) if word.isdigit() and len(word) < 10 else nodes for word in words[:2]]
         if max(ends) >= nodes or ends[0] == ends[1]:
             message = (
                 f"{words[0][:20]} to {words[1][:20]}: two different nodes of 0 to {nodes - 1} belong here"
             )
-            _add(findings, number, Severity.BROKEN, "node", message)
+            findings.add(number, BROKEN, "node", message)
             continue
         key = tuple(words[2:])
         if key not in wires:
@@ -232,70 +236,118 @@ def _links(lines: list[str], nodes: int, findings: list[Finding]) -> list[tuple[
                 latency_seconds(words[3])
                 error_share(words[4])
             except WorkloadError as error:
-                _add(findings, number, Severity.BROKEN, "wire", str(error))
+                findings.add(number, BROKEN, "wire", str(error))
                 continue
             wires[key] = Wire(bandwidth=words[2], latency=words[3], error_rate=words[4])
         links.append((Link(src=ends[0], dst=ends[1], wire=wires[key]), number))
     return links
 
 
-def _graph_findings(topology: Topology, lines: list[int]) -> list[Finding]:
+def _check_graph(topology: Topology, lines: list[int], findings: Findings) -> None:
     """Links given twice, GPUs joined to GPUs, NV switches of several servers, and parts cut off."""
-    findings: list[Finding] = []
     gpus = topology.num_gpus
     seen: Counter[tuple[int, int]] = Counter()
+    server_of: dict[int, int] = {}
     for link, line in zip(topology.links, lines, strict=True):
-        pair = (min(link.src, link.dst), max(link.src, link.dst))
-        seen[pair] += 1
-        if seen[pair] == 2:
-            _add(findings, line, Severity.WRONG, "twice", f"{link.src} and {link.dst} are linked twice")
-        if max(pair) < gpus:
-            _add(
-                findings,
-                line,
-                Severity.WRONG,
-                "gpu-gpu",
-                f"GPU {link.src} and GPU {link.dst} have no switch between",
-            )
+        low, high = min(link.src, link.dst), max(link.src, link.dst)
+        seen[low, high] += 1
+        if seen[low, high] == 2:
+            findings.add(line, WRONG, "twice", f"{link.src} and {link.dst} are linked twice")
+        if high < gpus:
+            findings.add(line, WRONG, "gpu-gpu", f"GPU {link.src} and GPU {link.dst} have no switch between")
         elif link.src > link.dst:
-            message = f"{link.src} to {link.dst}: the lower layer comes first"
-            _add(findings, line, Severity.NOTE, "order", message)
+            findings.add(line, NOTE, "order", f"{link.src} to {link.dst}: the lower layer comes first")
+        server = low // topology.gpus_per_server
+        nv_link = low < gpus <= high < gpus + topology.num_nv_switches
+        if nv_link and server_of.setdefault(high, server) != server:
+            message = f"NV switch {high} serves GPUs of servers {server_of[high]} and {server}"
+            findings.add(line, WRONG, "nv-switch", message)
     unreached = _unreached(topology)
     if unreached:
         message = f"{len(unreached)} nodes cannot be reached from GPU 0, node {unreached[0]} among them"
-        _add(findings, 1, Severity.WRONG, "cut-off", message)
-    return findings + _server_findings(topology, lines)
-
-
-def _server_findings(topology: Topology, lines: list[int]) -> list[Finding]:
-    findings: list[Finding] = []
-    server_of: dict[int, int] = {}
-    nv_switches = range(topology.num_gpus, topology.num_gpus + topology.num_nv_switches)
-    for link, line in zip(topology.links, lines, strict=True):
-        low, high = min(link.src, link.dst), max(link.src, link.dst)
-        if low < topology.num_gpus and high in nv_switches:
-            server = low // topology.gpus_per_server
-            if server_of.setdefault(high, server) != server:
-                message = f"NV switch {high} serves GPUs of servers {server_of[high]} and {server}"
-                _add(findings, line, Severity.WRONG, "nv-switch", message)
-    return findings
+        findings.add(1, WRONG, "cut-off", message)
 
 
 def _unreached(topology: Topology) -> list[int]:
-    neighbours: list[list[int]] = [[] for _ in range(topology.num_nodes)]
-    for link in topology.links:
-        neighbours[link.src].append(link.dst)
-        neighbours[link.dst].append(link.src)
-    reached = [False] * topology.num_nodes
-    reached[0] = True
-    front = [0]
+    neighbours = topology.neighbours
+    reached, front = {0}, [0]
     while front:
-        for node in neighbours[front.pop()]:
-            if not reached[node]:
-                reached[node] = True
-                front.append(node)
-    return [node for node, known in enumerate(reached) if not known]
+        new = set(neighbours[front.pop()]) - reached
+        reached |= new
+        front += new
+    return [node for node in range(topology.num_nodes) if node not in reached]
 
 
-def _add(findings: list[Finding], line: int, severity: Severity, code: str, message: str) -> None:
-    findings.append(Finding(line=line, severity=severity, code=code, message=message))
+# A small topology as a picture: one row per layer, links coloured by bandwidth.
+
+MAX_NODES = 400
+
+
+def layers(topology: Topology) -> list[int]:
+    """Layer of every node: GPUs 0, NV switches below them (-1, -2, ...), other switches above (1, 2, ...)."""
+    gpus = topology.num_gpus
+    nv_end = gpus + topology.num_nv_switches
+    layer = [0] * gpus + [0] * (topology.num_nodes - gpus)
+    neighbours = topology.neighbours
+    front, distance = list(range(gpus)), 0
+    known = set(front)
+    while front:
+        distance += 1
+        front = sorted({node for place in front for node in neighbours[place]} - known)
+        known.update(front)
+        for node in front:
+            layer[node] = -distance if node < nv_end else distance
+    return layer
+
+
+def draw_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
+    """Draw ``topology`` to ``path`` (.png, .jpg, .svg, .pdf).
+
+    Raises ExportError above 400 nodes, or when the picture cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    if topology.num_nodes > MAX_NODES:
+        raise ExportError(f"{topology.num_nodes} nodes cannot be drawn legibly; at most {MAX_NODES}")
+    layer = layers(topology)
+    places: dict[int, tuple[float, float]] = {}
+    for row in sorted(set(layer)):
+        members = [node for node, own in enumerate(layer) if own == row]
+        for index, node in enumerate(members):
+            places[node] = ((index + 0.5) / len(members), float(row))
+    figure = Figure(figsize=(12.0, 6.0), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    widths = sorted({link.wire.bandwidth for link in topology.links}, key=bandwidth_bits)
+    for number, bandwidth in enumerate(widths):
+        segments = [
+            (places[link.src], places[link.dst])
+            for link in topology.links
+            if link.wire.bandwidth == bandwidth
+        ]
+        label = f"{bandwidth} ({len(segments)} links)"
+        axes.add_collection(
+            LineCollection(segments, colors=f"C{number}", linewidths=0.4, alpha=0.6, label=label)
+        )
+    across, up = [place[0] for place in places.values()], [place[1] for place in places.values()]
+    axes.scatter(across, up, s=10, color="black", zorder=3)
+    rows = sorted(set(layer))
+    axes.set_yticks(rows, [_row_name(topology, row, layer.count(row)) for row in rows])
+    axes.set_xticks([])
+    axes.set_title(topology.file_name)
+    for handle in figure.legend(loc="outside lower center", ncols=4).legend_handles:
+        if handle is not None:
+            handle.set(linewidth=2.0, alpha=1.0)
+    with replaced_path(path) as temporary:
+        ending = temporary.suffix.lstrip(".").lower()
+        if ending not in canvas.get_supported_filetypes():
+            raise ExportError(f"{os.fspath(path)}: a picture ends in .png, .jpg, .svg or .pdf")
+        figure.savefig(temporary, dpi=150, format=ending)
+
+
+def _row_name(topology: Topology, row: int, count: int) -> str:
+    if row == 0:
+        return f"{count} {topology.gpu_type}"
+    return f"{count} NV switches" if row < 0 else f"{count} switches (layer {row})"

@@ -255,19 +255,6 @@ def flow_matrix(flows: RankFlows, world_size: int, *, ranks_per_cell: int = 1) -
     return matrix
 
 
-def traffic_matrix(
-    world_size: int,
-    groups: Sequence[Sequence[int]],
-    collective: Collective,
-    size_bytes: float,
-    algorithm: str = "ring",
-    domain_ranks: int = 0,
-) -> FloatArray:
-    """``flow_matrix`` of ``rank_flows``: a (world, world) array of bytes, row = sender."""
-    flows = rank_flows(groups, collective, size_bytes, algorithm, domain_ranks=domain_ranks)
-    return flow_matrix(flows, world_size)
-
-
 def write_flows(path: str | os.PathLike[str], flows: RankFlows) -> None:
     """Write flows as CSV: group, stage, src, dst, size_bytes, messages."""
     columns = (flows.group, flows.stage, flows.src, flows.dst, flows.size_bytes, flows.messages)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 WORDS = ("tp", "cp", "ep", "dp", "pp")

@@ -22,7 +22,7 @@ from runner.replay.program import (
 from solver.problem.request import Request
 from spec.errors import ConfigError
 from workload.aicb.csv_workload import EPOCH_END, Arguments, GeneralItem, Workload
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 END = GeneralItem(comm_type=EPOCH_END)
 WHERE = Path("w.csv")

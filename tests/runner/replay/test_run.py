@@ -24,7 +24,7 @@ from runner.replay.program import Typed, read_work
 from runner.replay.run import Blame, Place, RunOptions, run_workload
 from tests.runner.replay.test_program import END, collective, message, program
 from workload.aicb.csv_workload import GeneralItem, Workload
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 
 def test_a_product_as_launched() -> None:

@@ -11,7 +11,7 @@ from runner.replay.suite import Entry, read_suite, run_suite, text_of
 from spec.errors import ConfigError
 from tests.runner.replay.test_program import END
 from workload.aicb.csv_workload import GeneralItem, Workload
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 ROOT = Path(__file__).resolve().parents[3]
 AICB = ROOT / "configs" / "suites" / "aicb.toml"

@@ -9,9 +9,9 @@ from ops.op import Phase
 from ops.roles import Module, OpKey, Role
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
-from tests.workload.generating import made
-from workload.aicb.aiob import AiobFile, AiobTime, aiob_of, aiob_times_ns, read_aiob, row_time_ns, write_aiob
-from workload.findings import WorkloadError
+from tests.workload.generator import made
+from workload.aicb.aiob import AiobFile, AiobTime, aiob_of, aiob_times_ns, read_aiob, write_aiob
+from workload.diagnostics import WorkloadError
 from workload.stage_work import PieceWork, StageWork, stage_works
 
 # (max, min, avg) in us of AICB 2.1's workload/aiob_inputs/Example.txt.
@@ -64,41 +64,12 @@ def test_sums_are_aicbs() -> None:
     }
 
 
-def test_recomputation_counts_flash_twice() -> None:
-    assert aiob_times_ns(example(), recompute_activations=True)["attention_forward"] == 1_820_000 + 512_000
-
-
-@pytest.mark.parametrize(
-    ("row", "backward", "expected"),
-    [
-        ("attention_layer", False, 1_820_000),
-        ("attention_column", True, 910_000),
-        ("mlp_row", False, 1_239_000),
-        ("mlp_moelayer", True, 2_478_000),
-        ("grad_param_compute", True, 17_374_000),
-        ("embedding_layer", False, 799_000),
-        ("final_column", False, 910_000),
-        ("logit_time", False, 12_824_000),
-    ],
-)
-def test_rows_find_their_time(row: str, backward: bool, expected: int) -> None:
-    assert row_time_ns(aiob_times_ns(example()), row, backward=backward) == expected
-
-
 def test_what_experts_need_besides_counts_in_their_half() -> None:
     sections = {
         name: AiobTime(max_us=us, min_us=us, avg_us=us)
         for name, us in {"layernorm2": 1, "moe_route_gate": 2, "moe_sort": 4, "mlp_linear_1": 8}.items()
     }
     assert aiob_times_ns(AiobFile(train_iter=1, sections=sections))["mlp_forward"] == 15_000
-
-
-def test_no_time_is_an_error() -> None:
-    with pytest.raises(WorkloadError, match="router_forward"):
-        row_time_ns(aiob_times_ns(example()), "router", backward=False)
-    bare = AiobFile(train_iter=1, sections={"Emb": AiobTime(max_us=1, min_us=1, avg_us=1)})
-    with pytest.raises(WorkloadError, match="attention_forward"):
-        row_time_ns(aiob_times_ns(bare), "attention_layer", backward=False)
 
 
 TIMES = "\n time_gpu_max: 3\n time_gpu_min: 1\n time_gpu_avg: 2\n"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import run_workload
 from spec.errors import UserError
-from tests.workload.generating import ROOT
+from tests.workload.generator import ROOT
 from workload.aicb.csv_workload import COLUMNS, GeneralItem, Workload
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 
 HEADER = (
     "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from tests.workload.generating import made, options
+from tests.workload.generator import made, options
 from workload.aicb.flags import OTHERS, Other, default_options, notes_on
 
 # AICB 2.1, utils/utils.py: every argument of get_params, with a value that it takes.

@@ -10,7 +10,7 @@ from spec.mixers.attention import AttentionSpec
 from spec.model import BlockSpec, ModelSpec
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
-from tests.workload.generating import ROOT, made
+from tests.workload.generator import ROOT, made
 from workload.simai.format import Column
 from workload.simai.reader import read_simai
 

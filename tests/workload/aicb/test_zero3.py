@@ -8,7 +8,7 @@ import pytest
 from spec.mixers.mixer import Module, Tensor
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
-from tests.workload.generating import ROOT
+from tests.workload.generator import ROOT
 from workload.aicb.csv_workload import GeneralItem
 from workload.aicb.data_parallel import Unit, ZeroOptions, fsdp_items, model_units, zero12_items
 from workload.aicb.zero3 import hook_order, zero3_items

@@ -10,7 +10,7 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.workload.settings.accepted.lists import check_keys
-from tests.workload.settings.asking import asked, known
+from tests.workload.settings.problems import asked, known
 from workload.settings.accelerate import accelerate_config, accelerate_settings, check_accelerate
 
 SHARDED = Plan(strategy="mtp", preset="fsdp", dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=3)

@@ -12,7 +12,7 @@ from spec.errors import ExportError
 from spec.mixers.attention import RopeScaling, RopeSpec
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.deepspeed import SCRIPT, check_deepspeed, deepspeed_json, deepspeed_settings
 
 PLAN = Plan(strategy="mtp", preset="deepspeed")

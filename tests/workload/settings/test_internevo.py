@@ -18,9 +18,9 @@ from spec.model import MlpSpec, ModelSpec, NormKind, NormPlace, PositionKind
 from spec.readers.internlm import read_internlm_config
 from spec.readers.read_config import read_config
 from tests.solver.questions import small_model
-from tests.workload.generating import ROOT
+from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.internevo import (
     check_internevo,
     checkpoint_share,

@@ -17,7 +17,7 @@ from spec.model import ModelSpec, NormKind, NormPlace
 from spec.readers.read_config import read_config
 from spec.settings.plan import plan_settings
 from tests.solver.questions import question, small_model
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.problems import asked, with_block
 from workload.settings import deepspeed, internevo, megatron
 from workload.settings.accelerate import accelerate_settings
 from workload.settings.bridge import bridge_settings

@@ -16,10 +16,10 @@ from spec.mixers.attention import RopeScaling, RopeSpec
 from spec.model import MlpSpec, ModelSpec, MoeSpec
 from spec.readers.read_config import read_config
 from tests.solver.questions import small_model
-from tests.workload.generating import ROOT
+from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.megatron import (
     check_megatron,
     fact_flags,

@@ -14,7 +14,7 @@ from spec.mixers.attention import QkNormWeights
 from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind, NormPlace
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS, LATENT
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.megatron_flags import job_flags, model_flags, recompute_flags, unsaid_job
 
 PLAN = Plan(strategy="fsp", preset="megatron")

@@ -13,7 +13,7 @@ from spec.frameworks import framework_preset
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.swift import check_swift, swift_arguments, swift_settings
 
 PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)

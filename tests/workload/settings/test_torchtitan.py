@@ -16,8 +16,8 @@ from spec.model import ModelSpec
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT
 from tests.workload.settings.accepted.lists import check_fields
-from tests.workload.settings.asking import asked, known
 from tests.workload.settings.made_module import Call, functions_of
+from tests.workload.settings.problems import asked, known
 from workload.settings.torchtitan import (
     FLAVORS,
     check_torchtitan,

@@ -12,7 +12,7 @@ from spec.errors import ExportError
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.asking import asked, known, with_block
+from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_flags, zero_bubble_settings
 
 PLAN = Plan(strategy="fsp", preset="zero-bubble", pp=4, num_micro=8, schedule=Schedule.ZB_H1)

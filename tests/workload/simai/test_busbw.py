@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spec.collectives import Collective
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.busbw import (
     BusBandwidths,
     RatioTable,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.workload.simai_lines import GOOD, LONG, SHORT, cell
-from workload.findings import WorkloadError, summarised
+from workload.diagnostics import WorkloadError, summarised
 from workload.simai.check import check_simai
 from workload.simai.format import SimaiHeader
 from workload.simai.reader import parse_simai, usable_workload

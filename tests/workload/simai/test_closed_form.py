@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.busbw import BusBandwidths, RatioTables, read_ratio_tables, simai_network
 from workload.simai.closed_form import AnalyticalOptions, price_simai, row_lines, summary_lines
 from workload.simai.format import TRANSFORMER, Column, SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload

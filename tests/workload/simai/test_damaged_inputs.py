@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import run_workload
 from spec.errors import UserError
 from tests.solver.questions import question
-from tests.workload.generating import made
+from tests.workload.generator import made
 from workload.aicb.aiob import MOST_US, AiobFile, AiobTime, aiob_times_ns, read_aiob, write_aiob
 from workload.aicb.csv_workload import Workload
-from workload.findings import Severity
+from workload.diagnostics import Severity
 from workload.simai.busbw import BusBandwidths, SimaiNetwork, read_busbw, write_busbw
 from workload.simai.check import check_simai
 from workload.simai.closed_form import AnalyticalOptions, price_simai

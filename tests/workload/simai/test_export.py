@@ -15,9 +15,9 @@ from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT, question
-from tests.workload.generating import made
+from tests.workload.generator import made
 from tests.workload.random_plans import Case, cases, priced_bytes
-from tests.workload.settings.asking import asked
+from tests.workload.settings.problems import asked
 from tests.workload.test_launch_files import FORMS
 from workload.aicb.plan_rows import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.simai.check import check_simai

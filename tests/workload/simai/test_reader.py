@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spec.collectives import Collective
 from tests.workload.simai_lines import GOOD, LONG, cell
-from workload.findings import WorkloadError, summarised
+from workload.diagnostics import WorkloadError, summarised
 from workload.simai.check import check_simai
 from workload.simai.format import GROUPS_OF_COLUMN, Column, SimaiHeader, SimaiRow, SimaiWorkload, write_token
 from workload.simai.reader import parse_simai, read_simai, usable_workload

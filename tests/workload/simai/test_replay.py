@@ -10,7 +10,7 @@ from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import INTRA_BANDWIDTH
 from tests.solver.questions import question, small_model
 from tests.workload.random_plans import Case, cases
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.simai.format import SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload
 from workload.simai.replay import compare, replay_simai
 

@@ -34,7 +34,7 @@ DEGREES = (
 SHARDED = (DEEPSPEED, FSDP)
 
 
-def _question(options: argparse.Namespace, world: int, model: ModelSpec, source: TimeSource) -> Problem:
+def _problem(options: argparse.Namespace, world: int, model: ModelSpec, source: TimeSource) -> Problem:
     """The solver's question for the flags. Raises ConfigError for degrees and batches that do not divide."""
     dp = _data_parallel(options, world, source.cluster)
     cluster = segmented(source.cluster, world)
@@ -145,7 +145,7 @@ def _plan(options: argparse.Namespace, problem: Problem) -> Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
+class GeneratorInput:
     """The question and plan of a command, its chosen stages with their times, and what to tell."""
 
     problem: Problem
@@ -156,7 +156,7 @@ class Generated:
     stage: str = SLOWEST
 
 
-def generated(options: argparse.Namespace, root: Path) -> Generated:
+def generator_input(options: argparse.Namespace, root: Path) -> GeneratorInput:
     """Everything the options describe. Raises UserError with one line for what cannot be."""
     world = world_size(options)
     _check_frame(options)
@@ -165,7 +165,7 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )
-    problem = _question(options, world, model, source)
+    problem = _problem(options, world, model, source)
     plan = _plan(options, problem)
     works = chosen_stages(stage_works(problem, plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
@@ -174,7 +174,7 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
             attention_of(run.block.mixer, f"{options.comp_filepath}: AICB's times")
         times_ns = aiob_times_ns(read_aiob(options.comp_filepath))
         works = tuple(with_aiob_times(work, times_ns) for work in works)
-    return Generated(
+    return GeneratorInput(
         stage=_pipeline_stage(options),
         problem=problem,
         plan=plan,
@@ -184,7 +184,7 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     )
 
 
-def file_name(made: Generated, options: argparse.Namespace, ending: str) -> str:
+def file_name(made: GeneratorInput, options: argparse.Namespace, ending: str) -> str:
     """AICB's file name: SimAI reads world_size, tp and pp out of it when it is told no other."""
     plan, job = made.plan, made.problem.job
     has_experts = any(run.block.moe is not None for run in made.problem.model.blocks)

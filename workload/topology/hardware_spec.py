@@ -12,7 +12,7 @@ from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.cluster.reader import CLUSTER_FOLDER, known_clusters, read_cluster
 from spec.errors import ConfigError
 from spec.files import replaced_file
-from workload.findings import WorkloadError
+from workload.diagnostics import WorkloadError
 from workload.topology.topology import Topology
 
 

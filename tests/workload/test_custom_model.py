@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from spec.frameworks import framework_preset
 from spec.parameters import num_parameters
 from tests.solver.questions import question
-from tests.workload.generating import ROOT, made
+from tests.workload.generator import ROOT, made
 from tests.workload.random_plans import Case, cases
-from workload.mocked import MockedModel, MockedTransformer, Workshop
+from workload.custom_model import MockedModel, MockedTransformer, Workshop
 from workload.simai.check import check_simai
 from workload.simai.reader import read_simai
 from workload.stage_work import StageWork, WorkItem, stage_works

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import run_workload
-from workload.aicb.generated import Generated, generated
+from workload.aicb.generator import GeneratorInput, generator_input
 from workload.command_line import parser
 
 ROOT = Path(run_workload.__file__).parent
@@ -15,6 +15,6 @@ def options(words: str) -> argparse.Namespace:
     return parser().parse_args(["generate", *words.split()])
 
 
-def made(words: str) -> Generated:
+def made(words: str) -> GeneratorInput:
     """What ``generate words`` would write."""
-    return generated(options(words), ROOT)
+    return generator_input(options(words), ROOT)

@@ -9,7 +9,7 @@ import run_workload
 from ops.recompute import Recompute
 from spec.errors import UserError
 from spec.mixers.attention import AttentionKind
-from tests.workload.generating import made
+from tests.workload.generator import made
 from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
 from workload.aicb.csv_workload import Workload
 from workload.aicb.flags import COLLECTIVES

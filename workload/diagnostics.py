@@ -29,7 +29,10 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+BROKEN, STOPS, WRONG, NOTE = Severity
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One defect: ``line`` counts from 1; ``code`` is the same for all defects of a kind."""
 
@@ -40,6 +43,14 @@ class Finding:
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.severity.value}: {self.message} [{self.code}]"
+
+
+class Findings(list[Finding]):
+    """Findings as they are made."""
+
+    def add(self, line: int, severity: Severity, code: str, message: str) -> None:
+        """Append one."""
+        self.append(Finding(line, severity, code, message))
 
 
 def summarised(findings: Iterable[Finding], *, per_kind: int = 3) -> list[str]:

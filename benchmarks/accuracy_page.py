@@ -2,8 +2,7 @@
 
     python benchmarks/accuracy.py ... --curves DIR --calibrate 5 --scorer SCORE.py --out PRED.csv > curves.txt
     python benchmarks/accuracy.py ... --scorer SCORE.py --out SHIPPED.csv > shipped.txt
-    python benchmarks/interval_widths.py ... --predictions PRED.csv > widths.txt
-    python benchmarks/accuracy_page.py --curves curves.txt --shipped shipped.txt --widths widths.txt --page docs/accuracy.md
+    python benchmarks/accuracy_page.py --curves curves.txt --shipped shipped.txt --page docs/accuracy.md
 
 A table of the page is known by how its head begins; its rows are written anew from what was printed, in that
 order. Cells that no run prints (what is aimed at, what others publish) stay with their row. The text around
@@ -25,7 +24,7 @@ from spec.files import read_text, replaced_path  # noqa: E402
 
 Rows = dict[str, list[str]]
 FEWEST_SCORED = 12  # rows of a dataset whose intervals are shown
-FILES = ("curves", "shipped", "widths", "page")
+FILES = ("curves", "shipped", "page")
 LEFT_OUT = "ALL (row-weighted)"
 NUMBER = re.compile(r"[-+]?[\d.]+%?|n/a")
 
@@ -58,17 +57,14 @@ RANK = Printed(r"dataset +groups +plans", 10)
 MEMORY = Printed(r"dataset +n +cover +MAPE% +med%", 6)
 INTERVAL = Printed(r"80 % interval +rows", 5)
 DATASETS = Printed(r"calibrated on \d+ rows of a dataset", 7)
-CLUSTERS = Printed(r"calibrated on \d+ rows of a cluster", 7)
-WIDTHS = Printed(r"inside, above, half-width %", 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The printed lines of a run with curves, of one without, and of interval_widths."""
+    """The printed lines of a run with curves and of one without."""
 
     curves: Sequence[str]
     shipped: Sequence[str]
-    widths: Sequence[str]
 
 
 def rounded(cell: str, digits: int, sign: str = "") -> str:
@@ -131,26 +127,15 @@ def intervals(runs: Runs, old: Rows) -> list[list[str]]:
     ]
 
 
-def widths(runs: Runs, old: Rows) -> list[list[str]]:
-    """Inside, above and half-width, as told and as the other datasets choose."""
-    return [
-        [name, " / ".join(own[1:4]), " / ".join(own[7:10])] for name, own in WIDTHS.read(runs.widths).items()
-    ]
-
-
-def calibrated(printed: Printed) -> Callable[[Runs, Rows], list[list[str]]]:
+def calibrated(runs: Runs, old: Rows) -> list[list[str]]:
     """Errors before and after a fit to a few rows, the least that factors leave, and the intervals of the rest."""
-
-    def lines(runs: Runs, old: Rows) -> list[list[str]]:
-        found = []
-        for name, own in printed.read(runs.curves).items():
-            *rows, before, after, inside, half, one_factor, by_cause = own
-            told = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
-            told += [rounded(inside, 0), rounded(half, 1)]
-            found.append([name if rows else f"**{name}**", *(rows or [""]), *told])
-        return found
-
-    return lines
+    found = []
+    for name, own in DATASETS.read(runs.curves).items():
+        *rows, before, after, inside, half, one_factor, by_cause = own
+        told = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
+        told += [rounded(inside, 0), rounded(half, 1)]
+        found.append([name if rows else f"**{name}**", *(rows or [""]), *told])
+    return found
 
 
 TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {
@@ -158,9 +143,7 @@ TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {
     "| dataset | groups | plans |": ranking,
     "| dataset | rows | MAPE % | bias % |": memory,
     "| dataset | rows | inside % | above % |": intervals,
-    "| dataset | as told | others choose |": widths,
-    "| five rows of a dataset |": calibrated(DATASETS),
-    "| five rows of a cluster |": calibrated(CLUSTERS),
+    "| five rows of a dataset |": calibrated,
 }
 
 
@@ -193,10 +176,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=Path, required=True)
     asked = parser.parse_args(argv)
     try:
-        curves, shipped, printed, old = (
+        curves, shipped, old = (
             read_text(getattr(asked, name), f"--{name} {getattr(asked, name)}") for name in FILES
         )
-        page = brought_up(old, Runs(*(text.splitlines() for text in (curves, shipped, printed))))
+        page = brought_up(old, Runs(curves.splitlines(), shipped.splitlines()))
         with replaced_path(asked.page) as path:
             path.write_text(page, encoding="utf-8")
     except (UserError, OSError) as error:

@@ -19,10 +19,6 @@ calibrated on 5 rows of a dataset          scored  before %  after %  in 80 %  h
 large                                          25      6.15     4.02     79.6     8.8          3.52        3.11
 macro mean                                             6.15     4.02     79.6     8.8          3.52        3.11
 
-calibrated on 5 rows of a cluster          scored  before %  after %  in 80 %  half %  one factor %  by cause %
-large GPU Framework of 2024 bf16               11      7.04     3.96     80.4     7.7          3.87        2.96
-macro mean                                             7.04     3.96     80.4     7.7          3.87        2.96
-
 dataset                 n  cover   MAPE%  medAPE%  p90APE%   bias%  gbias%  R2(log)
 large                  30   100%    6.19     4.23    12.72   -4.79   -5.09   0.8853
 small                   2   100%   12.06    10.72    15.02   +1.33   +2.06   0.9687
@@ -39,13 +35,6 @@ dataset                 n  cover   MAPE%   med%   max%   bias%
 large                  21   100%    3.94   1.90   32.1   -2.75
 """
 SHIPPED = CURVES.replace("6.19     4.23", "8.26     4.23").replace("6.19%", "8.26%").replace("-5.09", "-7.11")
-WIDTHS = """inside, above, half-width % rows         as told                all choose             others choose
-large                          30       83      13     9.2       80      16     8.7       77      20     8.1
-small                          13      100       0     9.3       99       0     9.1       98       0     9.0
-
-   without    network    experts
-      told 0.100 0.200
-"""
 
 
 def empty_page() -> str:
@@ -56,7 +45,7 @@ def empty_page() -> str:
 
 
 def runs() -> Runs:
-    return Runs(CURVES.splitlines(), SHIPPED.splitlines(), WIDTHS.splitlines())
+    return Runs(CURVES.splitlines(), SHIPPED.splitlines())
 
 
 def test_every_table_is_written_from_what_was_printed() -> None:
@@ -71,12 +60,8 @@ def test_every_table_is_written_from_what_was_printed() -> None:
         "| large | 21 | 3.9 | -2.8 |",
         "| large | 30 | 83 | 13 | 9.2 |",
         "| all rows | 32 | 84 | 12 | 9.5 |",
-        "| large | 83 / 13 / 9.2 | 77 / 20 / 8.1 |",
-        "| small | 100 / 0 / 9.3 | 98 / 0 / 9.0 |",
         "| large | 25 | 6.2 | 4.0 | 3.5 | 3.1 | 80 | 8.8 |",
         "| **macro mean** |  | 6.2 | 4.0 | 3.5 | 3.1 | 80 | 8.8 |",
-        "| large GPU Framework of 2024 bf16 | 11 | 7.0 | 4.0 | 3.9 | 3.0 | 80 | 7.7 |",
-        "| **macro mean** |  | 7.0 | 4.0 | 3.9 | 3.0 | 80 | 7.7 |",
     ]
     assert page.endswith("\n\nThe end.\n")
     assert brought_up(page, runs()) == page
@@ -88,7 +73,7 @@ def test_the_page_of_the_project_has_every_table() -> None:
 
 
 def test_runs_of_different_datasets_are_refused() -> None:
-    other = Runs(CURVES.splitlines(), SHIPPED.replace("small", "smaller").splitlines(), WIDTHS.splitlines())
+    other = Runs(CURVES.splitlines(), SHIPPED.replace("small", "smaller").splitlines())
     with pytest.raises(ConfigError, match="small, smaller"):
         brought_up(empty_page(), other)
 
@@ -100,9 +85,9 @@ def test_a_table_that_the_page_lacks_is_refused(head: str) -> None:
 
 
 def test_a_table_that_was_not_printed_is_refused() -> None:
-    uncalibrated = CURVES.replace("calibrated on 5 rows of a cluster", "nothing of a cluster")
-    with pytest.raises(ConfigError, match="five rows of a cluster"):
-        brought_up(empty_page(), Runs(uncalibrated.splitlines(), SHIPPED.splitlines(), WIDTHS.splitlines()))
+    uncalibrated = CURVES.replace("calibrated on 5 rows of a dataset", "nothing of a dataset")
+    with pytest.raises(ConfigError, match="five rows of a dataset"):
+        brought_up(empty_page(), Runs(uncalibrated.splitlines(), SHIPPED.splitlines()))
 
 
 def test_a_page_is_left_as_it_was_where_nothing_was_printed(
@@ -111,17 +96,17 @@ def test_a_page_is_left_as_it_was_where_nothing_was_printed(
     page, printed = tmp_path / "page.md", tmp_path / "printed.txt"
     page.write_text(empty_page(), encoding="utf-8")
     printed.write_text("nothing\n", encoding="utf-8")
-    asked = [f"--{name}={printed}" for name in ("curves", "shipped", "widths")]
+    asked = [f"--{name}={printed}" for name in ("curves", "shipped")]
     assert main([*asked, f"--page={page}"]) == 2
     assert "error: " in capsys.readouterr().err
     assert page.read_text(encoding="utf-8") == empty_page()
 
 
-@pytest.mark.parametrize("name", ["curves", "shipped", "widths", "page"])
+@pytest.mark.parametrize("name", ["curves", "shipped", "page"])
 def test_what_is_no_text_is_refused_in_one_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {one: tmp_path / one for one in ("curves", "shipped", "widths", "page")}
+    files = {one: tmp_path / one for one in ("curves", "shipped", "page")}
     for path in files.values():
         path.write_text("a line\n", encoding="utf-8")
     files[name].write_bytes(b"\x89PNG\r\n\xff")

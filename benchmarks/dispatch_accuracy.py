@@ -24,8 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.published_runs import read_table  # noqa: E402
 from ops.experts.routing import Routing, places_visited  # noqa: E402
-from ops.groups import group_of  # noqa: E402
-from ops.layout import Layout  # noqa: E402
+from ops.layout import Layout, group_of  # noqa: E402
 from ops.op import Axis, Comm, Phase, RoutedTokens  # noqa: E402
 from ops.roles import Module, Role  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402

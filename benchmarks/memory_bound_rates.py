@@ -18,7 +18,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ops.kernels import bytes_moved_per_element  # noqa: E402
+from ops.memory_bound import bytes_moved_per_element  # noqa: E402
 from profdb.modelled.memory_bound import memory_bound_seconds  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402

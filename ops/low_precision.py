@@ -17,7 +17,7 @@ How often a 16-bit tensor is read and a narrow copy of it written, from the sour
   Its MXFP8 (``prototype/mx_formats/mx_linear.py``, mx_mm; ``prototype/moe_training/mxfp8_grouped_mm.py``) keeps the same in 16 bits: each
   of the two orders of an input, a weight and a gradient is cast by a kernel of its own, along columns in the backward.
 
-A pass is priced as a copy that moves as many bytes, or, from 16 bits to 8, by the kernels of ops.kernels that cast so
+A pass is priced as a copy that moves as many bytes, or, from 16 bits to 8, by the kernels of ops.memory_bound that cast so
 (``quantize``, ``quantize_transpose``) where both were measured; a search for the maximum before is a read.
 """
 
@@ -25,11 +25,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.calls import BLOCK_SCALES
 from ops.context import LayerContext
-from ops.kernels import bytes_moved_per_element
-from ops.memory_bound import memory_pass
+from ops.memory_bound import bytes_moved_per_element, memory_pass
 from ops.op import (
+    BLOCK_SCALES,
     Axis,
     Comm,
     KernelCalls,

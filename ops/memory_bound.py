@@ -1,21 +1,165 @@
-"""Kernels that only move bytes, forward and backward."""
+"""Kernels that only move bytes: how many bytes each moves per element, and the operations of them, forward and backward.
+
+One element is one entry of the kernel's main activation (rows x width). ``reads`` and ``writes``
+count activation-sized tensors; weights and statistics are negligible beside them for rows >> 1.
+Counts follow from what a fused kernel must read and write once.
+"""
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
 from ops.context import LayerContext
-from ops.kernels import KERNELS
 from ops.op import KernelCalls, MemoryBound, Ops, Pass, Phase, sequence
 from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
+from spec.dtypes import dtype_bytes
 from spec.model import NormKind
 from spec.parameters import norm_parameters
 
 
+class Width(StrEnum):
+    """What a row of a kernel is as long as. KEYS: the keys of a sequence, a row for every head of every query;
+    ELEMENT: 1, for kernels over all parameters of a rank."""
+
+    HIDDEN = "hidden"
+    FEED_FORWARD = "feed_forward"
+    VOCABULARY = "vocabulary"
+    KEYS = "keys"
+    ELEMENT = "element"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTraffic:
+    """Activation-sized tensors read and written, forward and backward; fp32 ones apart.
+
+    What else follows from the kernel: ``width`` of its rows; ``fused``, False where plain torch runs it as several;
+    ``gated``, it multiplies by a function of a second input; ``vectors`` of weights that it reads; ``in_product``,
+    the matrix product before it does it in passing.
+    """
+
+    forward_reads: float
+    forward_writes: float
+    backward_reads: float
+    backward_writes: float
+    fp32_forward: float = 0.0
+    fp32_backward: float = 0.0
+    width: Width = Width.HIDDEN
+    fused: bool = True
+    gated: bool = False
+    vectors: int = 0
+    in_product: bool = False
+
+
+# forward reads and writes, backward reads and writes
+KERNELS: dict[str, KernelTraffic] = {
+    # width = hidden; backward reads the input and the output gradient, writes the input gradient
+    "rmsnorm": KernelTraffic(1, 1, 2, 1, vectors=1),
+    # weight and bias gradients are a second pass over input and output gradient (PyTorch, apex)
+    "layernorm": KernelTraffic(1, 1, 4, 1, vectors=2),
+    # width = rotated channels of q and k; in place would move the same bytes
+    "rotary": KernelTraffic(1, 1, 1, 1),
+    # width = ffn_hidden of the output: gate and up are read, one product written
+    "swiglu": KernelTraffic(2, 1, 3, 2, gated=True, width=Width.FEED_FORWARD),
+    "gelu": KernelTraffic(1, 1, 2, 1, width=Width.FEED_FORWARD),
+    # residual add: two in, one out; its backward passes the gradient on and adds two branches
+    "add": KernelTraffic(2, 1, 2, 1),
+    # backward: gradient times mask, and the residual's gradient added to the branch's
+    "bias_dropout_add": KernelTraffic(2, 1.5, 3.5, 2),
+    # width = channels; each convolved on its own over a few tokens, then SiLU, as one kernel (causal-conv1d)
+    "causal_conv1d": KernelTraffic(1, 1, 2, 1, vectors=2),
+    "bias": KernelTraffic(1, 1, 1, 0),
+    # rows = batch * heads * q_len, width = kv_len
+    "masked_softmax": KernelTraffic(1, 1, 2, 1, width=Width.KEYS),
+    "dropout": KernelTraffic(1, 1.5, 1.5, 1),
+    # width = vocabulary (per rank). Megatron-LM's (mpu/cross_entropy.py): fp32 copy, maximum, subtracted in
+    # place, exponential in place, sum, divided in place; backward times the loss's gradient, to 16 bits
+    "cross_entropy": KernelTraffic(1, 0, 0, 1, fp32_forward=9, fp32_backward=3, width=Width.VOCABULARY),
+    # PyTorch's: fp32 copy, log-softmax (maximum, sum, result: three reads, one write); backward the loss's
+    # gradient, log-softmax's (two reads of it, one of the result, one write), and back to 16 bits
+    "cross_entropy_unfused": KernelTraffic(
+        1, 0, 0, 1, fp32_forward=5, fp32_backward=6, width=Width.VOCABULARY, fused=False
+    ),
+    # the same in the logits' own format: no copy, three reads and one write; backward two writes and three reads
+    "cross_entropy_16bit": KernelTraffic(3, 1, 3, 2, width=Width.VOCABULARY, fused=False),
+    # fused: one read for the loss, one read and one write for the gradient
+    "cross_entropy_fused": KernelTraffic(1, 0, 1, 1, width=Width.VOCABULARY),
+    # width = hidden: gather rows; the backward adds rows into the fp32/bf16 gradient
+    "embedding": KernelTraffic(1, 1, 2, 1),
+    "cast": KernelTraffic(1, 0, 1, 0, fp32_forward=1, fp32_backward=1),
+    "copy": KernelTraffic(1, 1, 1, 1),
+    # heads and tokens put into another order, or rows of experts and ranks
+    "strided_copy": KernelTraffic(1, 1, 1, 1),
+    # a row of biases copied over an array (torch.baddbmm), which the product that adds to it then reads
+    "spread_unfused": KernelTraffic(1, 1, 0, 0, width=Width.KEYS, fused=False),
+    # The same written with one elementwise operation after another, as plain PyTorch runs them; backward
+    # what autograd runs (tools/autograd/derivatives.yaml), which tests count operation by operation.
+    # RMSNorm of the Llama reference: to fp32, square, mean, scale, back to 16 bits, times the weight;
+    # its backward has a power, two products and a broadcast for the square of the mean alone.
+    "rmsnorm_unfused": KernelTraffic(2, 2, 5, 3, fp32_forward=7, fp32_backward=19, vectors=1, fused=False),
+    # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum; backward each half
+    # is set into zeros, and three gradients are added
+    "rotary_unfused": KernelTraffic(5.5, 4.5, 7.5, 7.5, fused=False),
+    # silu(gate), then the product; backward three two-operand kernels
+    "swiglu_unfused": KernelTraffic(3, 2, 6, 3, gated=True, width=Width.FEED_FORWARD, fused=False),
+    # the same of gate and up as halves of one product's result
+    "swiglu_halves_unfused": KernelTraffic(3, 2, 6, 3, gated=True, width=Width.FEED_FORWARD, fused=False),
+    # scale, mask, to fp32, softmax, back
+    "masked_softmax_unfused": KernelTraffic(
+        3, 3, 3, 3, fp32_forward=4, fp32_backward=5, width=Width.KEYS, fused=False
+    ),
+    # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
+    # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
+    "accumulate_fp32": KernelTraffic(0, 0, 0, -1, fp32_backward=2, in_product=True),
+    # by the GEMM itself into a sum in 16 bits: that is read, and written instead of a result
+    "accumulate_16bit": KernelTraffic(0, 0, 1, 0, in_product=True),
+    "accumulate": KernelTraffic(0, 0, 2, 1),
+    # the same into an fp32 sum: the 16-bit gradient read, the sum read and written
+    "accumulate_wide": KernelTraffic(0, 0, 1, 0, fp32_backward=2),
+    # a reduction over gradients: read once
+    "norm_reduce": KernelTraffic(1, 0, 0, 0, width=Width.ELEMENT),
+    # a buffer set to zero: written once
+    "fill": KernelTraffic(0, 1, 0, 0, width=Width.ELEMENT),
+    # width = ffn_hidden; gate limited from above, up from both sides, concatenated. Backward: the concatenation
+    # of both gradients, and a comparison (1 byte an element) and a selection for each limit
+    "clamp_glu_unfused": KernelTraffic(4, 4, 9, 6, width=Width.FEED_FORWARD, fused=False),
+    # width = hidden, expert by expert: bias times probability, the sum with the product, a concatenation.
+    # Backward: a concatenation of gradients, and for bias and probability a product and its sum each
+    "expert_bias_unfused": KernelTraffic(3, 3, 5, 3, fused=False),
+    # the same with probabilities in fp32, and back to 16 bits
+    "expert_bias_fp32_unfused": KernelTraffic(1, 1, 2, 2, fp32_forward=6, fp32_backward=8, fused=False),
+    # 16 bits scaled to 8 by a known scale, along rows; and along rows and columns in one pass. In units of 16 bits
+    "quantize": KernelTraffic(1, 0.5, 0, 0),
+    "quantize_transpose": KernelTraffic(1, 1, 0, 0),
+    # rows of tokens moved to and from expert order
+    "permute": KernelTraffic(1, 1, 1, 1),
+}
+
+
+def bytes_moved_per_element(kernel: str, *, backward: bool, dtype: str) -> float:
+    """Bytes that cross HBM for one element; KeyError for a kernel not in the table."""
+    traffic = KERNELS[kernel]
+    if backward:
+        return (traffic.backward_reads + traffic.backward_writes) * dtype_bytes(
+            dtype
+        ) + 4.0 * traffic.fp32_backward
+    return (traffic.forward_reads + traffic.forward_writes) * dtype_bytes(dtype) + 4.0 * traffic.fp32_forward
+
+
+def bytes_moved(op: MemoryBound) -> FloatArray:
+    """Returns the bytes of an operation through HBM."""
+    return (
+        bytes_moved_per_element(op.kernel, backward=op.backward, dtype=op.dtype)
+        * op.repeat
+        * op.rows
+        * op.width
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """``kernel`` of ops.kernels over ``rows`` x ``width`` that is ``what``; ``saved_bytes`` kept for its backward and
+    """``kernel`` of ops.memory_bound over ``rows`` x ``width`` that is ``what``; ``saved_bytes`` kept for its backward and
     ``transient_bytes`` held beside them for a moment; ``dtype`` "" for the activations'; ``stands_for`` as in MemoryBound."""
 
     what: OpKey | Identity
@@ -37,7 +181,7 @@ def memory_pass(
     dtype: str,
     width: IntArray | None = None,
 ) -> MemoryBound:
-    """Returns one kernel of ops.kernels over rows x ``width`` (1) that keeps nothing and has no twin."""
+    """Returns one kernel of ops.memory_bound over rows x ``width`` (1) that keeps nothing and has no twin."""
     width = np.ones_like(rows) if width is None else width
     return MemoryBound(**what.words, phase=phase, kernel=kernel, rows=rows, width=width, dtype=dtype)
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from ops.kernels import KERNELS
+from ops.memory_bound import KERNELS
 from ops.op import (
     Attention,
     Axis,

@@ -1,13 +1,13 @@
 """The keys of the database: one benchmark case, complete enough never to need a change.
 
-A case is what was *launched*: the scalar view of ops.calls where an operation asks for it. Cases are
+A case is what was *launched*: the scalar view of ops.op where an operation asks for it. Cases are
 compared and hashed by value. A field more is a new key for every sample: it wants a new SCHEMA_VERSION.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ops.calls import AttentionCall, GroupedProductCall, KernelCall, ProductCall
+from ops.op import AttentionCall, GroupedProductCall, KernelCall, ProductCall
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 

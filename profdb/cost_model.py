@@ -106,7 +106,7 @@ class ProfileCostModel:
         return self._answer(query, lambda cost_model: cost_model.attention_s(query))
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """Memory-bound kernels of ops.kernels; one that moves nothing in a direction takes no time."""
+        """Memory-bound kernels of ops.memory_bound; one that moves nothing in a direction takes no time."""
         return self._answer(query, lambda cost_model: cost_model.memory_bound_s(query))
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:

@@ -250,7 +250,7 @@ class Host:
     """What the Python process does for the device."""
 
     code: Literal["modules", "torch", "nanotron", "picotron", "compiled"] = "modules"
-    """How its layers are written, a key of ops.cpu_overhead.calls.CALLS: "modules" of many Python layers
+    """How its layers are written, a key of ops.cpu_overhead.CALLS: "modules" of many Python layers
     (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's or Picotron's own, or "compiled" code."""
     checks_numbers: bool = False
     """The host reads each loss before its backward, gradients are read again before they are reduced: to find
@@ -365,7 +365,7 @@ class DataParallel:
     accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (
         "accumulate_fp32"
     )
-    """The kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; "" where sharded
+    """The kernel of ops.memory_bound that adds a micro-batch's weight gradients to the sum; "" where sharded
     gradients are added in small pieces."""
 
 

@@ -165,7 +165,7 @@ class JobSpec:
     cuda_graphs: frozenset[
         Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
     ] = frozenset()
-    """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.cpu_overhead.issuing.GRAPHED)."""
+    """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.cpu_overhead.GRAPHED)."""
     nvlink_segment: Annotated[int, Whole(least=0, most=1024)] = 0
     """GPUs that the scheduler gives of each NVLink domain of several nodes, as 64 or 72 of 72 (Slurm's --segment, in
     nodes there); 0: the largest power of two that divides the world, else the most that do."""

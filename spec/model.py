@@ -20,7 +20,7 @@ class NormKind(StrEnum):
 
     @property
     def kernel(self) -> str:
-        """The kernel of ops.kernels that runs it."""
+        """The kernel of ops.memory_bound that runs it."""
         return "rmsnorm" if self is NormKind.RMS else "layernorm"
 
     @property

@@ -11,8 +11,7 @@ from typing import ClassVar, Self
 import pytest
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
-from ops.kernels import KERNELS, KernelTraffic
-from ops.memory_bound import Kernel, kernel
+from ops.memory_bound import KERNELS, Kernel, KernelTraffic, kernel
 from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.registry import MIXERS as OPERATIONS
 from ops.op import Pass

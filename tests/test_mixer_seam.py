@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.kernels import KERNELS
 from ops.layout import Layout
+from ops.memory_bound import KERNELS
 from ops.op import Axis, Comm, Pass, Phase
 from ops.roles import Module, Role
 from profdb.cases import MemoryBoundCase

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.groups import group_of
-from ops.layout import Layout
+from ops.layout import Layout, group_of
 from ops.op import (
     Attention,
     Axis,

@@ -21,8 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.kernels import KERNELS
-from ops.memory_bound import memory_pass
+from ops.memory_bound import KERNELS, memory_pass
 from ops.op import BatchedGemm, CpuOverhead, GroupedGemm, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray, ints

@@ -12,7 +12,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import num_tensors
-from ops.groups import ranks_and_stride
+from ops.layout import ranks_and_stride
 from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Pass, Phase, Update, collective
 from ops.roles import Identity, Module, Role
@@ -90,7 +90,9 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
         before.append(("clip_gradients", "copy", owned, wide))
     if narrows_gradients(precision):
         before.append(("parameter_gradients", "cast", owned, precision.parameter))
-    after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
+    after: list[tuple[str, str, IntArray, str]] = []
+    if narrow_parameter:
+        after = [("model_parameters", "cast", owned, precision.parameter)]
     if precision.narrow_parameters and precision.gathers_narrow:
         after = [*_shard_maxima(precision, owned, wide), *after]
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
@@ -120,7 +122,7 @@ def update_passes(context: LayerContext, elements: IntArray) -> Ops:
 
 
 def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
-    """One kernel of ops.kernels over ``elements``, once a step."""
+    """One kernel of ops.memory_bound over ``elements``, once a step."""
     what = Identity(module=Module.STEP, role=role, name=f"{Module.STEP}.{name}")
     return memory_pass(what, Phase.STEP, kernel, elements, dtype)
 

@@ -17,10 +17,9 @@ import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.sliced_collectives import slice_overhead
-from ops.groups import ranks_and_stride
-from ops.kernels import bytes_moved_per_element
+from ops.layout import ranks_and_stride
 from ops.low_precision import one_copy, recipe_of
-from ops.memory_bound import memory_pass
+from ops.memory_bound import bytes_moved_per_element, memory_pass
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Pass, Phase, collective, multiplies_low_precision
 from ops.roles import Identity, Module, Role
 from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div, floats

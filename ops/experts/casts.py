@@ -19,9 +19,8 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.experts.exchange import move_rows
-from ops.kernels import bytes_moved_per_element
 from ops.low_precision import Passes, cast_calls, recipe_of
-from ops.memory_bound import Kernel, kernel
+from ops.memory_bound import Kernel, bytes_moved_per_element, kernel
 from ops.op import Linear, Pass, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ops.calls import GroupedProductCall, flag_names, label_names
+from ops.op import GroupedProductCall, flag_names, label_names
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray

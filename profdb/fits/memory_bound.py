@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ops.calls import KernelCall, flag_names, label_names
-from ops.kernels import KERNELS, bytes_moved_per_element
+from ops.memory_bound import KERNELS, bytes_moved_per_element
+from ops.op import KernelCall, flag_names, label_names
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
@@ -14,7 +14,7 @@ CURVE_FLAGS: tuple[str, ...] = flag_names(KernelCall)
 
 
 def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
-    """Bytes moved for one element as ops.kernels counts them; a kernel it does not know counts as a copy."""
+    """Bytes moved for one element as ops.memory_bound counts them; a kernel it does not know counts as a copy."""
     known = kernel if kernel in KERNELS else "copy"
     return bytes_moved_per_element(known, backward=direction == "backward", dtype=dtype)
 

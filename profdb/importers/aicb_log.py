@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ops.groups import Group, place
+from ops.layout import Group, place
 from profdb.cases import CollectiveCase
 from profdb.importers.csv_rows import Row, read_rows
 from profdb.sample import Sample, WorldShape

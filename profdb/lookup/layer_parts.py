@@ -17,7 +17,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def layer_products(case: LayerCase) -> Iterator[LinearQuery]:
-    """Forward, input gradient and weight gradient of the four linear layers (ops.calls.ProductCall)."""
+    """Forward, input gradient and weight gradient of the four linear layers (ops.op.ProductCall)."""
     tokens = case.batch * case.seq_len
     queries, keys = case.heads * case.head_dim, case.kv_heads * case.head_dim
     for inputs, outputs in (

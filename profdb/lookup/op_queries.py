@@ -7,8 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.calls import AttentionCall, GroupedProductCall, KernelCall, ProductCall, declared
-from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op, Update
+from ops.op import (
+    Attention,
+    AttentionCall,
+    BatchedGemm,
+    GroupedGemm,
+    GroupedProductCall,
+    KernelCall,
+    MemoryBound,
+    Op,
+    ProductCall,
+    Update,
+    declared,
+)
 from profdb.cost_model import CostModel
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (

@@ -1,6 +1,6 @@
 """The questions a cost model answers: one frozen query per family, vectorised over numbers.
 
-What an operation asks for is declared in ops.calls; these are its array views, open to plain numbers. Numeric
+What an operation asks for is declared in ops.op; these are its array views, open to plain numbers. Numeric
 fields take a number or a 1-D array; after construction each is a 1-D int64 array of the common length N
 (``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per query: they choose the
 curve, the numbers choose the point on it.
@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from ops.calls import AttentionCall, Count, GroupedProductCall, KernelCall, ProductCall
+from ops.op import AttentionCall, Count, GroupedProductCall, KernelCall, ProductCall
 from spec.arrays import IntArray, ints
 from spec.collectives import Collective
 from spec.errors import ConfigError

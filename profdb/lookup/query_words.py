@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ops.calls import (
+from ops.op import (
     AttentionCall,
     GroupedProductCall,
     KernelCall,

@@ -70,7 +70,7 @@ def measured_extents(profile: ProfileDatabase) -> MeasuredExtents:
 
 
 def contiguous(layout: str, m: IntArray, k: IntArray, n: IntArray) -> tuple[IntArray, IntArray]:
-    """The extents that lie side by side in memory in A, B and C of ``layout`` (ops.calls.ProductCall)."""
+    """The extents that lie side by side in memory in A, B and C of ``layout`` (ops.op.ProductCall)."""
     return (m, n) if layout == "TN" else (k, n)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.calls import AttentionCall
+from ops.op import AttentionCall
 from profdb.fits.attention import BACKWARD_PRODUCTS
 from profdb.modelled.gemm import (
     FILL_CYCLES,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.calls import AttentionCall, declared
-from ops.kernels import KERNELS
+from ops.memory_bound import KERNELS
+from ops.op import AttentionCall, declared
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
@@ -61,7 +61,7 @@ class ModelledCostModel:
         return _modelled(seconds, attention.RELATIVE_STD)
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """Kernels of ops.kernels."""
+        """Kernels of ops.memory_bound."""
         _one_of(query.kernel, tuple(KERNELS), "kernel")
         _one_of(query.direction, ("forward", "backward"), "direction")
         c = query.columns()

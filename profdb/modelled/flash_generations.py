@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.calls import AttentionCall, declared
+from ops.op import AttentionCall, declared
 from profdb.cost_model import CostModel
 from profdb.fits.attention import BACKWARD_PRODUCTS
 from profdb.lookup.priced import TimeEstimate

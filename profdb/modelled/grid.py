@@ -7,7 +7,7 @@ over those of published transformers and what tensor parallelism leaves of them.
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from ops.kernels import KERNELS, bytes_moved_per_element
+from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import (
     AttentionCase,
     Case,
@@ -154,7 +154,7 @@ def attention_cases(cluster: ClusterSpec) -> Iterator[AttentionCase]:
 
 
 def kernel_cases(cluster: ClusterSpec) -> Iterator[MemoryBoundCase]:
-    """Every kernel of ops.kernels that moves bytes, in the main format and fp32."""
+    """Every kernel of ops.memory_bound that moves bytes, in the main format and fp32."""
     dtypes = dict.fromkeys((main_dtype(cluster), "fp32"))
     for kernel, direction, dtype in product(KERNELS, ("forward", "backward"), dtypes):
         if bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype) == 0.0:

@@ -6,7 +6,7 @@ strided or broadcast operands take longer than their bytes (profdb.modelled.stri
 
 import numpy as np
 
-from ops.kernels import bytes_moved_per_element
+from ops.memory_bound import bytes_moved_per_element
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
 from profdb.modelled.strided_passes import excess_seconds
 from spec.arrays import FloatArray, IntArray
@@ -24,7 +24,7 @@ def streaming_seconds(gpu: GpuSpec, moved_bytes: FloatArray) -> FloatArray:
 def memory_bound_seconds(
     gpu: GpuSpec, kernel: str, direction: str, elements: IntArray | FloatArray, dtype: str
 ) -> FloatArray:
-    """Seconds of a kernel of ops.kernels over ``elements`` (rows x width).
+    """Seconds of a kernel of ops.memory_bound over ``elements`` (rows x width).
 
     Raises KeyError for an unknown kernel.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops.calls import Count
+from ops.op import Count
 from profdb.cases import (
     FAMILY_OF,
     AttentionCase,

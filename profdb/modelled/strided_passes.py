@@ -89,7 +89,7 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
 def excess_seconds(
     gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
 ) -> FloatArray | float:
-    """Seconds that the strided passes of a kernel of ops.kernels over ``elements`` take beyond streaming their
+    """Seconds that the strided passes of a kernel of ops.memory_bound over ``elements`` take beyond streaming their
     bytes; 0 for a kernel without any, and where PyTorch's kernels are others."""
     passes = STRIDED.get((kernel, direction), ())
     if not passes or gpu.architecture.own_elementwise:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ops.calls import Count
+from ops.op import Count
 from profdb.cases import CASE_OF, Family
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 

@@ -1,7 +1,7 @@
 """Benchmark: the matrix products of attention without a fused kernel (kernel name ``core``).
 
 Scores and context in the forward, the four products of the gradients in the backward; mask and
-softmax between them are a memory-bound kernel of their own (ops.kernels, masked_softmax).
+softmax between them are a memory-bound kernel of their own (ops.memory_bound, masked_softmax).
 """
 
 import torch

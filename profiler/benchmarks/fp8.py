@@ -197,4 +197,4 @@ QUANTIZE_FUNCTIONS: dict[str, KernelFunction] = {
     "quantize": KernelFunction(operands=with_scale, forward=scaled_to_fp8),
     "quantize_transpose": KernelFunction(operands=with_scale, forward=scaled_both_ways),
 }
-"""Casts to 8 bits, of ops.kernels; a compiler makes one kernel of each."""
+"""Casts to 8 bits, of ops.memory_bound; a compiler makes one kernel of each."""

@@ -1,4 +1,4 @@
-"""The memory-bound kernels of ops.kernels as torch functions: operands, forward, backward."""
+"""The memory-bound kernels of ops.memory_bound as torch functions: operands, forward, backward."""
 
 import math
 from collections.abc import Callable

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch.nn import functional
 
-from ops.kernels import KERNELS, bytes_moved_per_element
+from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase, WarmKernelCase
 from profiler.benchmarks.fp8 import QUANTIZE_FUNCTIONS
 from profiler.benchmarks.kernel_functions import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ops.kernels import KERNELS, Width, bytes_moved_per_element
+from ops.memory_bound import KERNELS, Width, bytes_moved_per_element
 from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase, WarmKernelCase
 from profiler.cases.model_widths import TINY_MODEL
 from profiler.cases.planned import Planned, planned
@@ -77,7 +77,7 @@ def shard_calls(kernel: str, elements: Iterable[int], dtype: str) -> list[Memory
 
 
 def gpu_kernel_cases() -> list[Planned]:
-    """Every kernel of ops.kernels on rows of a micro-batch."""
+    """Every kernel of ops.memory_bound on rows of a micro-batch."""
     plans: list[Planned] = []
     for kernel in WHOLE_SHARD:
         for dtype in ("fp32", "bf16"):

@@ -8,18 +8,22 @@ from typing import Any
 import numpy as np
 
 from ops.block import ModelOps, model_ops
-from ops.calls import (
+from ops.embedding_and_head import flat
+from ops.layout import Layout
+from ops.op import (
+    Attention,
     AttentionCall,
+    BatchedGemm,
+    GroupedGemm,
     GroupedProductCall,
     KernelCall,
+    MemoryBound,
+    Op,
     ProductCall,
     declared,
     number_names,
     size_names,
 )
-from ops.embedding_and_head import flat
-from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
 from ops.recompute import Recompute
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, product_dtypes
 from profiler.cases.planned import Planned, planned

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from ops.kernels import bytes_moved_per_element
+from ops.memory_bound import bytes_moved_per_element
 from profdb.cases import Family
 from profdb.fits.attention import BACKWARD_PRODUCTS, attended_pairs
 from profdb.sample import ProfileDatabase

@@ -2,7 +2,7 @@
 
 ``all2all``: rows in the order of their experts' ranks are exchanged in one all-to-all of unequal parts, and
 back (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher); their permutation before and after is a
-kernel of its own (ops.kernels, permute). ``deepep``: profiler.step_parts.deep_ep.
+kernel of its own (ops.memory_bound, permute). ``deepep``: profiler.step_parts.deep_ep.
 """
 
 from collections.abc import Callable

@@ -51,7 +51,7 @@ class DecoderLayer(torch.nn.Module):
         return tokens + self.down(functional.silu(gate) * up)
 
     def rotated(self, heads: torch.Tensor) -> torch.Tensor:
-        """Rotary embedding as plain PyTorch writes it: x cos + rotate_half(x) sin (ops.kernels, rotary_unfused)."""
+        """Rotary embedding as plain PyTorch writes it: x cos + rotate_half(x) sin (ops.memory_bound, rotary_unfused)."""
         first, second = heads.chunk(2, dim=-1)
         return heads * self.cosine + torch.cat((-second, first), dim=-1) * self.sine
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.groups import group_of
-from ops.layout import Layout
+from ops.layout import Layout, group_of
+from ops.memory_bound import bytes_moved
 from ops.op import (
     Attention,
     BatchedGemm,
@@ -71,7 +71,7 @@ def moved_bytes(op: Op, row: int = 0) -> float:
     memory; 0 of what computes."""
     if isinstance(op, Comm | HostTransfer):
         return number_at(op.size_bytes, row) * number_at(op.repeat, row)
-    return number_at(op.bytes_moved, row) if isinstance(op, MemoryBound) else 0.0
+    return number_at(bytes_moved(op), row) if isinstance(op, MemoryBound) else 0.0
 
 
 def group_words(op: Op, layout: Layout, gpus_per_node: int) -> str:

@@ -22,8 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ops.context import LayerContext, Sharding, WeightCopies
-from ops.groups import Group, group_of, place
-from ops.layout import Layout
+from ops.layout import Group, Layout, group_of, place
 from ops.op import Axis
 from solver.times.op_times import STREAMS
 from spec.arrays import FloatArray, IntArray, ceil_div, floats

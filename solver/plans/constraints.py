@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops.groups import group_of
+from ops.layout import group_of
 from ops.op import Axis
 from ops.recompute import Recompute
 from solver.plans.draft import Draft

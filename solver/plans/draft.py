@@ -7,8 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from ops.context import Sharding
-from ops.groups import ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, ranks_and_stride
 from ops.op import Owner
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES

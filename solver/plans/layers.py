@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.block import LayerOps, ModelOps, layer_ops
 from ops.context import has_separate_ends
-from ops.cpu_overhead.hooks import gathers_before_forwards
+from ops.cpu_overhead import gathers_before_forwards
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
 from ops.op import (

@@ -12,8 +12,7 @@ from ops.adapters import ADAPTED
 from ops.block import model_ops
 from ops.context import WeightCopies
 from ops.data_parallel.offload import LAYER_INPUT
-from ops.groups import group_of
-from ops.layout import Layout
+from ops.layout import Layout, group_of
 from ops.mixers.registry import MIXERS
 from ops.op import Axis, Owner
 from ops.recompute import Recompute

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ops.groups import group_of
+from ops.layout import group_of
 from ops.op import Axis
 from solver.estimate import Estimate, StepTime, estimate_memory, step_time
 from solver.plans.plan_table import PlanTable

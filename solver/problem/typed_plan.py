@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ops.context import Sharding
-from ops.groups import ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, ranks_and_stride
 from ops.recompute import Recompute
 from ops.strategies import strategy_named
 from solver.plans.draft import drafted

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.cpu_overhead.hooks import HOOKS
-from ops.cpu_overhead.issuing import cpu_overhead
+from ops.cpu_overhead import HOOKS, cpu_overhead
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, Op
 from solver.times.op_times import Pricer, TimedOp

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.experts.routing import Routing, places_visited
-from ops.groups import Group
+from ops.layout import Group
 from ops.op import Axis, Comm, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase, Family

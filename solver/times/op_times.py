@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ops.groups import group_of, neighbours
-from ops.layout import Layout
+from ops.layout import Layout, group_of, neighbours
 from ops.op import (
     Attention,
     Axis,

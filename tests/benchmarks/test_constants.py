@@ -20,7 +20,7 @@ from benchmarks.constants_stated.readers import on_sheet, readers
 from benchmarks.constants_stated.told import effect, told
 from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
 from benchmarks.measured_times import MeasuredTimes
-from ops.cpu_overhead import issuing
+from ops import cpu_overhead as issuing
 from profdb.modelled import gemm
 from solver.times import op_times
 from spec.errors import ConfigError
@@ -128,13 +128,13 @@ def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
     spread, calls = op_times.SPREAD, issuing.CALLS["modules"].linear
     with varied(ROOT, one, 2.0, tmp_path):
         assert pytest.approx(2.0 * spread) == op_times.SPREAD
-    (one,) = (one for one in constants(ROOT) if one.key == "ops/cpu_overhead/calls.py:CALLS")
+    (one,) = (one for one in constants(ROOT) if one.key == "ops/cpu_overhead.py:CALLS")
     with varied(ROOT, one, 2.0, tmp_path):
         assert issuing.CALLS["modules"].linear == pytest.approx(2.0 * calls)
     assert (op_times.SPREAD, issuing.CALLS["modules"].linear) == (spread, calls)
     # A table with a type beside its name, of entries whose class stands at the constant.
     each = {kind: entry.collective for kind, entry in issuing.CALLS.items()}
-    (one,) = (one for one in constants(ROOT) if one.key == "ops/cpu_overhead/calls.py:NCCL_CALLS")
+    (one,) = (one for one in constants(ROOT) if one.key == "ops/cpu_overhead.py:NCCL_CALLS")
     with varied(ROOT, one, 2.0, tmp_path):
         assert issuing.CALLS["modules"].collective == 2.0 * each["modules"] == 4.0
         assert issuing.CALLS["nanotron"].collective == each["nanotron"] + 2.0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Comm, MemoryBound, Op, Phase
 from ops.roles import Module, OpKey, Role
 from profdb.modelled.memory_bound import memory_bound_seconds
@@ -30,7 +31,7 @@ def kernels(asked: JobSpec, recompute: str = "none", modules: tuple[str, ...] = 
     for op in (*layer.forward, *layer.backward):
         if isinstance(op, MemoryBound):
             key = f"{op.name} {op.phase.value}"
-            found[key] = found.get(key, 0.0) + float(np.max(op.bytes_moved))
+            found[key] = found.get(key, 0.0) + float(np.max(bytes_moved(op)))
     return found
 
 
@@ -126,7 +127,7 @@ def test_apex_norms_move_three_tensors_forward_and_seven_backward(norm: NormKind
 
     def moved(ops: tuple[Op, ...]) -> float:
         norms = [op for op in ops if op.served == OpKey(Module.MLP, Role.NORM)]
-        return float(np.sum([np.max(op.bytes_moved) for op in norms if isinstance(op, MemoryBound)]))
+        return float(np.sum([np.max(bytes_moved(op)) for op in norms if isinstance(op, MemoryBound)]))
 
     tensor = 2.0 * 2048 * 4096
     assert (moved(layer.forward), moved(layer.backward)) == (3 * tensor, 7 * tensor)

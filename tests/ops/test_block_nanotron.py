@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import cpu_overhead
-from ops.kernels import bytes_moved_per_element
+from ops.cpu_overhead import cpu_overhead
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved_per_element
 from ops.op import Comm, MemoryBound, Op, Pass
 from ops.roles import Module, Role
 from spec.frameworks import framework_preset

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.cpu_overhead.calls import CALLS, NCCL_CALLS, TRITON_2_CALLS
+from ops.cpu_overhead import CALLS, NCCL_CALLS, TRITON_2_CALLS
 from ops.data_parallel.step import optimizer_passes, update_passes
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, Comm, MemoryBound, Op
 from ops.roles import Module, Role
 from spec.arrays import ints
@@ -58,7 +59,7 @@ def test_the_loss_reads_whole_gathered_logits_in_their_own_16_bits() -> None:
     assert over_tp(head.forward, Collective.ALL_GATHER) == [TOKENS * VOCAB * 2]
     for ops, told in ((head.forward, 4), (head.backward, 5)):
         (moved,) = [op for op in ops if isinstance(op, MemoryBound) and op.module is Module.LOSS]
-        assert float(moved.bytes_moved[0]) == told * 2 * TOKENS * VOCAB
+        assert float(bytes_moved(moved)[0]) == told * 2 * TOKENS * VOCAB
     (kept,) = [op for op in head.forward if op.role is Role.CROSS_ENTROPY]
     assert float(kept.saved_bytes[0]) == (2 + 2) * TOKENS * VOCAB
 
@@ -68,12 +69,12 @@ def test_gradients_are_divided_zeroed_and_brought_to_16_bits_without_a_norm() ->
     elements = 1_000_000
     context = LayerContext(model=model(), job=picotron(), layout=Layout.of(8))
     before, after = optimizer_passes(context, ints(elements), ints(elements))
-    names = {op.name.removeprefix("step."): float(op.bytes_moved[0]) / elements for op in before}
+    names = {op.name.removeprefix("step."): float(bytes_moved(op)[0]) / elements for op in before}
     assert names == {"divide_gradients": 8.0, "zero_gradients": 4.0, "parameter_gradients": 6.0}
     assert after == ()
     clipped = replace(context, job=picotron(**{"data_parallel.clips_gradients": True}))
     added = optimizer_passes(clipped, ints(elements), ints(elements))[0]
-    assert sum(float(op.bytes_moved[0]) for op in added) / elements == 18.0 + 4.0 + 8.0
+    assert sum(float(bytes_moved(op)[0]) for op in added) / elements == 18.0 + 4.0 + 8.0
     assert update_passes(context, ints(elements))
 
 

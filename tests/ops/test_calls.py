@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 
-from ops.calls import (
+from ops.op import (
+    Attention,
     AttentionCall,
+    BatchedGemm,
     Count,
+    GroupedGemm,
     GroupedProductCall,
     KernelCall,
+    MemoryBound,
+    Op,
+    Phase,
     ProductCall,
     declared,
     number_names,
     size_names,
 )
-from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op, Phase
 from ops.roles import Module, Role
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
 from profdb.lookup.op_queries import attention_query, grouped_query, kernel_query, linear_query
@@ -132,7 +137,7 @@ def test_a_field_is_written_once(tmp_path: Path) -> None:
     """Two fields more in a copy of the tree: asked for, measured, stored, fitted and read, with no other line."""
     for package in ("spec", "ops", "profdb", "profiler"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    calls = tmp_path / "ops" / "calls.py"
+    calls = tmp_path / "ops" / "op.py"
     before = "    window: Count = ZERO\n"
     text = calls.read_text(encoding="utf-8")
     assert text.count(before) == 1

@@ -6,6 +6,7 @@ import pytest
 
 from ops.block import ModelOps
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Pass, Phase
 from ops.roles import Module, Role
 from spec.collectives import Collective
@@ -53,7 +54,7 @@ def test_the_first_internevo_reads_16_bit_logits_and_writes_gradients_in_their_p
         head = written(small_model(), asked, "mtp", Layout.of(1), "none").head
         for passed, told in ((head.forward, forward), (head.backward, backward)):
             (moved,) = [op for op in passed if isinstance(op, MemoryBound) and op.module is Module.LOSS]
-            assert float(moved.bytes_moved[0]) / logits == told
+            assert float(bytes_moved(moved)[0]) / logits == told
 
 
 def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
@@ -73,7 +74,7 @@ def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
         assert [op.dtype for op in gemms] == [dtype] * 3
         assert (gemms[0].saved_bytes[0], gemms[0].cached_bytes[0]) == (kept * SEQ * HIDDEN, copies * elements)
         cast = [op for op in ops if isinstance(op, MemoryBound) and op.role is Role.CAST]
-        moved = {(op.phase, float(op.bytes_moved[0])) for op in cast if op.module is Module.HEAD}
+        moved = {(op.phase, float(bytes_moved(op)[0])) for op in cast if op.module is Module.HEAD}
         asked_for = {(Phase.FORWARD, 4.0 * SEQ * HIDDEN), (Phase.INPUT_GRAD, 4.0 * SEQ * VOCAB)}
         assert moved >= asked_for if dtype == "fp8" else not moved
 
@@ -85,7 +86,7 @@ def test_an_upcast_loss_reads_fp32_logits_that_a_cast_makes() -> None:
     logits = SEQ * VOCAB
     for passed, loss_bytes_a_logit in ((head.forward, 4), (head.backward, 8)):
         moved = {
-            op.role: float(op.bytes_moved[0]) / logits
+            op.role: float(bytes_moved(op)[0]) / logits
             for op in passed
             if isinstance(op, MemoryBound) and op.module is Module.LOSS
         }
@@ -146,5 +147,5 @@ def test_a_lookups_gradient_is_added_up_whole(
     first = written(model, asked, "mtp", Layout.of(8, tp=2, pp=pp), "none").embedding
     added = [op for op in first.backward if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE]
     table = float(first.forward[0].parameters[0])
-    moved = [(op.kernel, float(op.bytes_moved[0]) / table) for op in added if op.rows[0]]
+    moved = [(op.kernel, float(bytes_moved(op)[0]) / table) for op in added if op.rows[0]]
     assert moved == told

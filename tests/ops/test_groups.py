@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.groups import group_of, neighbours, place, ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, group_of, neighbours, place, ranks_and_stride
 from ops.op import Axis
 from spec.arrays import ints
 

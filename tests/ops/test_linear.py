@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Comm, Lane, MemoryBound, Pass
 from ops.roles import Role
 from spec.collectives import Collective
@@ -26,7 +27,7 @@ def summed(piece: Pass) -> dict[str, float]:
     found: dict[str, float] = {}
     for op in piece.backward:
         if isinstance(op, MemoryBound) and op.name.endswith("add_gradients"):
-            moved = float(op.bytes_moved[0]) / (TOKENS * small_model().hidden)
+            moved = float(bytes_moved(op)[0]) / (TOKENS * small_model().hidden)
             found[op.name] = found.get(op.name, 0.0) + moved
     return found
 

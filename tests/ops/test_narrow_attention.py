@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Attention, MemoryBound, Phase
 from ops.roles import Role
 from spec.job import Precision
@@ -34,7 +35,7 @@ def layer(**precision: str) -> tuple[list[MemoryBound], float]:
 
 
 def moved(casts: list[MemoryBound], phase: Phase) -> float:
-    return sum(float(op.bytes_moved[0]) for op in casts if op.phase is phase)
+    return sum(float(bytes_moved(op)[0]) for op in casts if op.phase is phase)
 
 
 def test_attention_in_16_bits_casts_nothing() -> None:

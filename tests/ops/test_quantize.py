@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
 from ops.low_precision import CAST_AGAIN, cast_calls
+from ops.memory_bound import bytes_moved, bytes_moved_per_element
 from ops.op import BatchedGemm, MemoryBound, Pass, Phase
 from ops.roles import Module
 from spec.arrays import ints
@@ -43,7 +43,7 @@ def per_element(piece: Pass, name: str) -> dict[str, float]:
     for op in (*piece.forward, *piece.backward):
         if isinstance(op, MemoryBound) and op.name.startswith(f"{name}.cast_"):
             what = op.name.rsplit("_", 1)[-1]
-            found[what] = found.get(what, 0.0) + float(op.bytes_moved[0]) / float(sizes[what])
+            found[what] = found.get(what, 0.0) + float(bytes_moved(op)[0]) / float(sizes[what])
     return found
 
 
@@ -206,7 +206,7 @@ def test_products_of_the_backward_are_scaled_after_them_by_rows(name: str, scale
         gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
         sizes = {"input": gemm.m[0] * gemm.k[0], "weight": gemm.k[0] * gemm.n[0]}
         return {
-            what: float(op.bytes_moved[0]) / float(size)
+            what: float(bytes_moved(op)[0]) / float(size)
             for op in piece.backward
             for what, size in sizes.items()
             if isinstance(op, MemoryBound) and op.name == f"{name}.scale_{what}_gradient"
@@ -240,7 +240,7 @@ def test_the_kernels_that_a_copy_stands_for_move_its_bytes(scaling: str) -> None
             * op.repeat
             for call in op.stands_for
         )
-        assert moved == pytest.approx(op.bytes_moved, rel=1e-2)
+        assert moved == pytest.approx(bytes_moved(op), rel=1e-2)
     wide = layer(asked(scaling=scaling, linear="fp4"))
     assert not any(op.stands_for for op in wide.forward if isinstance(op, MemoryBound))
 

@@ -84,7 +84,7 @@ def test_unknown_memory_kernel_borrows_bytes_per_second() -> None:
     ]
     cost_model = ProfileCostModel(profile([sample(c, 4.0 * c.rows * c.width / BYTES_PER_S) for c in cases]))
     priced = cost_model.memory_bound_s(MemoryBoundQuery(kernel="add", rows=4096, width=4096))
-    # add moves three bf16 tensors where copy moves two (ops.kernels)
+    # add moves three bf16 tensors where copy moves two (ops.memory_bound)
     assert priced.seconds[0] == pytest.approx(6.0 * 4096 * 4096 / BYTES_PER_S, rel=0.3)
     assert priced.origin[0] == Origin.EXTRAPOLATED
 

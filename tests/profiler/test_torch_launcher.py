@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ops.kernels import KERNELS, bytes_moved_per_element
+from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import (
     AttentionCase,
     GemmCase,

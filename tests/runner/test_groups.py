@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.groups import ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, ranks_and_stride
 from ops.op import Axis
 from runner.groups.degrees import Degrees, degrees_of
 from runner.groups.members import members

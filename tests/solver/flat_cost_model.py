@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from ops.kernels import bytes_moved_per_element
+from ops.memory_bound import bytes_moved_per_element
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ops.memory_bound import bytes_moved
 from ops.op import Comm, MemoryBound
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.stage_times import gathered_slices, hop_seconds
@@ -27,7 +28,7 @@ def test_a_list_of_slices_is_copied_out_of_a_buffer(name: str, written: int, cop
     """Read and written once; by DeepSpeed into zeros, and once more into a tensor of its own."""
     ops = gathered_slices(ints(WHOLE), question(preset=framework_preset(name)).job)
     assert [op.size_bytes.tolist() for op in ops if isinstance(op, Comm)] == [[WHOLE]]
-    moved = sum(float(op.bytes_moved[0]) for op in ops if isinstance(op, MemoryBound))
+    moved = sum(float(bytes_moved(op)[0]) for op in ops if isinstance(op, MemoryBound))
     assert moved == (written + copied) * WHOLE
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ops.context import LayerContext
-from ops.groups import group_of, ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, group_of, ranks_and_stride
 from ops.op import Comm
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.groups import ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, ranks_and_stride
 from ops.op import Axis
 from solver.plans.plan_table import Plan
 from spec.arrays import FloatArray

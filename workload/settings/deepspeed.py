@@ -8,7 +8,7 @@ stages, activation checkpointing) stands in the file under SCRIPT, a key that it
 
 import json
 
-from ops.groups import ranks_and_stride
+from ops.layout import ranks_and_stride
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem

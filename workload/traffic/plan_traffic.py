@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ops.groups import ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, ranks_and_stride
 from ops.op import Axis
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem

@@ -7,6 +7,7 @@ import pytest
 
 from ops.block import ModelOps
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Pass, Phase
 from ops.roles import Module, Role
 from spec.dtypes import dtype_bytes
@@ -143,7 +144,7 @@ def test_what_an_adapter_moves_between_its_products(
 
     def moved(piece: tuple[Op, ...]) -> float:
         return sum(
-            float(op.bytes_moved[0]) * op.repeat
+            float(bytes_moved(op)[0]) * op.repeat
             for op in piece
             if isinstance(op, MemoryBound) and op.serves is Role.OUT and not op.name.endswith("widen")
         )
@@ -209,7 +210,7 @@ def test_weights_of_few_bits_are_held_as_such_and_widened_for_every_product(narr
     assert held_bytes == pytest.approx(products * bits + 2 * 2 * HIDDEN, abs=20)
     for ops_of_pass in (block.forward, block.backward):
         moved = sum(
-            float(op.bytes_moved[0])
+            float(bytes_moved(op)[0])
             for op in ops_of_pass
             if isinstance(op, MemoryBound) and op.role is Role.CAST and op.name.endswith("widen")
         )

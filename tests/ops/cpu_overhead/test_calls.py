@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.cpu_overhead.calls import CALLS, NCCL_CALLS, TRITON_2_CALLS, ModuleCalls
+from ops.cpu_overhead import CALLS, NCCL_CALLS, TRITON_2_CALLS, ModuleCalls
 from ops.roles import Role
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "formulas.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import REPLAY_CALLS, cpu_overhead, is_replayed
+from ops.cpu_overhead import REPLAY_CALLS, cpu_overhead, is_replayed
 from ops.layout import Layout
 from ops.op import Op
 from ops.roles import Module, OpKey, Role

@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.cpu_overhead.calls import HOOK_CALLS, HOOKED_PARAMETER_CALLS, NARROW_HOOKED_PARAMETER_CALLS
-from ops.cpu_overhead.hooks import gather_hook_calls, gathers_before_forwards
+from ops.cpu_overhead import (
+    HOOK_CALLS,
+    HOOKED_PARAMETER_CALLS,
+    NARROW_HOOKED_PARAMETER_CALLS,
+    gather_hook_calls,
+    gathers_before_forwards,
+)
 from ops.layout import Layout
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Phase
 from ops.roles import Module, Role

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.cpu_overhead.calls import CALLS, FP8_CALLS_RATIO, NARROW_GRADIENT_CALLS
-from ops.cpu_overhead.issuing import REPLAY_CALLS, cpu_overhead
+from ops.cpu_overhead import CALLS, FP8_CALLS_RATIO, NARROW_GRADIENT_CALLS, REPLAY_CALLS, cpu_overhead
 from ops.op import Axis, BatchedGemm, Comm, CpuOverhead, GroupedGemm, MemoryBound, Phase
 from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective

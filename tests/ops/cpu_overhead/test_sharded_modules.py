@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ops.cpu_overhead.hooks import HOOKS, SLICE_CALLS, sharding_hook_calls
+from ops.cpu_overhead import HOOKS, SLICE_CALLS, sharding_hook_calls
 from ops.layout import Layout
 from ops.op import Op, Phase
 from spec.frameworks import framework_preset

@@ -17,6 +17,7 @@ from ops.data_parallel.step import (
     step_ops,
 )
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Owner, Update
 from ops.recompute import Recompute
 from spec.arrays import ints
@@ -150,7 +151,7 @@ def test_passes_around_the_products() -> None:
     """orthogonalized_optimizer.py, step, and newton_schulz, fp32 bytes an element: decay 8, momentum 12, norm 4, normed
     8, to 16 bits and back 6 each, scale 8, update 12."""
     moved = sum(
-        float(op.bytes_moved[0])
+        float(bytes_moved(op)[0])
         for op in step(Layout.of(1))
         if isinstance(op, MemoryBound) and "muon" in op.name
     )

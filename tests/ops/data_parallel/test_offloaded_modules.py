@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ops.block import layer_ops
-from ops.cpu_overhead.calls import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS
-from ops.cpu_overhead.issuing import cpu_overhead
+from ops.cpu_overhead import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS, cpu_overhead
 from ops.data_parallel.offload import offload_named
 from ops.layout import Layout
 from ops.op import HostTransfer, Lane, Pass, Phase

@@ -7,6 +7,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, optimizer_passes, step_ops, update_passes
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import MemoryBound, Update
 from spec.arrays import ints
 from spec.frameworks import framework_preset
@@ -21,7 +22,7 @@ def moved_per_element(asked: JobSpec, layout: Layout, owned: int = ELEMENTS) -> 
     context = LayerContext(model=small_model(), job=asked, layout=layout)
     before, after = optimizer_passes(context, ints(ELEMENTS), ints(owned))
     kernels = [op for op in (*before, *after) if isinstance(op, MemoryBound)]
-    return sum(float(op.bytes_moved[0]) for op in kernels) / ELEMENTS
+    return sum(float(bytes_moved(op)[0]) for op in kernels) / ELEMENTS
 
 
 def with_precision(preset: str, gradient: str, compute: str) -> JobSpec:
@@ -95,7 +96,7 @@ def test_sharded_gradients_are_zeroed_as_shards() -> None:
         asked = with_precision("megatron-fsdp", "fp32", "bf16")
         ops = step_ops(LayerContext(model=small_model(), job=asked, layout=layout), held, ints(0))
         fills = [op for op in ops if isinstance(op, MemoryBound) and op.name == "step.zero_gradients"]
-        zeroed.append(sum(float(op.bytes_moved[0]) for op in fills))
+        zeroed.append(sum(float(bytes_moved(op)[0]) for op in fills))
     assert zeroed == [4.0 * ELEMENTS, 0.5 * ELEMENTS, 0.5 * ELEMENTS]
 
 
@@ -118,7 +119,7 @@ def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again()
         )
         apart = context.job.preset.data_parallel.update_copies
         passes = update_passes(context, ints(ELEMENTS)) if apart else ()
-        moved = sum(float(op.bytes_moved[0]) for op in passes if isinstance(op, MemoryBound))
+        moved = sum(float(bytes_moved(op)[0]) for op in passes if isinstance(op, MemoryBound))
         assert moved == further * width * ELEMENTS
         held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
         names = [op.name for op in step_ops(context, held, ints(0))]

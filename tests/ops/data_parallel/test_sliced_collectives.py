@@ -8,6 +8,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE, return_slices
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import CpuOverhead, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
@@ -59,7 +60,7 @@ def test_the_device_fills_and_copies_what_it_gathers() -> None:
     asked = job(world_size=4, seq_len=1024, preset=SLICED)
     layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
     moved = sum(
-        float(op.bytes_moved[0])
+        float(bytes_moved(op)[0])
         for op in layer.forward
         if isinstance(op, MemoryBound) and op.name.startswith("layer.gathered")
     )

@@ -5,8 +5,7 @@ import pytest
 
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, shards, step_ops
-from ops.groups import ranks_and_stride
-from ops.layout import Layout
+from ops.layout import Layout, ranks_and_stride
 from ops.op import Axis, Comm, GroupedGemm, Owner, Phase
 from solver.problem.result import model_flops_per_sequence
 from spec.arrays import ints

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import BatchedGemm, Lane, MemoryBound, Pass, Phase
 from spec.frameworks import FrameworkPreset, framework_preset
 from tests.ops.layouts import job, written
@@ -28,7 +29,7 @@ def copied_bytes(piece: Pass) -> dict[str, float]:
     for op in (*piece.forward, *piece.backward):
         if isinstance(op, MemoryBound) and op.name.endswith(("_parameters_copy", "_gradient_copy")):
             assert op.lane is Lane.MAIN
-            found[op.phase.value] = found.get(op.phase.value, 0.0) + float(op.bytes_moved[0]) / elements
+            found[op.phase.value] = found.get(op.phase.value, 0.0) + float(bytes_moved(op)[0]) / elements
     return found
 
 
@@ -71,7 +72,7 @@ def test_flat_gradients_are_joined_cast_and_divided(stage: int, reduce: str, exp
         for op in (*piece.forward, *piece.backward)
         if isinstance(op, MemoryBound) and op.name.endswith(("_join", "_gradient_cast", "_divide"))
     ]
-    assert sum(float(op.bytes_moved[0]) for op in passes) / elements == pytest.approx(expected)
+    assert sum(float(bytes_moved(op)[0]) for op in passes) / elements == pytest.approx(expected)
     assert not copied_bytes(piece)
 
 

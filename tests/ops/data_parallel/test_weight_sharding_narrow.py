@@ -9,6 +9,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Comm, MemoryBound, Op, Pass, Phase, multiplies_low_precision
 from ops.roles import Role
 from spec.arrays import ints
@@ -52,7 +53,7 @@ def moved(piece: Pass, ending: str) -> dict[Phase, float]:
     found: dict[Phase, float] = {}
     for op in (*piece.forward, *piece.backward):
         if isinstance(op, MemoryBound) and op.name.endswith(ending):
-            found[op.phase] = found.get(op.phase, 0.0) + float(op.bytes_moved[0])
+            found[op.phase] = found.get(op.phase, 0.0) + float(bytes_moved(op)[0])
     return {phase: total / elements(piece)[0] for phase, total in found.items()}
 
 

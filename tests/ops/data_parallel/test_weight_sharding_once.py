@@ -9,6 +9,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, Comm, MemoryBound, Op, Phase
 from ops.roles import Role
 from spec.arrays import ints
@@ -40,7 +41,7 @@ def carried(ops: tuple[Op, ...]) -> float:
 def summed(ops: tuple[Op, ...]) -> float:
     """Bytes of adding up whole gradients."""
     own = [op for op in ops if isinstance(op, MemoryBound) and op.serves is Role.GRADIENT_REDUCTION]
-    return sum(float(op.bytes_moved[0]) for op in own if op.role is Role.ACCUMULATE)
+    return sum(float(bytes_moved(op)[0]) for op in own if op.role is Role.ACCUMULATE)
 
 
 def step(pp: int, stage: int, preset: str = "fsdp") -> dict[Collective, int]:
@@ -64,7 +65,7 @@ def test_a_micro_batch_moves_nothing_over_the_shards_and_adds_up_whole_gradients
     assert summed(ops) == 3 * 2 * elements
     assert summed(layer(1, stage)) == 0.0
     copies = [op for op in ops if op.name.endswith(("_parameters_copy", "_gradient_copy"))]
-    assert sum(float(op.bytes_moved[0]) for op in copies if isinstance(op, MemoryBound)) == 0.0
+    assert sum(float(bytes_moved(op)[0]) for op in copies if isinstance(op, MemoryBound)) == 0.0
 
 
 def test_sums_in_fp32_are_read_and_written_wide() -> None:
@@ -140,7 +141,7 @@ def test_under_no_sync_gradients_travel_once_a_step_and_parameters_for_every_mic
     elements = sum(int(op.parameters[0]) for op in layer_ops if op.phase is Phase.FORWARD)
     assert summed(layer_ops) == 3 * 2 * elements
     joins = [op for op in layer_ops if isinstance(op, MemoryBound) and op.name.endswith("_join")]
-    assert sum(float(op.bytes_moved[0]) for op in joins) == 2 * 2 * elements
+    assert sum(float(bytes_moved(op)[0]) for op in joins) == 2 * 2 * elements
 
 
 def test_a_single_micro_batch_is_reduced_as_its_backward_makes_it() -> None:

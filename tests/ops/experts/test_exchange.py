@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.calls import NCCL_CALLS
-from ops.cpu_overhead.issuing import cpu_overhead
+from ops.cpu_overhead import NCCL_CALLS, cpu_overhead
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Phase
 from ops.roles import Role

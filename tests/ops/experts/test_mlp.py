@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import cpu_overhead
+from ops.cpu_overhead import cpu_overhead
+from ops.memory_bound import bytes_moved
 from ops.op import GroupedGemm, MemoryBound, Phase
 from ops.recompute import recompute_named
 from ops.roles import Module, OpKey, Role
@@ -65,7 +66,7 @@ def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
     assert {float(op.repeat[0]) for op in casts} == {1.0}
     held = EXPERTS // EP
     rows, weights = COPIES + held * (32 - 1) / 2, held * WIDTH * HIDDEN
-    found = {phase: sorted(float(op.bytes_moved[0]) for op in casts if op.phase is phase) for phase in Phase}
+    found = {phase: sorted(float(bytes_moved(op)[0]) for op in casts if op.phase is phase) for phase in Phase}
     # a read of 2 bytes and a write of 1; of the gradient twice
     assert found[Phase.FORWARD] == pytest.approx([weights * 3, rows * WIDTH * 3], rel=1e-2)
     assert found[Phase.INPUT_GRAD] == pytest.approx(

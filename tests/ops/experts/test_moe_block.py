@@ -7,6 +7,7 @@ import pytest
 
 from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Pass, Phase
 from ops.roles import Module, OpKey, Role
 from spec.arrays import ints
@@ -44,7 +45,7 @@ def named(piece: Pass, name: str) -> list[Op]:
 
 
 def moved(piece: Pass, name: str) -> float:
-    return float(sum(op.bytes_moved[0] for op in named(piece, name) if isinstance(op, MemoryBound)))
+    return float(sum(bytes_moved(op)[0] for op in named(piece, name) if isinstance(op, MemoryBound)))
 
 
 def rows(piece: Pass) -> int:

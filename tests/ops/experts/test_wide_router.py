@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import BatchedGemm, MemoryBound, Pass, Phase
 from ops.roles import Role
 from tests.ops.experts.test_moe_block import EP, EXPERTS, HIDDEN, SEQ, model
@@ -24,11 +25,11 @@ def test_a_wide_router_copies_weight_and_input_and_both_gradients(tp: int) -> No
     copies = [op for op in piece.backward if isinstance(op, MemoryBound) and op.serves is Role.ROUTER]
     copies = [op for op in copies if op.role is Role.CAST]
     weight, tokens = 6 * EXPERTS * HIDDEN, 6 * SEQ // tp * HIDDEN
-    assert {op.name: float(op.bytes_moved[0]) for op in copies if op.phase is Phase.INPUT_GRAD} == {
+    assert {op.name: float(bytes_moved(op)[0]) for op in copies if op.phase is Phase.INPUT_GRAD} == {
         "moe.router.widen": weight,
         "moe.router.narrow": tokens,
     }
-    assert {op.name: float(op.bytes_moved[0]) for op in copies if op.phase is Phase.WEIGHT_GRAD} == {
+    assert {op.name: float(bytes_moved(op)[0]) for op in copies if op.phase is Phase.WEIGHT_GRAD} == {
         "moe.router.widen": tokens,
         "moe.router.narrow": weight,
     }

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ops.cpu_overhead.issuing import cpu_overhead
+from ops.cpu_overhead import cpu_overhead
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Attention, BatchedGemm, MemoryBound, Pass, Phase
 from ops.roles import Role
 from spec.frameworks import framework_preset
@@ -150,7 +151,7 @@ def test_the_gate_reads_two_tensors_and_keeps_them() -> None:
         for ops in (gated.forward, gated.backward)
     )
     a_tensor = 2 * SEQ * HEADS * HEAD
-    assert (forward.bytes_moved[0], backward.bytes_moved[0]) == (3 * a_tensor, 5 * a_tensor)
+    assert (bytes_moved(forward)[0], bytes_moved(backward)[0]) == (3 * a_tensor, 5 * a_tensor)
     assert saved(gated) - saved(layer(PLAIN)) == 2 * a_tensor
     order = [op.name for op in gated.forward]
     assert order.index("attention.output_gate") + 1 == order.index("attention.out")

@@ -3,6 +3,7 @@
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import BatchedGemm, MemoryBound, Pass
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -41,7 +42,7 @@ def test_norms_and_rotations_take_queries_and_keys_alone(tp: int) -> None:
     """Qwen3-8B (its config.json): 32 heads of 128, 8 of keys and of values; read and written in 2 bytes. Of
     DeepSeek-V3 64 channels of each head and of the one key that all share are rotated."""
     found = {
-        op.name: float(op.bytes_moved[0])
+        op.name: float(bytes_moved(op)[0])
         for op in layer("8B_qwen3.json", tp).forward
         if isinstance(op, MemoryBound)
     }

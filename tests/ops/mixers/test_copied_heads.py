@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Attention, MemoryBound, Op
 from ops.roles import Role
 from spec.frameworks import framework_preset
@@ -68,7 +69,7 @@ def repeated(
     asked = replace(job(seq_len=TOKENS, preset=framework_preset(framework)), **settings)
     piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
     kernels = [
-        (op.kernel, float((op.bytes_moved + np.zeros(1))[0]) / TOKENS)
+        (op.kernel, float((bytes_moved(op) + np.zeros(1))[0]) / TOKENS)
         for op in (*piece.forward, *piece.backward)
         if isinstance(op, MemoryBound) and op.name == "attention.repeated_heads"
     ]

@@ -3,6 +3,7 @@
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.mixers.gated_delta import GatedDeltaSpec
@@ -95,7 +96,7 @@ def test_bytes_of_the_kernels() -> None:
     """One read and one write of the convolution and of a copy: queries and keys, values, gates, and repeats read once
     and written twice."""
     keys, values = 16 * K, HEADS * V
-    moved = {op.name: float(op.bytes_moved[0]) for op in layer().forward if isinstance(op, MemoryBound)}
+    moved = {op.name: float(bytes_moved(op)[0]) for op in layer().forward if isinstance(op, MemoryBound)}
     assert moved["gated_delta.convolution"] == 2 * 2 * TOKENS * (2 * keys + values)
     assert moved["gated_delta.copy"] == 2 * TOKENS * (2 * (2 * keys + 2 * values) + 2 * keys * (1 + 2))
     assert moved["gated_delta.output_gate"] == 2 * 3 * TOKENS * values

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.mixers.mamba2 import Mamba2Spec
@@ -71,7 +72,7 @@ def test_states_pass_in_fp32_and_come_out_in_16_bits() -> None:
     whole = layer()
     states = TOKENS / CHUNK * HEADS * STATE * HEAD
     moved = {
-        op.name: float(op.bytes_moved[0])
+        op.name: float(bytes_moved(op)[0])
         for op in (*whole.forward, *whole.backward)
         if isinstance(op, MemoryBound)
     }

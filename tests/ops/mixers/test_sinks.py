@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.mixers.registry import MIXERS
 from ops.op import Attention, MemoryBound, Pass, Phase
 from ops.roles import Module, OpKey, Role
@@ -41,7 +42,7 @@ def test_a_flash_kernel_leaves_the_sinks_gradient_to_one_more(tp: int) -> None:
     (gradient,) = added(plain, sunk)
     assert (gradient.phase, gradient.served) == (Phase.INPUT_GRAD, OpKey(Module.ATTENTION, Role.CORE))
     heads = PLAIN.num_heads // tp
-    assert float(gradient.bytes_moved[0]) == 2 * 4 * SEQ * heads
+    assert float(bytes_moved(gradient)[0]) == 2 * 4 * SEQ * heads
     assert len(sunk.forward) == len(plain.forward)
     owned = [sum(int(op.parameters[0]) for op in one.forward) for one in (plain, sunk)]
     assert owned[1] - owned[0] == heads
@@ -61,7 +62,7 @@ def test_without_a_flash_kernel_sinks_are_put_beside_the_scores() -> None:
     plain, sunk = (layer(sinks=sinks, flash=False) for sinks in (False, True))
     scores = SEQ * PLAIN.num_heads * SEQ
     copies = [op for op in added(plain, sunk) if op.role is Role.SOFTMAX and op.kernel == "copy"]
-    assert [float(op.bytes_moved[0]) for op in copies] == [2 * 2 * scores] * 2
+    assert [float(bytes_moved(op)[0]) for op in copies] == [2 * 2 * scores] * 2
     kernels = [{op.kernel for op in one.forward if op.role is Role.SOFTMAX} for one in (plain, sunk)]
     assert kernels == [{"masked_softmax"}, {"copy", "masked_softmax_unfused"}]
     kept = [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.memory_bound import bytes_moved
 from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Pass, Phase
 from ops.roles import Role
 from spec.collectives import Collective
@@ -112,7 +113,7 @@ def cast_bytes(piece: Pass, name: str, what: str) -> float:
         )
 
     ops = [op for op in (*piece.forward, *piece.backward) if of(op)]
-    return sum(float(op.bytes_moved[0]) for op in ops if isinstance(op, MemoryBound)) / float(elements)
+    return sum(float(bytes_moved(op)[0]) for op in ops if isinstance(op, MemoryBound)) / float(elements)
 
 
 @pytest.mark.parametrize(

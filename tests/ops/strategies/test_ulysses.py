@@ -8,8 +8,7 @@ import pytest
 
 from ops.block import ModelOps
 from ops.context import LayerContext
-from ops.groups import group_of
-from ops.layout import Layout
+from ops.layout import Layout, group_of
 from ops.op import Comm, Op, Phase
 from ops.roles import Role
 from solver.estimate import Estimate, estimate_memory

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.calls import AttentionCall, declared
-from ops.op import Attention, Phase
+from ops.op import Attention, AttentionCall, Phase, declared
 from ops.roles import Module, Role
 from profdb.lookup.op_queries import attention_query
 from profdb.lookup.priced import TimeEstimate

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.kernels import bytes_moved_per_element
+from ops.memory_bound import bytes_moved_per_element
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
 from profdb.modelled.strided_passes import STRIDED, excess_seconds, longer_under_load
 from spec.arrays import floats

@@ -1,4 +1,4 @@
-"""What ops.kernels says that plain PyTorch moves is what it moves: every operation of the forward and of
+"""What ops.memory_bound says that plain PyTorch moves is what it moves: every operation of the forward and of
 autograd's backward is caught as it is dispatched, and the elements it reads and writes are counted."""
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ops.kernels import KERNELS, bytes_moved_per_element
+from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
 from profiler.benchmarks.memory_bound import FUNCTIONS, launch_memory_bound
 from profiler.device import Device

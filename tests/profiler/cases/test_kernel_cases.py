@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from ops.kernels import KERNELS, Width, bytes_moved_per_element
+from ops.memory_bound import KERNELS, Width, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase, OptimizerCase
 from profiler.cases.kernel_cases import gpu_kernel_cases, gpu_optimizer_cases
 

@@ -7,8 +7,7 @@ import pytest
 
 from ops.experts.dispatchers import probability_bytes
 from ops.experts.routing import Routing, places_visited
-from ops.groups import group_of
-from ops.layout import Layout
+from ops.layout import Layout, group_of
 from ops.op import Axis, Comm, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel

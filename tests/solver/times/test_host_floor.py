@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.cpu_overhead.calls import HOOK_CALLS
-from ops.cpu_overhead.hooks import sharding_hook_calls
-from ops.cpu_overhead.issuing import cpu_overhead
+from ops.cpu_overhead import HOOK_CALLS, cpu_overhead, sharding_hook_calls
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role

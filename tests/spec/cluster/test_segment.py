@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.groups import group_of
-from ops.layout import Layout
+from ops.layout import Layout, group_of
 from ops.op import Axis
 from profdb.lookup.queries import CollectiveQuery
 from profdb.modelled.cost_model import ModelledCostModel

@@ -6,10 +6,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ops.cpu_overhead.calls import CALLS
-from ops.cpu_overhead.issuing import GRAPHED
-from ops.kernels import KERNELS
+from ops.cpu_overhead import CALLS, GRAPHED
 from ops.low_precision import RECIPES
+from ops.memory_bound import KERNELS
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2
 from spec.cluster.reader import read_architecture
 from spec.errors import ConfigError

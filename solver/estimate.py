@@ -166,9 +166,16 @@ def stage_times(
     plans, stages = table.plans, table.stages
     times = timed_pieces(table, pricer) if pieces is None else pieces
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
-    chunk_passes = of_stages.chunk_passes(pricer.contention)
+    traits = plans.schedule.traits
+    chunk_passes = of_stages.passes(stages.chunks)
+    if traits.pairs:
+        chunk_passes = of_stages.paired(chunk_passes, pricer.contention)
     row_layout = plans.layout.take(stages.plan)
-    passes = replace(of_stages.beside_reductions(), units=units_of_stages(job, row_layout, stages))
+    passes = replace(of_stages.passes(stages), units=units_of_stages(job, row_layout, stages))
+    if traits.splits_backward and not traits.pairs:
+        # Weight gradients come last, so no backward is left to run beside reductions
+        # (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last weight gradient).
+        passes = replace(passes, backward_s=np.zeros_like(passes.backward_s))
     step_ops = step_operations(model, job, table)
     return StageTimes(
         pieces=times,
@@ -186,12 +193,14 @@ def stage_times(
 def timed_pieces(table: Estimate, pricer: Pricer) -> list[LayerTimes]:
     """The times of LayerTable.placed, for every layer row; equal pieces share theirs."""
     layers, split = table.layers, table.plans.schedule.splits_backward
-    job, pieces = layers.bare.context.job, layers.placed
+    job = layers.bare.context.job
     timed: dict[int, LayerTimes] = {}
-    for piece in pieces:
+    times: list[LayerTimes] = []
+    for piece in layers.placed:
         if id(piece) not in timed:
             timed[id(piece)] = layer_times(pricer, job, piece, layers.layout, split=split)
-    return [timed[id(piece)] for piece in pieces]
+        times.append(timed[id(piece)])
+    return times
 
 
 def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntArray | None = None) -> Ops:
@@ -221,11 +230,10 @@ def _counted(table: Estimate, count_of: Callable[[Pass], IntArray]) -> IntArray:
     stages, layouts = table.stages, len(table.layers.layout)
     row = table.layers.row[stages.plan]
     numbers = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-    counted = [
-        of_rows(count_of(piece), layouts)[row] * number
-        for piece, number in zip(table.layers.pieces, numbers, strict=True)
-    ]
-    return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
+    counted = np.zeros(len(row), dtype=np.int64)
+    for piece, number in zip(table.layers.pieces, numbers, strict=True):
+        counted = counted + of_rows(count_of(piece), layouts)[row] * number
+    return counted
 
 
 def pipelines(
@@ -275,14 +283,13 @@ def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray,
     idle = np.maximum(step_s - shown.seconds, 0.0)
     hops = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
     zero = np.zeros(len(plans))
-    parts = {part: shown.parts.get(part, zero) for part in PARTS}
-    parts |= {"pp_comm": hops, "bubble": idle - hops}
+    parts = dict.fromkeys(PARTS, zero) | shown.parts | {"pp_comm": hops, "bubble": idle - hops}
     origins = dict(whole.origins)
     origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
     # The slowest stage sets the pace of the others, and what it waits for is made of the same times: it errs
     # as they do.
     longer = 1.0 + np.divide(idle, shown.seconds, out=np.zeros_like(idle), where=shown.seconds > 0)
-    std_s: dict[str, FloatArray] = {family: value * longer for family, value in shown.std_s.items()}
+    std_s = shown.scaled(longer).std_s
     return StepTime(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)
 
 

@@ -65,25 +65,27 @@ class Contention:
         share = np.clip((longer - thinner) / (2.0 - thinner), 0.0, 1.0)
         return np.asarray(share, dtype=np.float64)
 
-    def loss(
+    def lost(
         self,
         compute_s: FloatArray,
         products_s: FloatArray,
         blocks: FloatArray | float = COLLECTIVE_BLOCKS,
         measured: Losses | None = None,
-    ) -> FloatArray:
-        """Of the time that a collective of so many thread ``blocks`` and computation run together, the share
-        lost to the computation, which takes ``compute_s`` alone, of which ``products_s`` matrix products
-        (where a second wave is counted, what it doubles of them; that takes SECOND_WAVE of its time). What
-        products lose is ``measured``, where it was; other kernels were not, and lose their
-        multiprocessors."""
-        products = products_share(compute_s, products_s)
+    ) -> tuple[FloatArray, FloatArray | float]:
+        """Returns the shares that computation and a collective of so many thread ``blocks`` lose of their rates while
+        both run. The computation takes ``compute_s`` alone, of which ``products_s`` matrix products (where a second
+        wave is counted, what it doubles of them; that takes SECOND_WAVE of its time). What products and the collective
+        lose to each other is ``measured``, where it was; other kernels were not, and lose their multiprocessors, beside
+        which the collective loses nothing (Assumption)."""
+        products = np.divide(products_s, compute_s, out=np.zeros_like(compute_s), where=compute_s > 0)
         taken = np.minimum(self.sm_share * blocks / COLLECTIVE_BLOCKS, MOST_SHARE)
         thinner = 1.0 / (1.0 - taken)
-        longer = np.where(self.static_tiles & (taken > 0), np.maximum(SECOND_WAVE, thinner), thinner)
         if measured is not None:
             longer = 1.0 / (1.0 - measured.compute)
-        return np.asarray(1.0 - 1.0 / (products * longer + (1.0 - products) * thinner), dtype=np.float64)
+        else:
+            longer = np.where(self.static_tiles & (taken > 0), np.maximum(SECOND_WAVE, thinner), thinner)
+        computing = 1.0 - 1.0 / (products * longer + (1.0 - products) * thinner)
+        return computing, 0.0 if measured is None else measured.comm * products
 
 
 def tiles(op: BatchedGemm | GroupedGemm) -> IntArray:
@@ -121,20 +123,6 @@ def slowed(dealt: IntArray, sms: int, taken: int) -> FloatArray:
     )
     ratio = np.divide(beside, alone, out=np.ones(len(dealt)), where=alone > 0)
     return np.asarray(ratio, dtype=np.float64)
-
-
-def products_share(compute_s: FloatArray, products_s: FloatArray) -> FloatArray:
-    """Matrix products' share of computation."""
-    share = np.divide(products_s, compute_s, out=np.zeros_like(compute_s), where=compute_s > 0)
-    return np.asarray(share, dtype=np.float64)
-
-
-def lost_by_collective(
-    compute_s: FloatArray, products_s: FloatArray, measured: Losses | None
-) -> FloatArray | float:
-    """The share that the collective loses of its rate meanwhile, where that was measured; beside other kernels than
-    matrix products, and unmeasured, none (Assumption)."""
-    return 0.0 if measured is None else measured.comm * products_share(compute_s, products_s)
 
 
 def averaged(losses: Sequence[tuple[FloatArray, Losses | None]]) -> Losses | None:

@@ -23,10 +23,10 @@ import numpy as np
 
 from ops.cpu_overhead import HOOKS, cpu_overhead
 from ops.layout import Layout
-from ops.op import GroupedGemm, Lane, Op
+from ops.op import GroupedGemm, Lane
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
-from spec.arrays import BoolArray, FloatArray, bools, floats
+from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
 
 
@@ -78,24 +78,35 @@ def host_shares(
     """For the passes of a micro-batch in order (forward and backward, or forward and the two halves of a split
     backward), each as timed operations and what the device waits for: the seconds by which the host is
     later, as one share of the part ``host`` each. What runs ahead (FREE_LANES) delays nothing that is issued."""
-    issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
-    nothing = np.zeros(len(layout))
-    costs = [np.sum([one.host_s for one in ops], axis=0) + nothing for ops in issued]
-    busy = [np.sum([share.seconds for share in shares], axis=0) + nothing for _, shares in passes]
-    paced = [
-        between_waits_s(ops) if any(one.waits for one in ops) else host
-        for ops, host in zip(issued, costs, strict=True)
-    ]
-    late = [np.maximum(pace - device, 0.0) for pace, device in zip(paced, busy, strict=True)]
-    apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
-    apart = apart | job.preset.host.checks_numbers
-    left = np.maximum(np.sum(costs, axis=0) - np.sum(busy, axis=0), 0.0)
-    shares = []
-    for index, alone in enumerate(late):
-        joined = left if index == len(late) - 1 else np.minimum(alone, left)
-        left = left - joined
-        shares.append(host_share(pricer, np.where(apart, alone, joined)))
-    return shares
+    late_s: list[FloatArray] = []
+    issuing: list[FloatArray] = []
+    busy: list[FloatArray] = []
+    # Rows whose host waits for the device within a micro-batch: each pass is a stretch of its own.
+    apart = (layout.pp > 1) | job.preset.host.checks_numbers
+    for timed, shares in passes:
+        issued = _issued(pricer, job, layout, timed, shares)
+        waits = any(one.waits for one in issued)
+        issuing.append(_total([one.host_s for one in issued], layout))
+        busy.append(_total([share.seconds for share in shares], layout))
+        paced_s = between_waits_s(issued) if waits else issuing[-1]
+        late_s.append(np.maximum(paced_s - busy[-1], 0.0))
+        apart = apart | waits
+    left_s = np.maximum(np.sum(issuing, axis=0) - np.sum(busy, axis=0), 0.0)
+    call = pricer.cost_model.cpu_s("call")
+    found = []
+    for index, alone_s in enumerate(late_s):
+        joined_s = left_s if index == len(late_s) - 1 else np.minimum(alone_s, left_s)
+        left_s = left_s - joined_s
+        found.append(
+            Share(
+                part="host",
+                family="host",
+                seconds=np.where(apart, alone_s, joined_s),
+                relative_std=np.full(len(layout), float(call.relative_std[0])),
+                origin=np.full(len(layout), int(call.origin[0]), dtype=np.int64),
+            )
+        )
+    return found
 
 
 def issuing_s(
@@ -103,13 +114,12 @@ def issuing_s(
 ) -> list[FloatArray]:
     """Seconds (N) that the host needs to issue each pass, whether the device waits for it or not."""
     issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
-    nothing = np.zeros(len(layout))
-    return [np.asarray(np.sum([one.host_s for one in ops], axis=0) + nothing) for ops in issued]
+    return [_total([one.host_s for one in ops], layout) for ops in issued]
 
 
-def _waits_for_device(layout: Layout, ops: Sequence[Op]) -> BoolArray:
-    """Rows whose host waits for the device within a micro-batch."""
-    return bools((layout.pp > 1) | any(op.synchronises for op in ops))
+def _total(seconds: Sequence[FloatArray], layout: Layout) -> FloatArray:
+    """The sum, for every row of the layout."""
+    return np.asarray(np.sum(seconds, axis=0) + np.zeros(len(layout)), dtype=np.float64)
 
 
 def _issued(
@@ -134,15 +144,3 @@ def _issued(
             )
         )
     return found
-
-
-def host_share(pricer: Pricer, seconds: FloatArray) -> Share:
-    """Seconds of the host as one share of the part ``host``."""
-    call = pricer.cost_model.cpu_s("call")
-    return Share(
-        part="host",
-        family="host",
-        seconds=seconds,
-        relative_std=np.full(len(seconds), float(call.relative_std[0])),
-        origin=np.full(len(seconds), int(call.origin[0]), dtype=np.int64),
-    )

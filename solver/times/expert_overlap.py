@@ -26,7 +26,7 @@ from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import pairs
-from solver.times.contention import COLLECTIVE_BLOCKS, Contention, lost_by_collective
+from solver.times.contention import COLLECTIVE_BLOCKS, Contention
 from solver.times.op_times import PRODUCTS, TimedOp
 from solver.times.overlap import beside
 from solver.times.step_parts import Share
@@ -78,8 +78,8 @@ def across_passes(
     def wait(exchange: TimedOp, partner: Computed) -> FloatArray:
         blocks = exchange.op.thread_blocks if isinstance(exchange.op, Comm) else 0
         whole_s, products_s, lost = partner.seconds, partner.products_s, exchange.losses
-        loss = contention.loss(whole_s, products_s, blocks or COLLECTIVE_BLOCKS, lost)
-        return beside(exchange.seconds, whole_s, loss, lost_by_collective(whole_s, products_s, lost))
+        shares_lost = contention.lost(whole_s, products_s, blocks or COLLECTIVE_BLOCKS, lost)
+        return beside(exchange.seconds, whole_s, *shares_lost)
 
     def behind(exchange: TimedOp, inputs: Computed, weights: Computed) -> Computed:
         """Weight gradients put off that are left to compute when an exchange beside both is over."""
@@ -169,8 +169,7 @@ class Exchanges:
         if self.losses is None:
             return contention.sm_share, 0.0
         lost = Losses(compute=self.losses.compute[rows], comm=self.losses.comm[rows])
-        whole = np.ones_like(products)
-        return contention.loss(whole, products, measured=lost), lost_by_collective(whole, products, lost)
+        return contention.lost(np.ones_like(products), products, measured=lost)
 
 
 def pair_s(passes: PassTimes, exchanges: Exchanges, contention: Contention) -> FloatArray:

@@ -83,12 +83,13 @@ def layer_times(
     rows = len(layout)
     passes = timed_passes(pricer, job, piece, layout, split=split)
     host = host_shares(pricer, job, layout, passes)
-    tallies = [sum_by_part([*shares, late], rows) for (_, shares), late in zip(passes, host, strict=True)]
+    tallies = []
     products_s = np.zeros(rows)
-    for timed, _ in passes:
+    for (timed, shares), late in zip(passes, host, strict=True):
+        tallies.append(sum_by_part([*shares, late], rows))
         for one in timed:
             products_s = products_s + one.products_s
-    exchanges = split and any(_exchanges(op) for op in (*piece.forward, *piece.backward))
+    exchanges = split and any(map(_exchanges, (*piece.forward, *piece.backward)))
     return LayerTimes(
         forward=tallies[0],
         backward=tallies[1] if len(tallies) == 2 else added(tallies[1:], rows),
@@ -128,10 +129,11 @@ def timed_passes(
     arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
     """
     backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
-    timed = [[pricer.time(op, layout) for op in ops] for ops in (piece.forward, backward)]
+    timed = [pricer.time(op, layout) for op in (*piece.forward, *backward)]
     if pricer.layers is not None:
         timed = as_a_layer(pricer.layers, timed)
-    passes = [(ops, exposed(ops, pricer.contention)) for ops in timed]
+    ahead, back = timed[: len(piece.forward)], timed[len(piece.forward) :]
+    passes = [(ahead, exposed(ahead, pricer.contention)), (back, exposed(back, pricer.contention))]
     if any(op.lane is Lane.ACROSS for op in piece.forward):
         passes = list(across_passes(passes[0], passes[1], pricer.contention, delayed=job.delay_wgrad))
     if split:
@@ -139,17 +141,14 @@ def timed_passes(
     return passes
 
 
-def as_a_layer(layers: LayerSum, passes: list[list[TimedOp]]) -> list[list[TimedOp]]:
+def as_a_layer(layers: LayerSum, timed: list[TimedOp]) -> list[TimedOp]:
     """The passes of a piece with their kernels as long as together in a layer, where that was measured
     (profdb.lookup.layer_sum); embedding and head are none."""
-    kernels = [one for timed in passes for one in timed if _of_a_layer(one)]
+    kernels = [one for one in timed if _of_a_layer(one)]
     if not kernels:
-        return passes
+        return timed
     factor = layers.factor(np.sum([one.seconds for one in kernels], axis=0))
-    return [
-        [replace(one, seconds=one.seconds * factor) if _of_a_layer(one) else one for one in timed]
-        for timed in passes
-    ]
+    return [replace(one, seconds=one.seconds * factor) if _of_a_layer(one) else one for one in timed]
 
 
 def _of_a_layer(timed: TimedOp) -> bool:

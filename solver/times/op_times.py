@@ -1,6 +1,6 @@
 """Seconds of one operation on one rank: the cost model asked for its curve, and what a training step does to it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from profdb.lookup.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copie
 from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.lookup.op_queries import attention_query, kernel_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
-from profdb.lookup.priced import NOTHING_CARRIED, TimeEstimate
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery, LinearQuery, P2PQuery
 from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
 from profdb.modelled.flash_generations import attention_price, published
@@ -33,7 +33,7 @@ from profdb.modelled.strided_passes import longer_under_load
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
-from solver.times.step_parts import COMM_PART
+from solver.times.step_parts import COMM_PART, Share
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, expected_largest, floats, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
@@ -101,27 +101,16 @@ def _beside(groups: IntArray, m: IntArray, n: IntArray, num_sms: int) -> FloatAr
     return np.asarray(np.minimum(room, np.minimum(groups, STREAMS)), dtype=np.float64)
 
 
-INSIDE = bools(np.zeros(1))
-WHOLE = floats(1.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOp:
-    """An operation with its time for N rows; ``part`` and ``family`` say where it is added, ``crosses`` where what is
-    cut into pieces leaves the scale-up domain, over which nobody pipelines it; ``losses`` of a collective and products
-    beside it where they were measured; ``twice`` the share of a product that a second wave doubles beside a collective
-    (solver.times.contention)."""
+class TimedOp(Share):
+    """An operation with its time for N rows; ``crosses`` where what is cut into pieces leaves the scale-up domain, over
+    which nobody pipelines it; ``losses`` of a collective and products beside it where they were measured; ``twice``
+    the share of a product that a second wave doubles beside a collective (solver.times.contention)."""
 
     op: Op
-    part: str
-    family: str
-    seconds: FloatArray
-    relative_std: FloatArray
-    origin: IntArray
-    carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
-    crosses: BoolArray = field(default_factory=lambda: INSIDE)
+    crosses: BoolArray | bool = False
     losses: Losses | None = None
-    twice: FloatArray = field(default_factory=lambda: WHOLE)
+    twice: FloatArray | float = 1.0
 
     @property
     def products_s(self) -> FloatArray:
@@ -182,38 +171,80 @@ class Pricer:
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
-        """Price one operation for every row of ``layout``."""
-        part, family, priced = self._ask(op, layout)
-        rows = len(layout)
-        slower = self._slower(op, layout.world_size) if isinstance(op, COMPUTE_BOUND) else 1.0
+        """Returns the seconds of one operation for every row of ``layout``."""
+        rows, world = len(layout), layout.world_size
+        load = 1.0
+        longer_s: FloatArray | float = 0.0
+        twice: FloatArray | float = 1.0
+        crosses: BoolArray | bool = False
+        match op:
+            case Comm():
+                part, family = COMM_PART[op.axis], op.collective.value
+                priced = self._collective(op, layout)
+                if op.pieces is not None:
+                    crosses = bools(group_of(op.axis, layout, self.domain_ranks).inter > 1)
+            case CpuOverhead():
+                part = family = "host"
+                priced = self._host(op)
+            case HostTransfer() | HostUpdate():
+                part = family = "offload"
+                priced = self._offloaded(op, layout)
+            case Attention():
+                part, family = "attention", f"attention {op.direction}"
+                priced = attention_price(self.cost_model, self.gpu, attention_query(op))
+                rates = published(op.kernel, self.gpu.architecture) if self.gpu else None
+                load = self._load(op.dtype, world, clocked=rates is None or not rates.holds_under_load)
+            case BatchedGemm() | GroupedGemm():
+                part, family = (
+                    ("gemm", f"gemm {op.layout}") if isinstance(op, BatchedGemm) else ("grouped_gemm",) * 2
+                )
+                priced, load = self._kernel(op), self._load(op.dtype, world)
+                # What products lose as they were measured holds for all alike.
+                if self.overlap is None:
+                    twice = self.contention.twice(op)
+            case MemoryBound():
+                part = family = "memory_bound"
+                priced = called_s(self.cost_model, op) if op.stands_for and self.casts else self._kernel(op)
+                if self.gpu:
+                    direction, elements = (
+                        "backward" if op.backward else "forward",
+                        floats(op.repeat * op.rows * op.width),
+                    )
+                    longer_s = longer_under_load(self.gpu, op.kernel, direction, elements, op.dtype)
+            case _:
+                part = family = "optimizer"
+                priced = self._kernel(op)
         return TimedOp(
             op=op,
             part=part,
             family=family,
-            seconds=of_rows(priced.seconds, rows) * op.repeat * slower + self._longer(op),
+            seconds=of_rows(priced.seconds, rows) * op.repeat * load + longer_s,
             relative_std=of_rows(priced.relative_std, rows),
             origin=of_rows(priced.origin, rows),
             carried_std=of_rows(priced.carried_std, rows),
-            crosses=self._crosses(op, layout),
-            losses=self.losses(op, layout),
-            twice=self._twice(op),
+            crosses=crosses,
+            losses=self.losses(op, layout) if self.overlap else None,
+            twice=twice,
         )
 
-    def _longer(self, op: Op) -> FloatArray | float:
-        """What passes bound by instructions take longer at the clock of a training step."""
-        if not isinstance(op, MemoryBound) or self.gpu is None:
-            return 0.0
-        direction, elements = (
-            ("backward" if op.backward else "forward"),
-            floats(op.repeat * op.rows * op.width),
-        )
-        return longer_under_load(self.gpu, op.kernel, direction, elements, op.dtype)
+    def _kernel(self, op: Op) -> TimeEstimate:
+        """Work that a rank does alone, products with the kernels that the framework starts for them."""
+        priced = kernel_s(self.cost_model, op)
+        if priced is None:
+            raise TypeError(f"no price for {type(op).__name__}")
+        if isinstance(op, GroupedGemm) and self.gpu and not op.one_kernel:
+            return products_apart_s(self.cost_model, op, priced, self.gpu.num_sms)
+        if isinstance(op, BatchedGemm) and self.gpu:
+            return unaligned_s(self.gpu, op, priced, self.unaligned)
+        return priced
 
-    def _twice(self, op: Op) -> FloatArray:
-        """What products lose as they were measured holds for all alike."""
-        if self.overlap is not None or not isinstance(op, BatchedGemm | GroupedGemm):
-            return WHOLE
-        return self.contention.twice(op)
+    def _load(self, dtype: str, world_size: int, *, clocked: bool = True) -> float:
+        """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one: it waits for the
+        slowest of them and, where it is ``clocked`` down, runs at the rate of training."""
+        waits = slowest_of(world_size) if self.gpu else 1.0
+        if not clocked:
+            return waits
+        return waits / self.sustained.of(dtype, otherwise=self.training_rate_ratio)
 
     def losses(self, op: Op, layout: Layout) -> Losses | None:
         """What a collective of NCCL and products beside it lose to each other, for every row of ``layout``; None where
@@ -222,20 +253,6 @@ class Pricer:
             return None
         group = group_of(op.axis, layout, self.domain_ranks)
         return self.overlap.of(op.collective, op.size_bytes, group.intra, group.inter)
-
-    def _crosses(self, op: Op, layout: Layout) -> BoolArray:
-        if op.pieces is None or not isinstance(op, Comm):
-            return INSIDE
-        return bools(group_of(op.axis, layout, self.domain_ranks).inter > 1)
-
-    def _slower(self, op: BatchedGemm | GroupedGemm | Attention, world_size: int) -> float:
-        """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""
-        waits = slowest_of(world_size) if self.gpu else 1.0
-        if self.gpu and isinstance(op, Attention):
-            rates = published(op.kernel, self.gpu.architecture)
-            if rates is not None and rates.holds_under_load:
-                return waits
-        return waits / self.sustained.of(op.dtype, otherwise=self.training_rate_ratio)
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
         """One activation from a pipeline stage to the next."""
@@ -258,37 +275,6 @@ class Pricer:
             )
         )
 
-    def _ask(self, op: Op, layout: Layout) -> tuple[str, str, TimeEstimate]:
-        """(part, family, price) of an operation."""
-        match op:
-            case Comm():
-                return self._ask_collective(op, layout)
-            case CpuOverhead():
-                return "host", "host", self._host(op)
-            case HostTransfer() | HostUpdate():
-                return "offload", "offload", self._offloaded(op, layout)
-            case Attention():
-                found = attention_price(self.cost_model, self.gpu, attention_query(op))
-                return "attention", f"attention {op.direction}", found
-            case BatchedGemm():
-                part, family = "gemm", f"gemm {op.layout}"
-            case GroupedGemm():
-                part, family = "grouped_gemm", "grouped_gemm"
-            case MemoryBound():
-                part, family = "memory_bound", "memory_bound"
-                if op.stands_for and self.casts:
-                    return part, family, called_s(self.cost_model, op)
-            case _:
-                part, family = "optimizer", "optimizer"
-        priced = kernel_s(self.cost_model, op)
-        if priced is None:
-            raise TypeError(f"no price for {type(op).__name__}")
-        if isinstance(op, GroupedGemm) and self.gpu and not op.one_kernel:
-            priced = products_apart_s(self.cost_model, op, priced, self.gpu.num_sms)
-        if isinstance(op, BatchedGemm) and self.gpu:
-            priced = unaligned_s(self.gpu, op, priced, self.unaligned)
-        return part, family, priced
-
     def _host(self, op: CpuOverhead) -> TimeEstimate:
         launch = self.cost_model.cpu_s("launch")
         return TimeEstimate(
@@ -310,25 +296,26 @@ class Pricer:
             return host_transfer_s(self.host, op.size_bytes, self.gpus_per_node)
         return host_update_s(self.host, op.elements, ranks)
 
-    def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, TimeEstimate]:
-        group = group_of(op.axis, layout, self.domain_ranks)
+    def _collective(self, op: Comm, layout: Layout) -> TimeEstimate:
+        """A collective of every group of its axis at once, a message to the next member, or an exchange of tokens."""
         if op.collective is Collective.P2P:
-            return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
+            return self._neighbours(op.axis, layout, op.size_bytes)
+        group = group_of(op.axis, layout, self.domain_ranks)
         if (op.routed or op.kernel) and not self.middle_ranks:
-            asked = self.exchanges.priced if self.exchanges else even_s
-            priced = asked(self.cost_model, op, group)
-            return COMM_PART[op.axis], f"{op.collective.value}", priced
-        outer = group_of(op.axis, layout, self.middle_ranks or self.domain_ranks)
-        query = CollectiveQuery(
-            collective=op.collective,
-            size_bytes=np.where(group.ranks > 1, op.size_bytes, 0),
-            intra=group.intra,
-            inter=group.inter,
-            siblings=group.siblings,
-            outer_intra=outer.intra if self.middle_ranks else 0,
-            outer_siblings=outer.siblings if self.middle_ranks else 0,
+            exchange_s = self.exchanges.priced if self.exchanges else even_s
+            return exchange_s(self.cost_model, op, group)
+        outer = group_of(op.axis, layout, self.middle_ranks) if self.middle_ranks else None
+        return self.cost_model.collective_s(
+            CollectiveQuery(
+                collective=op.collective,
+                size_bytes=np.where(group.ranks > 1, op.size_bytes, 0),
+                intra=group.intra,
+                inter=group.inter,
+                siblings=group.siblings,
+                outer_intra=outer.intra if outer else 0,
+                outer_siblings=outer.siblings if outer else 0,
+            )
         )
-        return COMM_PART[op.axis], f"{op.collective.value}", self.cost_model.collective_s(query)
 
 
 PRODUCTS = ("gemm", "grouped_gemm")

@@ -5,12 +5,13 @@ Nothing hides more than the shorter of communication and computation, and less w
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ops.op import Comm, Lane, Phase, Pieces
 from ops.roles import OpKey
-from solver.times.contention import ALONE, COLLECTIVE_BLOCKS, Contention, averaged, lost_by_collective
+from solver.times.contention import ALONE, COLLECTIVE_BLOCKS, Contention, averaged
 from solver.times.op_times import TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
@@ -39,8 +40,7 @@ def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> Flo
         return beside(
             timed.seconds,
             partner.seconds,
-            contention.loss(partner.seconds, partner.products_s, measured=timed.losses),
-            lost_by_collective(partner.seconds, partner.products_s, timed.losses),
+            *contention.lost(partner.seconds, partner.products_s, measured=timed.losses),
         )
     taken = contention.sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
     if timed.op.lane is Lane.BESIDE:
@@ -58,70 +58,61 @@ def in_pieces(comm_s: FloatArray, compute_s: FloatArray, pieces: Pieces, loss: f
 
 
 def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list[Share]:
-    """The waiting time of every operation of one pass of one layer.
+    """Returns what a rank waits for every operation of one pass of one layer.
 
     Weights of the next layer and gradients of the last one run beside all a layer does in this pass
-    (arXiv 2401.09149 sec. 3.3).
+    (arXiv 2401.09149 sec. 3.3). Of Lane.ACROSS solver.times.expert_overlap says what is left.
     """
+    shares: list[Share] = list(pass_ops)
     rows = len(pass_ops[0].seconds) if pass_ops else 1
-    partners: dict[tuple[OpKey | None, Phase], TimedOp] = {
-        (timed.op.key, timed.op.phase): timed for timed in pass_ops if timed.part in ("gemm", "attention")
-    }
-    waits: dict[int, FloatArray] = {}
-    main_s = np.zeros(rows)
-    products_s = np.zeros(rows)
-    ahead_s = np.zeros(rows)
-    copied_s = np.zeros(rows)
+    partners: dict[tuple[OpKey | None, Phase], TimedOp] = {}
+    for timed in pass_ops:
+        if timed.part in ("gemm", "attention"):
+            partners[timed.op.key, timed.op.phase] = timed
+    main_s, products_s = np.zeros(rows), np.zeros(rows)
     for index, timed in enumerate(pass_ops):
-        lane = timed.op.lane
-        if lane is Lane.PREFETCH:
-            ahead_s = ahead_s + timed.seconds
+        lane, named = timed.op.lane, (timed.op.beside, timed.op.beside_phase)
+        if lane in (Lane.PREFETCH, Lane.COPY, Lane.ACROSS):
             continue
-        if lane is Lane.ACROSS:
-            waits[index] = timed.seconds  # solver.times.expert_overlap says what is left
-            continue
-        if lane is Lane.COPY:
-            copied_s = copied_s + timed.seconds
-            continue
-        wait = timed.seconds
-        named = (timed.op.beside, timed.op.beside_phase)
         # What is kept is not made again, and then pieces have no product to take turns with.
         if lane is Lane.BESIDE or (lane is Lane.PIECES and named in partners):
-            wait = _beside_one(timed, partners[named], contention)
-        waits[index] = wait
-        main_s = main_s + wait
+            shares[index] = replace(timed, seconds=_beside_one(timed, partners[named], contention))
+        main_s = main_s + shares[index].seconds
         products_s = products_s + timed.products_s
-    lost = averaged([(one.seconds, one.losses) for one in pass_ops if one.op.lane is Lane.PREFETCH])
-    over = beside(
-        ahead_s,
-        main_s,
-        contention.loss(main_s, products_s, _ahead_blocks(pass_ops), lost),
-        lost_by_collective(main_s, products_s, lost),
-    )
-    late = beside(copied_s, main_s + over, 0.0)
-    left = {
-        Lane.PREFETCH: np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0),
-        Lane.COPY: np.divide(late, copied_s, out=np.zeros(rows), where=copied_s > 0),
-    }
-    return [
-        Share(
-            part=timed.part,
-            family=timed.family,
-            seconds=waits[index] if index in waits else timed.seconds * left[timed.op.lane],
-            relative_std=timed.relative_std,
-            origin=timed.origin,
-            carried_std=timed.carried_std,
-        )
-        for index, timed in enumerate(pass_ops)
-    ]
+    prefetched = [timed for timed in pass_ops if timed.op.lane is Lane.PREFETCH]
+    if prefetched:
+        lost = averaged([(one.seconds, one.losses) for one in prefetched])
+        shares_lost = contention.lost(main_s, products_s, _thread_blocks(prefetched), lost)
+        main_s = main_s + _hidden(Lane.PREFETCH, pass_ops, shares, main_s, shares_lost)
+    if any(timed.op.lane is Lane.COPY for timed in pass_ops):
+        _hidden(Lane.COPY, pass_ops, shares, main_s, (0.0, 0.0))
+    return shares
 
 
-def _ahead_blocks(pass_ops: Sequence[TimedOp]) -> FloatArray:
+def _hidden(
+    lane: Lane,
+    pass_ops: Sequence[TimedOp],
+    shares: list[Share],
+    main_s: FloatArray,
+    lost: tuple[FloatArray | float, FloatArray | float],
+) -> FloatArray:
+    """Seconds that a rank waits for all of a lane, which runs beside ``main_s``; writes each its part into ``shares``."""
+    total_s = np.zeros_like(main_s)
+    for timed in pass_ops:
+        if timed.op.lane is lane:
+            total_s = total_s + timed.seconds
+    wait_s = beside(total_s, main_s, *lost)
+    left = np.divide(wait_s, total_s, out=np.zeros_like(total_s), where=total_s > 0)
+    for index, timed in enumerate(pass_ops):
+        if timed.op.lane is lane:
+            shares[index] = replace(timed, seconds=timed.seconds * left)
+    return wait_s
+
+
+def _thread_blocks(prefetched: Sequence[TimedOp]) -> FloatArray:
     """Thread blocks of what runs ahead, by its seconds; of each as many as it says it runs in."""
     busy_s, taken_s = np.zeros(1), np.zeros(1)
-    for timed in pass_ops:
-        if timed.op.lane is not Lane.PREFETCH:
-            continue
+    for timed in prefetched:
         own = timed.op.thread_blocks if isinstance(timed.op, Comm) else 0
         busy_s = busy_s + timed.seconds
         taken_s = taken_s + timed.seconds * (own or COLLECTIVE_BLOCKS)

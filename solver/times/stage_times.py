@@ -1,6 +1,5 @@
 """Times of stages: a micro-batch through every stage and every chunk of one, and the messages between them."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,102 +35,83 @@ class TimedLayers:
     stages: StageTable
     times: list[LayerTimes]
 
-    def stage_passes(self) -> PassTimes:
-        """One micro-batch through every stage row."""
-        return self._passes(self.stages, self.stages.plan)
-
-    def beside_reductions(self) -> PassTimes:
-        """``stage_passes``, of which no backward is left to run beside reductions where weight gradients come
-        after the others (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last
-        weight gradient)."""
-        passes, traits = self.stage_passes(), self.plans.schedule.traits
-        if traits.pairs or not traits.splits_backward:
-            return passes
-        return replace(passes, backward_s=np.zeros_like(passes.backward_s))
-
-    def chunk_passes(self, contention: Contention) -> PassTimes:
-        """One micro-batch through every chunk row, alone and, where the schedule pairs them, beside another's."""
-        chunks = self.stages.chunks
-        plan = self.stages.plan[chunks.stage]
-        passes = self._passes(chunks, plan)
-        if not self.plans.schedule.traits.pairs:
-            return passes
-        total, kept = self._row_sums(chunks, plan), self._exchanges()
-        exchanges = Exchanges(
-            forward_s=total([one.forward.seconds for one in kept]),
-            backward_s=total([one.backward.seconds for one in kept]),
-            forward_host_s=total([one.forward_host_s for one in kept]),
-            backward_host_s=total([one.backward_host_s for one in kept]),
-            losses=self._exchange_losses(total),
+    def passes(self, rows: StageTable | ChunkTable) -> PassTimes:
+        """One micro-batch through every stage row, or through every chunk of one."""
+        row = self.layers.row[self._plan(rows)]
+        forward_s, backward_s, weight_s, products_s = np.zeros((4, len(row)))
+        for place, weight in self._weighed(rows):
+            piece = self.times[place]
+            forward_s = forward_s + piece.forward.seconds[row] * weight
+            backward_s = backward_s + piece.backward.seconds[row] * weight
+            weight_s = weight_s + piece.weight_s[row] * weight
+            products_s = products_s + piece.products_s[row] * weight
+        both_s = forward_s + backward_s
+        return PassTimes(
+            forward_s=forward_s,
+            backward_s=backward_s,
+            weight_s=weight_s,
+            products=np.divide(products_s, both_s, out=np.zeros_like(both_s), where=both_s > 0),
         )
-        return replace(passes, pair_s=pair_s(passes, exchanges, contention))
+
+    def paired(self, passes: PassTimes, contention: Contention) -> PassTimes:
+        """The ``passes`` of every chunk row, each also beside another's, as the schedule pairs them."""
+        exchanges = self._exchanges()
+        forward_s = self._row_sum([one.forward.seconds for one in exchanges])
+        backward_s = self._row_sum([one.backward.seconds for one in exchanges])
+        of_rows = Exchanges(
+            forward_s=forward_s,
+            backward_s=backward_s,
+            forward_host_s=self._row_sum([one.forward_host_s for one in exchanges]),
+            backward_host_s=self._row_sum([one.backward_host_s for one in exchanges]),
+            losses=self._exchange_losses(exchanges, forward_s + backward_s),
+        )
+        return replace(passes, pair_s=pair_s(passes, of_rows, contention))
 
     def _exchanges(self) -> list[ExchangeTimes]:
         none = ExchangeTimes.none(len(self.layers.layout))
         return [time.exchange or none for time in self.times]
 
-    def _exchange_losses(self, total: Callable[[list[FloatArray]], FloatArray]) -> Losses | None:
-        """What the exchange of every row and products lose to each other, by the seconds of its pieces; None unless
-        that of all was measured."""
-        kept = self._exchanges()
-        exchange_s: list[FloatArray] = [one.forward.seconds + one.backward.seconds for one in kept]
-        lost = [one.losses for one in kept]
-        whole_s = total(exchange_s)
-        none = Losses(compute=np.zeros(1), comm=np.zeros(1))
-        if any(one is None and seconds.any() for one, seconds in zip(lost, exchange_s, strict=True)):
-            return None
-
-        def mean(shares: Sequence[FloatArray]) -> FloatArray:
-            weighed: list[FloatArray] = [
-                share * seconds for share, seconds in zip(shares, exchange_s, strict=True)
-            ]
-            return np.divide(total(weighed), whole_s, out=np.zeros_like(whole_s), where=whole_s > 0)
-
-        known = [one or none for one in lost]
-        return Losses(compute=mean([one.compute for one in known]), comm=mean([one.comm for one in known]))
+    def _exchange_losses(self, exchanges: list[ExchangeTimes], whole_s: FloatArray) -> Losses | None:
+        """What the exchange of every chunk row and products lose to each other, by the seconds of its pieces; None
+        unless that of all was measured."""
+        compute: list[FloatArray] = []
+        comm: list[FloatArray] = []
+        for one in exchanges:
+            seconds = one.forward.seconds + one.backward.seconds
+            if one.losses is None and seconds.any():
+                return None
+            compute.append(seconds * (one.losses.compute if one.losses else 0.0))
+            comm.append(seconds * (one.losses.comm if one.losses else 0.0))
+        lost = [
+            np.divide(self._row_sum(seconds), whole_s, out=np.zeros_like(whole_s), where=whole_s > 0)
+            for seconds in (compute, comm)
+        ]
+        return Losses(compute=lost[0], comm=lost[1])
 
     def per_micro(self, chunk_passes: PassTimes) -> SumByPart:
         """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model
         has its share, without the exchange that pairs hide."""
-        rows = len(self.stages.plan)
-        layouts = len(self.layers.layout)
+        rows, layouts = len(self.stages.plan), len(self.layers.layout)
         whole = self._stage_sum([added([time.forward, time.backward], layouts) for time in self.times])
-        placement = self.plans.schedule.placement
         if not self.plans.schedule.traits.pairs:
             return whole
         exchange = self._stage_sum([added([one.forward, one.backward], layouts) for one in self._exchanges()])
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
         share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
-        return added([whole.scaled(1.0 / placement.directions), exchange.scaled(-share)], rows)
+        directions = self.plans.schedule.placement.directions
+        return added([whole.scaled(1.0 / directions), exchange.scaled(-share)], rows)
 
-    def _passes(self, rows: StageTable | ChunkTable, plan: IntArray) -> PassTimes:
-        """One micro-batch through every stage or chunk row; ``plan`` is the row's plan."""
-        total = self._row_sums(rows, plan)
-        forward_s = total([time.forward.seconds for time in self.times])
-        backward_s = total([time.backward.seconds for time in self.times])
-        products_s = total([time.products_s for time in self.times])
-        both_s = forward_s + backward_s
-        return PassTimes(
-            forward_s=forward_s,
-            backward_s=backward_s,
-            weight_s=total([time.weight_s for time in self.times]),
-            products=np.divide(products_s, both_s, out=np.zeros_like(both_s), where=both_s > 0),
-        )
+    def _plan(self, rows: StageTable | ChunkTable) -> IntArray:
+        """The plan of every stage or chunk row."""
+        return rows.plan if isinstance(rows, StageTable) else self.stages.plan[rows.stage]
 
-    def _row_sums(
-        self, rows: StageTable | ChunkTable, plan: IntArray
-    ) -> Callable[[list[FloatArray]], FloatArray]:
-        """Seconds of every stage or chunk row from those of each piece."""
-        row = self.layers.row[plan]
-        weighed = self._weighed(rows)
-
-        def total(seconds: list[FloatArray]) -> FloatArray:
-            summed = np.zeros(len(row))
-            for place, weight in weighed:
-                summed = summed + seconds[place][row] * weight
-            return summed
-
-        return total
+    def _row_sum(self, seconds: list[FloatArray]) -> FloatArray:
+        """Seconds of every chunk row from those of each piece."""
+        row = self.layers.row[self._plan(self.stages.chunks)]
+        summed = np.zeros(len(row))
+        for place, weight in self._weighed(self.stages.chunks):
+            summed = summed + seconds[place][row] * weight
+        return summed
 
     def _stage_sum(self, times: list[SumByPart]) -> SumByPart:
         """The times of every piece, over the pieces of every stage row."""
@@ -152,27 +132,24 @@ class TimedLayers:
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
     """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every
     kind, ends. Each chunk of a stage has a first layer: what came before it ran for another micro-batch."""
+    chunks = rows.chunks if isinstance(rows, StageTable) else rows
+    found = np.zeros(len(chunks.embedding), dtype=np.bool_)
+    firsts: list[IntArray] = []
+    others: list[IntArray] = []
+    for count in chunks.layers:
+        first = ints((count > 0) & ~found)
+        found = found | (count > 0)
+        firsts.append(first)
+        others.append(count - first)
+    weights = [*others, *firsts, chunks.embedding.astype(np.int64), chunks.head.astype(np.int64)]
     if isinstance(rows, StageTable):
-        return tuple(np.add.reduceat(weight, rows.chunk_starts) for weight in piece_weights(rows.chunks))
-    firsts = first_layers(rows.layers)
-    others = (count - first for count, first in zip(rows.layers, firsts, strict=True))
-    return (*others, *firsts, rows.embedding.astype(np.int64), rows.head.astype(np.int64))
+        return tuple(np.add.reduceat(weight, rows.chunk_starts) for weight in weights)
+    return tuple(weights)
 
 
 # DeepSpeed runtime/pipe/engine.py: _exec_forward_pass gathers what came; _exec_backward_pass the stage's own
 # outputs and the gradient that came. A message is as often an activation as a gradient.
 PARTITIONED_GATHERS = (1 + 2) / 2
-
-
-def first_layers(layers: Sequence[IntArray]) -> tuple[IntArray, ...]:
-    """Of layers by run, for every row one of the first run that it has any of."""
-    found = np.zeros(len(layers[0]), dtype=np.bool_)
-    firsts = []
-    for count in layers:
-        first = (count > 0) & ~found
-        found = found | first
-        firsts.append(ints(first))
-    return tuple(firsts)
 
 
 def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:

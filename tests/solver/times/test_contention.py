@@ -37,7 +37,7 @@ def test_products_of_fixed_blocks_take_two_waves_while_a_collective_lasts() -> N
     seconds hold of longer products."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True)
     compute = _floats(10.0)
-    lost = beside(_floats(8.0), compute, hopper.loss(compute, compute))
+    lost = beside(_floats(8.0), compute, *hopper.lost(compute, compute))
     assert 10.0 + beside(_floats(8.0), compute, 0.5)[0] == pytest.approx(_replayed(8.0, 10, 132, 112))
     assert lost[0] == pytest.approx(8.0 * (1.0 - 3.0 / (2.0 + 80 / 47 + 1.35)))
 
@@ -45,7 +45,7 @@ def test_products_of_fixed_blocks_take_two_waves_while_a_collective_lasts() -> N
 def test_what_multiprocessors_take_is_lost_where_that_is_more_than_a_second_wave() -> None:
     """Half of a GPU gone: twice as long, whatever was seen of second waves."""
     small = Contention(sm_share=0.5, static_tiles=True)
-    assert small.loss(_floats(1.0), _floats(1.0))[0] == pytest.approx(0.5)
+    assert small.lost(_floats(1.0), _floats(1.0))[0][0] == pytest.approx(0.5)
 
 
 def test_thread_blocks_that_come_as_tiles_lose_what_the_collective_takes() -> None:
@@ -55,7 +55,7 @@ def test_thread_blocks_that_come_as_tiles_lose_what_the_collective_takes() -> No
         (Contention(sm_share=20 / 108), compute),
         (Contention(sm_share=20 / 108, static_tiles=True), 0.0 * compute),
     ):
-        assert contention.loss(compute, products_s)[0] == pytest.approx(20 / 108)
+        assert contention.lost(compute, products_s)[0][0] == pytest.approx(20 / 108)
 
 
 @given(SECONDS, SHARES, st.floats(min_value=0.0, max_value=0.5), st.booleans())
@@ -64,7 +64,7 @@ def test_the_loss_is_a_share_that_grows_with_the_products(
 ) -> None:
     contention = Contention(sm_share=sm_share, static_tiles=static_tiles)
     compute = _floats(compute_s)
-    some, all_of_it = (contention.loss(compute, compute * share)[0] for share in (products, 1.0))
+    some, all_of_it = (contention.lost(compute, compute * share)[0][0] for share in (products, 1.0))
     assert 0.0 <= some <= all_of_it + 1e-12
     assert all_of_it <= 0.5 + 1e-12
 
@@ -75,7 +75,7 @@ def test_without_multiprocessors_in_common_the_longer_counts(
 ) -> None:
     compute = _floats(compute_s)
     free = Contention(sm_share=0.0, static_tiles=True)
-    wait = beside(_floats(comm_s), compute, free.loss(compute, compute * products))
+    wait = beside(_floats(comm_s), compute, *free.lost(compute, compute * products))
     assert compute_s + wait[0] == pytest.approx(max(comm_s, compute_s), abs=1e-9)
 
 
@@ -85,7 +85,7 @@ def test_a_gpu_says_which_kind_its_products_are() -> None:
         gpu = read_cluster(name, root=ROOT).gpu
         contention = Contention.on(gpu)
         assert contention.sm_share == COLLECTIVE_BLOCKS / gpu.num_sms
-        shares[name] = contention.loss(_floats(1.0), _floats(1.0))[0]
+        shares[name] = contention.lost(_floats(1.0), _floats(1.0))[0][0]
     assert shares == pytest.approx(
         {"a100-sxm-80g": 20 / 108, "h100-sxm": 1.0 - 3.0 / (2.0 + 80 / 47 + 1.35), "b200": 20 / 148}
     )
@@ -95,4 +95,4 @@ def test_a_collective_takes_half_of_a_gpu_at_most() -> None:
     """20 thread blocks on 24 multiprocessors, and 80 of a kernel that says so on 100 of which 20 are a fifth."""
     gpu = replace(read_cluster("a100-sxm-80g", root=ROOT).gpu, num_sms=24)
     assert Contention.on(gpu).sm_share == 0.5
-    assert Contention(sm_share=0.2).loss(_floats(1.0), _floats(0.0), 80)[0] == pytest.approx(0.5)
+    assert Contention(sm_share=0.2).lost(_floats(1.0), _floats(0.0), 80)[0][0] == pytest.approx(0.5)

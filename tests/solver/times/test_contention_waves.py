@@ -83,7 +83,7 @@ def test_what_a_second_wave_doubles_is_what_the_waves_say() -> None:
     for columns, ratio in ((2816, 4 / 3), (1344, 132 / 112), (28672, 2 * 27 / 28)):
         product = _product(4096, columns)
         share, thinner = hopper.twice(product), 132 / 112
-        loss = hopper.loss(np.ones(1), share)
+        loss = hopper.lost(np.ones(1), share)[0]
         seen = thinner + (ratio - thinner) / (2 - thinner) * (SECOND_WAVE - thinner)
         assert 1.0 / (1.0 - loss[0]) == pytest.approx(seen), columns
     for other in (Contention(sm_share=20 / 108, num_sms=108), Contention(sm_share=0.1, static_tiles=True)):

@@ -6,9 +6,11 @@ import pytest
 from ops.layout import Layout
 from ops.op import Comm, Lane, Phase
 from ops.roles import Role
+from solver.pipeline.stages import ChunkTable
 from solver.plans.layers import as_first
 from solver.plans.plan_table import Plan
-from solver.times.stage_times import first_layers
+from solver.times.stage_times import piece_weights
+from spec.arrays import bools, ints
 from spec.frameworks import framework_preset
 from spec.parameters import num_parameters
 from tests.ops.layouts import job, written
@@ -84,6 +86,11 @@ def test_of_weights_that_travel_one_by_one_the_first_is_waited_for() -> None:
 
 
 def test_every_row_has_one_first_layer_where_it_has_any() -> None:
-    dense, experts = first_layers([np.array([3, 0, 0]), np.array([4, 2, 0])])
+    none = bools([False, False, False])
+    layers = (ints([3, 0, 0]), ints([4, 2, 0]))
+    chunks = ChunkTable(stage=ints([0, 1, 2]), embedding=none, head=none, layers=layers)
+    other_dense, other_experts, dense, experts, *ends = piece_weights(chunks)
     assert dense.tolist() == [1, 0, 0]
     assert experts.tolist() == [0, 1, 0]
+    assert [other_dense.tolist(), other_experts.tolist()] == [[2, 0, 0], [4, 1, 0]]
+    assert not np.any(ends)

@@ -26,7 +26,7 @@ from profdb.cases import Family  # noqa: E402
 from profdb.lookup.priced import TimeEstimate  # noqa: E402
 from profdb.modelled import gemm  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
-from profdb.modelled.network import all_to_all, shares  # noqa: E402
+from profdb.modelled.network import links, send_recv  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import UserError  # noqa: E402
@@ -57,10 +57,10 @@ GEMM_CONSTANTS = (
     Constant(module=gemm, name="SPLIT_S", low=0.0, high=4e-6),
 )
 NCCL_CONSTANTS = (
-    Constant(module=shares, name="LONG_SHARE", low=0.8, high=1.0),
-    Constant(module=shares, name="OWN_CHUNK", low=0.0, high=1.0),
-    Constant(module=shares, name="NVLS_SHARE", low=0.6, high=1.0),
-    Constant(module=all_to_all, name="LONG_SHARE", low=0.7, high=1.0),
+    Constant(module=links, name="LONG_SHARE", low=0.8, high=1.0),
+    Constant(module=links, name="OWN_CHUNK", low=0.0, high=1.0),
+    Constant(module=links, name="NVLS_SHARE", low=0.6, high=1.0),
+    Constant(module=send_recv, name="ALL_TO_ALL_SHARE", low=0.7, high=1.0),
 )
 
 

@@ -3,7 +3,7 @@
     python benchmarks/multinode_held_out.py --runs FILE [--steps N]
 
 FILE as for benchmarks/multinode_accuracy.py, with a column ``source``. Prints the constants of
-profdb.modelled.network.shares that all good runs choose, then, for each source, what its runs score when the others
+profdb.modelled.network.links that all good runs choose, then, for each source, what its runs score when the others
 choose. Takes a minute.
 """
 
@@ -20,14 +20,14 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.modelled_held_out import Constant  # noqa: E402
 from benchmarks.multinode_accuracy import Run, read_runs, runs_of, told  # noqa: E402
-from profdb.modelled.network import shares  # noqa: E402
+from profdb.modelled.network import links  # noqa: E402
 from spec.arrays import FloatArray  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 CONSTANTS = (
-    Constant(module=shares, name="NETWORK_START_S", low=0.0, high=40e-6),
-    Constant(module=shares, name="NVLS_TREE_START_S", low=0.0, high=200e-6),
+    Constant(module=links, name="NETWORK_START_S", low=0.0, high=40e-6),
+    Constant(module=links, name="NVLS_TREE_START_S", low=0.0, high=200e-6),
 )
 GRID = 21
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import run_workload
-from profdb.modelled.network.all_to_all import all_to_all_seconds
 from profdb.modelled.network.links import Shape
+from profdb.modelled.network.send_recv import all_to_all_seconds
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
 from spec.arrays import ints

@@ -17,7 +17,8 @@ from profdb.lookup.queries import (
     P2PQuery,
 )
 from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.network import algorithms, all_to_all, p2p, spread
+from profdb.modelled.errors import collective_std
+from profdb.modelled.network import nccl, send_recv
 from profdb.modelled.network.links import Shape
 from profdb.modelled.rates import over_one_scale
 from spec.arrays import FloatArray, IntArray, ceil_div
@@ -78,22 +79,22 @@ class ModelledCostModel:
         shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)
         if query.collective is Collective.P2P:
-            seconds, inside = p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD
+            seconds, inside = send_recv.p2p_seconds(self.cluster, size, shape), send_recv.P2P_STD
         elif query.collective is Collective.ALL_TO_ALL:
-            seconds = all_to_all.all_to_all_seconds(self.cluster, size, shape)
-            inside = all_to_all.RELATIVE_STD
+            seconds = send_recv.all_to_all_seconds(self.cluster, size, shape)
+            inside = send_recv.ALL_TO_ALL_STD
         else:
-            seconds = algorithms.collective_seconds(self.cluster, query.collective, size, shape)
-            inside = algorithms.RELATIVE_STD
-        return _modelled(seconds, spread.relative_std(self.cluster, size, shape, inside))
+            seconds = nccl.collective_seconds(self.cluster, query.collective, size, shape)
+            inside = nccl.RELATIVE_STD
+        return _modelled(seconds, collective_std(self.cluster, size, shape, inside))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
         c = query.columns()
         shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)
-        std = spread.relative_std(self.cluster, size, shape, p2p.RELATIVE_STD)
-        return _modelled(p2p.p2p_seconds(self.cluster, size, shape), std)
+        std = collective_std(self.cluster, size, shape, send_recv.P2P_STD)
+        return _modelled(send_recv.p2p_seconds(self.cluster, size, shape), std)
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """One AdamW step."""

@@ -3,28 +3,89 @@
 Inside a scale-up domain each GPU owns its links, so sibling groups do not slow each other. The ways out
 of a domain (the NICs of a node, the link between two processors) are shared: a group gets those of its
 own ranks, at least one, and never more than an equal part of the domain's.
+
+Constants are NCCL's: NVIDIA/nccl, src/graph/tuning.cc (2.27) and src/graph/topo.h; latencies there are microseconds and
+rates GB/s, here seconds and bytes/s. Those by architecture are in configs/architectures.
 """
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
-from profdb.modelled.network import shares
-from profdb.modelled.network.nccl_constants import (
-    HOPS,
-    HOST_MEMORY_EFFICIENCY,
-    PCIE_EFFICIENCY,
-    Protocol,
-)
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
+
+# What NCCL's tuning model does not hold but a time needs, shared by every GPU. Other files read it as ``links.LONG_SHARE``,
+# so that a fit may replace it (benchmarks/modelled_held_out.py, benchmarks/multinode_held_out.py).
+
+# Fitted: to nccl-tests timings of A100, H100, H200 and B200 nodes together (aiconfigurator's NCCL tables).
+LONG_SHARE = 0.93  # of NCCL's link rate, by Ring/Simple on long messages
+OWN_CHUNK = 0.45  # cost of a rank's own chunk (copied, not sent) in steps of a ring over NVLink
+NVLS_SHARE = 0.9  # of NCCL's NVLS rate, by long messages
+
+# Fitted: to published nccl-tests runs of 2 to 32 nodes over InfiniBand, RoCE, EFA and TCPXO (benchmarks/multinode_accuracy.py).
+NETWORK_START_S = 18e-6  # of a collective before its first hop between nodes: proxy threads wake and post
+NVLS_TREE_START_S = 150e-6  # of NVLSTree between nodes: its chunks fill before the network runs
+
+# Fitted: share of a NIC's rate that one send reaches. Vidur's h100_dgx send_recv tends to 36 of 50 GB/s between nodes.
+NIC_STREAM_SHARE = 0.73
+# Fitted: share of a NIC's payload that collectives of one rank a node reach. The mean of three sources is 0.85 of the line:
+# mscclpp's NDmv4 page 0.69 (all-gather 0.63, all-reduce 0.75), NVIDIA/nccl-tests issue 232 0.95, a guide to a
+# pair of DGX Spark 0.92.
+ONE_RANK_SHARE = 0.87
+# Fitted: line rate lost per doubling of nodes beyond two (the slowest of more paths counts), the mean of eight
+# sources of 16 nodes and more. A reduce-scatter series loses 0.05 (NVIDIA/nccl issue 1229), all-reduce and
+# all-to-all over EFA 0.03 and 0.02, the other five all-reduces and all-gathers nothing that latency does not
+# tell.
+RATE_LOSS = 0.0125
 
 # Payload over line rate of a 200 or 400 Gb/s NIC. Source: 4096-byte packets carry about 70 bytes of
 # InfiniBand or RoCE headers (InfiniBand Architecture Specification vol. 1, sections 5.2 and 9.2).
 NIC_EFFICIENCY = 4096.0 / (4096.0 + 70.0)
 
+# Payload rate over raw rate of a link: PCI_BW = 12 GB/s of a gen3 x16 slot's 16.
+PCIE_EFFICIENCY = 12.0 / 16.0
+# The same through the processor's memory (NCCL's SHM), every GPU sending and receiving: 10.2 GB/s each way of
+# A40 (NVIDIA/nccl-tests issue 74, bidirectional copies with P2P disabled: 19.1 to 21.2 both ways) and 15 of
+# RTX 4090 (NVIDIA/nccl issue 814: 30), both of gen4 x16's 32. Assumption: NCCL's kernels reach what these
+# copies do, and hops take as long as between peers.
+HOST_MEMORY_EFFICIENCY = (10.2 + 15.0) / 2.0 / 32.0
+
+# llMaxBws, columns of 2 and of 4 or more nodes: they follow the host CPU, the Intel row.
+LL_MAX_RATE_NODES = (39.0e9, 20.4e9)
+
 NOWHERE = np.zeros(1, dtype=np.int64)
+
+
+class Protocol(IntEnum):
+    """LL: flag in every 8 bytes; LL128: flag in every 128 bytes; Simple: whole chunks."""
+
+    LL = 0
+    LL128 = 1
+    SIMPLE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HopLatency:
+    """Seconds of one hop by protocol (LL, LL128, Simple), for the ring and the tree."""
+
+    ring: tuple[float, float, float]
+    tree: tuple[float, float, float]
+
+
+# hwLatencies.
+NVLINK_HOP = HopLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6))
+HOPS: dict[str, HopLatency] = {
+    "nvlink": NVLINK_HOP,
+    # RCCL's table calls AMD's mesh NVLINK too; HCCL's is not published.
+    "mesh": NVLINK_HOP,
+    "pcie": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    # NCCL has no row for two processors of one server: a hop between them goes over PCIe.
+    "socket": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    "network": HopLatency(ring=(2.7e-6, 4.0e-6, 14.0e-6), tree=(5.0e-6, 8.5e-6, 14.0e-6)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +128,7 @@ class Way:
         """Payload bytes/s that one group sends along it, one way; infinite where it does not.
 
         NIC rates are of the line; NCCL's figures for the links between processors are of the payload. Between
-        more than two nodes the slowest of more paths counts (shares.RATE_LOSS).
+        more than two nodes the slowest of more paths counts (``RATE_LOSS``).
         """
         per_gpu = self.domain.bandwidth
         one_link = per_gpu * self.inner_ranks / min(self.links, self.inner_ranks)
@@ -78,7 +139,7 @@ class Way:
             doublings = np.maximum(
                 np.log2(np.maximum(self.reached / np.maximum(self.members, 1), 1.0)) - 1.0, 0.0
             )
-            rate = rate * (self.domain.payload_share or NIC_EFFICIENCY) / (1.0 + shares.RATE_LOSS * doublings)
+            rate = rate * (self.domain.payload_share or NIC_EFFICIENCY) / (1.0 + RATE_LOSS * doublings)
         return np.asarray(np.where(self.crossed, rate, np.inf), dtype=np.float64)
 
 
@@ -142,6 +203,27 @@ def network_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
     return np.asarray(np.minimum.reduce([np.full(shape.intra.shape, np.inf), *rates]), dtype=np.float64)
 
 
+def bus_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+    """Bytes/s around the ring: the slower of the links inside a domain and the group's NICs."""
+    inside = np.where(shape.intra > 1, scale_up_rate(cluster, shape.intra), np.inf)
+    outside = np.where(shape.inter > 1, network_rate(cluster, shape), np.inf)
+    return np.asarray(np.minimum(inside, outside), dtype=np.float64)
+
+
+def long_share(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+    """Share of the rate that long messages of a collective reach: less where a node holds one rank."""
+    alone = outside_server(cluster, shape) & (shape.intra == 1)
+    return np.where(alone, ONE_RANK_SHARE, LONG_SHARE)
+
+
+def ll_cap(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+    """NCCL's cap on LL, by architecture in one server and by node count beyond."""
+    nccl = cluster.gpu.architecture.nccl
+    alone = nccl.ll_max_rate if nccl else np.inf
+    two, more = LL_MAX_RATE_NODES
+    return np.where(~outside_server(cluster, shape), alone, np.where(shape.inter == 2, two, more))
+
+
 def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
     """Whether a group sends over a network, and not only between the processors of a server."""
     crossed = [way.crossed for way in ways_out(cluster, shape) if way.domain.link != "socket"]
@@ -175,7 +257,7 @@ def hop_seconds(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False
 
 def start_seconds(cluster: ClusterSpec, shape: Shape) -> FloatArray:
     """What a collective between servers takes before its first hop, beyond NCCL's base."""
-    return np.where(outside_server(cluster, shape), shares.NETWORK_START_S, 0.0)
+    return np.where(outside_server(cluster, shape), NETWORK_START_S, 0.0)
 
 
 def own_latency_s(domain: NetworkDomain, protocol: Protocol) -> float:

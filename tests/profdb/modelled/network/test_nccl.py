@@ -1,4 +1,4 @@
-"""Modelled collectives: NCCL's closed forms at both ends of the sizes, and what must hold between."""
+"""Modelled collectives: NCCL's own tables and closed forms at both ends of the sizes, and what must hold between."""
 
 from pathlib import Path
 
@@ -7,13 +7,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.modelled.network.algorithms import collective_seconds
-from profdb.modelled.network.all_to_all import all_to_all_seconds
-from profdb.modelled.network.bus import bus_rate
-from profdb.modelled.network.links import NIC_EFFICIENCY, Shape, network_rate
-from profdb.modelled.network.nvls import nvls_seconds
-from profdb.modelled.network.p2p import p2p_seconds
-from profdb.modelled.network.shares import LONG_SHARE, NETWORK_START_S, NVLS_SHARE, OWN_CHUNK
+from profdb.modelled.network.links import (
+    HOPS,
+    LL_MAX_RATE_NODES,
+    LONG_SHARE,
+    NETWORK_START_S,
+    NIC_EFFICIENCY,
+    NVLS_SHARE,
+    OWN_CHUNK,
+    Protocol,
+    Shape,
+    bus_rate,
+    long_share,
+    network_rate,
+    scale_up_rate,
+)
+from profdb.modelled.network.nccl import (
+    NVLS_HOP_S,
+    NVLS_TREE_NET_HOP_S,
+    PLATEAU_BYTES,
+    RING_BASE_S,
+    RING_LL128_SHARE,
+    TREE_BASE_S,
+    TREE_LL128_SHARE,
+    collective_seconds,
+    nvls_seconds,
+    pat_seconds,
+    ring_latency,
+    tree_seconds,
+)
+from profdb.modelled.network.send_recv import all_to_all_seconds, p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -184,3 +207,90 @@ def test_more_siblings_are_never_faster(kind: Collective, size: int, inter: int)
     alone, beside = (seconds(H100, kind, size, shape(4, inter, siblings)) for siblings in (1, 2))
     crowded = seconds(H100, kind, size, shape(4, inter, 4))
     assert alone <= beside <= crowded
+
+
+# NVIDIA/nccl, src/graph/tuning.cc (2.27), ncclTunerConstantsDefaults, in us: LL, LL128, Simple of the tree,
+# then of the ring.
+BASE = (6.8, 14.0, 8.4, 6.6, 14.0, 8.4)
+HARDWARE = {
+    "nvlink": (0.6, 1.25, 4.0, 0.6, 1.9, 3.4),
+    "pcie": (1.0, 1.9, 4.0, 1.0, 2.5, 5.7),
+    "network": (5.0, 8.5, 14.0, 2.7, 4.0, 14.0),
+}
+
+
+def us(seconds: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(round(one * 1e6, 6) for one in seconds)
+
+
+def test_what_a_launch_costs_is_nccls() -> None:
+    assert us(TREE_BASE_S) + us(RING_BASE_S) == BASE
+
+
+@pytest.mark.parametrize("link", HARDWARE)
+def test_hops_are_nccls(link: str) -> None:
+    assert us(HOPS[link].tree) + us(HOPS[link].ring) == HARDWARE[link]
+
+
+def test_links_that_nccl_does_not_name_take_those_of_the_nearest() -> None:
+    assert HOPS["mesh"] == HOPS["nvlink"]
+    assert HOPS["socket"] == HOPS["pcie"]
+
+
+def test_switches_take_nccls_latency() -> None:
+    """hwLatencies: NVLS over NVLink, NVLSTree over the network."""
+    assert us((NVLS_HOP_S, NVLS_TREE_NET_HOP_S)) == (25.0, 20.9)
+
+
+def test_shares_and_caps_are_nccls() -> None:
+    """llMaxBws beside an Intel host on two nodes and on four; LL128 of a tree inside a node and between;
+    plateau of a ring, 64 bytes of each of 16 channels."""
+    assert LL_MAX_RATE_NODES == (39.0e9, 20.4e9)
+    assert (RING_LL128_SHARE, *TREE_LL128_SHARE) == (0.92, 7 / 9, 120 / 128)
+    assert PLATEAU_BYTES / 16 == 64
+
+
+@pytest.mark.parametrize(("sheet", "link"), [("a100-sxm-80g", "nvlink"), ("l40s", "pcie")])
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_a_ring_of_four_starts_with_its_base_and_three_hops(
+    sheet: str, link: str, protocol: Protocol
+) -> None:
+    cluster = read_cluster(sheet, root=ROOT)
+    four = shape(4, 1)
+    found = float(ring_latency(cluster, Collective.ALL_GATHER, four, protocol)[0])
+    assert found * 1e6 == pytest.approx(BASE[3 + protocol] + 3 * HARDWARE[link][3 + protocol])
+
+
+def test_short_trees_run_at_under_a_fourth_of_the_links_rate() -> None:
+    """Two A100, LL: 1 / 3.8 of 0.92 of the links, the buffer passed on twice; of 2,048 bytes trees keep 0.9
+    and of 1,024 and less 0.9 and 1 (tuning.cc, treeCorrectionFactor)."""
+    pair = shape(2, 1)
+    rate = 0.5 * 0.92 / 3.8 * float((scale_up_rate(A100, pair.intra) * long_share(A100, pair))[0])
+    few, many = (
+        float(tree_seconds(A100, Collective.ALL_REDUCE, floats(size), pair)[0]) for size in (256, 512)
+    )
+    assert many - few == pytest.approx(256 / rate)
+
+
+def pat_s(size: float, group: Shape) -> float:
+    return float(pat_seconds(H100, Collective.ALL_GATHER, floats(size), group)[0])
+
+
+@pytest.mark.parametrize(("nodes", "depth"), [(2, 1), (4, 2), (5, 3), (64, 6)])
+def test_the_start_grows_with_the_logarithm_of_the_ranks_and_a_little_with_each(
+    nodes: int, depth: int
+) -> None:
+    """NCCL tuning.cc: 8 us, 14 us / 3.5 a level of the tree and 2.8 us a rank, after the network's start."""
+    expected = NETWORK_START_S + 8.0e-6 + depth * 4.0e-6 + nodes * 2.8e-6
+    assert pat_s(0.0, shape(1, nodes)) == pytest.approx(expected)
+
+
+def test_long_messages_reach_three_quarters_of_the_bus() -> None:
+    eight = shape(1, 8)
+    rate = 0.75 * float((bus_rate(H100, eight) * long_share(H100, eight))[0])
+    assert pat_s(2.0e9, eight) - pat_s(1.0e9, eight) == pytest.approx(1.0e9 / rate)
+
+
+def test_several_ranks_a_node_and_one_node_do_not_run_it() -> None:
+    assert np.isinf(pat_s(1.0e6, shape(2, 8)))
+    assert np.isinf(pat_s(1.0e6, shape(8, 1)))

@@ -6,24 +6,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profdb.modelled.network import tree
-from profdb.modelled.network.algorithms import collective_seconds
-from profdb.modelled.network.all_to_all import all_to_all_seconds
-from profdb.modelled.network.links import NIC_EFFICIENCY, Shape, hop_seconds, network_rate
-from profdb.modelled.network.nccl_constants import LL128_MAX_BYTES, TREE_BASE_S, TREE_CORRECTION, Protocol
-from profdb.modelled.network.nvls import nvls_seconds
-from profdb.modelled.network.p2p import p2p_seconds
-from profdb.modelled.network.pat import pat_seconds
-from profdb.modelled.network.ring import ring_latency, ring_seconds
-from profdb.modelled.network.shares import (
+from profdb.modelled.network import nccl
+from profdb.modelled.network.links import (
     LONG_SHARE,
     NETWORK_START_S,
+    NIC_EFFICIENCY,
     NIC_STREAM_SHARE,
     NVLS_TREE_START_S,
     ONE_RANK_SHARE,
     RATE_LOSS,
+    Protocol,
+    Shape,
+    hop_seconds,
+    network_rate,
 )
-from profdb.modelled.network.tree import tree_seconds
+from profdb.modelled.network.nccl import (
+    LL128_MAX_BYTES,
+    TREE_BASE_S,
+    TREE_CORRECTION,
+    collective_seconds,
+    nvls_seconds,
+    pat_seconds,
+    ring_latency,
+    ring_seconds,
+    tree_seconds,
+)
+from profdb.modelled.network.send_recv import all_to_all_seconds, p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -132,7 +140,7 @@ def test_nor_by_the_trees_ll128(monkeypatch: pytest.MonkeyPatch) -> None:
     for size, inter, taken in ((MIB, 4, True), (2 * MIB, 4, False), (2 * MIB, 1, True)):
         told = []
         for base in (known, (known[0], -1.0, known[2])):
-            monkeypatch.setattr(tree, "TREE_BASE_S", base)
+            monkeypatch.setattr(nccl, "TREE_BASE_S", base)
             told.append(tree_seconds(P4D, Collective.ALL_REDUCE, floats(size), shape(8, inter))[0])
         assert bool(told[1] < 0.0) is taken
         assert told[0] > 0.0

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from profdb.modelled.network import shares
-from profdb.modelled.network.links import Shape, hop_seconds, scale_up_rate
-from profdb.modelled.network.nccl_constants import Protocol
-from profdb.modelled.network.p2p import p2p_seconds
+from profdb.modelled.network import links
+from profdb.modelled.network.links import Protocol, Shape, hop_seconds, scale_up_rate
+from profdb.modelled.network.send_recv import p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 
@@ -26,7 +25,7 @@ def test_a_short_message_inside_a_node_is_a_start_and_a_hop() -> None:
 
 
 def test_a_long_message_is_bound_by_the_link() -> None:
-    rate = float(scale_up_rate(read_cluster("h100-sxm", root=ROOT), ints(2))[0]) * shares.LONG_SHARE
+    rate = float(scale_up_rate(read_cluster("h100-sxm", root=ROOT), ints(2))[0]) * links.LONG_SHARE
     assert seconds("h100-sxm", 2.0e9) - seconds("h100-sxm", 1.0e9) == pytest.approx(1.0e9 / rate)
 
 

@@ -8,21 +8,20 @@ import pytest
 from profdb.cases import Family
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.errors import MODEL_ERROR, model_error
-from profdb.modelled.network import algorithms, p2p
-from profdb.modelled.network.spread import BETWEEN_NODES, between_nodes_std
+from profdb.modelled.errors import BETWEEN_NODES, MODEL_ERROR, between_nodes_std, model_error
+from profdb.modelled.network import nccl, send_recv
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.units import MIB
 
-COST_MODEL = ModelledCostModel(cluster=read_cluster("h100-sxm", root=Path(__file__).resolve().parents[4]))
+COST_MODEL = ModelledCostModel(cluster=read_cluster("h100-sxm", root=Path(__file__).resolve().parents[3]))
 
 
 @pytest.mark.parametrize(
     ("size", "inter", "std"),
     [
-        (64 * MIB, 1, algorithms.RELATIVE_STD),
+        (64 * MIB, 1, nccl.RELATIVE_STD),
         (64 * MIB, 8, 0.25),
         (MIB // 2, 2, 0.30),
         (64 * MIB, 32, float(np.hypot(0.25, 2 * 0.06))),
@@ -50,8 +49,8 @@ def test_a_message_inside_a_node_keeps_its_own_error() -> None:
         COST_MODEL.p2p_s(P2PQuery(size_bytes=ints(MIB), intra=intra, inter=inter, siblings=1)).relative_std[0]
         for intra, inter in ((2, 1), (1, 2))
     )
-    assert inside == p2p.RELATIVE_STD
-    assert across == pytest.approx(max(p2p.RELATIVE_STD, BETWEEN_NODES))
+    assert inside == send_recv.P2P_STD
+    assert across == pytest.approx(max(send_recv.P2P_STD, BETWEEN_NODES))
 
 
 def test_other_families_have_one_error() -> None:

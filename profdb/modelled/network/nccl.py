@@ -1,0 +1,277 @@
+"""Collectives as NCCL chooses and times them: ring, tree, NVLS and PAT; the fastest counts.
+
+A group of one rank costs nothing. ``size_bytes`` is the whole array on one rank (spec.collectives).
+
+Source: NVIDIA/nccl, src/graph/tuning.cc (2.27) and src/tuning/cost_model.cc, ring.cc, tree.cc, nvls.cc, pat.cc (2.30),
+``ncclTunerConstantsDefaults``. Latencies there are microseconds and rates GB/s; here seconds and bytes/s.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.modelled.network import links
+from profdb.modelled.network.links import (
+    Protocol,
+    Shape,
+    bus_rate,
+    hop_seconds,
+    ll_cap,
+    long_share,
+    network_rate,
+    outer_hop_seconds,
+    outside_server,
+    own_latency_s,
+    scale_up_rate,
+    start_seconds,
+)
+from spec.arrays import FloatArray
+from spec.cluster.cluster import ClusterSpec
+from spec.collectives import Collective
+
+RELATIVE_STD = 0.2  # Fitted: residuals of the timings to which the shares of links were fitted
+
+REDUCED = (Collective.ALL_REDUCE,)
+GATHERED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+COPIED = (Collective.BROADCAST,)
+
+# baseLatencies (Tree and Ring rows): what a launch costs before the first hop.
+RING_BASE_S = (6.6e-6, 14.0e-6, 8.4e-6)
+TREE_BASE_S = (6.8e-6, 14.0e-6, 8.4e-6)
+
+# hwLatencies.
+NVLS_HOP_S = 25.0e-6
+NVLS_TREE_NET_HOP_S = 20.9e-6
+PAT_BASE_S = 8.0e-6
+PAT_NET_HOP_S = 14.0e-6 / 3.5
+PAT_RANK_S = 2.8e-6
+PAT_RATE = 0.75
+
+# getNetOverhead: posting one network step from an Intel host; Simple posts three times.
+NET_OVERHEAD_S = (1.0e-6, 1.0e-6, 3.0e-6)
+
+# Share of the rate that carries data: LL half; LL128 120 of 128 bytes, which ring.cc takes as 0.92.
+RING_LL_SHARE = 0.5
+RING_LL128_SHARE = 0.92
+TREE_SHARE = 0.92
+TREE_LL_SHARE = 1.0 / 3.8
+TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
+
+NVLS_MAX_RANKS = 32
+
+# Between nodes LL128 needs GPUs and NICs below one PCIe switch (tuning.cc, ``typeInter``); published runs
+# between nodes follow Simple from 2 MiB on.
+LL128_MAX_BYTES = 2 * 2**20
+
+# "Plateau effect of ring": its condition in bytes per channel and rank; 16 channels (Assumption: what
+# DGX-class systems use).
+PLATEAU_BYTES = 64 * 16
+
+# treeCorrectionFactor[protocol][log2(bytes / 64)], 64 bytes to 512 MiB; above that nothing is corrected.
+_TREE_CORRECTION_ROWS = (
+    "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
+    "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
+    ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
+)
+TREE_CORRECTION: FloatArray = np.array(
+    [f"{row} 1".split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64
+)
+
+
+def ring_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+    """The fastest protocol; between processes of one server's memory only the plain one exists."""
+    protocols = (Protocol.SIMPLE,) if cluster.domains[0].link == "memory" else tuple(Protocol)
+    times = [_ring_with(cluster, kind, size, shape, protocol) for protocol in protocols]
+    return np.asarray(np.minimum.reduce(times), dtype=np.float64)
+
+
+def ring_steps(kind: Collective, ranks: FloatArray) -> FloatArray:
+    """Steps of the ring: 2(n-1), n-1, or n for broadcast (NCCL ncclTuningGetNsteps)."""
+    if kind is Collective.ALL_REDUCE:
+        return 2.0 * (ranks - 1.0)
+    if kind is Collective.BROADCAST:
+        return ranks
+    return ranks - 1.0
+
+
+def ring_rate(cluster: ClusterSpec, shape: Shape, protocol: Protocol) -> FloatArray:
+    """Payload bytes/s of the ring under a protocol."""
+    bus = bus_rate(cluster, shape)
+    if protocol is Protocol.SIMPLE:
+        return bus * long_share(cluster, shape)
+    if protocol is Protocol.LL128:
+        return bus * RING_LL128_SHARE
+    return np.asarray(np.minimum(bus * RING_LL_SHARE, ll_cap(cluster, shape)), dtype=np.float64)
+
+
+def ring_latency(cluster: ClusterSpec, kind: Collective, shape: Shape, protocol: Protocol) -> FloatArray:
+    """Base plus one hop latency per step.
+
+    A turn has ``inter`` links between domains, and the last chunk to arrive has passed them all (NCCL counts
+    one fewer; aws-ofi-nccl's tuner, src/tuner/nccl_ofi_model.cpp, takes 2 inter for all_reduce, as here).
+    """
+    steps = ring_steps(kind, shape.ranks)
+    turns = 2.0 if kind is Collective.ALL_REDUCE else 1.0
+    crossing = np.where(shape.inter > 1, np.minimum(turns * shape.inter, steps), 0.0)
+    inner = np.full(shape.inter.shape, hop_seconds(cluster.domains[0], protocol))
+    inner = np.where(outside_server(cluster, shape), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
+    outer = outer_hop_seconds(cluster, shape, protocol)
+    base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
+    start = base + start_seconds(cluster, shape)
+    return np.asarray(start + (steps - crossing) * inner + crossing * outer, dtype=np.float64)
+
+
+def _ring_with(
+    cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape, protocol: Protocol
+) -> FloatArray:
+    ranks = np.maximum(shape.ranks, 1.0)
+    steps = ring_steps(kind, ranks)
+    latency = ring_latency(cluster, kind, shape, protocol)
+    nccl = cluster.gpu.architecture.nccl
+    if protocol is Protocol.SIMPLE and nccl and cluster.domains[0].link != "memory":
+        across = outside_server(cluster, shape)
+        gathered = nccl.gathers_plateau and kind in GATHERED
+        held = across if kind is Collective.ALL_REDUCE else ~across & gathered
+        latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
+    rate = ring_rate(cluster, shape, protocol)
+    if protocol is Protocol.LL128:
+        latency = np.where(outside_server(cluster, shape) & (size >= LL128_MAX_BYTES), np.inf, latency)
+    seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, shape, rate))
+    return np.asarray(seconds, dtype=np.float64)
+
+
+def own_chunk(cluster: ClusterSpec, shape: Shape, ring: FloatArray) -> FloatArray:
+    """Seconds per byte of a rank's own chunk.
+
+    A copy inside the GPU: ``OWN_CHUNK`` of a step over NVLink, where it was seen, whatever the step takes
+    between nodes; behind a slower link Assumption: read and written once at the HBM rate.
+    """
+    link = cluster.domains[0].link
+    if link in ("nvlink", "mesh"):
+        return np.where(
+            shape.inter > 1, links.OWN_CHUNK / scale_up_rate(cluster, shape.intra), links.OWN_CHUNK / ring
+        )
+    if link == "memory":
+        return links.OWN_CHUNK / ring
+    return np.full(ring.shape, 2.0 / cluster.gpu.memory_bandwidth)
+
+
+def tree_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+    """The fastest protocol."""
+    times = [_tree_with(cluster, size, shape, protocol) for protocol in Protocol]
+    return np.asarray(np.minimum.reduce(times), dtype=np.float64)
+
+
+def _tree_with(cluster: ClusterSpec, size: FloatArray, shape: Shape, protocol: Protocol) -> FloatArray:
+    """NCCL tree.cc: down and up a chain inside the domain and a double binary tree across domains.
+
+    Each rank passes the buffer on twice. Between domains a node is a leaf of one tree and inside the other, which
+    is twice the buffer out of it as well, but of two nodes: each is the other's only child, so half goes up
+    and half comes down.
+    """
+    inside = np.where(shape.intra > 1, scale_up_rate(cluster, shape.intra), np.inf)
+    outside = network_rate(cluster, shape) * np.where(shape.inter == 2, 2.0, 1.0)
+    rate = np.minimum(inside, outside) * TREE_SHARE
+    if protocol is Protocol.LL:
+        rate = np.minimum(rate * TREE_LL_SHARE, ll_cap(cluster, shape))
+    elif protocol is Protocol.LL128:
+        rate = rate * np.where(~outside_server(cluster, shape), TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
+    rate = 0.5 * rate * long_share(cluster, shape) * tree_correction(protocol, size)
+    inner = hop_seconds(cluster.domains[0], protocol, tree=True)
+    outer = outer_hop_seconds(cluster, shape, protocol, tree=True)
+    depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
+    latency = (
+        TREE_BASE_S[protocol]
+        + start_seconds(cluster, shape)
+        + 2.0 * ((shape.intra - 1.0) * inner + depth * outer)
+    )
+    if protocol is Protocol.LL128:
+        latency = np.where(outside_server(cluster, shape) & (size >= LL128_MAX_BYTES), np.inf, latency)
+    return np.asarray(latency + size / rate, dtype=np.float64)
+
+
+def tree_correction(protocol: Protocol, size_bytes: FloatArray) -> FloatArray:
+    """Share of the rate that trees keep at a size: their pipelines fill slowly."""
+    column = np.log2(np.maximum(size_bytes / 64.0, 1.0)).astype(np.int64)
+    return np.asarray(TREE_CORRECTION[protocol][np.minimum(column, TREE_CORRECTION.shape[1] - 1)])
+
+
+def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+    """NCCL nvls.cc: the switch reduces and copies; across domains only all_reduce (NVLSTree).
+
+    In an all_reduce each rank's links carry its whole buffer to the switch and its part of the sum back,
+    and the same the other way round: 1 + 1/n of the buffer one way.
+    """
+    ranks = np.maximum(shape.ranks, 1.0)
+    nccl = cluster.gpu.architecture.nccl
+    if nccl is None or nccl.nvls_share == 0.0:
+        return np.full(size.shape, np.inf)
+    link = scale_up_rate(cluster, shape.intra) * nccl.nvls_share * links.NVLS_SHARE
+    if kind is not Collective.ALL_REDUCE:
+        usable = (shape.inter == 1) & (shape.intra <= NVLS_MAX_RANKS)
+        return np.where(usable, NVLS_HOP_S + size * (ranks - 1.0) / ranks / link, np.inf)
+    outside = np.where(shape.inter > 1, network_rate(cluster, shape) * links.LONG_SHARE, np.inf)
+    outside = outside * np.where(shape.inter == 2, 2.0, 1.0)
+    outside = outside * tree_correction(Protocol.SIMPLE, size)
+    depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
+    hop = NVLS_TREE_NET_HOP_S + own_latency_s(cluster.domains[-1], Protocol.SIMPLE)
+    start = np.where(shape.inter > 1, links.NVLS_TREE_START_S, 0.0)
+    latency = NVLS_HOP_S + start + 2.0 * depth * hop
+    inside_s = size * (1.0 + 1.0 / shape.intra) / link
+    outside_s = size * 2.0 * (ranks - 1.0) / ranks / outside
+    return np.where(shape.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
+
+
+def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+    """NCCL pat.cc: all_gather and reduce_scatter over one rank per node, logarithmic in hops."""
+    ranks = np.maximum(shape.ranks, 1.0)
+    depth = np.ceil(np.log2(ranks))
+    latency = PAT_BASE_S + start_seconds(cluster, shape) + depth * PAT_NET_HOP_S + ranks * PAT_RANK_S
+    seconds = latency + size / (bus_rate(cluster, shape) * PAT_RATE * long_share(cluster, shape))
+    return np.where((shape.intra == 1) & outside_server(cluster, shape), seconds, np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """``seconds`` of the collectives ``kinds`` on clusters that ``exists`` is true of, infinite for a group that
+    it cannot serve; arrays of one length."""
+
+    kinds: tuple[Collective, ...]
+    seconds: Callable[[ClusterSpec, Collective, FloatArray, Shape], FloatArray]
+    exists: Callable[[ClusterSpec], bool]
+
+
+def everywhere(cluster: ClusterSpec) -> bool:
+    """On every machine."""
+    return True
+
+
+def between_gpus(cluster: ClusterSpec) -> bool:
+    """Where ranks are GPUs with a link, not processes that share a memory."""
+    return cluster.domains[0].link != "memory"
+
+
+def in_the_switch(cluster: ClusterSpec) -> bool:
+    """Where the switch of the innermost domain reduces."""
+    return cluster.domains[0].in_network_reduction
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    Algorithm(kinds=(*REDUCED, *GATHERED, *COPIED), seconds=ring_seconds, exists=everywhere),
+    Algorithm(kinds=REDUCED, seconds=tree_seconds, exists=between_gpus),
+    Algorithm(kinds=(*REDUCED, *GATHERED), seconds=nvls_seconds, exists=in_the_switch),
+    Algorithm(kinds=GATHERED, seconds=pat_seconds, exists=between_gpus),
+)
+
+
+def collective_seconds(
+    cluster: ClusterSpec, kind: Collective, size_bytes: FloatArray, shape: Shape
+) -> FloatArray:
+    """Seconds of all_reduce, all_gather, reduce_scatter or broadcast; arrays of one length."""
+    size = np.asarray(size_bytes, dtype=np.float64)
+    best = np.full(size.shape, np.inf)
+    for one in ALGORITHMS:
+        if kind in one.kinds and one.exists(cluster):
+            best = np.minimum(best, one.seconds(cluster, kind, size, shape))
+    return np.where((shape.ranks <= 1.0) | (size == 0.0), 0.0, best)

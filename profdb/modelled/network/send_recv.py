@@ -1,0 +1,92 @@
+"""All-to-all and single messages as NCCL runs them: grouped sends and receives.
+
+In an all-to-all a rank of n sends size/n to each peer: those inside its domain over its own links, the others through
+its share of every way out between them, all at once, so the slowest counts. Its own part is a copy. A message takes
+base and hop latency of NCCL's ring protocols (a send is one step of it), and the payload rate of the link.
+"""
+
+import numpy as np
+
+from profdb.modelled.network import links
+from profdb.modelled.network.links import (
+    Protocol,
+    Shape,
+    hop_seconds,
+    ll_cap,
+    network_rate,
+    outer_hop_seconds,
+    outside_server,
+    scale_up_rate,
+    start_seconds,
+    ways_out,
+)
+from profdb.modelled.network.nccl import NET_OVERHEAD_S, RING_BASE_S, RING_LL_SHARE
+from spec.arrays import FloatArray
+from spec.cluster.cluster import ClusterSpec
+
+ALL_TO_ALL_STD = 0.2  # Fitted: residuals against nccl-tests timings of A100, H100, H200, B200 nodes
+
+# Fitted: share of NCCL's link rate that long all-to-alls reach, same timings, shared by every GPU.
+ALL_TO_ALL_SHARE = 0.88
+P2P_STD = 0.25  # Assumption: somewhat worse known than collectives
+
+
+def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> FloatArray:
+    """Seconds; arrays of one length. Nothing for a group of one or an empty buffer.
+
+    Latency: base, one hop per peer inside the domain, one network hop, and NCCL's network posting
+    overhead for each further peer outside.
+    """
+    size = np.asarray(size_bytes, dtype=np.float64)
+    ranks = np.maximum(shape.ranks, 1.0)
+    outer_peers = ranks - shape.intra
+    inner_bytes = size * (shape.intra - 1.0 + links.OWN_CHUNK) / ranks
+    across = outside_server(cluster, shape)
+    ways = ways_out(cluster, shape)
+    best = np.full(size.shape, np.inf)
+    memory = cluster.domains[0].link == "memory"
+    for protocol in (Protocol.LL, Protocol.SIMPLE):
+        share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
+        cap = ll_cap(cluster, shape) if protocol is Protocol.LL else np.inf
+        inside = np.minimum(scale_up_rate(cluster, shape.intra) * ALL_TO_ALL_SHARE * share, cap)
+        base = 0.0 if memory else RING_BASE_S[protocol]
+        hop, outer_hop = (
+            hop_seconds(cluster.domains[0], protocol),
+            outer_hop_seconds(cluster, shape, protocol),
+        )
+        latency = base + start_seconds(cluster, shape) + (shape.intra - 1.0) * hop + outer_hop
+        latency = latency + np.where(across, outer_peers * NET_OVERHEAD_S[protocol], 0.0)
+        slowest = inner_bytes / inside
+        for way in ways:
+            outer_bytes = size * (way.reached - way.members) / ranks
+            outside = np.minimum(way.rate / np.maximum(way.members, 1) * ALL_TO_ALL_SHARE * share, cap)
+            slowest = np.maximum(slowest, np.where(way.crossed, outer_bytes / outside, 0.0))
+        best = np.minimum(best, latency + slowest)
+    return np.where((shape.ranks <= 1.0) | (size == 0.0), 0.0, best)
+
+
+def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> FloatArray:
+    """Seconds of one message; arrays of one length. ``shape`` is (2, 1) inside a scale-up domain and
+    (1, 2) across; ``siblings`` pairs per domain send at once. Nothing to send costs nothing."""
+    size = np.asarray(size_bytes, dtype=np.float64)
+    across = shape.inter > 1
+    one = Shape(
+        intra=np.minimum(shape.intra, 1),
+        inter=shape.inter,
+        siblings=shape.siblings,
+        outer_intra=shape.outer_intra,
+        outer_siblings=shape.outer_siblings,
+    )
+    stream = np.where(outside_server(cluster, shape), links.NIC_STREAM_SHARE, links.LONG_SHARE)
+    outside = network_rate(cluster, one) * stream
+    inside = scale_up_rate(cluster, shape.intra) * links.LONG_SHARE
+    rate = np.where(across, outside, inside)
+    best = np.full(size.shape, np.inf)
+    for protocol in (Protocol.LL, Protocol.SIMPLE):
+        inner_hop = hop_seconds(cluster.domains[0], protocol)
+        hop = np.where(across, outer_hop_seconds(cluster, shape, protocol), inner_hop)
+        base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
+        share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
+        reached = np.minimum(rate * share, ll_cap(cluster, shape) if protocol is Protocol.LL else np.inf)
+        best = np.minimum(best, base + hop + size / reached)
+    return np.where(size == 0.0, 0.0, best)

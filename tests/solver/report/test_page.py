@@ -10,7 +10,7 @@ from solver.report.page import write_report
 from spec.errors import ConfigError
 from tests import chromium
 from tests.solver.questions import ROOT
-from tests.solver.test_session import FEW, session
+from tests.solver.test_api import FEW, session
 
 QUESTION = [
     "--config",

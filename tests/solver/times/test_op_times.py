@@ -1,24 +1,36 @@
 """What a profile has measured of overlap reaches the price of every collective, and nothing else does."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Axis, Comm, HostTransfer, KernelCalls, MemoryBound, Phase
+from ops.op import Axis, BatchedGemm, Comm, HostTransfer, KernelCalls, MemoryBound, Phase
+from ops.recompute import Recompute
 from ops.roles import Module, Role
-from profdb.cases import HostCopyCase, MemoryBoundCase, OverlapCase
+from profdb.cases import Case, GemmCase, HostCopyCase, MemoryBoundCase, OverlapCase, SustainedCase
 from profdb.cost_model import ProfileCostModel
-from profdb.sample import ProfileDatabase, Sample
+from profdb.lookup.unaligned_products import RELATIVE_STD
+from profdb.modelled.strided_passes import longer_under_load
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.sustained import SustainedRates
+from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import OtherNetwork
-from solver.times.op_times import Pricer, TimedOp
-from spec.arrays import ints
-from spec.cluster.cluster import HostSpec
+from solver.problem.result import Answer
+from solver.search import price_plan
+from solver.times.op_times import SPREAD, VARIATION, Pricer, TimedOp, slowest_of
+from spec.arrays import floats, ints
+from spec.cluster.cluster import GpuSpec, HostSpec
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
+from spec.frameworks import framework_preset
 from spec.origin import Origin
+from tests.ops.layouts import job, written
 from tests.profdb.profiles import collective_samples, profile
-from tests.solver.questions import cluster
+from tests.solver.flat_cost_model import FLOPS, FlatCostModel
+from tests.solver.questions import ROOT, cluster, question, small_model
 
 GATHER = Comm(
     module=Module.MLP,
@@ -124,3 +136,169 @@ def test_a_cast_takes_what_its_own_kernels_do_where_both_were_measured() -> None
     modelled = [replace(sample, origin=Origin.MODELLED) for sample in both]
     for more in (both[:3], both[3:], modelled):
         assert pricer([*copied, *more]).time(op, LAYOUT).seconds[0] == alone
+
+
+SIDE, ALONE_S = 8192, 1.4e-3
+
+
+def product(dtype: str) -> BatchedGemm:
+    return BatchedGemm(
+        module=Module.MLP,
+        role=Role.UP,
+        phase=Phase.FORWARD,
+        batch=ints(1),
+        m=ints(SIDE),
+        k=ints(SIDE),
+        n=ints(SIDE),
+        layout="NT",
+        dtype=dtype,
+        saved_bytes=floats(0.0),
+        parameters=ints(0),
+    )
+
+
+def book_of(*measured: tuple[Case, tuple[float, ...]]) -> ProfileCostModel:
+    samples = [Sample(case=case, trials_s=trials_s) for case, trials_s in measured]
+    return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu=cluster().gpu.name), samples=samples))
+
+
+def seconds(pricer: Pricer, dtype: str = "bf16") -> float:
+    return float(pricer.time(product(dtype), Layout.of(1)).seconds[0])
+
+
+def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
+    alone = (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,))
+    held = (SustainedCase(seconds=30, m=SIDE, k=SIDE, n=SIDE), (1.45e-3, 1.6e-3))
+    warm = replace(cluster(), gpu=replace(cluster().gpu, training_rate_ratio=0.9))
+    by_sheet, measured = (
+        replace(Pricer.on(warm, cost_model), gpu=None)
+        for cost_model in (book_of(alone), book_of(alone, held))
+    )
+    assert seconds(by_sheet) == pytest.approx(ALONE_S / 0.9)
+    assert seconds(measured) == pytest.approx(1.6e-3)
+
+
+def test_a_format_that_was_not_measured_keeps_the_sheets_share() -> None:
+    cost_model = book_of(
+        (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,)),
+        (GemmCase(m=SIDE, k=SIDE, n=SIDE, dtype_in="fp8"), (1e-3,)),
+    )
+    pricer = Pricer(
+        cost_model=cost_model,
+        domain_ranks=8,
+        training_rate_ratio=0.9,
+        sustained=SustainedRates(ratios={"bf16": 0.5}),
+    )
+    assert seconds(pricer) == pytest.approx(ALONE_S / 0.5)
+    assert seconds(pricer, "fp8") == pytest.approx(1e-3 / 0.9)
+
+
+def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() -> None:
+    """What longer_under_load says is added to a kernel's own time, by its direction and repeats."""
+    h100 = read_cluster("h100-sxm", root=ROOT)
+    gpu = replace(h100.gpu, training_clock_ratio=0.8)
+    cold_gpu = replace(h100.gpu, training_clock_ratio=1.0)
+    pricer, cold = (Pricer.on(replace(h100, gpu=one), FlatCostModel()) for one in (gpu, cold_gpu))
+    for phase, direction in ((Phase.FORWARD, "forward"), (Phase.INPUT_GRAD, "backward")):
+        op = MemoryBound(
+            module=Module.ATTENTION,
+            role=Role.COPY,
+            phase=phase,
+            kernel="strided_copy",
+            rows=ints(1 << 20),
+            width=ints(512),
+            dtype="bf16",
+            repeat=3.0,
+        )
+        told, plain = (float(one.time(op, Layout.of(1)).seconds[0]) for one in (pricer, cold))
+        longer = longer_under_load(gpu, "strided_copy", direction, floats([3.0 * (1 << 20) * 512]), "bf16")
+        assert told - plain == pytest.approx(float(np.max(longer)))
+        assert told > plain
+
+
+H100 = read_cluster("h100-sxm", root=ROOT)
+
+
+@pytest.mark.parametrize(("preset", "words", "slow"), [("nanotron", 25129, True), ("megatron", 25216, False)])
+def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words: int, slow: bool) -> None:
+    layout = Layout.of(2, tp=2)
+    ops = written(
+        replace(small_model(), vocab=50257), job(preset=framework_preset(preset)), "fsp", layout
+    ).head
+    products = [
+        op for op in (*ops.forward, *ops.backward) if isinstance(op, BatchedGemm) and op.role is Role.LOGITS
+    ]
+    assert [words in (int(op.m[0]), int(op.k[0]), int(op.n[0])) for op in products] == [True] * 3
+    pricer = Pricer.on(H100, FlatCostModel())
+    anywhere = replace(H100.gpu, architecture=replace(H100.gpu.architecture, unaligned=None))
+    for op in products:
+        told = pricer.time(op, layout).seconds[0] / replace(pricer, gpu=anywhere).time(op, layout).seconds[0]
+        # 100 TFLOP/s of the flat cost model against 358 FLOPs a clock and multiprocessor
+        slowed = FLOPS / (358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz)
+        assert told == pytest.approx(slowed if slow else 1.0, rel=1e-3)
+
+
+def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it() -> None:
+    """The stage with the head sets the pace of four: 25 % of what its three slow products take, and of what
+    waits for them.
+    """
+    plan = Plan(strategy="mtp", preset="nanotron", recompute=Recompute.NONE, pp=4, num_micro=64)
+    asked = question(
+        model=replace(small_model(), vocab=50257),
+        world_size=plan.world_size,
+        sequences=plan.num_micro,
+        preset=framework_preset("nanotron"),
+    )
+
+    def answered(gpu: GpuSpec) -> Answer:
+        pricer = replace(asked.pricer, gpu=replace(gpu, training_rate_ratio=1.0))
+        return price_plan(replace(asked, pricer=pricer), PlanTable.of(plan))[0]
+
+    slow = answered(H100.gpu)
+    assert slow.slowest.head
+    head_flops = 3 * 2 * 1024 * 512 * 50257
+    rate = 358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz
+    carried = RELATIVE_STD * head_flops / rate * plan.num_micro * slowest_of(plan.world_size)
+    waiting = slow.parts_s["bubble"] + slow.parts_s["pp_comm"]
+    assert slow.errors_s["carried"] == pytest.approx(
+        carried * slow.step_s / (slow.step_s - waiting), rel=1e-3
+    )
+    anywhere = answered(replace(H100.gpu, architecture=replace(H100.gpu.architecture, unaligned=None)))
+    assert "carried" not in anywhere.errors_s
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 1024])
+def test_it_is_the_mean_of_the_largest_of_that_many_draws(ranks: int) -> None:
+    draws = np.random.default_rng(0).normal(1.0, SPREAD, (4000, ranks)).max(axis=1)
+    # The mean of 4,000 maxima is known to SPREAD / sqrt(4000), and Blom's formula to a few per cent.
+    assert slowest_of(ranks) - 1.0 == pytest.approx(draws.mean() - 1.0, rel=0.05)
+
+
+def test_one_gpu_waits_for_nobody() -> None:
+    assert slowest_of(1) == 1.0
+
+
+def test_more_gpus_are_slower() -> None:
+    assert np.all(np.diff([slowest_of(ranks) for ranks in (1, 2, 8, 64, 512, 16384)]) > 0.0)
+
+
+def test_a_step_on_more_gpus_takes_that_much_longer_in_its_products_alone() -> None:
+    """Copies of one model side by side compute the same: only the slowest GPU differs."""
+    plan = Plan(strategy="mtp", preset="internevo", dp=1, num_micro=4)
+
+    def priced(dp: int) -> Answer:
+        asked = question(world_size=dp, sequences=4 * dp)
+        pricer = replace(asked.pricer, gpu=asked.cluster.gpu)
+        return price_plan(replace(asked, pricer=pricer), PlanTable.of(replace(plan, dp=dp)))[0]
+
+    one, many = priced(1), priced(16)
+    slower = slowest_of(16)
+    assert many.parts_s["gemm"] == pytest.approx(one.parts_s["gemm"] * slower, rel=1e-12)
+    assert many.parts_s["attention"] == pytest.approx(one.parts_s["attention"] * slower, rel=1e-12)
+    assert many.parts_s["memory_bound"] == pytest.approx(one.parts_s["memory_bound"], rel=1e-12)
+
+
+def test_the_whiskers_of_a_normal_distribution_lie_as_far_apart_as_was_published() -> None:
+    """Quartiles, and 1.5 times their distance beyond them."""
+    quartile = NormalDist(0.0, SPREAD).inv_cdf(0.75)
+    assert 2 * (quartile + 1.5 * 2 * quartile) == pytest.approx(VARIATION, rel=1e-4)

@@ -34,9 +34,16 @@ STATED = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", 
 
 # The words of the files -> those of the program. An empty word is dropped: what no framework or user would set.
 PRESETS: Mapping[str, str] = {}
-JOB_KEYS: Mapping[str, str] = {"blocking_launches": "", "layers.unpads_tokens": ""}
+JOB_KEYS: Mapping[str, str] = {
+    "blocking_launches": "",
+    "layers.unpads_tokens": "",
+    "data_parallel.copies_parameters": "",
+}
 # "key=value" as the files have it -> as the program has it
-JOB_WORDS: Mapping[str, str] = {"host.code=modules": "host.code=modules,layers.transformer_engine=true"}
+JOB_WORDS: Mapping[str, str] = {
+    "host.code=modules": "host.code=modules,layers.transformer_engine=true",
+    "data_parallel.joins_gradients=true": "data_parallel.fsdp_version=1",
+}
 PLAN_KEYS: Mapping[str, str] = {}
 PLAN_WORDS: Mapping[str, str] = {}
 # What a plan says that is silent about it, whatever the program takes by default.

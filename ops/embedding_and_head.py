@@ -15,12 +15,10 @@ from spec.model import PositionKind
 
 
 def padded_vocab(context: LayerContext) -> IntArray:
-    """The vocabulary as the framework pads it: to its multiple, times the parts of the embedding where it says
-    so."""
+    """The vocabulary as the framework pads it: to its multiple in each part of the embedding."""
     preset, model = context.job.preset, context.model
-    unit = context.layout.constant(max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple))
-    if preset.tensor_parallel.vocab_pad_times_tp:
-        unit = unit * context.sharding.embedding_shards(context.layout)
+    multiple = max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple)
+    unit = multiple * context.sharding.embedding_shards(context.layout)
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
 

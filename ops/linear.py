@@ -135,7 +135,7 @@ def _further_gradient(context: LayerContext, layer: Linear, enter: Pass) -> Pass
     """The input gradient of one more matrix that reads what ``enter`` brought, each reduced by itself unless the gathered
     input is a tensor that all keep (msp) or the framework reduces their sum (DTensor; Picotron
     picotron/tensor_parallel/tp_communications.py, linear_with_all_reduce: one all-reduce a linear)."""
-    at_once = context.traits.shares_gathered_input or context.job.preset.tensor_parallel.reduces_sums
+    at_once = context.traits.shares_gathered_input or context.job.preset.tensor_parallel.dtensor
     summed = summed_gradients(context, layer)
     return summed if at_once else sequence(summed, Pass(backward=enter.backward))
 

@@ -152,7 +152,7 @@ def _scattered(context: LayerContext, scatter: Comm, linear: OpKey) -> Ops:
 
 
 def _in_order(context: LayerContext, comm: Comm) -> Ops:
-    if not context.job.preset.tensor_parallel.copies_sequences:
+    if not context.job.preset.tensor_parallel.dtensor:
         return ()
 
     return in_order(context, comm)

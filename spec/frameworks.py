@@ -69,12 +69,8 @@ class TensorParallel:
 
     strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)] = ("mtp",)
     """Tensor-parallel modes it can run."""
-    cuts_layers: bool = True
-    """Matrices of layers may be cut over tp."""
-    cuts_sequences: bool = False
-    """Sequences may be cut over cp."""
-    spreads_experts: bool = True
-    """Experts may lie on several ranks, over ep."""
+    axes: frozenset[Literal["tp", "cp", "pp", "ep"]] = frozenset({"tp", "cp", "pp", "ep"})
+    """Axes over which it can cut a model: matrices of layers (tp), sequences (cp), layers (pp) and experts (ep)."""
     partial_attention: Literal["fused", "torch"] = "fused"
     """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused
     kernels, or PyTorch's context_parallel in fp32, one elementwise kernel after another
@@ -85,9 +81,7 @@ class TensorParallel:
     kv_replication: bool = False
     """Key and value heads fewer than tp are replicated instead of refused."""
     vocab_pad_multiple: Annotated[int, Whole(most=MAX_PADDING)] = 128
-    """The vocabulary is padded to a multiple of this."""
-    vocab_pad_times_tp: bool = True
-    """The vocabulary is padded to that multiple on each tensor rank."""
+    """The vocabulary is padded to a multiple of this on each tensor rank."""
     overlap: bool = False
     """Under sequence parallelism collectives overlap the GEMM that makes or uses their array, inside one NVLink domain
     (Megatron-LM tp_comm_overlap; torchtitan's asynchronous tensor parallelism); how, the next six say."""
@@ -105,17 +99,14 @@ class TensorParallel:
     """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
     bulk_wgrad: bool = True
     """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
-    reduces_sums: bool = False
-    """Linears that share an input add up its gradients before these are reduced, once (DTensor); else each
-    reduces its own.
-    """
+    dtensor: bool = False
+    """Layers are cut as DTensors: linears that share an input add up its gradients and reduce the sum once, else each
+    reduces its own, and gathers and reductions over several sequences of a micro-batch copy the whole array, which
+    they join along its first dimension (ops.tp_overlap)."""
     reduces_halves: bool = False
     """Blocks whose halves stand side by side add up both halves' partial outputs before these are reduced,
     once (GPT-NeoX).
     """
-    copies_sequences: bool = False
-    """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
-    along its first dimension (ops.tp_overlap)."""
     overlap_backward: bool = True
     """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198
     sec. 4.2.2).
@@ -126,8 +117,6 @@ class TensorParallel:
 class Pipeline:
     """How layers are dealt to stages, in which order stages compute and how they hand on."""
 
-    stages: bool = True
-    """There may be several stages."""
     schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = (
         "1f1b",
     )
@@ -136,8 +125,6 @@ class Pipeline:
     """A stage may hold several virtual chunks."""
     shards_weights: bool = True
     """Gradients and parameters of stages may be sharded (ZeRO stages 2 and 3)."""
-    uneven_layers: bool = True
-    """Layers need not divide pp."""
     deals: Literal["layers", "modules", "ends", "costs"] = "layers"
     """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer
     each), "ends" (the embedding, and norm and head together) or "costs" (solver.pipeline.stages: the
@@ -285,10 +272,9 @@ class DataParallel:
     """zero_size may be smaller than the data-parallel group."""
     fp32_gradients: bool = False
     """Gradients accumulate and travel in fp32 instead of the format of the products."""
-    narrow_reduction: bool = False
-    """Gradients that accumulate in fp32 travel in the format of the products."""
-    wide_reduction: bool = False
-    """Gradients in the format of the products travel in fp32 (FSDP2's MixedPrecisionPolicy, reduce_dtype)."""
+    reduction: Literal["gradient", "compute", "fp32"] = "gradient"
+    """Format in which gradients travel: that in which they accumulate, that of the products, or fp32 (FSDP2's
+    MixedPrecisionPolicy, reduce_dtype)."""
     keeps_micro_gradients: bool = False
     """Gradients of one micro-batch, in the format of the products, stay beside those that accumulate."""
     sequence_gradient_dtype: Literal["fp32", ""] = ""
@@ -330,11 +316,9 @@ class DataParallel:
     lists_of_slices: bool = False
     """Updated shards return as one all-gather of lists, a slice of every parameter from every rank: into a flat
     buffer, out of it into one a rank, and from there into the parameters."""
-    copies_parameters: bool = False
-    """Sharded parameters stay tensors of their own, copied out of a gather and into a reduction (FSDP2; FSDP1
-    gathers into the place they are views of)."""
-    joins_gradients: bool = False
-    """Gradients are joined into a flat one, cast and divided before they are reduced (FSDP1)."""
+    fsdp_version: Annotated[int, Whole(least=0, most=2)] = 0
+    """PyTorch's FSDP: 1 gathers parameters into the flat one that they are views of, and joins, casts and divides
+    gradients before it reduces them; 2 copies parameters out of a gather and gradients into a reduction; 0: another."""
     shards_master: bool = False
     """What is sharded is the optimizer's own copy of parameters, of which layers gather theirs, and gradients are kept
     in its format (FSDP's MixedPrecision, FSDP2's MixedPrecisionPolicy)."""

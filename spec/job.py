@@ -46,7 +46,7 @@ class Precision:
     scaling: Literal["delayed", "current", "block", "dynamic", "row", ""] = ""
     """How a framework finds the scales and casts (ops.low_precision.RECIPES); "" by the scales. Of scales of
     blocks "dynamic" finds none beforehand, but casts again in the backward."""
-    transposed_copies: bool = True
+    transposed_copies: Annotated[bool, "of the architecture"] = True
     """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
     """Weights are cast anew in every forward instead of once a step."""
@@ -223,13 +223,13 @@ def precision_of(preset: FrameworkPreset, compute: Wide = "bf16") -> Precision:
     the preset says so, optimizer state in fp32. ``compute`` is the format of the matrix products."""
     choices = preset.data_parallel
     gradient: Wide = "fp32" if choices.fp32_gradients else compute
-    travels: Wide = "fp32" if choices.wide_reduction else gradient
+    reductions: dict[str, Wide] = {"gradient": gradient, "compute": compute, "fp32": "fp32"}
     return Precision(
         compute=compute,
         parameter=compute,
         parameter_gather=compute,
         gradient=gradient,
-        reduce=compute if choices.narrow_reduction else travels,
+        reduce=reductions[choices.reduction],
         activation=compute,
         attention=compute,
         moe_dispatch=compute,

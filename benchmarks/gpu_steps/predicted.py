@@ -31,7 +31,7 @@ seq_len = {seq_len}
 # Whole bf16 weights with an fp32 copy of their own, gradients summed in one flat tensor after the last backward.
 PLAIN: dict[str, object] = {
     "data_parallel.shards_master": False,
-    "data_parallel.copies_parameters": False,
+    "data_parallel.fsdp_version": 0,
     "data_parallel.overlap_grad_reduce": False,
     "data_parallel.flattened_buckets": True,
     "layers.keeps_joined_qkv": True,

@@ -76,7 +76,7 @@ def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) ->
     (_fsdp_param.py, accumulate_unsharded_grad_if_needed); FSDP1 joins those of each micro-batch and adds them up in the
     format of the products (_runtime_utils.py, _post_backward_hook without _sync_gradients). Assumption: of the first
     micro-batch too, which is only cast."""
-    joins = context.job.preset.data_parallel.joins_gradients
+    joins = context.job.preset.data_parallel.fsdp_version == 1
     kernel = "accumulate_wide" if context.reduce_dtype == "fp32" and not joins else "accumulate"
     what = reduction.key.served_by(Role.ACCUMULATE, f"{reduction.name}_sum")
     added = memory_pass(what, Phase.WEIGHT_GRAD, kernel, elements, context.job.precision.activation)
@@ -149,7 +149,7 @@ def _moved(context: LayerContext, what: Identity, weights: Gathered, phase: Phas
 def _copied(context: LayerContext, gather: Comm) -> list[Op]:
     """Where the preset keeps parameters apart, what a gather brought is copied to each of them
     (PyTorch's ``foreach_all_gather_copy_out``, on the stream that computes)."""
-    if not context.job.preset.data_parallel.copies_parameters:
+    if context.job.preset.data_parallel.fsdp_version != 2:
         return []
     width = dtype_bytes(context.job.precision.wide_gather)
     copied = gather.key.served_by(Role.COPY, f"{gather.name}_copy")
@@ -195,12 +195,12 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
         return replace(collective(what, Phase.WEIGHT_GRAD, kind, over, size, dtype), lane=lane)
 
     ops: list[Op] = []
-    if context.job.preset.data_parallel.copies_parameters:
+    if context.job.preset.data_parallel.fsdp_version == 2:
         # foreach_reduce_scatter_copy_in, which also brings gradients to the format they travel in
         kernel = "cast" if dtype == "fp32" else "copy"
         copied = what.key.served_by(Role.COPY, f"{what.name}_copy")
         ops.append(_pass(context, copied, kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
-    if context.job.preset.data_parallel.joins_gradients:
+    if context.job.preset.data_parallel.fsdp_version == 1:
         ops.extend(_joined(context, what, whole / dtype_bytes(dtype)))
     if context.widens_gradients:
         # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket; stage3.py, __avg_scatter_contiguous_grads

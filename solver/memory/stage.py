@@ -247,7 +247,7 @@ def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_mi
     micro = preset.data_parallel.keeps_micro_gradients * dtype_bytes(context.job.precision.compute)
     summed = context.reduces_once & (num_micro > 1)
     # FSDP1 adds up gradients in the format of the products (_runtime_utils.py, _post_backward_hook).
-    joins = preset.data_parallel.joins_gradients
+    joins = preset.data_parallel.fsdp_version == 1
     width = dtype_bytes(context.job.precision.compute if joins else context.reduce_dtype)
     whole = trained.total * (micro + summed * width)
     shards = owned_elements(context, trained) * _sharded_gradient_width(context)

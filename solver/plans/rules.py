@@ -45,7 +45,7 @@ def _sequence(draft: Draft) -> BoolArray:
 
 def _layers_cut(draft: Draft) -> BoolArray:
     """Strategies that exchange tokens for heads leave matrices whole."""
-    cuts = draft.job.preset.tensor_parallel.cuts_layers or draft.sharding.traits.exchanges_heads
+    cuts = "tp" in draft.job.preset.tensor_parallel.axes or draft.sharding.traits.exchanges_heads
     return bools((draft["tp"] == 1) | cuts)
 
 
@@ -85,7 +85,6 @@ def _distinct(draft: Draft) -> BoolArray:
     return bools((draft["tp"] > 1) | (draft["wp"] > 1) | draft.sharding.traits.uncut)
 
 
-UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
 UNEVEN_CHUNKS = (
     "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
 )
@@ -475,18 +474,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="the framework has no pipeline stages",
         after="pp",
-        keep=lambda d: bools((d["pp"] == 1) | d.job.preset.pipeline.stages),
+        keep=lambda d: bools((d["pp"] == 1) | ("pp" in d.job.preset.tensor_parallel.axes)),
     ),
     Rule(reason="the framework does not cut layers over tp", after="tp", keep=_layers_cut),
     Rule(
         reason="the framework keeps all experts on every rank",
         after="ep",
-        keep=lambda d: bools((d["ep"] == 1) | d.job.preset.tensor_parallel.spreads_experts),
+        keep=lambda d: bools((d["ep"] == 1) | ("ep" in d.job.preset.tensor_parallel.axes)),
     ),
     Rule(
         reason="the framework does not cut sequences over cp",
         after="cp",
-        keep=lambda d: bools((d["cp"] == 1) | d.job.preset.tensor_parallel.cuts_sequences),
+        keep=lambda d: bools((d["cp"] == 1) | ("cp" in d.job.preset.tensor_parallel.axes)),
     ),
     Rule(reason="a layer of the model cannot cut sequences over cp so", after="cp", keep=_sequences_cut),
     Rule(
@@ -504,11 +503,6 @@ RULES: tuple[Rule, ...] = (
         reason="more pipeline stages than layers",
         after="pp",
         keep=lambda d: d["pp"] <= d.model.num_layers,
-    ),
-    Rule(
-        reason=UNEVEN_LAYERS,
-        after="pp",
-        keep=lambda d: (d.model.num_layers % d["pp"] == 0) | d.job.preset.pipeline.uneven_layers,
     ),
     Rule(
         reason="the strategy does not run in pipeline stages",

@@ -110,17 +110,17 @@ def full_space(model: ModelSpec, job: JobSpec, constraints: Constraints = NO_CON
 def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
     """The framework's, without those that no strategy runs in this job."""
     copies = [STRATEGIES[name].traits.copies for name in job.preset.tensor_parallel.strategies]
-    pipeline = job.preset.pipeline
-    named = (schedule_named(name) for name in pipeline.schedules)
+    axes = job.preset.tensor_parallel.axes
+    named = (schedule_named(name) for name in job.preset.pipeline.schedules)
     split = (
-        one for one in named if splits_compiled(job, one) and (pipeline.stages or one is Schedule.ONE_F_ONE_B)
+        one for one in named if splits_compiled(job, one) and ("pp" in axes or one is Schedule.ONE_F_ONE_B)
     )
     return tuple(one for one in split if any(runs_alone(job, one, of) for of in copies))
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:
     """Powers of two that leave pieces of at least SHORTEST_PIECE_TOKENS."""
-    most = job.seq_len // SHORTEST_PIECE_TOKENS if job.preset.tensor_parallel.cuts_sequences else 1
+    most = job.seq_len // SHORTEST_PIECE_TOKENS if "cp" in job.preset.tensor_parallel.axes else 1
     return tuple(2**power for power in range(max(most, 1).bit_length()))
 
 

@@ -407,9 +407,7 @@ Product = BatchedGemm | GroupedGemm | Attention
 def products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
     """Returns the forward's products on the unsplit model, and how many blocks have each."""
     alone = Layout.of(1)
-    unpadded = job.preset.changed(
-        {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
-    )
+    unpadded = job.preset.changed({"tensor_parallel.vocab_pad_multiple": 1})
     balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0, moe_expert_spread=0.0)
     # Narrow formats pad experts' rows; what they pad with is no model FLOP.
     wide = replace(balanced, precision=replace(job.precision, linear=job.precision.activation))

@@ -11,7 +11,7 @@ from ops.recompute import Recompute
 from ops.strategies import strategy_named
 from solver.plans.draft import drafted
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER, Rule
+from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, WITHOUT_ORDER, Rule
 from solver.plans.schedules import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
@@ -187,7 +187,7 @@ def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) ->
     draft = drafted(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
-        passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}
+        passed_over.add(UNEVEN_CHUNKS)
     broken = [
         rule.reason
         for rule in (*RULES, *also)

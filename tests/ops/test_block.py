@@ -135,9 +135,7 @@ def test_parameters_of_the_operations_are_the_published_ones(name: str, publishe
 
 
 def op_parameters(model: ModelSpec) -> int:
-    unpadded = job().preset.changed(
-        {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
-    )
+    unpadded = job().preset.changed({"tensor_parallel.vocab_pad_multiple": 1})
     asked = replace(job(world_size=1), preset=unpadded)
     ops = written(model, asked, "mtp", Layout.of(1))
     blocks = sum(

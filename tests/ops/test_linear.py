@@ -58,9 +58,9 @@ def reductions(piece: Pass) -> list[str]:
 
 
 def test_dtensor_reduces_the_sum_of_gradients_once() -> None:
-    once = {"tensor_parallel.reduces_sums": True, "layers.joined_gate": False}
+    once = {"tensor_parallel.dtensor": True, "layers.joined_gate": False}
     assert len(reductions(layer("megatron", tp=4, **once))) == 2
-    each = {"tensor_parallel.reduces_sums": False, "layers.joined_gate": False}
+    each = {"tensor_parallel.dtensor": False, "layers.joined_gate": False}
     assert len(reductions(layer("megatron", tp=4, **each))) == 3
     assert len(reductions(layer("torchtitan", tp=4))) == 2
 

@@ -57,10 +57,9 @@ def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
 # Settings that say which plans there may be, and change nothing about one that is.
 PERMITS = frozenset(
     str.split(
-        "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_layers "
-        "tensor_parallel.cuts_sequences tensor_parallel.spreads_experts pipeline.stages "
+        "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.axes "
         "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
-        "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
+        "pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
         "recomputation.modules offload.activations"
     )
 )

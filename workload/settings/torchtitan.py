@@ -157,7 +157,7 @@ SAYS_OF_JOB = frozenset(
     str.split(
         "precision.compute precision.gradient precision.reduce precision.master precision.moments precision.linear "
         "precision.scale_recipe precision.scaling precision.casts_every_forward context_parallel host.code loss.fused "
-        "loss.chunked loss.plain tensor_parallel.overlap data_parallel.wide_reduction moe_dispatcher cuda_graphs optimizer "
+        "loss.chunked loss.plain tensor_parallel.overlap data_parallel.reduction moe_dispatcher cuda_graphs optimizer "
         "document_tokens expandable_segments"
     )
 )

@@ -49,7 +49,7 @@ def test_parameters_are_copied_out_and_gradients_in(
 
 
 def test_frameworks_that_gather_in_place_copy_nothing() -> None:
-    assert not copied_bytes(layer(FSDP.changed({"data_parallel.copies_parameters": False})))
+    assert not copied_bytes(layer(FSDP.changed({"data_parallel.fsdp_version": 0})))
     assert not copied_bytes(layer(framework_preset("deepspeed")))
 
 
@@ -64,7 +64,7 @@ def test_frameworks_that_gather_in_place_copy_nothing() -> None:
     ],
 )
 def test_flat_gradients_are_joined_cast_and_divided(stage: int, reduce: str, expected: float) -> None:
-    flat = FSDP.changed({"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True})
+    flat = FSDP.changed({"data_parallel.fsdp_version": 1})
     piece = layer(flat, stage=stage, reduce=reduce)
     elements = sum(int(op.parameters[0]) for op in piece.forward)
     passes = [

@@ -243,7 +243,9 @@ def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
 )
 def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, eased_by: str) -> None:
     """Twelve layers of long sequences under FSDP, of which no more run again than have to."""
-    preset = framework_preset("fsdp").changed({"loss.chunked": True, "pipeline.stages": False})
+    preset = framework_preset("fsdp").changed(
+        {"loss.chunked": True, "tensor_parallel.axes": frozenset({"tp"})}
+    )
     asked = question(
         model=small_model(layers=12, hidden=1024),
         world_size=2,

@@ -85,12 +85,9 @@ def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool,
     embedding, the norms and the head keep theirs."""
     model = small_model(layers=16)
     plan = Plan(strategy="mtp", preset="megatron", dp=DP, zero_stage=1, zero_size=DP, num_micro=8)
-    settings = {
-        "precision.recipe": recipe,
-        "precision.narrow_parameters": True,
-        "precision.transposed_copies": both_orders,
-    }
+    settings = {"precision.recipe": recipe, "precision.narrow_parameters": True}
     job = job_of(AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings))
+    job = replace(job, precision=replace(job.precision, transposed_copies=both_orders))
     cost = estimate_memory(model, job, PlanTable.of(plan)).bytes.cost
     layers = 16 * sum(block_linears(model))
     others = num_parameters(model).total - layers

@@ -8,9 +8,8 @@ import pytest
 from pss.plan_options import constraints_typed, parser
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
-from spec.settings.constraints import Bound, bounded_settings, constraint_settings, constraints_of, merged
+from spec.settings.constraints import Bound, bounded_settings, constraints_of, merged
 from spec.settings.plan import plan_settings
-from tests.spec.settings.tables import rows, rows_in_docs
 
 TYPED = [
     *(
@@ -123,8 +122,3 @@ def test_a_list_and_bounds_leave_what_is_in_both() -> None:
     both = Bound(key="tp", among=(2, 4, 8)).within(Bound(key="tp", least=3, most=8))
     assert both.among == (4, 8)
     assert not both.empty
-
-
-def test_the_docs_list_them() -> None:
-
-    assert rows_in_docs("key of a constraint") == rows(constraint_settings())

@@ -1,0 +1,45 @@
+"""The tables of docs/configs.md are those of the settings; --update-golden writes them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spec.settings.constraints import constraint_settings
+from spec.settings.job import job_settings
+from spec.settings.plan import plan_settings, typed_plan_settings
+from spec.settings.setting import Settings
+
+PAGE = Path(__file__).parents[3] / "docs" / "configs.md"
+TABLES = {"plan": plan_settings(), "constraint": constraint_settings(), "job": job_settings()}
+
+
+def rows(settings: Settings, *, columns: bool) -> str:
+    """Key, values, with ``columns`` whether it is one, and meaning."""
+    lines = []
+    for one in settings.values():
+        cells = [f"`{one.key}`", one.kind.allowed.replace("|", chr(92) + "|")]
+        cells += ["yes" if one.column else ""] * columns
+        lines.append(f"| {' | '.join([*cells, one.meaning])} |\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("of", TABLES)
+def test_docs_show_the_whole_table(of: str, request: pytest.FixtureRequest) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    shown = re.search(rf"\| key of a {of} \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", text)
+    assert shown is not None
+    expected = rows(TABLES[of], columns=of == "plan")
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(text.replace(shown[1], expected), encoding="utf-8")
+        return
+    assert shown[1] == expected
+
+
+@pytest.mark.parametrize("settings", TABLES.values(), ids=TABLES)
+def test_every_setting_says_what_it_means(settings: Settings) -> None:
+    assert [key for key, one in settings.items() if not one.meaning.endswith(".")] == []
+
+
+def test_only_a_file_says_framework_and_number_of_micro_batches() -> None:
+    assert set(plan_settings()) - set(typed_plan_settings()) == {"num_micro", "preset"}

@@ -53,7 +53,7 @@ from workload.simulate import (
     write_results,
 )
 from workload.topology.hardware_spec import topology_shape, write_cluster
-from workload.topology.templates import TopologyFlags, build_topology
+from workload.topology.templates import Fabric, build_topology
 from workload.topology.topology import Topology, draw_topology, read_topology, write_topology
 from workload.traffic.flows import flow_matrix, rank_flows, write_flows
 from workload.traffic.plan_traffic import draw_heatmap
@@ -161,8 +161,7 @@ def topology(options: argparse.Namespace) -> int:
     """Writes a topology of the templates, or check a file."""
     if options.check:
         return check_topology(options)
-    flags = TopologyFlags(**{each.name: getattr(options, each.name) for each in fields(TopologyFlags)})
-    made = build_topology(flags)
+    made = build_topology({each.name: getattr(options, each.name) for each in fields(Fabric)})
     target = options.output or Path(made.file_name)
     target = target / made.file_name if target.is_dir() else target
     write_topology(target, made)

@@ -4,7 +4,7 @@ workload.txt (and what it cannot say), a topology of the cluster's size, busbw.y
 command lines of SimAI-Analytical and of the ns-3 front end, README.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ops.op import Comm, Phase
@@ -33,7 +33,6 @@ from workload.topology.templates import (
     NVL72_GPUS,
     SPECTRUM_X,
     SWITCHES_PER_RACK,
-    TopologyFlags,
     build_topology,
 )
 from workload.topology.topology import Topology, write_topology
@@ -121,26 +120,24 @@ def cluster_topology(cluster: ClusterSpec, world_size: int) -> Topology:
     size = cluster.server_ranks
     racks = size == NVL72_GPUS
     switches = SWITCHES_PER_RACK if racks else 1
-    flags = TopologyFlags(
-        template=NVL,
-        gpu_type=cluster.gpu.name.split("-")[0],
-        nvlink_bandwidth=f"{round(cluster.domains[0].bandwidth * GBIT / switches)}Gbps",
-    )
+    flags = {
+        "template": NVL,
+        "gpu_type": cluster.gpu.name.split("-")[0],
+        "nvlink_bandwidth": f"{round(cluster.domains[0].bandwidth * GBIT / switches)}Gbps",
+    }
     if racks and world_size <= size:
         return build_topology(flags)
     servers = -(-world_size // size)
     segments = -(-servers // NICS_PER_ASW)
-    return build_topology(
-        replace(
-            flags,
-            template=SPECTRUM_X,
-            gpus=servers * size,
-            gpus_per_server=size,
-            nv_switches_per_server=switches,
-            bandwidth=f"{round(cluster.domains[-1].bandwidth * GBIT)}Gbps",
-            asw_per_psw=max(size * segments, ASW_PER_PSW),
-        )
-    )
+    fabric = {
+        "template": SPECTRUM_X,
+        "gpus": servers * size,
+        "gpus_per_server": size,
+        "nv_switches_per_server": switches,
+        "bandwidth": f"{round(cluster.domains[-1].bandwidth * GBIT)}Gbps",
+        "asw_per_psw": max(size * segments, ASW_PER_PSW),
+    }
+    return build_topology(flags | fabric)
 
 
 def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwidths:

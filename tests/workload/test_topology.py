@@ -17,10 +17,15 @@ from spec.errors import ConfigError, ExportError
 from tests.solver.questions import ROOT
 from workload.diagnostics import WorkloadError
 from workload.topology.hardware_spec import cluster_with_topology, topology_shape, write_cluster
-from workload.topology.templates import Fabric, TopologyFlags, build_topology, fabric_topology
+from workload.topology.templates import Fabric, build_topology, fabric_topology
 from workload.topology.topology import Wire, draw_topology, layers, read_topology, write_topology
 
 GBPS = 1e9 / 8
+Flags = dict[str, object]
+
+
+def flags_of(**given: object) -> Flags:
+    return given
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +37,21 @@ def h100() -> ClusterSpec:
     ("flags", "ranks", "server", "scale_up", "scale_out"),
     [
         # One NV link of 2880Gbps and one NIC port of 400Gbps; 64 ports down, 64 uplinks: nothing lost.
-        (TopologyFlags(template="Spectrum-X", gpus=1024), 8, 2880, 2880, 400),
+        (flags_of(template="Spectrum-X", gpus=1024), 8, 2880, 2880, 400),
         # Two ports of 200Gbps; 128 ports of 200Gbps down, 120 uplinks of 400Gbps: nothing lost.
-        (TopologyFlags(template="AlibabaHPN", gpus=2048), 8, 2880, 2880, 400),
+        (flags_of(template="AlibabaHPN", gpus=2048), 8, 2880, 2880, 400),
         # 64 ports of 400Gbps down, 8 uplinks of 400Gbps: an eighth.
-        (TopologyFlags(template="DCN+", gpus=512), 8, 2880, 2880, 50),
+        (flags_of(template="DCN+", gpus=512), 8, 2880, 2880, 50),
         # All GPUs under one ASW never need the uplinks.
-        (TopologyFlags(template="DCN+", gpus=64), 8, 2880, 2880, 400),
-        (TopologyFlags(template="NVL"), 72, 18 * 800, 18 * 800, 0),
+        (flags_of(template="DCN+", gpus=64), 8, 2880, 2880, 400),
+        (flags_of(template="NVL"), 72, 18 * 800, 18 * 800, 0),
         # 18 cables of 14400Gbps for 36 GPUs.
-        (TopologyFlags(template="NVL", gpus_per_server=36), 72, 18 * 800, 18 * 14400 / 36, 0),
+        (flags_of(template="NVL", gpus_per_server=36), 72, 18 * 800, 18 * 14400 / 36, 0),
         # 18 switches with 36 cables of 800Gbps each for 36 GPUs.
-        (TopologyFlags(template="NVL576"), 576, 18 * 800, 18 * 800, 0),
+        (flags_of(template="NVL576"), 576, 18 * 800, 18 * 800, 0),
     ],
 )
-def test_shapes(flags: TopologyFlags, ranks: int, server: float, scale_up: float, scale_out: float) -> None:
+def test_shapes(flags: Flags, ranks: int, server: float, scale_up: float, scale_out: float) -> None:
     shape = topology_shape(build_topology(flags))
     assert shape.scale_up_ranks == ranks
     assert shape.server == pytest.approx(server * GBPS)
@@ -55,7 +60,7 @@ def test_shapes(flags: TopologyFlags, ranks: int, server: float, scale_up: float
 
 
 def test_a_sheet_takes_the_network_of_the_file(h100: ClusterSpec) -> None:
-    cluster = cluster_with_topology(h100, build_topology(TopologyFlags(template="DCN+", gpus=512)))
+    cluster = cluster_with_topology(h100, build_topology(flags_of(template="DCN+", gpus=512)))
     assert [domain.ranks for domain in cluster.domains] == [8, 0]
     assert [domain.bandwidth for domain in cluster.domains] == pytest.approx([360e9, 6.25e9])
     assert [domain.latency_s for domain in cluster.domains] == [domain.latency_s for domain in h100.domains]
@@ -65,21 +70,21 @@ def test_a_sheet_takes_the_network_of_the_file(h100: ClusterSpec) -> None:
 
 
 def test_racks_joined_by_fewer_cables_are_a_domain_of_their_own(h100: ClusterSpec) -> None:
-    one_rack = cluster_with_topology(h100, build_topology(TopologyFlags(template="NVL", gpu_type="H100")))
+    one_rack = cluster_with_topology(h100, build_topology(flags_of(template="NVL", gpu_type="H100")))
     assert [(domain.name, domain.ranks) for domain in one_rack.domains] == [("nvlink", 72), ("infiniband", 0)]
     assert (one_rack.gpus_per_node, one_rack.max_nodes) == (72, 1)
-    flags = TopologyFlags(template="NVL", gpus_per_server=36, gpu_type="H100")
+    flags = flags_of(template="NVL", gpus_per_server=36, gpu_type="H100")
     cluster = cluster_with_topology(h100, build_topology(flags))
     assert [(domain.name, domain.ranks) for domain in cluster.domains] == [("rack", 36), ("nvlink", 0)]
 
 
 def test_another_gpu_is_refused(h100: ClusterSpec) -> None:
     with pytest.raises(WorkloadError, match="of B200"):
-        cluster_with_topology(h100, build_topology(TopologyFlags(template="NVL")))
+        cluster_with_topology(h100, build_topology(flags_of(template="NVL")))
 
 
 def test_what_cannot_be_a_cluster_is_refused() -> None:
-    whole = build_topology(TopologyFlags(template="DCN+", gpus=16))
+    whole = build_topology(flags_of(template="DCN+", gpus=16))
     no_nics = tuple(link for link in whole.links if link.dst < 18)
     with pytest.raises(WorkloadError, match="no way"):
         topology_shape(dataclasses.replace(whole, links=no_nics))
@@ -91,13 +96,13 @@ def test_what_cannot_be_a_cluster_is_refused() -> None:
 @pytest.mark.parametrize(
     ("flags", "like"),
     [
-        (TopologyFlags(template="DCN+", gpus=64, gpu_type="H200", bandwidth="100Gbps"), "h200"),
-        (TopologyFlags(template="NVL", gpus_per_server=36), "b200"),
+        (flags_of(template="DCN+", gpus=64, gpu_type="H200", bandwidth="100Gbps"), "h200"),
+        (flags_of(template="NVL", gpus_per_server=36), "b200"),
         # aws-p5 borrows its GPU from h100-sxm
-        (TopologyFlags(template="Spectrum-X", gpus=256), "aws-p5"),
+        (flags_of(template="Spectrum-X", gpus=256), "aws-p5"),
     ],
 )
-def test_a_written_sheet_reads_back_as_the_cluster(flags: TopologyFlags, like: str, tmp_path: Path) -> None:
+def test_a_written_sheet_reads_back_as_the_cluster(flags: Flags, like: str, tmp_path: Path) -> None:
     topology = build_topology(flags)
     expected = cluster_with_topology(read_cluster(like, root=ROOT), topology)
     read = write_cluster(topology, like, tmp_path / "mine.toml", root=ROOT)
@@ -110,7 +115,7 @@ def test_a_written_sheet_reads_back_as_the_cluster(flags: TopologyFlags, like: s
 
 
 def test_a_sheet_needs_a_sheet_to_be_like(tmp_path: Path) -> None:
-    topology = build_topology(TopologyFlags(template="DCN+", gpus=64))
+    topology = build_topology(flags_of(template="DCN+", gpus=64))
     with pytest.raises(ConfigError, match="one of"):
         write_cluster(topology, "nowhere", tmp_path / "a.toml", root=ROOT)
     with pytest.raises(ConfigError, match=r"\.toml"):
@@ -118,7 +123,7 @@ def test_a_sheet_needs_a_sheet_to_be_like(tmp_path: Path) -> None:
 
 
 def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: Path) -> None:
-    topology = build_topology(TopologyFlags(template="DCN+", gpus=64, gpu_type="H200", bandwidth="100Gbps"))
+    topology = build_topology(flags_of(template="DCN+", gpus=64, gpu_type="H200", bandwidth="100Gbps"))
     write_cluster(topology, "h200", tmp_path / "mine.toml", root=ROOT)
     profile = tmp_path / "mine.pt"
     machine = MachineFacts(gpu="H200-SXM-141GB", cluster="mine")
@@ -136,7 +141,7 @@ def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: P
 
 # A topology file is read back as written, and its defects are found.
 
-SMALL = TopologyFlags(template="AlibabaHPN", gpus=16, num_psw=2)
+SMALL = flags_of(template="AlibabaHPN", gpus=16, num_psw=2)
 
 
 def small_lines(tmp_path: Path) -> list[str]:
@@ -154,7 +159,7 @@ def found(lines: list[str], tmp_path: Path) -> set[tuple[int, str, str]]:
 
 @pytest.mark.parametrize("template", ["Spectrum-X", "DCN+", "NVL", "NVL576"])
 def test_templates_are_read_back_without_findings(template: str, tmp_path: Path) -> None:
-    topology = build_topology(TopologyFlags(template=template))
+    topology = build_topology(flags_of(template=template))
     path = tmp_path / topology.file_name
     write_topology(path, topology)
     assert read_topology(path) == (topology, [])
@@ -232,9 +237,9 @@ def test_picture(tmp_path: Path) -> None:
     assert sorted(set(layers(topology))) == [-1, 0, 1, 2]
     draw_topology(topology, tmp_path / "t.png")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(set(layers(build_topology(TopologyFlags(template="NVL576"))))) == [-2, -1, 0]
+    assert sorted(set(layers(build_topology(flags_of(template="NVL576"))))) == [-2, -1, 0]
     with pytest.raises(ExportError, match="at most 400"):
-        draw_topology(build_topology(TopologyFlags(template="NVL576")), tmp_path / "n.png")
+        draw_topology(build_topology(flags_of(template="NVL576")), tmp_path / "n.png")
     with pytest.raises(ExportError, match=r"\.png"):
         draw_topology(topology, tmp_path / "t.xyz")
 
@@ -247,59 +252,59 @@ def test_picture(tmp_path: Path) -> None:
     ("flags", "counts", "file_name"),
     [
         (
-            TopologyFlags(template="Spectrum-X", gpus=128, gpu_type="A100"),
+            flags_of(template="Spectrum-X", gpus=128, gpu_type="A100"),
             (216, 16, 72, 768),
             "Spectrum-X_128g_8gps_400Gbps_A100",
         ),
         (
-            TopologyFlags(template="AlibabaHPN", gpus=256),
+            flags_of(template="AlibabaHPN", gpus=256),
             (424, 32, 136, 2688),
             "AlibabaHPN_256g_8gps_DualToR_SinglePlane_200Gbps_H100",
         ),
         (
-            TopologyFlags(template="AlibabaHPN", dual_plane=True, gpus=64, num_asw=16, num_psw=16),
+            flags_of(template="AlibabaHPN", dual_plane=True, gpus=64, num_asw=16, num_psw=16),
             (104, 8, 32, 320),
             "AlibabaHPN_64g_8gps_DualToR_DualPlane_200Gbps_H100",
         ),
         (
-            TopologyFlags(template="DCN+", gpus=256, num_psw=64),
+            flags_of(template="DCN+", gpus=256, num_psw=64),
             (356, 32, 68, 768),
             "DCN+SingleToR_256g_8gps_400Gbps_H100",
         ),
         (
-            TopologyFlags(template="DCN+", dual_tor=True, gpus=128, num_asw=2, num_psw=8),
+            flags_of(template="DCN+", dual_tor=True, gpus=128, num_asw=2, num_psw=8),
             (154, 16, 10, 400),
             "DCN+DualToR_128g_8gps_200Gbps_H100",
         ),
-        (TopologyFlags(template="Spectrum-X"), (4736, 512, 128, 12288), "Spectrum-X_4096g_8gps_400Gbps_H100"),
+        (flags_of(template="Spectrum-X"), (4736, 512, 128, 12288), "Spectrum-X_4096g_8gps_400Gbps_H100"),
         (
-            TopologyFlags(template="AlibabaHPN"),
+            flags_of(template="AlibabaHPN"),
             (17640, 1920, 360, 74880),
             "AlibabaHPN_15360g_8gps_DualToR_SinglePlane_200Gbps_H100",
         ),
         (
-            TopologyFlags(template="AlibabaHPN", dual_plane=True),
+            flags_of(template="AlibabaHPN", dual_plane=True),
             (17640, 1920, 360, 60480),
             "AlibabaHPN_15360g_8gps_DualToR_DualPlane_200Gbps_H100",
         ),
-        (TopologyFlags(template="DCN+"), (592, 64, 16, 1088), "DCN+SingleToR_512g_8gps_400Gbps_H100"),
+        (flags_of(template="DCN+"), (592, 64, 16, 1088), "DCN+SingleToR_512g_8gps_400Gbps_H100"),
         (
-            TopologyFlags(template="DCN+", dual_tor=True),
+            flags_of(template="DCN+", dual_tor=True),
             (592, 64, 16, 1600),
             "DCN+DualToR_512g_8gps_200Gbps_H100",
         ),
-        (TopologyFlags(template="NVL"), (90, 18, 0, 1296), "NVL72_72g_72gps_400Gbps_B200"),
+        (flags_of(template="NVL"), (90, 18, 0, 1296), "NVL72_72g_72gps_400Gbps_B200"),
         (
-            TopologyFlags(template="NVL", gpus_per_server=36),
+            flags_of(template="NVL", gpus_per_server=36),
             (108, 36, 0, 1314),
             "NVL72_72g_36gps_400Gbps_B200",
         ),
-        (TopologyFlags(template="NVL576"), (1188, 612, 0, 20736), "NVL576_576g_36gps_400Gbps_B200"),
-        (TopologyFlags(rail_optimised=True), (108, 4, 72, 576), "Rail_Opti_SingleToR_32g_8gps_400Gbps_H100"),
-        (TopologyFlags(), (101, 4, 65, 128), "No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100"),
+        (flags_of(template="NVL576"), (1188, 612, 0, 20736), "NVL576_576g_36gps_400Gbps_B200"),
+        (flags_of(rail_optimised=True), (108, 4, 72, 576), "Rail_Opti_SingleToR_32g_8gps_400Gbps_H100"),
+        (flags_of(), (101, 4, 65, 128), "No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100"),
     ],
 )
-def test_reference_counts(flags: TopologyFlags, counts: tuple[int, ...], file_name: str) -> None:
+def test_reference_counts(flags: Flags, counts: tuple[int, ...], file_name: str) -> None:
     topology = build_topology(flags)
     assert topology.counts == counts
     assert topology.file_name == file_name
@@ -307,7 +312,7 @@ def test_reference_counts(flags: TopologyFlags, counts: tuple[int, ...], file_na
 
 def test_a_rail_optimised_file_line_by_line(tmp_path: Path) -> None:
     # Shape of SimAI's inputs/topo/Rail_Opti_SingleToR_16g_8gps_200Gbps_H20: GPU 8 shares an ASW with GPU 0.
-    flags = TopologyFlags(
+    flags = flags_of(
         rail_optimised=True,
         gpus=16,
         gpu_type="H20",
@@ -332,14 +337,14 @@ def test_a_rail_optimised_file_line_by_line(tmp_path: Path) -> None:
 
 
 def test_planes_stay_apart() -> None:
-    topology = build_topology(TopologyFlags(template="AlibabaHPN", dual_plane=True, gpus=64, num_psw=4))
+    topology = build_topology(flags_of(template="AlibabaHPN", dual_plane=True, gpus=64, num_psw=4))
     first_asw = 64 + 8
     uplinks = {(link.src - first_asw, link.dst - first_asw - 16) for link in topology.links if link.src >= 64}
     assert uplinks == {(asw, psw) for asw in range(16) for psw in ((0, 1) if asw < 8 else (2, 3))}
 
 
 def test_two_racks_are_joined_switch_by_switch() -> None:
-    topology = build_topology(TopologyFlags(template="NVL", gpus_per_server=36))
+    topology = build_topology(flags_of(template="NVL", gpus_per_server=36))
     between = [link for link in topology.links if link.src >= 72]
     assert [(link.src, link.dst) for link in between] == [(72 + each, 90 + each) for each in range(18)]
     assert {link.wire.bandwidth for link in between} == {"14400Gbps"}
@@ -384,28 +389,28 @@ def test_every_fabric_is_connected_and_within_its_ports(
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        (TopologyFlags(template="NVL73"), "known: Spectrum-X"),
-        (TopologyFlags(template="Spectrum-X", gpus=100), "multiple of the server"),
-        (TopologyFlags(template="Spectrum-X", gpus=8192), "one pod holds 4096"),
-        (TopologyFlags(template="Spectrum-X", gpus=0), "-g 0"),
-        (TopologyFlags(template="Spectrum-X", gpus=-8), "-g -8"),
-        (TopologyFlags(template="Spectrum-X", gpus=128, num_asw=9), "take 8 ASWs"),
-        (TopologyFlags(template="Spectrum-X", dual_tor=True), "--dt"),
-        (TopologyFlags(template="DCN+", rail_optimised=True), "--ro"),
-        (TopologyFlags(template="DCN+", dual_plane=True), "--dp"),
-        (TopologyFlags(dual_plane=True), "--dp without"),
-        (TopologyFlags(template="AlibabaHPN", dual_plane=True, gpus=64, num_psw=15), "even number"),
-        (TopologyFlags(template="NVL", gpus=144), "has 72"),
-        (TopologyFlags(template="NVL", gpus_per_server=8), "one rack of 72"),
-        (TopologyFlags(template="NVL576", gpus_per_server=72), "has 36"),
-        (TopologyFlags(template="NVL", num_psw=4), "-psn"),
-        (TopologyFlags(bandwidth="400"), "Gbps"),
-        (TopologyFlags(bandwidth="0Gbps"), "above 0"),
-        (TopologyFlags(latency="fast"), "with ns, us"),
-        (TopologyFlags(error_rate="2"), "share"),
-        (TopologyFlags(gpu_type="H 100"), "one word"),
+        (flags_of(template="NVL73"), "known: Spectrum-X"),
+        (flags_of(template="Spectrum-X", gpus=100), "multiple of the server"),
+        (flags_of(template="Spectrum-X", gpus=8192), "one pod holds 4096"),
+        (flags_of(template="Spectrum-X", gpus=0), "-g 0"),
+        (flags_of(template="Spectrum-X", gpus=-8), "-g -8"),
+        (flags_of(template="Spectrum-X", gpus=128, num_asw=9), "take 8 ASWs"),
+        (flags_of(template="Spectrum-X", dual_tor=True), "--dt"),
+        (flags_of(template="DCN+", rail_optimised=True), "--ro"),
+        (flags_of(template="DCN+", dual_plane=True), "--dp"),
+        (flags_of(dual_plane=True), "--dp without"),
+        (flags_of(template="AlibabaHPN", dual_plane=True, gpus=64, num_psw=15), "even number"),
+        (flags_of(template="NVL", gpus=144), "has 72"),
+        (flags_of(template="NVL", gpus_per_server=8), "one rack of 72"),
+        (flags_of(template="NVL576", gpus_per_server=72), "has 36"),
+        (flags_of(template="NVL", num_psw=4), "-psn"),
+        (flags_of(bandwidth="400"), "Gbps"),
+        (flags_of(bandwidth="0Gbps"), "above 0"),
+        (flags_of(latency="fast"), "with ns, us"),
+        (flags_of(error_rate="2"), "share"),
+        (flags_of(gpu_type="H 100"), "one word"),
     ],
 )
-def test_what_does_not_fit_is_refused(flags: TopologyFlags, match: str) -> None:
+def test_what_does_not_fit_is_refused(flags: Flags, match: str) -> None:
     with pytest.raises(WorkloadError, match=match):
         build_topology(flags)

@@ -19,14 +19,15 @@ from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
     SIXTEEN_BITS,
     LaunchText,
-    comments,
     launch_of,
-    refuse_unless,
+    launch_text,
     refuse_unsaid,
+    requirement,
     unsaid_settings,
 )
 
 NAME = "accelerate"
+require = requirement(NAME)
 USAGE = "accelerate 1.15 or later: accelerate launch --config_file FILE train.py and your model, data and learning rate"
 FSDP1 = "hf-trainer"
 Section = dict[str, str | int | bool]
@@ -46,14 +47,13 @@ def accelerate_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The file. Raises ExportError for what accelerate cannot run."""
     settings = accelerate_config(problem, plan)
     notes = (*_in_script(problem, plan), *unsaid_settings(problem, SAYS_OF_JOB))
-    lines = [*comments([plan.label(), USAGE, *notes]), *_yaml(settings)]
-    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+    return launch_text(plan, USAGE, notes, _yaml(settings))
 
 
 def check_accelerate(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a job that no plan makes accelerate run; every model is its script's."""
     del model
-    refuse_unless(job.optimizer == "adamw", NAME, "whole matrices dealt to ranks, as Muon is priced")
+    require(job.optimizer == "adamw", "whole matrices dealt to ranks, as Muon is priced")
     _precision(job.precision)
 
 
@@ -77,7 +77,7 @@ def accelerate_config(problem: Problem, plan: Plan) -> Settings:
     if job.preset.host.code == "compiled":
         settings["dynamo_config"] = {"dynamo_backend": "INDUCTOR", "dynamo_use_regional_compilation": True}
     if not plan.zero_stage:
-        refuse_unless(plan.tp == plan.cp == 1, NAME, "tp or cp without FSDP2")
+        require(plan.tp == plan.cp == 1, "tp or cp without FSDP2")
         return settings
     old = plan.preset == FSDP1
     settings["fsdp_config"] = _fsdp1(problem, plan) if old else _fsdp2(plan)
@@ -86,11 +86,9 @@ def accelerate_config(problem: Problem, plan: Plan) -> Settings:
 
 def _fsdp1(problem: Problem, plan: Plan) -> Section:
     """Sharded over all ranks, or over those of a node."""
-    refuse_unless(plan.tp == plan.cp == 1, NAME, "tp or cp beside FSDP1")
+    require(plan.tp == plan.cp == 1, "tp or cp beside FSDP1")
     within = problem.cluster.gpus_per_node
-    refuse_unless(
-        plan.zero_size in (plan.dp, within), NAME, f"FSDP1 over {plan.zero_size} of {plan.dp} ranks"
-    )
+    require(plan.zero_size in (plan.dp, within), f"FSDP1 over {plan.zero_size} of {plan.dp} ranks")
     kind = {2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}[plan.zero_stage]
     if plan.zero_size < plan.dp:
         kind = {"FULL_SHARD": "HYBRID_SHARD", "SHARD_GRAD_OP": "HYBRID_SHARD_ZERO2"}[kind]
@@ -110,7 +108,7 @@ def _fsdp1(problem: Problem, plan: Plan) -> Section:
 def _fsdp2(plan: Plan) -> Section:
     """Stage 3 frees a layer's gathered weights after its forward, stage 2 keeps them for the backward."""
     selective = plan.recompute is Recompute.SELECTIVE
-    refuse_unless(not selective, NAME, "selective recomputation: it wraps whole layers")
+    require(not selective, "selective recomputation: it wraps whole layers")
     return {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": plan.zero_stage == 3,
@@ -125,15 +123,9 @@ def _fsdp2(plan: Plan) -> Section:
 def _degrees(job: JobSpec, plan: Plan) -> Section:
     """Shards lie over dp_shard x cp ranks; one rank alone that shards is no FSDP."""
     copies = plan.dp * plan.cp
-    refuse_unless(
-        plan.zero_size % plan.cp == 0, NAME, f"shards over {plan.zero_size} ranks beside cp {plan.cp}"
-    )
+    require(plan.zero_size % plan.cp == 0, f"shards over {plan.zero_size} ranks beside cp {plan.cp}")
     replicas = copies // plan.zero_size
-    refuse_unless(
-        replicas == 1 or plan.zero_size > plan.cp,
-        NAME,
-        f"{replicas} replicas of weights that are not sharded",
-    )
+    require(replicas == 1 or plan.zero_size > plan.cp, f"{replicas} replicas of weights that are not sharded")
     degrees: Section = {
         "parallelism_config_dp_replicate_size": replicas,
         "parallelism_config_dp_shard_size": plan.zero_size // plan.cp,
@@ -141,7 +133,7 @@ def _degrees(job: JobSpec, plan: Plan) -> Section:
     }
     if plan.cp > 1:
         known = job.context_parallel in CP_STRATEGIES
-        refuse_unless(known, NAME, f"context parallelism by {job.context_parallel} beside FSDP2")
+        require(known, f"context parallelism by {job.context_parallel} beside FSDP2")
         degrees["parallelism_config_cp_comm_strategy"] = CP_STRATEGIES[job.context_parallel]
     return degrees | launch_of("accelerate", plan, NAME).settings
 
@@ -149,13 +141,12 @@ def _degrees(job: JobSpec, plan: Plan) -> Section:
 def _precision(precision: Precision) -> str:
     """mixed_precision: products and reductions in one format; "no" where parameters themselves are held in it."""
     compute = precision.compute
-    refuse_unless(compute in SIXTEEN_BITS, NAME, f"products in {compute}")
-    refuse_unless(precision.linear == compute, NAME, f"{precision.linear} products")
-    refuse_unless(precision.reduce == compute, NAME, f"gradients reduced in {precision.reduce}")
+    require(compute in SIXTEEN_BITS, f"products in {compute}")
+    require(precision.linear == compute, f"{precision.linear} products")
+    require(precision.reduce == compute, f"gradients reduced in {precision.reduce}")
     states = (precision.master, precision.moments)
-    refuse_unless(
+    require(
         states in (("fp32", "fp32"), ("", compute)),
-        NAME,
         f"{precision.master or 'no'} master weights beside moments in {precision.moments}",
     )
     return compute if precision.master else "no"

@@ -13,7 +13,13 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
-from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
+from workload.settings.launch_file import (
+    LaunchText,
+    launch_text,
+    requirement,
+    same_framework,
+    unsaid_settings,
+)
 from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags
 from workload.settings.megatron_flags import (
     FP8_RECIPES,
@@ -25,6 +31,7 @@ from workload.settings.megatron_flags import (
 )
 
 NAME = "Megatron-Bridge"
+require = requirement(NAME)
 USAGE = "Megatron-Bridge of August 2026 (067f987): pretrain(recipe(NAME), forward_step) of megatron.bridge.training.pretrain"
 # Fields that a flag of Megatron-LM sets, by what holds them.
 FIELDS: dict[str, str] = {
@@ -100,8 +107,7 @@ def bridge_settings(problem: Problem, plan: Plan) -> LaunchText:
         *unsaid_job(problem, plan),
         *unsaid_settings(problem, says_of_job(problem.job)),
     )
-    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(problem.job.precision, values)]
-    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+    return launch_text(plan, USAGE, notes, ["", *_module(problem.job.precision, values)])
 
 
 def check_bridge(model: ModelSpec, job: JobSpec) -> None:
@@ -133,7 +139,7 @@ def _told(asked: Flags) -> dict[str, object]:
             fields[f"optimizer.{STATES[flag]}"] = _Code(DTYPES[str(value)])
         else:
             known = name in HOLDER and flag not in SWITCHED_OFF.values()
-            refuse_unless(known, NAME, f"what Megatron-LM's {flag} says")
+            require(known, f"what Megatron-LM's {flag} says")
             fields[f"{HOLDER[name]}.{name}"] = _value(name, value)
     if "model.cpu_offloading_num_layers" in fields:
         fields["model.cpu_offloading"] = True
@@ -167,10 +173,8 @@ def _precision(precision: Precision) -> list[str]:
     """A named recipe, with gradients, gathers and layers of bf16 as priced."""
     recipe, _ = FP8_RECIPES.get(scaling_word(precision), ("", ""))
     name = RECIPES[recipe] if precision.linear == "fp8" else f"{precision.compute}_mixed"
-    refuse_unless(
-        precision.linear != "fp8" or precision.compute == "bf16",
-        NAME,
-        f"fp8 products beside {precision.compute}",
+    require(
+        precision.linear != "fp8" or precision.compute == "bf16", f"fp8 products beside {precision.compute}"
     )
     lines = [
         f"    precision = get_mixed_precision_config({name!r})",

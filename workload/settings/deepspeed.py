@@ -19,13 +19,14 @@ from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
     LaunchText,
     launch_of,
-    refuse_unless,
     refuse_unsaid,
+    requirement,
     same_framework,
     unsaid_settings,
 )
 
 NAME = "DeepSpeed"
+require = requirement(NAME)
 SCRIPT = "set_in_the_training_script"
 PRICED = "priced_and_left_out"
 Settings = dict[str, object]
@@ -61,7 +62,7 @@ def deepspeed_settings(problem: Problem, plan: Plan) -> LaunchText:
 def check_deepspeed(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a job that no plan makes DeepSpeed run; every model is its script's."""
     del model
-    refuse_unless(job.optimizer == "adamw", NAME, "whole matrices dealt to ranks, as Muon is priced")
+    require(job.optimizer == "adamw", "whole matrices dealt to ranks, as Muon is priced")
     _precision(job.precision)
 
 
@@ -90,25 +91,20 @@ def _refuse_plan(job: JobSpec, plan: Plan) -> None:
     refuse_unsaid(plan, SAYS, NAME)
     copies = _copies(plan)
     whole = plan.zero_stage == 0 or plan.zero_size == copies
-    refuse_unless(whole, NAME, f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights")
-    refuse_unless(plan.pp == 1 or plan.zero_stage < 2, NAME, f"pipeline stages beside ZeRO-{plan.zero_stage}")
-    refuse_unless(
+    require(whole, f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights")
+    require(plan.pp == 1 or plan.zero_stage < 2, f"pipeline stages beside ZeRO-{plan.zero_stage}")
+    require(
         plan.pp == 1 or not _cuts_weights(plan),
-        NAME,
         "AutoTP beside pipeline stages: its pipelines cut layers by a model-parallel unit of the script's own",
     )
-    refuse_unless(not _cuts_weights(plan) or plan.zero_stage < 3, NAME, "AutoTP beside ZeRO-3")
-    refuse_unless(plan.etp in (1, plan.tp), NAME, f"experts over tp {plan.etp} beside tp {plan.tp}")
+    require(not _cuts_weights(plan) or plan.zero_stage < 3, "AutoTP beside ZeRO-3")
+    require(plan.etp in (1, plan.tp), f"experts over tp {plan.etp} beside tp {plan.tp}")
     overlap = job.preset.data_parallel.overlap_grad_reduce
-    refuse_unless(
-        plan.pp == 1 or not overlap, NAME, "overlap_comm beside pipeline stages, which switch it off"
-    )
+    require(plan.pp == 1 or not overlap, "overlap_comm beside pipeline stages, which switch it off")
     narrow = job.precision.gradient == job.precision.compute
-    refuse_unless(narrow or plan.zero_stage > 0, NAME, f"gradients in {job.precision.gradient} without ZeRO")
+    require(narrow or plan.zero_stage > 0, f"gradients in {job.precision.gradient} without ZeRO")
     share, parted = plan.optimizer_offload, plan.zero_stage >= 3 or plan.optimizer_offload == 1.0
-    refuse_unless(
-        share == 0.0 or (plan.zero_stage > 0 and parted), NAME, f"{share:g} of the optimizer offloaded"
-    )
+    require(share == 0.0 or (plan.zero_stage > 0 and parted), f"{share:g} of the optimizer offloaded")
 
 
 def _cuts_weights(plan: Plan) -> bool:
@@ -125,13 +121,13 @@ def _copies(plan: Plan) -> int:
 def _precision(precision: Precision) -> Settings:
     """Products, the format gradients are summed in, and the one they travel in."""
     compute = precision.compute
-    refuse_unless(compute in ("bf16", "fp16"), NAME, f"products in {compute}: its JSON has bf16 and fp16")
-    refuse_unless(precision.linear == compute, NAME, f"{precision.linear} products")
+    require(compute in ("bf16", "fp16"), f"products in {compute}: its JSON has bf16 and fp16")
+    require(precision.linear == compute, f"{precision.linear} products")
     states = {precision.master, precision.moments}
-    refuse_unless(states == {"fp32"}, NAME, f"optimizer states in {', '.join(sorted(states - {'fp32'}))}")
+    require(states == {"fp32"}, f"optimizer states in {', '.join(sorted(states - {'fp32'}))}")
     formats = ("fp32", "fp16", "bf16")
-    refuse_unless(precision.gradient in formats, NAME, f"gradients in {precision.gradient}")
-    refuse_unless(precision.reduce in formats, NAME, f"gradients reduced in {precision.reduce}")
+    require(precision.gradient in formats, f"gradients in {precision.gradient}")
+    require(precision.reduce in formats, f"gradients reduced in {precision.reduce}")
     return {
         compute: {"enabled": True},
         "data_types": {"grad_accum_dtype": precision.gradient},

@@ -20,15 +20,16 @@ from spec.readers.internlm import chunk_sizes, rounded_ffn
 from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
     LaunchText,
-    comments,
     launch_of,
-    refuse_unless,
+    launch_text,
     refuse_unsaid,
+    requirement,
     same_framework,
     unsaid_settings,
 )
 
 NAME = "InternEvo"
+require = requirement(NAME)
 Section = dict[str, object]
 
 
@@ -36,9 +37,9 @@ def model_type(model: ModelSpec) -> str:
     """The registered name of the layers of ``model``. Raises ExportError where there is none."""
     block, attention = _layers(model)
     if block.moe is not None:
-        refuse_unless(not block.moe.bias, NAME, "biases of experts")
+        require(not block.moe.bias, "biases of experts")
         return "QWEN3MOE" if attention.qk_norm else "QWEN2MOE" if block.moe.shared_gate else "MIXTRALMOE"
-    refuse_unless(not attention.qk_norm, NAME, "norms of queries and keys in dense layers")
+    require(not attention.qk_norm, "norms of queries and keys in dense layers")
     mlp_bias = bool(block.mlp and block.mlp.bias)
     alike = attention.qkv_bias == attention.out_bias == mlp_bias
     return "INTERNLM2_PUBLIC" if alike and attention.window is None else "QWEN2"
@@ -48,9 +49,9 @@ def model_section(model: ModelSpec) -> Section:
     """What every plan shares of it. Raises ExportError for a model that InternEvo does not have."""
     block, attention = _layers(model)
     kind = model_type(model)
-    refuse_unless(model.position is PositionKind.ROTARY, NAME, "other than rotary positions")
-    refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
-    refuse_unless(not model.tied_embeddings, NAME, "an embedding tied to the head")
+    require(model.position is PositionKind.ROTARY, "other than rotary positions")
+    require(not (model.head_bias or model.embedding_norm), "a head bias or a norm of embeddings")
+    require(not model.tied_embeddings, "an embedding tied to the head")
     section: Section = {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden,
@@ -101,33 +102,29 @@ def _unsaid_of_router(moe: MoeSpec, kind: str) -> tuple[str, ...]:
 
 
 def _layers(model: ModelSpec) -> tuple[BlockSpec, AttentionSpec]:
-    refuse_unless(len(model.blocks) == 1, NAME, f"the mixed layers of {model.name}")
+    require(len(model.blocks) == 1, f"the mixed layers of {model.name}")
     block = model.blocks[0].block
-    refuse_unless(not block.parallel_residual, NAME, "parallel residuals")
-    refuse_unless(block.norm_place is NormPlace.BEFORE, NAME, "norms elsewhere than before each half")
-    refuse_unless(model.norm is not NormKind.LAYER_WITHOUT_BIAS, NAME, "LayerNorm without biases")
-    refuse_unless(not model.logit_softcap, NAME, "soft-capped logits")
+    require(not block.parallel_residual, "parallel residuals")
+    require(block.norm_place is NormPlace.BEFORE, "norms elsewhere than before each half")
+    require(model.norm is not NormKind.LAYER_WITHOUT_BIAS, "LayerNorm without biases")
+    require(not model.logit_softcap, "soft-capped logits")
     return block, attention_of(block.mixer, f"settings of {NAME}")
 
 
 def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section:
     plain = attention.kind is not AttentionKind.MLA and attention.qk_dim == attention.v_dim
-    refuse_unless(
-        plain and not (attention.sinks or attention.output_gate), NAME, f"the attention of {model.name}"
-    )
-    refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
-    refuse_unless(not attention.alibi, NAME, "ALiBi")
+    require(plain and not (attention.sinks or attention.output_gate), f"the attention of {model.name}")
+    require(not (attention.softcap or attention.chunk), "soft-capped or chunked attention")
+    require(not attention.alibi, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
-    refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
+    require(plain_norms, "norms of queries and keys without one weight vector for all heads")
     section: Section = {
         "num_attention_heads": attention.num_heads,
         "num_kv_attention_heads": attention.num_kv_heads,
     }
     if attention.qk_dim * attention.num_heads != model.hidden:
-        refuse_unless(
-            kind == "QWEN3MOE",
-            NAME,
-            f"heads of {attention.qk_dim} channels on a hidden size of {model.hidden}",
+        require(
+            kind == "QWEN3MOE", f"heads of {attention.qk_dim} channels on a hidden size of {model.hidden}"
         )
         section["head_dim"] = attention.qk_dim
     if attention.window is not None:
@@ -148,9 +145,9 @@ def _feed_forward(model: ModelSpec, block: BlockSpec, kind: str) -> Section:
     part = block.moe or block.mlp
     if part is None:
         raise ExportError(f"{NAME} has no setting for layers without a feed-forward network")
-    refuse_unless(part.gated, NAME, "feed-forward layers without a gate")
+    require(part.gated, "feed-forward layers without a gate")
     gates = ("silu",) if block.moe else ("silu", "gelu", "gelu_tanh")
-    refuse_unless(part.activation in gates, NAME, f"gates by {part.activation}")
+    require(part.activation in gates, f"gates by {part.activation}")
     if block.mlp is not None:
         return {**_width(model.hidden, block.mlp.ffn_hidden), "use_swiglu": block.mlp.activation == "silu"}
     assert block.moe is not None
@@ -158,15 +155,13 @@ def _feed_forward(model: ModelSpec, block: BlockSpec, kind: str) -> Section:
 
 
 def _experts(moe: MoeSpec, kind: str) -> Section:
-    refuse_unless(not moe.router_bias, NAME, "score corrections of the router")
-    refuse_unless(not moe.latent_hidden, NAME, "experts in a latent")
+    require(not moe.router_bias, "score corrections of the router")
+    require(not moe.latent_hidden, "experts in a latent")
     shared, odd = divmod(moe.shared_ffn_hidden, moe.expert_ffn_hidden)
-    refuse_unless(odd == 0, NAME, "shared experts of another width")
+    require(odd == 0, "shared experts of another width")
     drops = moe.capacity_factor is not None
     gated = moe.shared_gate or not shared
-    refuse_unless(
-        kind != "QWEN3MOE" or (gated and not drops), NAME, "these shared experts, or dropped tokens"
-    )
+    require(kind != "QWEN3MOE" or (gated and not drops), "these shared experts, or dropped tokens")
     details: Section = {"capacity_factor": moe.capacity_factor} if drops else {}
     if kind == "QWEN3MOE":
         details |= {
@@ -242,15 +237,10 @@ def internevo_settings(problem: Problem, plan: Plan) -> LaunchText:
         *unsaid_settings(problem, SAYS_OF_JOB),
         *([f"set {EXPANDABLE_SEGMENTS}"] if problem.job.expandable_segments else []),
     )
-    head = [
-        plan.label(),
-        f"Needs InternEvo {_since(kind, plan)}. Add {USERS}.",
-        *notes,
-    ]
-    lines = [*comments(head), f"model_type = {kind!r}", ""]
+    lines = [f"model_type = {kind!r}"]
     for name, section in sections.items():
-        lines += [f"{name} = {pformat(section, sort_dicts=False, width=100)}", ""]
-    return LaunchText(text="\n".join(lines), notes=notes)
+        lines += ["", f"{name} = {pformat(section, sort_dicts=False, width=100)}"]
+    return launch_text(plan, f"Needs InternEvo {_since(kind, plan)}. Add {USERS}.", notes, lines)
 
 
 def _since(kind: str, plan: Plan) -> str:
@@ -260,16 +250,14 @@ def _since(kind: str, plan: Plan) -> str:
 def check_internevo(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes InternEvo run."""
     model_section(_trained(model, job))
-    refuse_unless(not job.dropout, NAME, "a job's dropout")
-    refuse_unless(job.optimizer == "adamw", NAME, "another optimizer than Adam")
+    require(not job.dropout, "a job's dropout")
+    require(job.optimizer == "adamw", "another optimizer than Adam")
     products = job.precision
     plain = products.compute in ("bf16", "fp16") and products.linear == products.compute
-    refuse_unless(plain, NAME, f"{products.linear} products")
+    require(plain, f"{products.linear} products")
     sync = job.preset.data_parallel
     both = sync.overlap_grad_reduce and sync.overlap_param_gather
-    refuse_unless(
-        not (_routed(model) and both), NAME, "experts with overlap_sync_grad and overlap_sync_param"
-    )
+    require(not (_routed(model) and both), "experts with overlap_sync_grad and overlap_sync_param")
 
 
 def checkpoint_share(recomputed: int, sizes: frozenset[int]) -> float:
@@ -300,12 +288,10 @@ def _trained(model: ModelSpec, job: JobSpec) -> ModelSpec:
 
 def _model(problem: Problem, plan: Plan) -> Section:
     job, model = problem.job, problem.model
-    refuse_unless(
-        plan.recompute is not Recompute.SELECTIVE,
-        NAME,
-        f"recomputing {plan.recompute.value} parts of its layers",
+    require(
+        plan.recompute is not Recompute.SELECTIVE, f"recomputing {plan.recompute.value} parts of its layers"
     )
-    refuse_unless(model.num_layers % plan.vpp == 0, NAME, f"{model.num_layers} layers in {plan.vpp} chunks")
+    require(model.num_layers % plan.vpp == 0, f"{model.num_layers} layers in {plan.vpp} chunks")
     checkpoint: bool | float = plan.recompute is Recompute.FULL
     if plan.recompute is Recompute.BLOCK:
         sizes = chunk_sizes(model.num_layers // plan.vpp, plan.pp)
@@ -334,7 +320,7 @@ def _data(problem: Problem, plan: Plan) -> Section:
 
 
 def _parallel(problem: Problem, plan: Plan) -> Section:
-    refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
+    require(plan.zero_stage < 2, f"ZeRO stage {plan.zero_stage}")
     overlap = problem.job.preset.data_parallel.overlap_weights
     parallel: Section = {
         "zero1": {"size": _zero_size(problem.model, plan), "fsdp": False},
@@ -347,7 +333,7 @@ def _parallel(problem: Problem, plan: Plan) -> Section:
         "weight": {"size": plan.wp, "overlap": overlap},
     }
     if _routed(problem.model):
-        refuse_unless(plan.etp in (1, plan.tp), NAME, f"experts over tp {plan.etp} beside tp {plan.tp}")
+        require(plan.etp in (1, plan.tp), f"experts over tp {plan.etp} beside tp {plan.tp}")
         parallel["expert"] = {"size": plan.ep, "no_tp": plan.etp == 1}
         parallel["expert_weight"] = {"size": 1, "overlap": False}
     return parallel
@@ -359,10 +345,8 @@ def _zero_size(model: ModelSpec, plan: Plan) -> int:
     whole = plan.world_size // (plan.pp * plan.wp) if groups else plan.dp
     if plan.zero_size == whole:
         return -1
-    refuse_unless(
-        not _routed(model),
-        NAME,
-        f"experts beside a zero1 over {plan.zero_size} of {plan.dp} data-parallel ranks",
+    require(
+        not _routed(model), f"experts beside a zero1 over {plan.zero_size} of {plan.dp} data-parallel ranks"
     )
     return plan.zero_size
 
@@ -370,13 +354,13 @@ def _zero_size(model: ModelSpec, plan: Plan) -> int:
 def _schedule(problem: Problem, plan: Plan) -> str:
     """Its ZBH1 takes one chunk a stage, and reduces and gathers nothing beside a backward."""
     modes = {Schedule.ONE_F_ONE_B: "1F1B", Schedule.ZB_H1: "ZBH1"}
-    refuse_unless(plan.schedule in modes, NAME, f"schedule {plan.schedule.value}")
+    require(plan.schedule in modes, f"schedule {plan.schedule.value}")
     if plan.schedule is Schedule.ZB_H1:
         sync = problem.job.preset.data_parallel
-        refuse_unless(not sync.overlap_grad_reduce, NAME, "zero bubbles beside overlap_sync_grad")
-        refuse_unless(plan.vpp == 1, NAME, f"zero bubbles with {plan.vpp} chunks a stage")
+        require(not sync.overlap_grad_reduce, "zero bubbles beside overlap_sync_grad")
+        require(plan.vpp == 1, f"zero bubbles with {plan.vpp} chunks a stage")
         ahead = plan.sharding.traits.copies.has_weight_groups and sync.overlap_weights
-        refuse_unless(not ahead, NAME, "zero bubbles beside gathers of weights ahead")
+        require(not ahead, "zero bubbles beside gathers of weights ahead")
     return modes[plan.schedule]
 
 

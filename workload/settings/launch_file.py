@@ -1,6 +1,6 @@
 """What an exporter hands over: the text of a file, and what that text cannot say."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,11 @@ class LaunchText:
     notes: tuple[str, ...] = ()
 
 
-def comments(lines: Iterable[str]) -> list[str]:
-    """The lines as comments of a shell or Python file."""
-    return [f"# {line}" for line in lines]
+def launch_text(plan: Plan, usage: str, notes: Iterable[str], lines: Iterable[str]) -> LaunchText:
+    """Returns a file of ``lines`` below the plan, how it is run and the notes as comments."""
+    said = tuple(notes)
+    head = [f"# {line}" for line in (plan.label(), usage, *said)]
+    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=said)
 
 
 # What a framework cannot be told about a plan or a job.
@@ -31,10 +33,14 @@ def comments(lines: Iterable[str]) -> list[str]:
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-def refuse_unless(holds: bool, framework: str, what: str) -> None:
-    """Raise ExportError naming what the framework has no setting for, unless ``holds``."""
-    if not holds:
-        raise ExportError(f"{framework} has no setting for {what}")
+def requirement(framework: str) -> Callable[[bool, str], None]:
+    """Returns what raises ExportError naming what the framework has no setting for, unless a condition holds."""
+
+    def require(holds: bool, what: str) -> None:
+        if not holds:
+            raise ExportError(f"{framework} has no setting for {what}")
+
+    return require
 
 
 def same_framework(name: str, plan: Plan) -> None:
@@ -51,7 +57,7 @@ def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
     plain = Plan(strategy=plan.strategy, preset=plan.preset).written
     for key in plan_settings():
         value = getattr(plan.written, key)
-        refuse_unless(key in says or value == getattr(plain, key), framework, f"{key} = {typed(value)}")
+        requirement(framework)(key in says or value == getattr(plain, key), f"{key} = {typed(value)}")
 
 
 # Settings that say which plans there may be, and change nothing about one that is.

@@ -16,9 +16,8 @@ from spec.model import ModelSpec, MoeSpec
 from spec.pipeline_layout import layout_text
 from workload.settings.launch_file import (
     LaunchText,
-    comments,
     launch_of,
-    refuse_unless,
+    launch_text,
     refuse_unsaid,
     same_framework,
     unsaid_settings,
@@ -29,6 +28,7 @@ from workload.settings.megatron_flags import (
     job_flags,
     model_flags,
     recompute_flags,
+    require,
     says_of_job,
     unsaid_job,
 )
@@ -171,12 +171,20 @@ SINCE = {
 def megatron_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what Megatron-LM cannot run."""
     flags = megatron_flags(problem, plan)
-    unsaid = (*unsaid_job(problem, plan), *unsaid_settings(problem, says_of_job(problem.job)))
-    notes = (*unsaid_facts(problem.model), *unsaid)
     core = max([CORE, *(SINCE[flag] for flag in flags if flag in SINCE)])
-    head = comments([plan.label(), f"{NAME} core {core} or later: {USAGE}", *notes])
-    lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
-    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=notes)
+    usage = f"{NAME} core {core} or later: {USAGE}"
+    return launch_text(plan, usage, unsaid_notes(problem, plan), flag_lines(flags))
+
+
+def flag_lines(flags: Flags) -> list[str]:
+    """One flag a line."""
+    return [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
+
+
+def unsaid_notes(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Clauses for what the flags leave out of the model and the job."""
+    job = (*unsaid_job(problem, plan), *unsaid_settings(problem, says_of_job(problem.job)))
+    return (*unsaid_facts(problem.model), *job)
 
 
 def check_megatron(model: ModelSpec, job: JobSpec) -> None:
@@ -197,7 +205,7 @@ def launch_flags(problem: Problem, plan: Plan) -> Flags:
     """The flags of the plan and the job, which every framework on Megatron-Core is told in words of its own;
     those of the model aside. Raises ExportError for what Megatron-LM cannot run."""
     refuse_unsaid(plan, SAYS, NAME)
-    refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
+    require(plan.zero_stage < 2, f"ZeRO stage {plan.zero_stage}")
     return {
         **_degrees(problem, plan),
         **_split(problem.model, plan),
@@ -219,21 +227,17 @@ def _degrees(problem: Problem, plan: Plan) -> Flags:
         "--context-parallel-size": plan.cp,
     }
     if plan.cp > 1:
-        refuse_unless(
-            job.seq_len % (2 * plan.cp) == 0, NAME, f"{job.seq_len} tokens over 2 x cp {plan.cp} pieces"
-        )
+        require(job.seq_len % (2 * plan.cp) == 0, f"{job.seq_len} tokens over 2 x cp {plan.cp} pieces")
         flags["--cp-comm-type"] = CP_COMM_TYPES[job.context_parallel]
     sequence_parallel = "--sequence-parallel" in flags
     if any(run.block.moe for run in problem.model.blocks):
-        refuse_unless(
-            plan.tp == 1 or sequence_parallel, NAME, "experts beside tp without sequence parallelism"
-        )
-        refuse_unless(job.precision.compute == "bf16", NAME, f"experts in {job.precision.compute}")
+        require(plan.tp == 1 or sequence_parallel, "experts beside tp without sequence parallelism")
+        require(job.precision.compute == "bf16", f"experts in {job.precision.compute}")
         flags |= {"--expert-model-parallel-size": plan.ep, "--expert-tensor-parallel-size": plan.etp}
         overlaps = not job.overlap_expert_a2a or (plan.ep > 1 and (plan.pp == 1 or plan.vpp > 1))
-        refuse_unless(overlaps, NAME, "overlapped experts without ep, or on stages of one chunk")
+        require(overlaps, "overlapped experts without ep, or on stages of one chunk")
     if job.preset.tensor_parallel.overlap and plan.tp > 1:
-        refuse_unless(sequence_parallel, NAME, "tp overlap without sequence parallelism")
+        require(sequence_parallel, "tp overlap without sequence parallelism")
         flags |= _tp_overlap(job.preset.tensor_parallel)
     return flags
 
@@ -241,7 +245,7 @@ def _degrees(problem: Problem, plan: Plan) -> Flags:
 def _tp_overlap(choices: TensorParallel) -> Flags:
     """Whether a reduce-scatter goes by ring exchange stands in a file of its own (--tp-comm-overlap-cfg)."""
     by_ring = "tp overlap with reduce-scatters by ring exchange"
-    refuse_unless(choices.overlap_rs_method == "pipeline", NAME, by_ring)
+    require(choices.overlap_rs_method == "pipeline", by_ring)
     flags: Flags = {"--tp-comm-overlap": None}
     flags |= {flag: None for choice, flag in SWITCHED_OFF.items() if not getattr(choices, choice)}
     return flags | ({"--tp-comm-overlap-rs-dgrad": None} if choices.overlap_rs_dgrad else {})
@@ -269,7 +273,7 @@ def _hops(problem: Problem, plan: Plan) -> Flags:
     """Interleaved stages compute beside their messages unless told; stages that wait must be three or more."""
     if plan.vpp == 1 or problem.job.preset.pipeline.overlap_hops:
         return {}
-    refuse_unless(plan.pp > 2, NAME, f"chunks that wait for their messages on {plan.pp} stages")
+    require(plan.pp > 2, f"chunks that wait for their messages on {plan.pp} stages")
     return {"--no-overlap-p2p-communication": None}
 
 
@@ -281,7 +285,7 @@ def _data_parallel(problem: Problem, plan: Plan) -> Flags:
     if copies > 1 and choices.overlap_grad_reduce:
         flags["--overlap-grad-reduce"] = None
         bucket = max(choices.bucket_elements, choices.bucket_elements_per_rank * copies)
-        refuse_unless(bucket > 0, NAME, "a gradient reduction for every layer")
+        require(bucket > 0, "a gradient reduction for every layer")
         # core/distributed/distributed_data_parallel.py, where it is told none
         if bucket != max(40_000_000, 1_000_000 * plan.dp):
             flags["--ddp-bucket-size"] = bucket
@@ -290,16 +294,14 @@ def _data_parallel(problem: Problem, plan: Plan) -> Flags:
         if plan.zero_size < copies:
             flags["--num-distributed-optimizer-instances"] = copies // plan.zero_size
         if choices.overlap_param_gather:
-            refuse_unless(
-                choices.overlap_grad_reduce, NAME, "gathering parameters ahead without overlap-grad-reduce"
-            )
+            require(choices.overlap_grad_reduce, "gathering parameters ahead without overlap-grad-reduce")
             flags["--overlap-param-gather"] = None
     if problem.job.optimizer == "muon":
-        refuse_unless(plan.zero_size in (1, copies), NAME, "Muon over a part of the data-parallel ranks")
+        require(plan.zero_size in (1, copies), "Muon over a part of the data-parallel ranks")
         flags["--optimizer"] = "muon"
     precision = problem.job.precision
     plain = {precision.master, precision.moments} == {"fp32"}
-    refuse_unless(plain or plan.zero_size > 1, NAME, "narrow optimizer states that are not distributed")
+    require(plain or plan.zero_size > 1, "narrow optimizer states that are not distributed")
     return flags | _offload(plan)
 
 
@@ -307,7 +309,7 @@ def _offload(plan: Plan) -> Flags:
     """--optimizer-cpu-offload wants the precision-aware optimizer, and that the distributed one."""
     flags: Flags = {}
     if plan.optimizer_offload:
-        refuse_unless(plan.zero_size > 1, NAME, "an offloaded optimizer that is not distributed")
+        require(plan.zero_size > 1, "an offloaded optimizer that is not distributed")
         flags |= {
             "--optimizer-cpu-offload": None,
             "--optimizer-offload-fraction": f"{plan.optimizer_offload:g}",
@@ -315,7 +317,7 @@ def _offload(plan: Plan) -> Flags:
         }
     if plan.offloaded_layers:
         alone = plan.pp == 1 and not recompute_flags(plan)
-        refuse_unless(alone, NAME, "offloaded activations beside pipeline stages or recomputation")
+        require(alone, "offloaded activations beside pipeline stages or recomputation")
         flags |= {"--cpu-offloading-num-layers": plan.offloaded_layers}
     if plan.offload_modules:
         flags |= {

@@ -10,9 +10,10 @@ from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
-from workload.settings.launch_file import EXPANDABLE_SEGMENTS, refuse_unless
+from workload.settings.launch_file import EXPANDABLE_SEGMENTS, requirement
 
 NAME = "Megatron-LM"
+require = requirement(NAME)
 Flags = dict[str, str | int | None]
 POSITIONS = {
     PositionKind.ROTARY: "rope",
@@ -25,18 +26,16 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
     blocks = [run.block for run in model.main_blocks]
     mixers = {attention_of(block.mixer, f"settings of {NAME}") for block in blocks}
-    refuse_unless(len(mixers) == 1, NAME, "layers of unequal attention")
+    require(len(mixers) == 1, "layers of unequal attention")
     (attention,) = mixers
-    refuse_unless(len({block.norm for block in blocks} | {model.norm}) == 1, NAME, "norms of two kinds")
-    refuse_unless(not any(block.parallel_residual for block in blocks), NAME, "parallel residuals")
-    refuse_unless(
-        all(block.norm_place is NormPlace.BEFORE for block in blocks),
-        NAME,
-        "norms elsewhere than before each half",
+    require(len({block.norm for block in blocks} | {model.norm}) == 1, "norms of two kinds")
+    require(not any(block.parallel_residual for block in blocks), "parallel residuals")
+    require(
+        all(block.norm_place is NormPlace.BEFORE for block in blocks), "norms elsewhere than before each half"
     )
-    refuse_unless(model.norm is not NormKind.LAYER_WITHOUT_BIAS, NAME, "LayerNorm without biases")
-    refuse_unless(not model.logit_softcap, NAME, "soft-capped logits")
-    refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
+    require(model.norm is not NormKind.LAYER_WITHOUT_BIAS, "LayerNorm without biases")
+    require(not model.logit_softcap, "soft-capped logits")
+    require(not (model.head_bias or model.embedding_norm), "a head bias or a norm of embeddings")
     flags: Flags = {
         "--num-layers": model.num_layers,
         "--hidden-size": model.hidden,
@@ -57,10 +56,10 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
 
 
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
-    refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
-    refuse_unless(not attention.alibi, NAME, "ALiBi")
+    require(not (attention.softcap or attention.chunk), "soft-capped or chunked attention")
+    require(not attention.alibi, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
-    refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
+    require(plain_norms, "norms of queries and keys without one weight vector for all heads")
     flags: Flags = {"--num-attention-heads": attention.num_heads}
     if attention.output_gate:
         flags["--attention-output-gate"] = None
@@ -77,7 +76,7 @@ def _attention(attention: AttentionSpec, hidden: int) -> Flags:
         if attention.q_lora_rank:
             flags["--q-lora-rank"] = attention.q_lora_rank
     else:
-        refuse_unless(attention.qk_dim == attention.v_dim, NAME, "values of another width than keys")
+        require(attention.qk_dim == attention.v_dim, "values of another width than keys")
         if attention.num_kv_heads != attention.num_heads:
             flags |= {"--group-query-attention": None, "--num-query-groups": attention.num_kv_heads}
         if attention.qk_dim * attention.num_heads != hidden:
@@ -94,7 +93,7 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
     """All linears have biases, none has, or only queries, keys and values have."""
     inner = {part.bias for block in blocks for part in (block.mlp, block.moe) if part}
     rest = inner | {attention.out_bias}
-    refuse_unless(len(rest) == 1 and (attention.qkv_bias or rest == {False}), NAME, "these biases")
+    require(len(rest) == 1 and (attention.qkv_bias or rest == {False}), "these biases")
     if rest == {True}:
         return {}
     flags: Flags = {"--disable-bias-linear": None}
@@ -102,13 +101,13 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
 
 
 def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Flags:
-    refuse_unless(all(block.feeds_forward for block in blocks), NAME, "layers without a feed-forward network")
+    require(all(block.feeds_forward for block in blocks), "layers without a feed-forward network")
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
-    refuse_unless(len(dense) < 2 and len(routed) < 2, NAME, "feed-forward layers of several widths")
+    require(len(dense) < 2 and len(routed) < 2, "feed-forward layers of several widths")
     parts: tuple[MlpSpec | MoeSpec, ...] = (*dense, *routed)
     kinds = {(part.gated, part.activation) for part in parts}
-    refuse_unless(len(kinds) == 1, NAME, "experts of another activation than dense layers")
+    require(len(kinds) == 1, "experts of another activation than dense layers")
     flags = _activation(*kinds.pop(), bias=any(part.bias for part in dense))
     for mlp in dense:
         flags["--ffn-hidden-size"] = mlp.ffn_hidden
@@ -123,16 +122,16 @@ def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Fl
 def _activation(gated: bool, activation: str, *, bias: bool) -> Flags:
     """Only GELU and SwiGLU are fused with a bias."""
     if gated:
-        refuse_unless(activation == "silu", NAME, f"gates by {activation}")
+        require(activation == "silu", f"gates by {activation}")
         return {"--swiglu": None}
-    refuse_unless(activation in ("gelu", "gelu_tanh", "squared_relu"), NAME, f"activations by {activation}")
+    require(activation in ("gelu", "gelu_tanh", "squared_relu"), f"activations by {activation}")
     if activation != "squared_relu":
         return {}
     return {"--squared-relu": None, **({"--no-bias-gelu-fusion": None} if bias else {})}
 
 
 def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
-    refuse_unless(not (moe.bias or moe.clamped), NAME, "biases of experts, or clamped ones")
+    require(not (moe.bias or moe.clamped), "biases of experts, or clamped ones")
     flags: Flags = {
         "--num-experts": moe.num_experts,
         "--moe-router-topk": moe.topk,
@@ -147,7 +146,7 @@ def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
     if capacity is not None:
         flags["--moe-expert-capacity-factor"] = str(capacity)
     if moe.router_bias:
-        refuse_unless(moe.score == "sigmoid", NAME, "score corrections of a softmax router")
+        require(moe.score == "sigmoid", "score corrections of a softmax router")
     return flags
 
 
@@ -211,9 +210,9 @@ def recompute_flags(plan: Plan) -> Flags:
     core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
     modules = sorted(core.union(plan.recompute_modules))
     for name in sorted(NOT_ITS_MODULES.intersection(modules)):
-        refuse_unless(False, NAME, f"recomputed modules {name}")
+        require(False, f"recomputed modules {name}")
     if plan.recompute in (Recompute.FULL, Recompute.BLOCK):
-        refuse_unless(not modules, NAME, "whole layers beside parts of layers run again")
+        require(not modules, "whole layers beside parts of layers run again")
         block = plan.recompute is Recompute.BLOCK
         return {
             "--recompute-granularity": "full",
@@ -254,38 +253,33 @@ def unsaid_job(problem: Problem, plan: Plan) -> tuple[str, ...]:
 
 def _formats(precision: Precision) -> Flags:
     compute = precision.compute
-    refuse_unless(compute in FORMATS, NAME, f"products in {compute}")
+    require(compute in FORMATS, f"products in {compute}")
     flags: Flags = {FORMATS[compute]: None}
     stored = {precision.parameter, precision.activation, precision.attention}
-    refuse_unless(stored == {compute}, NAME, f"parameters, activations or attention in {stored - {compute}}")
+    require(stored == {compute}, f"parameters, activations or attention in {stored - {compute}}")
     if precision.linear != compute:
         scaling = scaling_word(precision)
-        refuse_unless(
+        require(
             precision.linear == "fp8" and scaling in FP8_RECIPES,
-            NAME,
             f"{precision.linear} products scaled by {scaling}",
         )
         recipe, numbers = FP8_RECIPES[scaling]
         flags |= {"--fp8-format": numbers, "--fp8-recipe": recipe}
     gathered = precision.parameter_gather
-    refuse_unless(gathered in (compute, precision.linear), NAME, f"gathered parameters in {gathered}")
+    require(gathered in (compute, precision.linear), f"gathered parameters in {gathered}")
     narrow = gathered != compute
     # MXFP8 parameters travel in 16 bits, through the gradients' buffer
     lent = precision.narrow_parameters and precision.scale_recipe == "mx" and not narrow
-    refuse_unless(
-        precision.narrow_parameters <= (narrow or lent),
-        NAME,
-        f"parameters held narrow and gathered in {gathered}",
+    require(
+        precision.narrow_parameters <= (narrow or lent), f"parameters held narrow and gathered in {gathered}"
     )
     if narrow or lent:
         flags["--fp8-param-gather"] = None
     if lent:
         flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
     if precision.narrow_head:
-        refuse_unless(
-            "--fp8-recipe" in flags and scaling_word(precision) == "mx",
-            NAME,
-            "a narrow head that is not in MXFP8",
+        require(
+            "--fp8-recipe" in flags and scaling_word(precision) == "mx", "a narrow head that is not in MXFP8"
         )
         flags["--fp8-output-proj"] = None
     return flags | _wide_layers(precision) | _gradients(precision) | _states(precision)
@@ -313,10 +307,8 @@ def scaling_word(precision: Precision) -> str:
 def _gradients(precision: Precision) -> Flags:
     """bf16 gradients are fp32 sums unless --grad-reduce-in-bf16; fp16 ones stay fp16 unless told."""
     kinds = {precision.gradient, precision.reduce}
-    refuse_unless(
-        len(kinds) == 1, NAME, f"gradients summed in {precision.gradient}, reduced in {precision.reduce}"
-    )
-    refuse_unless(kinds <= {"fp32", precision.compute}, NAME, f"gradients in {precision.gradient}")
+    require(len(kinds) == 1, f"gradients summed in {precision.gradient}, reduced in {precision.reduce}")
+    require(kinds <= {"fp32", precision.compute}, f"gradients in {precision.gradient}")
     if precision.compute == "bf16":
         return {} if kinds == {"fp32"} else {"--grad-reduce-in-bf16": None}
     return {"--accumulate-allreduce-grads-in-fp32": None} if kinds == {"fp32"} else {}
@@ -326,10 +318,10 @@ def _states(precision: Precision) -> Flags:
     """Other than fp32 states are those of the precision-aware optimizer."""
     flags: Flags = {}
     if precision.moments != "fp32":
-        refuse_unless(precision.moments in ("fp16", "bf16", "fp8"), NAME, f"moments in {precision.moments}")
+        require(precision.moments in ("fp16", "bf16", "fp8"), f"moments in {precision.moments}")
         flags |= {"--exp-avg-dtype": precision.moments, "--exp-avg-sq-dtype": precision.moments}
     if precision.master != "fp32":
-        refuse_unless(precision.master == "fp16", NAME, f"master weights in {precision.master or 'no copy'}")
+        require(precision.master == "fp16", f"master weights in {precision.master or 'no copy'}")
         flags["--main-params-dtype"] = precision.master
     return flags | {"--use-precision-aware-optimizer": None} if flags else flags
 
@@ -338,19 +330,15 @@ def _dispatch(job: JobSpec) -> Flags:
     """How tokens reach their experts; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher."""
     flags: Flags = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
     if job.moe_dispatcher != "all_to_all":
-        refuse_unless(
-            not job.overlap_shared_experts, NAME, f"overlapped shared experts beside {job.moe_dispatcher}"
-        )
+        require(not job.overlap_shared_experts, f"overlapped shared experts beside {job.moe_dispatcher}")
     if job.moe_dispatcher == "all_gather":
         flags["--moe-token-dispatcher-type"] = "allgather"
     if job.sends_tokens_once:
         flags["--moe-token-dispatcher-type"] = "flex"
         deepep = job.moe_dispatcher == "deepep"
         flags |= {"--moe-enable-deepep": None} if deepep else {"--moe-flex-dispatcher-backend": "hybridep"}
-    refuse_unless(
-        not (job.overlap_expert_a2a and job.overlap_shared_experts),
-        NAME,
-        "experts and shared experts overlapped",
+    require(
+        not (job.overlap_expert_a2a and job.overlap_shared_experts), "experts and shared experts overlapped"
     )
     if job.sends_tokens_once or job.precision.router:
         flags["--moe-router-dtype"] = "fp32"

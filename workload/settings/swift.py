@@ -11,11 +11,18 @@ from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
-from workload.settings.megatron import check_megatron, launch_flags
+from workload.settings.launch_file import (
+    LaunchText,
+    launch_text,
+    requirement,
+    same_framework,
+    unsaid_settings,
+)
+from workload.settings.megatron import check_megatron, flag_lines, launch_flags
 from workload.settings.megatron_flags import Flags, model_flags, says_of_job, unsaid_job
 
 NAME = "MS-Swift"
+require = requirement(NAME)
 USAGE = "ms-swift of August 2026 (3602360): NPROC_PER_NODE=... megatron pt (or sft) --model NAME $(grep -v '^#' FILE) and your dataset"
 # Megatron-LM's flags that it calls by the same words
 SAME = frozenset(
@@ -63,15 +70,14 @@ OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
 
 def swift_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One argument a line. Raises ExportError for what MS-Swift cannot run."""
-    flags, left_out = _arguments(problem, plan)
+    flags, left_out = swift_arguments(problem, plan)
     notes = (
         "set --model, its name on the Hub or its folder",
         *left_out,
         *unsaid_job(problem, plan),
         *unsaid_settings(problem, says_of_job(problem.job) | OF_ADAPTERS),
     )
-    lines = [*comments([plan.label(), USAGE, *notes]), *(f"{name} {value}" for name, value in flags.items())]
-    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+    return launch_text(plan, USAGE, notes, flag_lines(flags))
 
 
 def check_swift(model: ModelSpec, job: JobSpec) -> None:
@@ -79,24 +85,19 @@ def check_swift(model: ModelSpec, job: JobSpec) -> None:
     check_megatron(model, job)
     precision = job.precision
     wide = precision.compute != "bf16" or precision.gradient == "fp32"
-    refuse_unless(wide, NAME, f"gradients of bf16 products in {precision.gradient}")
-    refuse_unless(job.moe_dispatcher != "hybridep", NAME, "experts reached by hybridep")
+    require(wide, f"gradients of bf16 products in {precision.gradient}")
+    require(job.moe_dispatcher != "hybridep", "experts reached by hybridep")
     routed = any(run.block.moe for run in model.blocks)
-    refuse_unless("q_k_v" not in job.adapted, NAME, "adapters of queries, keys and values apart")
-    refuse_unless(
+    require("q_k_v" not in job.adapted, "adapters of queries, keys and values apart")
+    require(
         not (job.adapter_rank and routed and {"up", "down"} & job.adapted),
-        NAME,
         "adapters of dense layers beside experts without any",
     )
-    refuse_unless(not precision.frozen, NAME, f"frozen weights in {precision.frozen}")
+    require(not precision.frozen, f"frozen weights in {precision.frozen}")
 
 
-def swift_arguments(problem: Problem, plan: Plan) -> Flags:
-    """Arguments and their values. Raises ExportError for what MS-Swift cannot run."""
-    return _arguments(problem, plan)[0]
-
-
-def _arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
+def swift_arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
+    """Arguments and their values, and what is left out. Raises ExportError for what MS-Swift cannot run."""
     same_framework("megatron", plan)
     check_swift(problem.model, problem.job)
     of_model = model_flags(problem.model, problem.job)
@@ -109,7 +110,7 @@ def _arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
         if name in UNSAID:
             notes += [f"left out: {UNSAID[name].format(value)}"] if UNSAID[name] else []
             continue
-        refuse_unless(name in SAME or name in OTHERWISE, NAME, f"what Megatron-LM's {name} says")
+        require(name in SAME or name in OTHERWISE, f"what Megatron-LM's {name} says")
         if name in SAME:
             flags[name[:2] + name[2:].replace("-", "_")] = "true" if value is None else value
         else:

@@ -22,10 +22,10 @@ from workload.settings.frameworks import check_framework
 from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
     LaunchText,
-    comments,
     launch_of,
-    refuse_unless,
+    launch_text,
     refuse_unsaid,
+    requirement,
     unsaid_settings,
 )
 
@@ -134,6 +134,7 @@ def unlike(model: ModelSpec, flavor: Flavor) -> Iterator[str]:
 # tokenizer, optimizer and checkpoints are those of the recipe it starts from, and the user's to change.
 
 NAME = "torchtitan"
+require = requirement(NAME)
 USAGE = (
     "torchtitan of August 2026 (b5bcd76): NAME.py on the Python path, MODULE=NAME CONFIG=plan ./run_train.sh"
 )
@@ -190,35 +191,32 @@ def torchtitan_settings(problem: Problem, plan: Plan) -> LaunchText:
     refuse_unsaid(plan, SAYS, NAME)
     flavor = _flavor(problem.model)
     notes = (*_notes(problem, plan, flavor), *unsaid_settings(problem, SAYS_OF_JOB))
-    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(problem, plan, flavor)]
-    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+    return launch_text(plan, USAGE, notes, ["", *_module(problem, plan, flavor)])
 
 
 def check_torchtitan(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes torchtitan run."""
     _flavor(model)
-    refuse_unless(
-        not any(run.block.mtp for run in model.blocks), NAME, "multi-token prediction that a plan prices"
-    )
-    refuse_unless(job.optimizer == "adamw", NAME, "whole matrices dealt to ranks, as Muon is priced")
-    refuse_unless(job.moe_dispatcher in DISPATCHERS, NAME, f"experts reached by {job.moe_dispatcher}")
+    require(not any(run.block.mtp for run in model.blocks), "multi-token prediction that a plan prices")
+    require(job.optimizer == "adamw", "whole matrices dealt to ranks, as Muon is priced")
+    require(job.moe_dispatcher in DISPATCHERS, f"experts reached by {job.moe_dispatcher}")
     routed = any(run.block.moe for run in model.blocks)
     _precision(job.precision, routed=routed)
     compiled = job.preset.host.code == "compiled"
     overlap = job.preset.tensor_parallel.overlap
-    refuse_unless(compiled or not overlap, NAME, "asynchronous tensor parallelism without torch.compile")
+    require(compiled or not overlap, "asynchronous tensor parallelism without torch.compile")
     graphs = job.cuda_graphs <= {"full_iteration"}
-    refuse_unless(graphs, NAME, f"CUDA graphs of {', '.join(sorted(job.cuda_graphs))} alone")
+    require(graphs, f"CUDA graphs of {', '.join(sorted(job.cuda_graphs))} alone")
 
 
 def parallelism(problem: Problem, plan: Plan) -> Values:
     """ParallelismConfig. Raises ExportError for what torchtitan cannot run."""
     copies = plan.dp * plan.cp
     if plan.zero_stage == 0:
-        refuse_unless(plan.cp == 1, NAME, "cp without sharding: its shards lie over cp too")
-    refuse_unless(plan.zero_stage != 1, NAME, "ZeRO-1")
+        require(plan.cp == 1, "cp without sharding: its shards lie over cp too")
+    require(plan.zero_stage != 1, "ZeRO-1")
     shards = max(1, plan.zero_size)
-    refuse_unless(shards % plan.cp == 0, NAME, f"shards over {shards} ranks beside cp {plan.cp}")
+    require(shards % plan.cp == 0, f"shards over {shards} ranks beside cp {plan.cp}")
     values: Values = {
         "data_parallel_replicate_degree": copies // shards,
         "data_parallel_shard_degree": shards // plan.cp,
@@ -228,11 +226,11 @@ def parallelism(problem: Problem, plan: Plan) -> Values:
     }
     if plan.cp > 1:
         gathers = problem.job.context_parallel == "all_gather"
-        refuse_unless(gathers, NAME, f"context parallelism by {problem.job.context_parallel}")
+        require(gathers, f"context parallelism by {problem.job.context_parallel}")
         values |= {"context_parallel_degree": plan.cp, "context_parallel_load_balancer": "headtail"}
     if plan.ep > 1:
         sparse = shards * plan.tp
-        refuse_unless(sparse % plan.ep == 0, NAME, f"ep {plan.ep} over {sparse} sharding ranks")
+        require(sparse % plan.ep == 0, f"ep {plan.ep} over {sparse} sharding ranks")
         values["expert_parallel_degree"] = plan.ep
     return values | (_pipeline(problem.model, plan, problem.job.preset.pipeline.deals) if plan.pp > 1 else {})
 
@@ -241,7 +239,7 @@ def training(problem: Problem, plan: Plan) -> Values:
     """TrainingConfig; tokens of a micro-batch and of a step are those of a data-parallel rank and of the world."""
     job = problem.job
     graphs = "full_iteration" in job.cuda_graphs
-    refuse_unless(not graphs or plan.pp == 1, NAME, "CUDA graphs beside pipeline stages")
+    require(not graphs or plan.pp == 1, "CUDA graphs beside pipeline stages")
     return {
         "num_tokens_per_microbatch_per_dp_rank": plan.micro_batch * job.seq_len,
         "num_tokens_per_train_step": plan.micro_batch * plan.num_micro * plan.dp * job.seq_len,
@@ -255,16 +253,16 @@ def _flavor(model: ModelSpec) -> Flavor:
     flavor = flavor_of(model)
     modules = dict.fromkeys(one.module for one in FLAVORS)
     known = "; ".join(f"{each} {', '.join(f.name for f in FLAVORS if f.module == each)}" for each in modules)
-    refuse_unless(flavor is not None, NAME, f"a model of these shapes (it has {known})")
+    require(flavor is not None, f"a model of these shapes (it has {known})")
     assert flavor is not None
     other = "; ".join(unlike(model, flavor))
-    refuse_unless(not other, NAME, other)
+    require(not other, other)
     return flavor
 
 
 def _pipeline(model: ModelSpec, plan: Plan, deals: str) -> Values:
     """Every module of every stage by its name, in the order a token passes them."""
-    refuse_unless(not model.tied_embeddings, NAME, "tied embeddings beside pipeline stages")
+    require(not model.tied_embeddings, "tied embeddings beside pipeline stages")
     counts = pipeline_partition(model, plan.pp * plan.vpp, deals, plan.stage_layout).layers
     named, first = [], 0
     for count in counts:
@@ -283,28 +281,26 @@ def _pipeline(model: ModelSpec, plan: Plan, deals: str) -> Values:
 def _schedule(plan: Plan) -> str:
     """By its name in torch.distributed.pipelining (schedules.py, get_schedule_class)."""
     name = SCHEDULES.get((plan.schedule, plan.vpp > 1))
-    refuse_unless(name is not None, NAME, f"schedule {plan.schedule.value} of {plan.vpp} chunks a stage")
+    require(name is not None, f"schedule {plan.schedule.value} of {plan.vpp} chunks a stage")
     return str(name)
 
 
 def _precision(precision: Precision, *, routed: bool) -> Values:
     """fp32 parameters and states, or all in bf16; gradients always travel in fp32."""
-    refuse_unless(precision.compute == "bf16", NAME, f"products in {precision.compute}")
-    refuse_unless(
+    require(precision.compute == "bf16", f"products in {precision.compute}")
+    require(
         precision.reduce == "fp32",
-        NAME,
         f"gradients reduced in {precision.reduce}: they travel in fp32 (--framework torchtitan, or --job precision.reduce=fp32)",
     )
     states = (precision.master, precision.moments)
-    refuse_unless(
+    require(
         states in (("fp32", "fp32"), ("", "bf16")),
-        NAME,
         f"{precision.master or 'no'} master weights beside moments in {precision.moments}",
     )
     if precision.linear != precision.compute:
         known = precision.linear == "fp8" and precision.scale_recipe in CONVERTERS
-        refuse_unless(known, NAME, f"{precision.linear} products scaled by {precision.scale_recipe}")
-        refuse_unless(not routed, NAME, f"{precision.linear} linears beside experts")
+        require(known, f"{precision.linear} products scaled by {precision.scale_recipe}")
+        require(not routed, f"{precision.linear} linears beside experts")
     return {
         "dtype": "float32" if precision.master else "bfloat16",
         "mixed_precision_param": "bfloat16",
@@ -318,7 +314,7 @@ def _module(problem: Problem, plan: Plan, flavor: Flavor) -> list[str]:
     converter = CONVERTERS[job.precision.scale_recipe] if job.precision.linear == "fp8" else None
     chunked = ["ChunkedLossWrapper"] if job.preset.loss.chunked else []
     recomputed = RECOMPUTED.get(plan.recompute)
-    refuse_unless(recomputed is not None, NAME, f"{plan.recompute.value} recomputation")
+    require(recomputed is not None, f"{plan.recompute.value} recomputation")
     wrapper = str(recomputed).partition(".")[0]
     imported = {
         "torchtitan.components.loss": [*chunked, "CrossEntropyLoss"],

@@ -12,11 +12,17 @@ from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
-from workload.settings.megatron import check_megatron, megatron_flags, unsaid_facts
-from workload.settings.megatron_flags import Flags, says_of_job, unsaid_job
+from workload.settings.launch_file import (
+    LaunchText,
+    launch_text,
+    requirement,
+    same_framework,
+)
+from workload.settings.megatron import check_megatron, flag_lines, megatron_flags, unsaid_notes
+from workload.settings.megatron_flags import Flags
 
 NAME = "The zero-bubble fork"
+require = requirement(NAME)
 USAGE = (
     "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) of sail-sg/zero-bubble-pipeline-parallelism 39f2c18"
 )
@@ -48,22 +54,20 @@ LACKING = frozenset(
 def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what the fork cannot run."""
     flags = zero_bubble_flags(problem, plan)
-    notes = [*unsaid_facts(problem.model), *unsaid_job(problem, plan)]
-    notes += unsaid_settings(problem, says_of_job(problem.job))
+    notes = list(unsaid_notes(problem, plan))
     if plan.schedule is not Schedule.ONE_F_ONE_B:
         notes.append("left out: the order of its passes, which the fork searches itself within that memory")
         if "--enable-optimizer-post-validation" not in flags:
             notes.append("left out: stages that update before the last is ready, which it does in fp16 alone")
-    head = comments([plan.label(), f"{USAGE} and your data, tokenizer, learning rate, checkpoints", *notes])
-    lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
-    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=tuple(notes))
+    usage = f"{USAGE} and your data, tokenizer, learning rate, checkpoints"
+    return launch_text(plan, usage, notes, flag_lines(flags))
 
 
 def check_zero_bubble(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes the fork run."""
     check_megatron(model, job)
-    refuse_unless(not model.tied_embeddings, NAME, "an embedding tied to the head")
-    refuse_unless(job.optimizer == "adamw", NAME, "another optimizer than Adam")
+    require(not model.tied_embeddings, "an embedding tied to the head")
+    require(job.optimizer == "adamw", "another optimizer than Adam")
 
 
 def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
@@ -75,15 +79,13 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     if "--ffn-hidden-size" not in asked:
         asked["--ffn-hidden-size"] = asked.pop("--moe-ffn-hidden-size", None)
     for flag, value in asked.items():
-        refuse_unless(flag not in LACKING, NAME, f"what {flag} says, which its core 0.9 lacks")
+        require(flag not in LACKING, f"what {flag} says, which its core 0.9 lacks")
         allowed = WITHOUT.get(flag)
         if allowed is None:
             flags[flag] = value
         else:
-            refuse_unless(value in allowed, NAME, f"{flag} {value}, which its core 0.9 lacks")
-    refuse_unless(
-        flags.pop("--expert-tensor-parallel-size", plan.tp) == plan.tp, NAME, "experts over another tp"
-    )
+            require(value in allowed, f"{flag} {value}, which its core 0.9 lacks")
+    require(flags.pop("--expert-tensor-parallel-size", plan.tp) == plan.tp, "experts over another tp")
     if flags.pop("--num-virtual-stages-per-pipeline-rank", None) is not None:
         flags["--num-layers-per-virtual-pipeline-stage"] = problem.model.num_layers // (plan.pp * plan.vpp)
     if problem.job.flash_attention:
@@ -102,14 +104,10 @@ def _schedule(problem: Problem, plan: Plan) -> Flags:
         return {"--no-pre-communication-optimization": None}
     choices = problem.job.preset.data_parallel
     copies = plan.dp * plan.cp > 1
-    refuse_unless(
-        not (copies and choices.overlap_grad_reduce), NAME, "zero bubbles beside overlap-grad-reduce"
-    )
+    require(not (copies and choices.overlap_grad_reduce), "zero bubbles beside overlap-grad-reduce")
     gathers = plan.zero_size > 1 and choices.overlap_param_gather
-    refuse_unless(not gathers, NAME, "zero bubbles beside overlap-param-gather")
-    refuse_unless(
-        plan.pp > 1 and plan.vpp == 1, NAME, f"zero bubbles on {plan.pp} stages of {plan.vpp} chunks"
-    )
+    require(not gathers, "zero bubbles beside overlap-param-gather")
+    require(plan.pp > 1 and plan.vpp == 1, f"zero bubbles on {plan.pp} stages of {plan.vpp} chunks")
     flags: Flags = {
         "--transformer-impl": "local",
         "--enable-zero-bubble": None,

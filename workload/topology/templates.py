@@ -7,8 +7,9 @@ sets of ASWs, whose planes may be apart). Otherwise consecutive GPUs share an AS
 Layout and capacities: SimAI's gen_Topo_Template.py and its README.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from workload.diagnostics import WorkloadError
 from workload.topology.topology import Link, Topology, Wire, bandwidth_bits, error_share, latency_seconds
@@ -178,7 +179,7 @@ def nvl72(fabric: Fabric) -> Topology:
     links = list(_rack_links(NVL72_GPUS, gpus_per_rack, wire))
     if racks == 2:
         bits = bandwidth_bits(wire.bandwidth) * gpus_per_rack / 2
-        wide = Wire(bandwidth=f"{bits / 1e9:g}Gbps", latency=wire.latency, error_rate=wire.error_rate)
+        wide = replace(wire, bandwidth=f"{bits / 1e9:g}Gbps")
         first = NVL72_GPUS
         links += [
             Link(src=first + switch, dst=first + SWITCHES_PER_RACK + switch, wire=wide)
@@ -241,97 +242,49 @@ HPN = "AlibabaHPN"
 DCN = "DCN+"
 NVL = "NVL"
 NVL576 = "NVL576"
-TEMPLATES = (SPECTRUM_X, HPN, DCN, NVL, NVL576)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyFlags:
-    """The flags as given; None takes the template's default. Bandwidths and latencies are words with a unit."""
-
-    template: str | None = None
-    rail_optimised: bool = False
-    dual_tor: bool = False
-    dual_plane: bool = False
-    gpus: int | None = None
-    gpus_per_server: int | None = None
-    nv_switches_per_server: int | None = None
-    gpu_type: str | None = None
-    nvlink_bandwidth: str | None = None
-    nv_latency: str | None = None
-    bandwidth: str | None = None
-    latency: str | None = None
-    num_asw: int | None = None
-    nics_per_asw: int | None = None
-    num_psw: int | None = None
-    uplink_bandwidth: str | None = None
-    asw_per_psw: int | None = None
-    error_rate: str | None = None
-
-
 _RACK = {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps"}
+# Fields of Fabric that each template sets where the command line does not.
+TEMPLATES: dict[str, Mapping[str, Any]] = {
+    SPECTRUM_X: {"gpus": 4096, "rail_optimised": True},
+    HPN: {"gpus": 15360, "bandwidth": "200Gbps", "nics_per_asw": 128, "num_psw": 120, "asw_per_psw": 240}
+    | {"rail_optimised": True, "dual_tor": True},
+    DCN: {"gpus": 512, "asw_per_psw": 8, "num_psw": 8},
+    NVL: {**_RACK, "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS},
+    NVL576: {**_RACK, "gpus": NVL576_GPUS, "gpus_per_server": NVL576_RACK},
+}
+# Flags that a template would ignore, by the fields they set.
+_SWITCHES = {"rail_optimised": "--ro", "dual_tor": "--dt", "dual_plane": "--dp"}
+_SIZES = {"num_asw": "-asn", "nics_per_asw": "-npa", "num_psw": "-psn", "uplink_bandwidth": "-apbw"}
+_OF_FABRICS = {**_SWITCHES, **_SIZES, "asw_per_psw": "-app", "nv_switches_per_server": "-nsps"}
+IGNORED: dict[str, Mapping[str, str]] = {
+    SPECTRUM_X: {"dual_tor": "--dt", "dual_plane": "--dp"},
+    DCN: {"rail_optimised": "--ro", "dual_plane": "--dp"},
+    NVL: _OF_FABRICS,
+    NVL576: _OF_FABRICS,
+}
 
 
-def build_topology(flags: TopologyFlags) -> Topology:
-    """Returns the topology that ``flags`` specify; WorkloadError when there is none."""
-    if flags.template is not None and flags.template not in TEMPLATES:
-        raise WorkloadError(f"-topo {flags.template}: unknown; known: {', '.join(TEMPLATES)}")
-    _check_combination(flags)
-    fabric = _filled(flags)
+def build_topology(flags: Mapping[str, Any]) -> Topology:
+    """Returns the topology of a template and the fields of Fabric in ``flags`` (None and False: not given); WorkloadError
+    when there is none."""
+    given = {name: value for name, value in flags.items() if value is not None and value is not False}
+    template = given.get("template", "")
+    if "template" in given and template not in TEMPLATES:
+        raise WorkloadError(f"-topo {template}: unknown; known: {', '.join(TEMPLATES)}")
+    ignored = dict(IGNORED.get(template, {}))
+    if not template and not (given.get("rail_optimised") and given.get("dual_tor")):
+        ignored = {"dual_plane": "--dp without --ro and --dt"}
+    for field, flag in ignored.items():
+        if field in given:
+            raise WorkloadError(f"{flag}: has no meaning for {template or 'a topology without -topo'}")
+    defaults = dict(TEMPLATES.get(template, {}))
+    if template == HPN and "dual_plane" in given:
+        defaults["asw_per_psw"] = 120
+    if template == DCN and "dual_tor" in given:
+        defaults |= {"bandwidth": "200Gbps", "nics_per_asw": 128}
+    fabric = Fabric(**(defaults | given))
     _check_words(fabric)
-    return {NVL: nvl72, NVL576: nvl576}.get(fabric.template or "", fabric_topology)(fabric)
-
-
-def _filled(flags: TopologyFlags) -> Fabric:
-    """Every None replaced by the template's default, and the shape the template stands for."""
-    defaults: dict[str, object] = {}
-    shape: dict[str, object] = {}
-    if flags.template == SPECTRUM_X:
-        defaults = {"gpus": 4096}
-        shape = {"rail_optimised": True}
-    elif flags.template == HPN:
-        defaults = {"gpus": 15360, "bandwidth": "200Gbps", "nics_per_asw": 128, "num_psw": 120}
-        defaults["asw_per_psw"] = 120 if flags.dual_plane else 240
-        shape = {"rail_optimised": True, "dual_tor": True}
-    elif flags.template == DCN:
-        defaults = {"gpus": 512, "asw_per_psw": 8, "num_psw": 8}
-        if flags.dual_tor:
-            defaults |= {"bandwidth": "200Gbps", "nics_per_asw": 128}
-    elif flags.template == NVL:
-        defaults = {**_RACK, "gpus": NVL72_GPUS, "gpus_per_server": NVL72_GPUS}
-    elif flags.template == NVL576:
-        defaults = {**_RACK, "gpus": NVL576_GPUS, "gpus_per_server": NVL576_RACK}
-    given = {each.name: getattr(flags, each.name) for each in fields(TopologyFlags)}
-    given = {name: value for name, value in given.items() if value is not None}
-    return Fabric(**{**defaults, **given, **shape})
-
-
-def _check_combination(flags: TopologyFlags) -> None:
-    """Refuse switches that a template would ignore."""
-    refused = {
-        SPECTRUM_X: {"--dt": flags.dual_tor, "--dp": flags.dual_plane},
-        DCN: {"--ro": flags.rail_optimised, "--dp": flags.dual_plane},
-    }
-    if flags.template in (NVL, NVL576):
-        ignored: dict[str, object] = {
-            "--ro": flags.rail_optimised,
-            "--dt": flags.dual_tor,
-            "--dp": flags.dual_plane,
-            "-asn": flags.num_asw,
-            "-npa": flags.nics_per_asw,
-            "-psn": flags.num_psw,
-            "-apbw": flags.uplink_bandwidth,
-            "-app": flags.asw_per_psw,
-            "-nsps": flags.nv_switches_per_server,
-        }
-    elif flags.template is None:
-        ignored = {
-            "--dp without --ro and --dt": flags.dual_plane and not (flags.rail_optimised and flags.dual_tor)
-        }
-    else:
-        ignored = dict(refused.get(flags.template, {}))
-    for flag, given in ignored.items():
-        if given is not None and given is not False:
-            raise WorkloadError(f"{flag}: has no meaning for {flags.template or 'a topology without -topo'}")
+    return {NVL: nvl72, NVL576: nvl576}.get(template, fabric_topology)(fabric)
 
 
 def _check_words(fabric: Fabric) -> None:

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
+from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
 from tests.workload.settings.problems import asked, known, with_block
+from workload.settings.megatron_flags import Flags
 from workload.settings.swift import check_swift, swift_arguments, swift_settings
 
 PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)
@@ -53,17 +55,21 @@ def test_arguments_read_back_as_the_plan(case: Case) -> None:
     assert read.max_length == question.job.seq_len
 
 
+def arguments(problem: Problem, plan: Plan) -> Flags:
+    return swift_arguments(problem, plan)[0]
+
+
 def test_what_is_on_unless_told_is_told() -> None:
     plain = replace(PLAN, zero_stage=0, zero_size=1, tp=1)
-    written = swift_arguments(asked(plain, job=WIDE), plain)
+    written = arguments(asked(plain, job=WIDE), plain)
     assert written["--use_distributed_optimizer"] == "false"
     assert written["--recompute_granularity"] == "none"
     assert written["--cross_entropy_loss_fusion"] == "false"
     assert written["--apply_rope_fusion"] == "true"
     unfused = asked(plain, job={**WIDE, "unfused": frozenset({"rotary"})})
-    assert swift_arguments(unfused, plain)["--apply_rope_fusion"] == "false"
+    assert arguments(unfused, plain)["--apply_rope_fusion"] == "false"
     routed = asked(PLAN, model=ROUTED, job=WIDE)
-    assert swift_arguments(routed, PLAN)["--moe_router_dtype"] == "none"
+    assert arguments(routed, PLAN)["--moe_router_dtype"] == "none"
 
 
 def test_what_it_cannot_be_told_is_named() -> None:
@@ -95,9 +101,9 @@ def test_adapters_are_arguments() -> None:
         "float32",
     )
     assert read.target_modules == ["linear_qkv", "linear_fc2"]
-    dropped = swift_arguments(asked(PLAN, job={**job, "adapter_dropout": True}), PLAN)
+    dropped = arguments(asked(PLAN, job={**job, "adapter_dropout": True}), PLAN)
     assert "--lora_dropout" not in dropped  # its own 0.05
-    assert "--tuner_type" not in swift_arguments(asked(PLAN, job=WIDE), PLAN)
+    assert "--tuner_type" not in arguments(asked(PLAN, job=WIDE), PLAN)
     for changes, match in (
         ({"adapted": frozenset({"q_k_v"})}, "queries, keys and values apart"),
         ({"frozen": "nf4"}, "frozen weights in nf4"),
@@ -111,8 +117,8 @@ def test_adapters_are_arguments() -> None:
 def test_plans_that_it_has_no_argument_for() -> None:
     part = replace(PLAN, zero_size=2)
     with pytest.raises(ExportError, match="--num-distributed-optimizer-instances"):
-        swift_arguments(asked(part, job=WIDE), part)
+        arguments(asked(part, job=WIDE), part)
     spread = replace(PLAN, ep=4)
     question = asked(spread, model=ROUTED, job={**WIDE, "overlap_expert_a2a": True})
     with pytest.raises(ExportError, match="--overlap-moe-expert-parallel-comm"):
-        swift_arguments(question, spread)
+        arguments(question, spread)

@@ -23,7 +23,7 @@ from workload.simai.export import header_of, rows_of
 from workload.simai.format import SimaiGroup
 from workload.simai.reader import parse_simai, usable_workload
 from workload.simai.replay import replay_simai
-from workload.topology.templates import TopologyFlags, build_topology
+from workload.topology.templates import build_topology
 from workload.topology.topology import bandwidth_bits, read_topology, write_topology
 
 HURTS = ("cut", "shuffle", "drop", "repeat", "huge", "unicode", "crlf", "negative", "bytes")
@@ -85,7 +85,7 @@ def busbw_bytes(folder: Path) -> bytes:
 
 def topology_bytes(folder: Path) -> bytes:
     path = folder / "topology"
-    write_topology(path, build_topology(TopologyFlags(template="AlibabaHPN", gpus=16, num_psw=2)))
+    write_topology(path, build_topology({"template": "AlibabaHPN", "gpus": 16, "num_psw": 2}))
     return path.read_bytes()
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import Mixer
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.readers.read_config import read_config
-from workload.aicb.flags import DEEPSEEK, DEEPSPEED, FSDP, ShapeFlags, refuse
+from workload.aicb.flags import DEEPSEEK, DEEPSPEED, FSDP, MEGATRON, ShapeFlags, refuse
 
 # AICB's GPT presets are Megatron's GPT, its DeepSpeed ones LLaMA.
 GPT_SIZES = {"7": "7B_gpt.toml", "13": "13B_gpt.toml"}
@@ -70,21 +70,19 @@ def _plain(model_size: str) -> str:
     return size if size in SIZES else size.removesuffix("b")
 
 
-# A model of the dimensions given, without a size: what each frame trains.
+# A model of the dimensions given, without a size: what each frame trains, in other sizes.
 #
 # Megatron-LM's GPT; LLaMA in DeepSpeed and FSDP, as AICB's DeepSpeed model is one; multi-head latent attention and
 # experts in DeepSeek.
 
-# Megatron-LM's GPT-2 vocabulary, which AICB's scripts give, and AICB's number of learned positions.
-GPT_VOCAB = 50257
-GPT_POSITIONS = 4096
-# LLaMA, arXiv 2302.13971 sec. 2: a tokenizer of 32k, 2,048 positions, widths rounded up to 256 (its model.py).
-LLAMA_VOCAB = 32000
-LLAMA_POSITIONS = 2048
+FRAME_MODELS = {
+    MEGATRON: ("gpt", "7B_gpt.toml"),
+    DEEPSPEED: ("llama", "7B_llama2.py"),
+    FSDP: ("llama", "7B_llama2.py"),
+    DEEPSEEK: ("deepseek", "671B_deepseek_v3.toml"),
+}
+# LLaMA, arXiv 2302.13971: widths rounded up to 256 (its model.py).
 LLAMA_MULTIPLE = 256
-# DeepSeek-V3, arXiv 2412.19437 sec. 4.2 and its config.json.
-DEEPSEEK_VOCAB = 129280
-DEEPSEEK_POSITIONS = 4096
 # AICB's defaults for its DeepSeek flags; the ranks and head sizes are those of DeepSeek-V2 and V3.
 DEEPSEEK_DEFAULTS = {
     "q_lora_rank": 1536,
@@ -99,12 +97,28 @@ DEEPSEEK_DEFAULTS = {
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
 
 
-def from_dimensions(flags: ShapeFlags) -> ModelSpec:
-    """The model of the frame with these dimensions. Raises ConfigError for what is missing."""
-    if flags.frame == DEEPSEEK:
-        return _deepseek(flags)
-    _need(flags, NEEDED)
-    return _llama(flags) if flags.frame in (DEEPSPEED, FSDP) else _gpt(flags)
+def frame_model(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, ShapeFlags]:
+    """Returns the model of the frame and the flags that size it. Raises ConfigError for what is missing."""
+    needed = (*NEEDED, "num_experts", "ffn_hidden_size") if flags.frame == DEEPSEEK else NEEDED
+    missing = ", ".join(f"--{name}" for name in needed if getattr(flags, name) is None)
+    if missing and flags.model_size:
+        allowed = f"no dimensions are published for it: also give {missing}"
+        raise refuse("model_size", flags.model_size, allowed)
+    if missing:
+        raise refuse("model_size", None, f"a size, a --config, or all dimensions (missing: {missing})")
+    family, file = FRAME_MODELS[flags.frame]
+    model = read_config(root / "configs" / file).model
+    model = replace(model, name=f"{family}_{flags.model_size}B" if flags.model_size else family)
+    if flags.frame != DEEPSEEK:
+        return model, flags
+    # AICB gives dense layers and experts one width, and has no groups to choose experts in.
+    defaults = {name: value for name, value in DEEPSEEK_DEFAULTS.items() if getattr(flags, name) is None}
+    runs = tuple(replace(run, block=_without_groups(run.block)) for run in model.main_blocks)
+    return replace(model, blocks=runs), replace(flags, moe_ffn_hidden_size=flags.expert_width, **defaults)
+
+
+def _without_groups(block: BlockSpec) -> BlockSpec:
+    return replace(block, moe=block.moe and replace(block.moe, route_groups=1, route_chosen_groups=1))
 
 
 def default_width(frame: str, hidden: int, *, gated: bool) -> int:
@@ -115,115 +129,6 @@ def default_width(frame: str, hidden: int, *, gated: bool) -> int:
     if frame in (DEEPSPEED, FSDP):
         return -(-(hidden * 8 // 3) // LLAMA_MULTIPLE) * LLAMA_MULTIPLE
     return hidden * 8 // 3 // 64 * 64
-
-
-def _need(flags: ShapeFlags, needed: tuple[str, ...]) -> None:
-    missing = ", ".join(f"--{name}" for name in needed if getattr(flags, name) is None)
-    if missing and flags.model_size:
-        raise refuse(
-            "model_size", flags.model_size, f"no dimensions are published for it: also give {missing}"
-        )
-    if missing:
-        raise refuse("model_size", None, f"a size, a --config, or all dimensions (missing: {missing})")
-
-
-def _name(flags: ShapeFlags, family: str) -> str:
-    return f"{family}_{flags.model_size}B" if flags.model_size else family
-
-
-def _heads(flags: ShapeFlags, *, bias: bool) -> AttentionSpec:
-    """Heads of hidden / heads channels."""
-    hidden, heads = flags.hidden_size or 1, flags.num_attention_heads or 1
-    if hidden % heads:
-        raise refuse("num_attention_heads", heads, f"a divisor of the hidden size {hidden}")
-    return AttentionSpec(
-        kind=AttentionKind.MHA,
-        num_heads=heads,
-        num_kv_heads=heads,
-        qk_dim=hidden // heads,
-        v_dim=hidden // heads,
-        qkv_bias=bias,
-        out_bias=bias,
-    )
-
-
-def _gpt(flags: ShapeFlags) -> ModelSpec:
-    """Megatron-LM's defaults: learned positions, LayerNorm, biases, GELU, the embedding's matrix as head."""
-    hidden = flags.hidden_size or 1
-    mlp = MlpSpec(
-        ffn_hidden=default_width(flags.frame, hidden, gated=False), gated=False, bias=True, activation="gelu"
-    )
-    block = BlockSpec(mixer=_heads(flags, bias=True), mlp=mlp, norm=NormKind.LAYER)
-    return ModelSpec(
-        name=_name(flags, "gpt"),
-        hidden=hidden,
-        vocab=GPT_VOCAB,
-        blocks=(BlockRun(block=block, count=flags.num_layers or 1),),
-        source="command line; Megatron-LM GPT defaults",
-        tied_embeddings=True,
-        position=PositionKind.LEARNED,
-        max_positions=GPT_POSITIONS,
-        norm=NormKind.LAYER,
-    )
-
-
-def _llama(flags: ShapeFlags) -> ModelSpec:
-    """RMSNorm, no biases, gated feed-forward, rotary positions, a head of its own."""
-    hidden = flags.hidden_size or 1
-    mlp = MlpSpec(ffn_hidden=default_width(flags.frame, hidden, gated=True), gated=True)
-    return ModelSpec(
-        name=_name(flags, "llama"),
-        hidden=hidden,
-        vocab=LLAMA_VOCAB,
-        blocks=(
-            BlockRun(block=BlockSpec(mixer=_heads(flags, bias=False), mlp=mlp), count=flags.num_layers or 1),
-        ),
-        source="command line; LLaMA, arXiv 2302.13971",
-        max_positions=LLAMA_POSITIONS,
-    )
-
-
-def _deepseek(flags: ShapeFlags) -> ModelSpec:
-    """Leading dense layers, then experts with shared ones, all with multi-head latent attention
-    (arXiv 2405.04434 sec. 2). AICB gives dense layers and experts one width, ``ffn_hidden_size``."""
-    _need(flags, (*NEEDED, "num_experts", "ffn_hidden_size"))
-    size = DEEPSEEK_DEFAULTS | {
-        name: value for name in DEEPSEEK_DEFAULTS if (value := getattr(flags, name)) is not None
-    }
-    heads, layers = flags.num_attention_heads or 1, flags.num_layers or 1
-    attention = AttentionSpec(
-        kind=AttentionKind.MLA,
-        num_heads=heads,
-        num_kv_heads=heads,
-        qk_dim=size["qk_nope_dim"] + size["qk_rope_dim"],
-        v_dim=size["v_head_dim"],
-        rope_dim=size["qk_rope_dim"],
-        q_lora_rank=size["q_lora_rank"],
-        kv_lora_rank=size["kv_lora_rank"],
-    )
-    width, dense = flags.expert_width or 1, size["n_dense_layers"]
-    if dense >= layers:
-        raise refuse("n_dense_layers", dense, f"less than the {layers} layers")
-    moe = MoeSpec(
-        num_experts=flags.num_experts or 1,
-        topk=size["moe_router_topk"],
-        expert_ffn_hidden=width,
-        shared_ffn_hidden=size["n_shared_expert"] * width,
-        router_bias=True,
-    )
-    mlp = MlpSpec(ffn_hidden=flags.ffn_hidden_size or 1, gated=True)
-    runs = (
-        BlockRun(block=BlockSpec(mixer=attention, mlp=mlp), count=dense),
-        BlockRun(block=BlockSpec(mixer=attention, mlp=None, moe=moe), count=layers - dense),
-    )
-    return ModelSpec(
-        name=_name(flags, "deepseek"),
-        hidden=flags.hidden_size or 1,
-        vocab=DEEPSEEK_VOCAB,
-        blocks=tuple(run for run in runs if run.count),
-        source="command line; DeepSeek-V3, arXiv 2412.19437",
-        max_positions=DEEPSEEK_POSITIONS,
-    )
 
 
 # One layer with the flags in place of what its preset says: heads, latent attention, feed-forward, experts.
@@ -375,8 +280,11 @@ def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]
     """The preset with every given flag in its place, and what to say of it; raises ConfigError for what cannot
     be built."""
     flags.check()
-    path = config_path(flags, root)
-    model = read_config(path, assume=flags.assume).model if path else from_dimensions(flags)
+    path, typed = config_path(flags, root), flags
+    if path is None:
+        model, flags = frame_model(flags, root)
+    else:
+        model = read_config(path, assume=flags.assume).model
     hidden = flags.hidden_size or model.hidden
     size = Resized(hidden, hidden != model.hidden)
     runs = _layers(flags, model, size)
@@ -392,7 +300,7 @@ def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]
         blocks=tuple(replace(run, block=sized_block(flags, run.block, size, mixed=mixed)) for run in runs),
     )
     assumed = (f"assumed: {said}" for said in model.assumptions)
-    return shaped, (*assumed, *size_notes(flags), *_notes(flags, model, shaped))
+    return shaped, (*assumed, *size_notes(typed), *_notes(typed, model, shaped))
 
 
 def _notes(flags: ShapeFlags, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:

@@ -1,8 +1,19 @@
-"""What DeepSpeed is told about ZeRO, and the matrix products beside its traffic."""
+"""DeepSpeed ZeRO-1 and 2 and PyTorch FSDP as general workloads: rows by the tensors of a model.
+
+All other workloads here are the operations that the solver prices (workload.stage_work). These, with ZeRO-3 in
+workload.aicb.zero3, differ by design, as DeepSpeed and FSDP do from the list of operations:
+
+| here | list of operations (ops/) | source |
+|---|---|---|
+| a row for each tensor of the checkpoint: queries, keys, values, gate and up apart, every expert | joined and grouped products | DeepSpeed cuts buckets, owners and persistence at tensors (runtime/zero/stage_1_and_2.py, stage3.py) |
+| broadcasts and gathers of the start | the step alone | runtime/engine.py, zero/partition_parameters.py |
+| gathers by hooks, prefetch queue and reuse distance | a gather a module, overlapped | zero/partitioned_param_coordinator.py |
+| gradient norm and overflow flag | not priced | ``get_grad_norm_direct``, ``has_overflow`` |
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from spec.mixers.mixer import Module, Tensor, linear_module, norm_module
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
@@ -40,15 +51,8 @@ class ZeroOptions:
         return -(-elements // self.ranks) * self.ranks
 
     def comm(self, kind: str, elements: int, stage: str, *, dst: int | None = None) -> GeneralItem:
-        """A collective over the data-parallel group."""
-        return GeneralItem(
-            comm_type=kind,
-            comm_group="dp_group",
-            comm_group_size=self.ranks,
-            msg_size=elements * ELEMENT_BYTES,
-            stage=stage,
-            dst=dst,
-        )
+        """A collective of parameters or gradients over the data-parallel group."""
+        return replace(self.scalar(elements * ELEMENT_BYTES, stage), comm_type=kind, dst=dst)
 
     def scalar(self, size_bytes: int, stage: str) -> GeneralItem:
         """A small all-reduce."""
@@ -89,49 +93,6 @@ class Unit:
 
     name: str
     modules: tuple[Module, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTree:
-    """A module and those inside of it, in forward order."""
-
-    module: Module
-    children: tuple["ModuleTree", ...] = ()
-
-    def before_children(self, *, reverse: bool = False) -> Iterator[Module]:
-        """Every module before those inside of it; with ``reverse`` those from the last to the first."""
-        yield self.module
-        for child in reversed(self.children) if reverse else self.children:
-            yield from child.before_children(reverse=reverse)
-
-
-def module_tree(modules: tuple[Module, ...]) -> ModuleTree:
-    """Leaf modules in forward order under the modules their names say: ``layers.0.attention.q`` stands in an
-    attention in a layer. Those around others own no parameters."""
-    return _grown("", [(_path(module.name), module) for module in modules])
-
-
-def _path(name: str) -> tuple[str, ...]:
-    """Words of a name; a number belongs to the word before it."""
-    words: list[str] = []
-    for word in name.split("."):
-        if word.isdecimal() and words:
-            words[-1] += f".{word}"
-        else:
-            words.append(word)
-    return tuple(words)
-
-
-def _grown(name: str, leaves: list[tuple[tuple[str, ...], Module]]) -> ModuleTree:
-    children: list[ModuleTree] = []
-    for word, group in groupby(leaves, key=lambda leaf: leaf[0][0]):
-        below = list(group)
-        if len(below) == 1 and len(below[0][0]) == 1:
-            children.append(ModuleTree(module=below[0][1]))
-        else:
-            path = f"{name}.{word}" if name else word
-            children.append(_grown(path, [(words[1:], module) for words, module in below]))
-    return ModuleTree(module=Module(name=name or "model", tensors=()), children=tuple(children))
 
 
 def model_units(model: ModelSpec) -> tuple[Unit, ...]:
@@ -273,7 +234,7 @@ def _backward(modules: tuple[Module, ...], flat: _Flat, options: ZeroOptions) ->
         yield from options.products(module, "backward")
         if reduces:
             held += reversed(module.tensors)
-            held, full = _filled(held, options)
+            held, full = full_buckets(held, options)
             for bucket in full:
                 yield from _reduction(bucket, flat, options)
     if reduces:
@@ -282,13 +243,13 @@ def _backward(modules: tuple[Module, ...], flat: _Flat, options: ZeroOptions) ->
 
 def _buckets(tensors: list[Tensor], flat: _Flat, options: ZeroOptions) -> Iterator[GeneralItem]:
     """Gradients of ``tensors`` in this order, the last bucket too."""
-    rest, full = _filled(tensors, options)
+    rest, full = full_buckets(tensors, options)
     for bucket in (*full, rest):
         if bucket:
             yield from _reduction(bucket, flat, options)
 
 
-def _filled(tensors: list[Tensor], options: ZeroOptions) -> tuple[list[Tensor], list[list[Tensor]]]:
+def full_buckets(tensors: list[Tensor], options: ZeroOptions) -> tuple[list[Tensor], list[list[Tensor]]]:
     """What is still in the bucket, and the buckets that went because the next did not fit."""
     bucket: list[Tensor] = []
     full: list[list[Tensor]] = []

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from spec.mixers.mixer import Module, Tensor
 from workload.aicb.csv_workload import EPOCH_END, GeneralItem
-from workload.aicb.data_parallel import ZeroOptions, module_tree
+from workload.aicb.data_parallel import ZeroOptions, full_buckets
 
 # ``sub_group_size``: the optimizer and the gradient norm work on so many elements of a rank's shard at a time.
 SUB_GROUP_ELEMENTS = 1_000_000_000
@@ -64,9 +64,32 @@ def persistent_tensors(tensors: list[Tensor], options: ZeroOptions) -> set[str]:
 def hook_order(modules: tuple[Module, ...]) -> list[tuple[Module, str]]:
     """Every module as its hooks fire: forward in the order of the model, backward in the reverse, the one
     around others before them both times."""
-    root = module_tree(modules)
-    forward = [(module, "forward") for module in root.before_children()]
-    return forward + [(module, "backward") for module in root.before_children(reverse=True)]
+    forward = [(module, "forward") for module in _entered(modules)]
+    return forward + [(module, "backward") for module in _entered(modules[::-1])]
+
+
+def _entered(leaves: tuple[Module, ...]) -> Iterator[Module]:
+    """The leaves, each after those around it that are entered with it: ``layers.0.attention.q`` stands in an attention
+    in a layer. Those around others own no parameters."""
+    yield Module(name="model", tensors=())
+    entered: list[str] = []
+    for leaf in leaves:
+        words = _path(leaf.name)
+        around = [".".join(words[:depth]) for depth in range(1, len(words))]
+        yield from (Module(name=name, tensors=()) for name in around if name not in entered)
+        yield leaf
+        entered = around
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Words of a name; a number belongs to the word before it."""
+    words: list[str] = []
+    for word in name.split("."):
+        if word.isdecimal() and words:
+            words[-1] += f".{word}"
+        else:
+            words.append(word)
+    return tuple(words)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,12 +118,9 @@ class _Live:
                 yield from self._prefetch(direction)
             yield from self.options.products(module, direction)
             if direction == "backward":
-                for tensor in reversed(module.tensors):
-                    held = sum(each.elements for each in bucket)
-                    if bucket and held + tensor.elements > self.options.reduce_bucket_size:
-                        yield from self._reduce(bucket)
-                        bucket = []
-                    bucket.append(tensor)
+                bucket, full = full_buckets([*bucket, *reversed(module.tensors)], self.options)
+                for each in full:
+                    yield from self._reduce(each)
             self._release(module, step + 1, traced=traced)
         yield from self._reduce(bucket)
 

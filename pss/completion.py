@@ -100,7 +100,7 @@ def _below(
 
 
 def known_values() -> dict[str, tuple[str, ...]]:
-    """Returns what options take that the parsers leave open: sheets, frameworks, shipped models, strategies."""
+    """Returns what options take that the parsers leave open: hardware specs, frameworks, shipped models, strategies."""
     root = shipped_folder()
     clusters = known_clusters(root)
     models = tuple(sorted(path.stem for path in (root / CONFIGS).glob("*.*")))

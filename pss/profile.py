@@ -210,7 +210,7 @@ def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> 
 
 
 def model(given: argparse.Namespace) -> int:
-    """Makes a profile of a sheet, which needs neither a device nor other ranks; the exit status."""
+    """Makes a profile of a hardware spec, which needs neither a device nor other ranks; the exit status."""
     from profiler.modelled_run import model_profile
 
     made = model_profile(given.from_cluster, given.output, root=ROOT)

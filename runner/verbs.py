@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from spec.readers.read_config import add_config, assumed_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
 from spec.settings.setting import typed_values
 from workload.traffic.ranks import DEFAULT_ORDER
+from workload.verbs import Verb
 
 if TYPE_CHECKING:
     from profiler.ranks.rank_layout import RankLayout
@@ -48,7 +49,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     plan.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="default: the config's")
     plan.add_argument("--framework", help="preset (default: the config's)")
     plan.add_argument("--profile", type=Path, help="times of computation, for --compute sleep")
-    plan.add_argument("--cluster", help="sheet of configs/clusters (default: the profile's)")
+    plan.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
     for axis in DEGREES:
         verb.add_argument(
             f"--{axis}",
@@ -158,7 +159,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     where.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
     where.add_argument(
         "--cluster",
-        help="sheet of configs/clusters with the peak for the MFU (default: by the device's name)",
+        help="hardware spec of configs/clusters with the peak for the MFU (default: by the device's name)",
     )
     how = verb.add_argument_group("how to run")
     how.add_argument("--steps", type=whole(1, MOST_EPOCHS), default=10, help="steps timed (default 10)")
@@ -221,15 +222,6 @@ def train(options: argparse.Namespace, root: Path) -> int:
 # The verbs of run_workload.py that this package does: their options, and what runs them.
 #
 # What needs torch is imported when a verb runs.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """``run`` takes the options and the project folder, and gives the exit status."""
-
-    what: str
-    add_flags: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Path], int]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:

@@ -39,12 +39,12 @@ from tests.solver.questions import ROOT, question
 from workload.aicb.aiob import aiob_of
 from workload.aicb.data_parallel import model_units
 from workload.aicb.generator import generator_input
-from workload.command_line import parser
 from workload.diagnostics import WorkloadError
 from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.internevo import internevo_settings
 from workload.settings.megatron import megatron_settings
 from workload.stage_work import stage_works
+from workload.verbs import parser
 
 HIDDEN, WIDTH, HEADS, FFN, SEQ, VOCAB = 512, 512, 8, 2048, 1024, 4096
 MIXER_PARAMETERS = HIDDEN * 2 * WIDTH + HEADS + WIDTH * HIDDEN

@@ -184,7 +184,7 @@ def test_interrupted(
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pss.workload.read_simai", interrupted)
+    monkeypatch.setattr("workload.verbs.read_simai", interrupted)
     assert run_workload.main(["check", "good.txt"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

@@ -19,7 +19,7 @@ from spec.errors import ExportError
 from spec.files import replaced_file
 from spec.units import GIB
 from workload.diagnostics import WorkloadError
-from workload.report import simai_lines
+from workload.report import CLOSED_FORM, part_lines
 from workload.simai.busbw import BusBandwidths, RatioTables, SimaiNetwork, simai_network, write_busbw
 from workload.simai.closed_form import AnalyticalOptions, price_simai
 from workload.simai.export import Exported, export_works, header_of, rows_of
@@ -229,5 +229,5 @@ def _figures(what: tuple[Problem, Plan, StageWork], ratios: RatioTables) -> list
     except WorkloadError as error:
         return [*lines, f"SimAI's closed form: {error}"]
     lines += ["SimAI's closed form, as SimAI_analytical prints it with its ratio tables:"]
-    lines += ["", *(f"    {line}" for line in simai_lines(report)), ""]
+    lines += ["", *(f"    {line}" for line in part_lines(CLOSED_FORM, report.parts)), ""]
     return [*lines, *(f"- {warning}" for warning in report.warnings)]

@@ -1,17 +1,16 @@
 """What run_workload.py prints, as lines of text."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from spec.units import GIGA, MIB, seconds_to_ms
 from workload.diagnostics import Finding, summarised
-from workload.simai.closed_form import AnalyticalReport
-from workload.simai.replay import ReplayReport
 from workload.topology.hardware_spec import TopologyShape
 from workload.topology.topology import Topology
 from workload.traffic.flows import RankFlows
 
 SHOWN_GROUPS = 8
+CLOSED_FORM = "SimAI closed form"
 
 
 def finding_lines(findings: Sequence[Finding], *, everything: bool = False) -> list[str]:
@@ -22,20 +21,12 @@ def finding_lines(findings: Sequence[Finding], *, everything: bool = False) -> l
     return [*lines, total or "nothing to complain about"]
 
 
-def simai_lines(report: AnalyticalReport) -> Iterator[str]:
-    """The parts of a step as the simulator reports them, in ms and as shares."""
-    total_s = report.total_s
-    yield f"{'SimAI closed form':<20}{'ms':>14}{'share':>9}"
-    for name, part_s in {**report.parts, "step": total_s}.items():
+def part_lines(title: str, parts: Mapping[str, float]) -> Iterator[str]:
+    """The parts of a step (seconds), which sum to it, in ms and as shares."""
+    total_s = sum(parts.values())
+    yield f"{title:<20}{'ms':>14}{'share':>9}"
+    for name, part_s in {**parts, "step": total_s}.items():
         share = part_s / total_s if total_s else 0.0
-        yield f"{name:<20}{seconds_to_ms(part_s):>14.3f}{share:>9.1%}"
-
-
-def replay_lines(report: ReplayReport) -> Iterator[str]:
-    """The parts of a step as our replay prices them, in ms and as shares."""
-    yield f"{'replay with curves':<20}{'ms':>14}{'share':>9}"
-    for name, part_s in {**report.parts, "step": report.step_s}.items():
-        share = part_s / report.step_s if report.step_s else 0.0
         yield f"{name:<20}{seconds_to_ms(part_s):>14.3f}{share:>9.1%}"
 
 

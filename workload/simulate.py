@@ -1,21 +1,39 @@
-"""The options of ``simulate`` as SimAI-Analytical's closed form, and the files that it writes."""
+"""The verb ``simulate``: a SimAI workload priced by SimAI-Analytical's closed form, or replayed with our curves."""
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from solver.report.files import write_json
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import segmented
 from spec.errors import ConfigError, ExportError
 from spec.files import replaced_file
+from spec.program.command import decimal, whole
+from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
-from workload.simai.busbw import SHIPPED, read_busbw, read_ratio_tables, simai_network
-from workload.simai.closed_form import AnalyticalOptions, AnalyticalReport, row_lines, summary_lines
+from workload.diagnostics import Severity, summarised
+from workload.report import CLOSED_FORM, part_lines
+from workload.simai.busbw import NIC_GIB, NVLINK_GIB, SHIPPED, read_busbw, read_ratio_tables, simai_network
+from workload.simai.check import check_simai
+from workload.simai.closed_form import (
+    AnalyticalOptions,
+    AnalyticalReport,
+    price_simai,
+    row_lines,
+    summary_lines,
+)
 from workload.simai.format import SimaiGroup, SimaiWorkload
+from workload.simai.reader import SimaiFile, read_simai, usable_workload
 from workload.simai.replay import ReplayReport, replay_simai
 
 RESULTS = Path("results")
+SIMAI_PRICING = "simai"
+CURVES = "curves"
+GIB_PER_S = (1e-3, 1e6)
+"""Slowest and fastest link that anybody means."""
 
 
 def workload_path(options: argparse.Namespace) -> Path:
@@ -112,3 +130,105 @@ def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -
     }
     cluster = segmented(source.cluster, workload.header.all_gpus, options.nvlink_segment, where="simulate")
     return replay_simai(workload, Pricer.on(cluster, source.cost_model), hidden=shares)
+
+
+# The verb itself.
+
+
+def add_simulate(verb: argparse.ArgumentParser) -> None:
+    """All options of ``simulate``."""
+    add = verb.add_argument
+    add("file", type=Path, nargs="?", help="SimAI workload (or -w)")
+    add(
+        "--pricing",
+        choices=(SIMAI_PRICING, CURVES),
+        help="simai: the closed form of SimAI-Analytical; curves: our replay (default with --profile)",
+    )
+    add("--profile", type=Path, help="replay with the curves of this profile")
+    add("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
+    add("--missing", choices=("error", "modelled"), default="error", help="what a missing curve is")
+    add(
+        "--nvlink_segment",
+        type=whole(0, MOST_GPUS),
+        default=0,
+        help="with --profile: GPUs of each NVLink domain of several nodes that the job gets (default: the most, as in a question)",
+    )
+    _binary(verb.add_argument_group("as SimAI_analytical has them"))
+    add(
+        "--ratio_dir",
+        type=Path,
+        help="SimAI's inputs/ratio folder (default: as shipped, configs/simai_ratio)",
+    )
+    add("--json", type=Path, help="write the parts (seconds) to this file")
+    add("--rows", type=Path, help="write what the closed form takes for each row to this file")
+
+
+def _binary(world: argparse._ArgumentGroup) -> None:
+    """Every option of SimAI_analytical, under its names."""
+    add = world.add_argument
+    add("-w", "--workload", type=Path, help="SimAI workload")
+    add("-g", "--gpus", type=whole(1, MOST_GPUS), help="world size (default: the header's all_gpus)")
+    add("-g_p_s", "--gpus-per-server", type=whole(1, MOST_GPUS), help="scale-up size")
+    add("-n_p_s", "--nic_per_server", type=whole(1, MOST_GPUS), help="NICs per server")
+    add("-nv", "--nvlink", type=decimal(*GIB_PER_S), help="NVLink GiB/s per GPU (default: by -g_type)")
+    add("-nic", "--nic_busbw", type=decimal(*GIB_PER_S), help="GiB/s per NIC (default: by -nic_t)")
+    add("-g_type", "--gpu_type", dest="g_type", help=f"GPU: {', '.join(NVLINK_GIB)}")
+    add("-nic_t", "--nic_type", dest="nic_t", default="cx7", help=f"NIC: {', '.join(NIC_GIB)} (default cx7)")
+    for axis, what, default in (
+        ("dp", "data-parallel", 0.0),
+        ("tp", "tensor-parallel", 0.0),
+        ("ep", "expert-parallel", 0.0),
+        ("pp", "pipeline", 1.0),
+    ):
+        add(
+            *(f"-{axis}_o", f"--{axis}_overlap"),
+            dest=f"{axis}_o",
+            type=decimal(0.0, 1.0),
+            default=default,
+            help=f"hidden share of {what} time ({default})",
+        )
+    add("-busbw", type=Path, help="bus bandwidths by group, small yaml")
+    add("-r", "--result", help="prefix: write results/PREFIXEndToEnd.csv as the binary does")
+    add("-r_f", "--result_folder", help="folder in results/ for it")
+    add("-v", "--visual", help="accepted: no chart is drawn here")
+    add("-l", "--lang", help="accepted: no chart is drawn here")
+
+
+def simulate(options: argparse.Namespace, root: Path) -> int:
+    """Prices a SimAI workload file: by our curves, by SimAI's closed form, or both side by side."""
+    file = read_simai(workload_path(options))
+    workload = usable_workload(file)
+    for line in ignored(options):
+        print(line, file=sys.stderr)
+    pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)
+    if pricing == CURVES:
+        replay = replayed(options, workload, root)
+        for line in part_lines("replay with curves", replay.parts):
+            print(line)
+        if options.gpus_per_server is None and not wants_files(options):
+            write_parts(options, replay.parts)
+            return warn(file, ())
+        print()
+    asked = closed_form_options(options, root)
+    report = price_simai(workload, asked)
+    write_parts(options, report.parts, warnings=list(report.warnings))
+    for line in part_lines(CLOSED_FORM, report.parts):
+        print(line)
+    for path in write_results(options, workload, asked, report):
+        print(f"wrote {path}")
+    return warn(file, report.warnings)
+
+
+def write_parts(options: argparse.Namespace, parts: Mapping[str, float], **more: object) -> None:
+    """Writes the seconds of each part and of the step to --json."""
+    if options.json:
+        seconds = {f"{name}_s": part_s for name, part_s in parts.items()}
+        write_json(options.json, {**seconds, "step_s": sum(parts.values()), **more})
+
+
+def warn(file: SimaiFile, warnings: Sequence[str]) -> int:
+    """Prints what is wrong with the file and what its pricing has to say; returns 0."""
+    defects = [each for each in check_simai(file) if each.severity is not Severity.NOTE]
+    for warning in (*summarised(defects, per_kind=1), *warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    return 0

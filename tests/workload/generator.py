@@ -5,7 +5,7 @@ from pathlib import Path
 
 import run_workload
 from workload.aicb.generator import GeneratorInput, generator_input
-from workload.command_line import parser
+from workload.verbs import parser
 
 ROOT = Path(run_workload.__file__).parent
 

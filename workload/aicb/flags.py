@@ -367,7 +367,7 @@ def _deepspeed(out: Options) -> None:
 
 def _times(out: Options) -> None:
     out.add("profile", help_text="times from this profile", type=Path)
-    out.add("cluster", help_text="sheet of configs/clusters (default: the profile's, else h100-sxm)")
+    out.add("cluster", help_text="hardware spec of configs/clusters (default: the profile's, else h100-sxm)")
     out.add(
         "missing",
         help_text="a missing curve: error or modelled",

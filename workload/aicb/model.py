@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import Mixer
@@ -84,7 +85,7 @@ FRAME_MODELS = {
 # LLaMA, arXiv 2302.13971: widths rounded up to 256 (its model.py).
 LLAMA_MULTIPLE = 256
 # AICB's defaults for its DeepSeek flags; the ranks and head sizes are those of DeepSeek-V2 and V3.
-DEEPSEEK_DEFAULTS = {
+DEEPSEEK_DEFAULTS: dict[str, Any] = {
     "q_lora_rank": 1536,
     "kv_lora_rank": 512,
     "qk_nope_dim": 128,

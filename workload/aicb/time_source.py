@@ -134,7 +134,7 @@ def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
     profile = load_profile(path)
     taken_on = profile.machine.cluster
     if not (flags.cluster or taken_on):
-        raise refuse("cluster", None, f"{path} names no cluster sheet: choose one")
+        raise refuse("cluster", None, f"{path} names no hardware spec: choose one")
     cluster = read_cluster(flags.cluster or taken_on, root=root)
     other = bool(taken_on) and taken_on != cluster.name
     if flags.cluster and other and read_cluster(taken_on, root=root).gpu.name != cluster.gpu.name:

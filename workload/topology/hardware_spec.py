@@ -1,4 +1,4 @@
-"""A cluster whose network is a topology file's: sizes and bandwidths from the file, the rest from a sheet."""
+"""A cluster whose network is a topology file's: sizes and bandwidths from the file, the rest from a hardware spec."""
 
 import json
 import tomllib
@@ -149,7 +149,7 @@ def _uplink_share(topology: Topology, nv_end: int) -> float:
 
 
 def write_cluster(topology: Topology, like: str, path: Path, *, root: Path) -> ClusterSpec:
-    """Write ``topology`` with the GPU, latencies and switches of the sheet ``like`` to ``path`` (.toml); the
+    """Write ``topology`` with the GPU, latencies and switches of the spec ``like`` to ``path`` (.toml); the
     cluster as it reads back.
 
     Raises ConfigError for an unknown sheet or another ending, WorkloadError where network and sheet do not

@@ -14,21 +14,18 @@ CommOverlapP2PBase::initialize: one that is reduced by ring exchange has room fo
 overlapped ones.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
-from ops.context import LayerContext, Sharding, WeightCopies
-from ops.layout import Group, Layout, group_of, place
+from ops.context import LayerContext
+from ops.layout import Group, group_of, place
 from ops.op import Axis
 from solver.times.op_times import STREAMS
 from spec.arrays import FloatArray, IntArray, ceil_div, floats
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
-from spec.job import JobSpec
 from spec.model import MoeSpec
 from spec.settings.constraints import Constraints
 from spec.units import GIB, KIB, MIB, bytes_to_gib
@@ -101,66 +98,43 @@ MOST_DECIMALS = 9
 NEARLY_ALL = 0.95
 
 
-class BufferTerm(NamedTuple):
-    """Bytes that a rank holds from the first step to the last, for every row, where the job ``applies`` it."""
-
-    applies: Callable[[JobSpec], bool]
-    bytes_of: Callable[[LayerContext, Sharding, ClusterSpec], FloatArray]
-
-
-def persistent_buffer_bytes(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
-    """Bytes of communicators, dispatchers, overlap buffers and workspaces on one rank, for every row."""
-    total = np.zeros(len(context.layout))
-    for term in BUFFERS:
-        if term.applies(context.job):
-            total = total + term.bytes_of(context, sharding, cluster)
-    return total
-
-
-def communicators(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
-    """Bytes of NCCL's buffers."""
-    return communicator_bytes(context.layout, cluster, sharding.traits.copies, exchanging_axes(context))
-
-
-def exchanging_axes(context: LayerContext) -> frozenset[Axis]:
+def exchanging_axes(context: LayerContext) -> list[Axis]:
     """Returns the axes whose ranks all send to each other: of experts without a dispatcher of its own, of heads for tokens."""
-    experts = any(run.block.moe is not None for run in context.model.blocks)
-    exchanges = {
-        Axis.EP: experts and context.job.moe_dispatcher == "all_to_all",
-        Axis.CP: context.exchanges_context,
-        Axis.TP: context.traits.exchanges_heads,
-    }
-    return frozenset(axis for axis, exchanged in exchanges.items() if exchanged)
+    axes: list[Axis] = []
+    if context.job.moe_dispatcher == "all_to_all" and any(run.block.moe for run in context.model.blocks):
+        axes.append(Axis.EP)
+    if context.exchanges_context:
+        axes.append(Axis.CP)
+    if context.traits.exchanges_heads:
+        axes.append(Axis.TP)
+    return axes
 
 
-def communicator_bytes(
-    layout: Layout,
-    cluster: ClusterSpec,
-    copies: WeightCopies | None = None,
-    exchanging: frozenset[Axis] = frozenset(),
-) -> FloatArray:
+def communicator_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
     """Bytes of NCCL's buffers on one rank, for every row: a communicator for each axis of several ranks
-    that is not the same group as another, among them that of ``copies``, and one over the world for the
-    gradient norm; and connections between all ranks of the axes that are ``exchanging`` all-to-all."""
-    domain = cluster.domains[0]
-    total = np.zeros(len(layout))
-    met: list[Group] = []
-    world = place(layout.constant(layout.world_size), layout.constant(1), layout.world_size, domain.ranks)
-    axes = (*COMMUNICATORS, (copies or WeightCopies()).dense)
-    for group in (*(group_of(axis, layout, domain.ranks) for axis in axes), world):
+    that is not the same group as another, among them that of the strategy's copies, and one over the world for the
+    gradient norm; those of weights and experts, whose groups are their own; and connections between all ranks of axes
+    that exchange all-to-all."""
+    layout, domain = context.layout, cluster.domains[0]
+    total: FloatArray = np.zeros(len(layout))
+    others: list[Group] = []
+    for axis in (*COMMUNICATORS, context.traits.copies.dense, None):
+        if axis is None:
+            ranks, stride = layout.constant(layout.world_size), layout.constant(1)
+            group = place(ranks, stride, layout.world_size, domain.ranks)
+        else:
+            group = group_of(axis, layout, domain.ranks)
         used = group.ranks > 1
-        for other in met:
+        for other in others:
             used &= (group.ranks != other.ranks) | (group.stride != other.stride)
         total = total + np.where(used, _one(domain, group.intra, group.inter), 0.0)
-        met.append(group)
-    for axis in exchanging:
+        others.append(group)
+    for axis in exchanging_axes(context):
         total = total + _exchange(domain, group_of(axis, layout, domain.ranks))
-    experts = layout.ep * layout.etp > 1
-    for axis, exists in ((Axis.EDP, experts), (Axis.WDP, layout.wp > 1)):
+    for axis, exists in ((Axis.EDP, layout.ep * layout.etp > 1), (Axis.WDP, layout.wp > 1)):
         group = group_of(axis, layout, domain.ranks)
-        used = exists & (group.ranks > 1)
-        total = total + np.where(used, _one(domain, group.intra, group.inter), 0.0)
-    return np.asarray(total, dtype=np.float64)
+        total = total + np.where(exists & (group.ranks > 1), _one(domain, group.intra, group.inter), 0.0)
+    return total
 
 
 def _one(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
@@ -182,14 +156,14 @@ def _exchange(domain: NetworkDomain, group: Group) -> FloatArray:
     return np.where(group.ranks > 1, near + pools, 0.0)
 
 
-def dispatcher_bytes(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
+def dispatcher_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
     """Bytes of DeepEP's or HybridEP's buffers; 0 where experts are not over ep."""
     model, job, layout = context.model, context.job, context.layout
     routed = [run.block.moe for run in model.blocks if run.block.moe is not None]
     if not routed:
         return np.zeros(len(layout))
     group = group_of(Axis.EP, layout, cluster.domains[0].ranks)
-    tokens = ceil_div(layout.micro_batch * job.seq_len, layout.cp * sharding.norm_shards(layout))
+    tokens = ceil_div(layout.micro_batch * job.seq_len, layout.cp * context.sharding.norm_shards(layout))
     if job.moe_dispatcher == "deepep":
         each = [_deepep(moe.routed_hidden(model.hidden), layout.ep) for moe in routed]
     else:
@@ -226,17 +200,17 @@ def _deepep(width: int, ranks: IntArray) -> FloatArray:
     return floats(over_nvlink + np.where(ranks > DEEPEP_NODE, over_network, 0.0))
 
 
-def transformer_engine_bytes(context: LayerContext, sharding: Sharding, cluster: ClusterSpec) -> FloatArray:
+def transformer_engine_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
     """Bytes of what tensor-parallel overlap works in, and of cuBLAS' workspaces."""
     overlap = context.job.preset.tensor_parallel.overlap
-    buffers = user_buffer_bytes(context, sharding) if overlap else np.zeros(len(context.layout))
+    buffers = user_buffer_bytes(context) if overlap else np.zeros(len(context.layout))
     grouped = STREAMS * any(run.block.moe is not None for run in context.model.blocks)
     workspaces = 1 + grouped + OVERLAPPED_STREAMS * (buffers > 0)
     each = WORKSPACE_BYTES if cluster.gpu.architecture.asynchronous_products else SMALL_WORKSPACE_BYTES
     return floats(buffers + workspaces * each)
 
 
-def user_buffer_bytes(context: LayerContext, sharding: Sharding) -> FloatArray:
+def user_buffer_bytes(context: LayerContext) -> FloatArray:
     """Bytes of a buffer for each overlapped product; 0 where tokens are not cut between linears."""
     choices, layout = context.job.preset.tensor_parallel, context.layout
     one = 1.0 * context.tokens * context.model.hidden
@@ -246,14 +220,7 @@ def user_buffer_bytes(context: LayerContext, sharding: Sharding) -> FloatArray:
     reduced = wide * ((2 * layout.tp - 1) / layout.tp if ring else 1.0)
     dgrad = reduced if choices.overlap_rs_dgrad else gathered
     each = GATHERING * gathered + REDUCING * reduced + BULK * (dgrad + wide)
-    return np.where(np.asarray(sharding.norm_shards(layout)) > 1, one * each, 0.0)
-
-
-BUFFERS: tuple[BufferTerm, ...] = (
-    BufferTerm(lambda job: job.world_size > 1, communicators),
-    BufferTerm(lambda job: job.sends_tokens_once, dispatcher_bytes),
-    BufferTerm(lambda job: job.preset.layers.transformer_engine, transformer_engine_bytes),
-)
+    return np.where(np.asarray(context.sharding.norm_shards(layout)) > 1, one * each, 0.0)
 
 
 def usable_bytes(cluster: ClusterSpec) -> float:

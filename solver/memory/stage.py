@@ -1,8 +1,12 @@
 """Memory of every pipeline stage, each term named; the worst stage decides.
 
-``stage_memory`` sums the TERMS that apply to the job and its plans, each a function of what it reads with its formula and
-source; then it takes what does not add up: of loss and backward only the larger, of the buffers of the step's end what
-goes beyond the peak of the passes, and what the caching allocator keeps of all that.
+``stage_memory`` is the sum:
+
+    model state          parameters, gradients and optimizer state, which every job has
+    activations          of all micro-batches in flight
+    TERMS                what some jobs have beside them, one row each with when it applies; no other is called
+    peak                 what does not add up: of loss and backward the larger, of the end of the step what goes beyond
+                         the peak of the passes, and what the caching allocator keeps of all that
 
 Sources: ZeRO (arXiv 1910.02054 sec. 3 and 5) for parameters, gradients and optimizer state;
 Korthikanti et al. 2022 (arXiv 2205.05198 sec. 4 and 5) for activations, whose bytes come from the
@@ -11,11 +15,12 @@ operations themselves.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
 
-from ops.context import LayerContext, Sharding, has_separate_ends
+from ops.context import LayerContext, has_separate_ends
 from ops.data_parallel.muon import matrices_of_stage
 from ops.data_parallel.muon import working_bytes as muon_working_bytes
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
@@ -25,7 +30,13 @@ from ops.low_precision import recipe_of
 from ops.op import Owner
 from ops.recompute import Recompute
 from solver.memory.chunk_activations import chunk_activations
-from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES, persistent_buffer_bytes
+from solver.memory.device import (
+    ALLOCATOR_SLACK,
+    CONTEXT_BYTES,
+    communicator_bytes,
+    dispatcher_bytes,
+    transformer_engine_bytes,
+)
 from solver.pipeline.stages import StageTable
 from solver.plans.layers import LayerBytes
 from solver.plans.plan_table import PlanTable
@@ -35,7 +46,7 @@ from spec.dtypes import dtype_bytes
 from spec.frameworks import DataParallel
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionSpec
-from spec.model import BlockSpec, ModelSpec, MoeSpec
+from spec.model import ModelSpec, MoeSpec
 
 ROUTED = frozenset({"moe_router", "moe_preprocess"})
 """Parts of layers whose CUDA graphs hand rows to the experts."""
@@ -75,7 +86,10 @@ class MemoryEstimate:
     @property
     def allocated_bytes(self) -> FloatArray:
         """What tensors occupy at the peak (max_memory_allocated)."""
-        return floats(np.sum([getattr(self, name) for name in TERM_NAMES], axis=0))
+        total: FloatArray = np.zeros_like(self.parameters_bytes)
+        for name in TERM_NAMES:
+            total = total + getattr(self, name)
+        return total
 
     @property
     def reserved_bytes(self) -> FloatArray:
@@ -94,12 +108,11 @@ class MemoryEstimate:
 
     def take(self, rows: IntArray) -> "MemoryEstimate":
         """Returns these rows."""
-        return MemoryEstimate(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        return MemoryEstimate(**{name: getattr(self, name)[rows] for name in FIELDS})
 
 
-TERM_NAMES: tuple[str, ...] = tuple(
-    field.name for field in fields(MemoryEstimate) if field.name not in BESIDE_TENSORS
-)
+FIELDS: tuple[str, ...] = tuple(field.name for field in fields(MemoryEstimate))
+TERM_NAMES: tuple[str, ...] = tuple(name for name in FIELDS if name not in BESIDE_TENSORS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,22 +146,23 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """What terms read, one row a stage: the ``context`` of its layers, ``numbers`` of layers of every kind, embedding and
+    """What terms read, one row a stage: the ``context`` of its layers with its ``job`` and the framework's choices for
+    data parallelism (``sync``), ``numbers`` of layers of every kind, embedding and
     head, the ``row`` of ``kinds`` that their bytes are in, micro-batches ``in_flight`` at its peak, elements that it
-    trains and those of them whose optimizer state it owns."""
+    trains and those of them whose optimizer state it owns; whether any optimizer state is on the host, and whether
+    device totals are wanted."""
 
     tables: Tables
     context: LayerContext
+    job: JobSpec
+    sync: DataParallel
     row: IntArray
     numbers: tuple[IntArray, ...]
     in_flight: FloatArray
     trained: RankParameters
     owned: IntArray
-
-    @property
-    def sync(self) -> DataParallel:
-        """The framework's choices for data parallelism."""
-        return self.context.job.preset.data_parallel
+    offloads: bool
+    on_device: bool
 
     @property
     def num_micro(self) -> IntArray:
@@ -157,55 +171,69 @@ class Stages:
 
     def total(self, name: str, kinds: slice = slice(None)) -> FloatArray:
         """Sum of a field of LayerBytes over all layers and ends, or those of some ``kinds``."""
-        pairs = zip(self.tables.kinds[kinds], self.numbers[kinds], strict=True)
-        return floats(np.sum([getattr(kind, name)[self.row] * number for kind, number in pairs], axis=0))
+        total: FloatArray = np.zeros(len(self.row))
+        for kind, number in zip(self.tables.kinds[kinds], self.numbers[kinds], strict=True):
+            total = total + getattr(kind, name)[self.row] * number
+        return total
 
     def largest(self, name: str) -> FloatArray:
         """The largest of a field of LayerBytes among the stage's layers."""
-        pairs = zip(self.tables.kinds[:-2], self.numbers, strict=False)
-        return floats(
-            np.max([getattr(kind, name)[self.row] * (number > 0) for kind, number in pairs], axis=0)
-        )
-
-    def elements(self, of: Callable[[LayerBytes], RankParameters]) -> RankParameters:
-        """Elements by owner over all layers and ends."""
-        return elements_of([of(kind).take(self.row) for kind in self.tables.kinds], self.numbers)
+        largest: FloatArray = np.zeros(len(self.row))
+        for kind, number in zip(self.tables.kinds[:-2], self.numbers, strict=False):
+            largest = np.maximum(largest, getattr(kind, name)[self.row] * (number > 0))
+        return largest
 
 
-def elements_of(kinds: list[RankParameters], numbers: tuple[IntArray, ...]) -> RankParameters:
-    """Elements by owner of so many layers of each kind."""
-
-    def total(count: Callable[[RankParameters, Owner], IntArray]) -> Callable[[Owner], IntArray]:
-        return lambda owner: np.sum(
-            [count(kind, owner) * number for kind, number in zip(kinds, numbers, strict=True)], axis=0
-        )
-
-    return RankParameters.by_owner(total(RankParameters.of), total(RankParameters.low_precision_of))
+def elements_of(
+    kinds: list[LayerBytes], name: str, row: IntArray, numbers: tuple[IntArray, ...]
+) -> RankParameters:
+    """Elements by owner, ``parameters`` or ``frozen``, of so many layers and ends of each kind."""
+    whole = dict.fromkeys(Owner, np.zeros_like(row))
+    narrow = dict(whole)
+    for kind, number in zip(kinds, numbers, strict=True):
+        elements: RankParameters = getattr(kind, name)
+        for owner in Owner:
+            whole[owner] = whole[owner] + elements.of(owner)[row] * number
+            narrow[owner] = narrow[owner] + elements.low_precision_of(owner)[row] * number
+    return RankParameters.by_owner(whole.__getitem__, narrow.__getitem__)
 
 
 class Term(NamedTuple):
     """One addend of the field ``name`` of MemoryEstimate; it is not called where it does not apply."""
 
     name: str
+    applies: Callable[[Stages], bool]
     bytes_of: Callable[[Stages], FloatArray]
-    applies: Callable[[Stages], bool] = lambda stages: True
 
 
 # Parameters, gradients and optimizer state of a stage (ZeRO, arXiv 1910.02054 sec. 3 and 5).
 
 
-def parameter_bytes(stages: Stages) -> FloatArray:
-    """Trained parameters, cut by stage 3. The optimizer's copy is counted with its state, and is all there is where it
-    alone is sharded."""
-    precision = stages.context.job.precision
-    sharded = 0 if stages.sync.shards_master and precision.master else stages.owned
-    elements = np.where(stages.context.layout.zero_stage >= 3, sharded, stages.trained.total)
-    return floats(elements * dtype_bytes(precision.parameter))
+def model_state(stages: Stages) -> dict[str, FloatArray]:
+    """Parameters, cut by stage 3; gradients that accumulate, by stage 2 and up; optimizer state, by stage 1 and up.
+    The optimizer's copy of parameters is counted with its state, and is all there is where it alone is sharded."""
+    precision, zero_stage = stages.job.precision, stages.context.layout.zero_stage
+    whole, owned = stages.trained.total, stages.owned
+    sharded = 0 if stages.sync.shards_master and precision.master else owned
+    cut_gradients = owned * sharded_gradient_width(stages.job)
+    whole_gradients = whole * dtype_bytes(precision.gradient)
+    return {
+        "parameters_bytes": np.where(zero_stage >= 3, sharded, whole) * dtype_bytes(precision.parameter),
+        "gradients_bytes": np.where(zero_stage >= 2, cut_gradients, whole_gradients),
+        "optimizer_bytes": owned * (precision.master_bytes + 2 * dtype_bytes(precision.moments)),
+    }
+
+
+def sharded_gradient_width(job: JobSpec) -> float:
+    """Bytes an element of gradients that are cut."""
+    wide = dtype_bytes(job.precision.gradient)
+    return max(wide, job.precision.master_bytes) if job.preset.data_parallel.shards_master else wide
 
 
 def frozen_bytes(stages: Stages) -> FloatArray:
     """Frozen parameters, cut by stage 3."""
-    frozen, context = stages.elements(lambda kind: kind.frozen), stages.context
+    frozen = elements_of(stages.tables.kinds, "frozen", stages.row, stages.numbers)
+    context = stages.context
     elements = np.where(context.layout.zero_stage >= 3, owned_elements(context, frozen), frozen.total)
     return floats(elements * dtype_bytes(context.job.precision.parameter))
 
@@ -220,23 +248,9 @@ def narrow_only_bytes(stages: Stages) -> FloatArray:
 def narrow_copy_bytes(stages: Stages) -> FloatArray:
     """Copies of weights in the format of the products, from step to step; sharded weights that exist in it alone or
     travel in it are gathered so, and go with what was gathered."""
-    precision = stages.context.job.precision
+    precision = stages.job.precision
     gone = (precision.narrow_parameters or precision.gathers_narrow) & (stages.context.layout.zero_stage >= 3)
     return np.where(gone, 0.0, stages.total("cached_bytes"))
-
-
-def gradient_bytes(stages: Stages) -> FloatArray:
-    """Gradients that accumulate, cut by stage 2 and up."""
-    width = dtype_bytes(stages.context.job.precision.gradient)
-    cut = stages.owned * _sharded_gradient_width(stages.context)
-    return floats(np.where(stages.context.layout.zero_stage >= 2, cut, stages.trained.total * width))
-
-
-def _sharded_gradient_width(context: LayerContext) -> float:
-    """Bytes an element of gradients that are cut."""
-    precision = context.job.precision
-    wide = dtype_bytes(precision.gradient)
-    return max(wide, precision.master_bytes) if context.job.preset.data_parallel.shards_master else wide
 
 
 def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_micro: IntArray) -> FloatArray:
@@ -250,7 +264,7 @@ def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_mi
     joins = preset.data_parallel.fsdp_version == 1
     width = dtype_bytes(context.job.precision.compute if joins else context.reduce_dtype)
     whole = trained.total * (micro + summed * width)
-    shards = owned_elements(context, trained) * _sharded_gradient_width(context)
+    shards = owned_elements(context, trained) * sharded_gradient_width(context.job)
     return floats(np.where(summed & ~context.keeps_gathered, np.maximum(whole - shards, 0.0), whole))
 
 
@@ -259,24 +273,18 @@ def dummy_wgrad_bytes(stages: Stages) -> FloatArray:
     format of the products' results, empty (Transformer Engine ``module/base.py``, get_dummy_wgrad; Megatron-LM
     ``tensor_parallel/layers.py`` for the head)."""
     shapes = stages.largest("shapes") + stages.total("shapes", slice(-1, None))
-    return floats(dtype_bytes(stages.context.job.precision.compute) * shapes)
-
-
-def optimizer_bytes(stages: Stages) -> FloatArray:
-    """Optimizer state, cut by stage 1 and up."""
-    precision = stages.context.job.precision
-    return floats(stages.owned * (precision.master_bytes + 2 * dtype_bytes(precision.moments)))
+    return floats(dtype_bytes(stages.job.precision.compute) * shapes)
 
 
 def muon_bytes(stages: Stages) -> FloatArray:
     """Less the moment that Muon does not keep of its matrices."""
-    moments = dtype_bytes(stages.context.job.precision.moments)
+    moments = dtype_bytes(stages.job.precision.moments)
     return floats(-owned_by_muon(stages.context, stages.trained) * moments)
 
 
 def offloaded_optimizer_bytes(stages: Stages) -> FloatArray:
     """Less the optimizer state that is on the host."""
-    precision = stages.context.job.precision
+    precision = stages.job.precision
     elements = offloaded_elements(stages.context, stages.owned)
     return floats(-elements * (precision.master_bytes + 2 * dtype_bytes(precision.moments)))
 
@@ -284,15 +292,23 @@ def offloaded_optimizer_bytes(stages: Stages) -> FloatArray:
 def offloaded_gradient_bytes(stages: Stages) -> FloatArray:
     """Less the sharded gradients that wait on the host from one micro-batch to the next."""
     elements = keeps_gradients_on_host(stages.context) * offloaded_elements(stages.context, stages.owned)
-    return floats(-elements * _sharded_gradient_width(stages.context))
+    return floats(-elements * sharded_gradient_width(stages.job))
 
 
 # Activations, gathered weights and gradients on their way.
 
 
 def activation_bytes(stages: Stages) -> FloatArray:
-    """What layers and embedding keep of all micro-batches in flight."""
+    """What layers and embedding keep of all micro-batches in flight; of several chunks each holds those of its own."""
+    tables = stages.tables
+    if (tables.plans.vpp > 1).any() or not tables.plans.schedule.placement.looped:
+        return chunk_activations(tables.plans, tables.stages, tables.kinds, tables.row, stages.in_flight)
     return stages.in_flight * stages.total("saved_bytes", slice(None, -1))
+
+
+def host_activation_bytes(stages: Stages) -> FloatArray:
+    """What layers keep on the host of all micro-batches in flight."""
+    return stages.total("host_bytes", slice(None, -2)) * stages.in_flight
 
 
 def kept_output_bytes(stages: Stages) -> FloatArray:
@@ -361,133 +377,119 @@ def reduces_in_backward(context: LayerContext) -> BoolArray:
     return bools(context.job.preset.data_parallel.overlap_grad_reduce | (context.layout.zero_stage >= 2))
 
 
-def on_plans(
-    bytes_of: Callable[[LayerContext, Sharding, ClusterSpec], FloatArray],
-) -> Callable[[Stages], FloatArray]:
+def on_plans(bytes_of: Callable[[LayerContext, ClusterSpec], FloatArray]) -> Callable[[Stages], FloatArray]:
     """Bytes that are the same on all stages of a plan."""
 
+    @wraps(bytes_of)
     def of_stages(stages: Stages) -> FloatArray:
         tables = stages.tables
         assert tables.cluster is not None
         context = replace(stages.context, layout=tables.plans.layout)
-        return bytes_of(context, tables.plans.sharding, tables.cluster)[tables.stages.plan]
+        return bytes_of(context, tables.cluster)[tables.stages.plan]
 
     return of_stages
 
 
-def _offloads(stages: Stages) -> bool:
-    return bool(stages.context.layout.optimizer_offload.any())
-
-
-def _gathers(stages: Stages) -> bool:
-    return bool(((stages.context.layout.zero_stage >= 3) | (stages.context.layout.wp > 1)).any())
-
-
-def _keeps_whole_gradients(stages: Stages) -> bool:
-    reduces_once = stages.sync.reduces_once or stages.context.job.preset.pipeline.keeps_gathered
-    return stages.sync.keeps_micro_gradients or reduces_once
-
-
-def _has_chunks(stages: Stages) -> bool:
-    """Whether a stage has several chunks, of which each holds micro-batches of its own."""
-    plans = stages.tables.plans
-    return bool((plans.vpp > 1).any()) or not plans.schedule.placement.looped
-
-
 TERMS: tuple[Term, ...] = (
-    Term("parameters_bytes", parameter_bytes),
-    Term("parameters_bytes", frozen_bytes, lambda s: bool(s.context.job.adapter_rank)),
-    Term("parameters_bytes", narrow_only_bytes, lambda s: s.context.job.precision.narrow_parameters),
+    # Adapters beside frozen weights; weights in the format of the products.
+    Term("parameters_bytes", lambda s: bool(s.job.adapter_rank), frozen_bytes),
+    Term("parameters_bytes", lambda s: s.job.precision.narrow_parameters, narrow_only_bytes),
     Term(
         "narrow_weights_bytes",
-        narrow_copy_bytes,
         lambda s: any(kind.cached_bytes.any() for kind in s.tables.kinds),
+        narrow_copy_bytes,
     ),
-    Term("gradients_bytes", gradient_bytes),
+    # Gradients beside those that accumulate.
     Term(
         "gradients_bytes",
+        lambda s: s.sync.keeps_micro_gradients or s.sync.reduces_once or s.job.preset.pipeline.keeps_gathered,
         lambda s: whole_gradients_bytes(s.context, s.trained, s.num_micro),
-        _keeps_whole_gradients,
     ),
-    Term("gradients_bytes", dummy_wgrad_bytes, lambda s: s.sync.keeps_stand_ins),
-    Term("gradients_bytes", offloaded_gradient_bytes, _offloads),
-    Term("optimizer_bytes", optimizer_bytes),
-    Term("optimizer_bytes", muon_bytes, lambda s: s.context.job.optimizer == "muon"),
-    Term("optimizer_bytes", offloaded_optimizer_bytes, _offloads),
-    Term("activations_bytes", activation_bytes, lambda s: not _has_chunks(s)),
+    Term("gradients_bytes", lambda s: s.sync.keeps_stand_ins, dummy_wgrad_bytes),
+    Term("optimizer_bytes", lambda s: s.job.optimizer == "muon", muon_bytes),
+    # An optimizer on the host.
+    Term("gradients_bytes", lambda s: s.offloads, offloaded_gradient_bytes),
+    Term("optimizer_bytes", lambda s: s.offloads, offloaded_optimizer_bytes),
+    Term("host_bytes", lambda s: s.offloads, lambda s: optimizer_host_bytes(s.context, s.owned)),
+    # Activations elsewhere, and outputs of pipeline stages.
     Term(
-        "activations_bytes",
-        lambda s: chunk_activations(
-            s.tables.plans, s.tables.stages, s.tables.kinds, s.tables.row, s.in_flight
-        ),
-        _has_chunks,
+        "host_bytes",
+        lambda s: any(kind.host_bytes.any() for kind in s.tables.kinds[:-2]),
+        host_activation_bytes,
     ),
     Term(
         "activations_bytes",
+        lambda s: s.job.preset.pipeline.keeps_stage_outputs and bool((s.context.layout.pp > 1).any()),
         kept_output_bytes,
-        lambda s: s.context.job.preset.pipeline.keeps_stage_outputs and bool((s.context.layout.pp > 1).any()),
     ),
+    # Weights and gradients on their way.
     Term(
         "weight_pool_bytes",
+        lambda s: bool(((s.context.layout.zero_stage >= 3) | (s.context.layout.wp > 1)).any()),
         lambda s: gathered_weights_bytes(s.context, s.tables.kinds, s.row, s.numbers),
-        _gathers,
     ),
     Term(
         "bucket_bytes",
-        lambda s: bucket_bytes(s.context, s.trained) * reduces_in_backward(s.context),
         lambda s: s.sync.keeps_buckets or not s.sync.contiguous_gradients,
+        lambda s: bucket_bytes(s.context, s.trained) * reduces_in_backward(s.context),
     ),
-    Term("nccl_bytes", on_plans(persistent_buffer_bytes), lambda s: s.tables.cluster is not None),
-    Term("host_bytes", lambda s: optimizer_host_bytes(s.context, s.owned), _offloads),
+    # Beside tensors, from the first step to the last (solver.memory.device).
+    Term("nccl_bytes", lambda s: s.on_device and s.job.world_size > 1, on_plans(communicator_bytes)),
+    Term("nccl_bytes", lambda s: s.on_device and s.job.sends_tokens_once, on_plans(dispatcher_bytes)),
     Term(
-        "host_bytes",
-        lambda s: s.total("host_bytes", slice(None, -2)) * s.in_flight,
-        lambda s: any(kind.host_bytes.any() for kind in s.tables.kinds[:-2]),
+        "nccl_bytes",
+        lambda s: s.on_device and s.job.preset.layers.transformer_engine,
+        on_plans(transformer_engine_bytes),
     ),
 )
 
 
 def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     """Memory of every stage row of every plan."""
-    stages = _stages(model, job, tables)
-    sums = {field.name: np.zeros(len(stages.row)) for field in fields(MemoryEstimate)}
+    stages = stages_of(model, job, tables)
+    terms = dict.fromkeys(FIELDS, np.zeros(len(stages.row))) | model_state(stages)
+    terms["activations_bytes"] = activation_bytes(stages)
     for term in TERMS:
         if term.applies(stages):
-            sums[term.name] = sums[term.name] + term.bytes_of(stages)
-    return StageBytes(on_rank=stages.trained, cost=_peak(stages, MemoryEstimate(**sums)))
+            terms[term.name] = terms[term.name] + term.bytes_of(stages)
+    return StageBytes(on_rank=stages.trained, cost=peak(stages, MemoryEstimate(**terms)))
 
 
-def _stages(model: ModelSpec, job: JobSpec, tables: Tables) -> Stages:
+def stages_of(model: ModelSpec, job: JobSpec, tables: Tables) -> Stages:
+    """Returns what terms read of every stage row."""
     plans, table = tables.plans, tables.stages
     layout = plans.layout.take(table.plan)
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
     row = tables.row[table.plan]
     numbers = (*table.layers, table.embedding.astype(np.int64), table.head.astype(np.int64))
-    trained = elements_of([kind.parameters.take(row) for kind in tables.kinds], numbers)
+    trained = elements_of(tables.kinds, "parameters", row, numbers)
     if job.optimizer == "muon":
         trained = replace(trained, matrices=matrices_of_stage(model, job, layout, table.layers))
     vpp, num_micro = plans.vpp[table.plan], plans.num_micro[table.plan]
     return Stages(
         tables=tables,
         context=context,
+        job=job,
+        sync=job.preset.data_parallel,
         row=row,
         numbers=numbers,
         in_flight=plans.schedule.in_flight(table.position, layout.pp, vpp, num_micro),
         trained=trained,
         owned=owned_elements(context, trained),
+        offloads=bool(layout.optimizer_offload.any()),
+        on_device=tables.cluster is not None,
     )
 
 
-def _peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
+def peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
     """The terms with those that do not add up: moments of a step that do not meet, its passes, the last layer of the
     backward, and its end, by which activations and gathered weights are gone; and what the allocator keeps."""
-    context, job, head = stages.context, stages.context.job, stages.tables.kinds[-1]
+    context, job, head = stages.context, stages.job, stages.tables.kinds[-1]
     is_head = stages.numbers[-1]
     logits = (head.saved_bytes + head.transient_bytes)[stages.row] * is_head
-    working = stages.largest("transient_bytes") + working_bytes(
-        context, stages.tables.plans.sharding, stages.tables.kinds, stages.row
-    )
-    if _keeps_input_gradients(stages):
+    working = stages.largest("transient_bytes") + working_bytes(context, stages.tables.kinds, stages.row)
+    keeps_inputs = job.preset.recomputation.keeps_frozen_inputs and bool(job.adapter_rank)
+    if keeps_inputs and stages.tables.plans.recompute is Recompute.FULL:
         saved = stages.total("saved_bytes", slice(None, -2))
         working = working + frozen_input_gradients(saved, stages.numbers[:-2])
     # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
@@ -509,12 +511,7 @@ def _peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
     step = np.maximum(ends - passes, 0.0)
     slack: FloatArray = np.zeros(len(stages.row))
     if job.cuda_graphs:
-        slack = pool_bytes(
-            context,
-            stages.tables.plans.sharding,
-            logits_bytes + working_at_peak,
-            np.max(buffers, axis=0) - step,
-        )
+        slack = pool_bytes(context, logits_bytes + working_at_peak, np.max(buffers, axis=0) - step)
     terms = replace(
         terms,
         logits_bytes=logits_bytes,
@@ -532,48 +529,56 @@ def _peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
         widest = widest_bytes(context)
         segments = segments + returned_segments(returned, context.layout.zero_size, logits / 4.0, widest)
     segments = np.maximum(segments - step, 0.0)
-    if _has_16_bit_logits(job):
+    loss_kernel = job.preset.loss
+    upcast = (loss_kernel.plain or loss_kernel.upcasts) and not loss_kernel.chunked
+    if upcast and not job.preset.pipeline.keeps_stage_outputs:
         # They came first, into a segment that takes none of the fp32 ones (as large buffers: segment_bytes).
         narrow = context.activation_bytes * head.logits[stages.row] * is_head
         segments = segments + np.where(loss, narrow, 0.0)
     return replace(terms, slack_bytes=slack + ALLOCATOR_SLACK * terms.allocated_bytes, segment_bytes=segments)
 
 
-def _keeps_input_gradients(stages: Stages) -> bool:
-    job = stages.context.job
-    frozen = job.preset.recomputation.keeps_frozen_inputs and bool(job.adapter_rank)
-    return frozen and stages.tables.plans.recompute is Recompute.FULL
-
-
-def _has_16_bit_logits(job: JobSpec) -> bool:
-    """Whether 16-bit logits are gone once they are brought to fp32."""
-    loss = job.preset.loss
-    upcast = (loss.plain or loss.upcasts) and not loss.chunked
-    return upcast and not job.preset.pipeline.keeps_stage_outputs
-
-
 # What the backward of one layer holds for a moment beside what the forward kept.
 
 
-def working_bytes(
-    context: LayerContext, sharding: Sharding, kinds: list[LayerBytes], row: IntArray
-) -> FloatArray:
+def working_bytes(context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
     """What a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
     activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
-    layout, model = context.layout, context.model
-    rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    gradients = 2.0 * context.activations(rows, model.hidden) + widest_bytes(context)
+    layout, layer = context.layout, np.zeros_like(row)
+    for kind in kinds[:-2]:
+        layer = np.maximum(layer, kind.parameters.total[row])
+    rows = ceil_div(context.tokens, context.sharding.gemm_shards(layout))
+    gradients = 2.0 * context.activations(rows, context.model.hidden) + widest_bytes(context)
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
-    layer = np.max([kind.parameters.total[row] for kind in kinds[:-2]], axis=0) * layout.wp
-    return gradients + np.where(cut, layer * dtype_bytes(context.reduce_dtype), 0.0)
+    return gradients + np.where(cut, layer * layout.wp * dtype_bytes(context.reduce_dtype), 0.0)
 
 
 def widest_bytes(context: LayerContext) -> FloatArray:
-    """Gradients of the widest activations of a layer, and narrow copies of that which products read narrow; cut over tp
-    whether the weights are (mtp, msp, fsp) or the tokens (isp)."""
-    widest = np.zeros(len(context.layout))
+    """Bytes at the backward of the widest activation of any layer, beyond what the layer keeps; cut over tp whether the
+    weights are (mtp, msp, fsp) or the tokens (isp).
+
+    Of a dense network gradients of gate and up, or of the one input, and narrow copies of what products read narrow;
+    the gradient of its result has the result's place where the product behind it keeps that. Of a block without a
+    feed-forward network those that its mixer's widest product writes."""
+    job, layout = context.job, context.layout
+    widest: FloatArray = np.zeros(len(layout))
     for run in context.model.blocks:
-        widest = np.maximum(widest, _widest(context, run.block))
+        block, block_bytes = run.block, widest
+        if block.moe is not None:
+            block_bytes = experts_backward_bytes(context, block.moe)
+        elif block.mlp is not None:
+            keeps_result = not job.adapter_rank or "down" in job.adapted
+            inputs = block.mlp.ffn_hidden * (2 if block.mlp.gated else 1)
+            wide = inputs + block.mlp.ffn_hidden * (not keeps_result)
+            block_bytes = context.activations(context.tokens, wide)
+            if job.precision.narrows:
+                block_bytes = block_bytes + narrow_gradient_bytes(context, context.tokens * inputs)
+            block_bytes = block_bytes / layout.tp
+        elif block.mixer is not None:
+            modules = block.mixer.modules(context.model.hidden, "")
+            wide = max(tensor.shape[0] for module in modules for tensor in module.tensors)
+            block_bytes = context.activations(context.tokens, wide) / layout.tp
+        widest = np.maximum(widest, block_bytes)
     return widest
 
 
@@ -588,28 +593,7 @@ def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> 
     return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
 
 
-def _widest(context: LayerContext, block: BlockSpec) -> FloatArray:
-    """Bytes at the backward of a dense block's activation, beyond what the block keeps: gradients of gate and up, or of
-    the one input; the gradient of its result has the result's place where the product behind it keeps that. Of a
-    block without a feed-forward network those that its mixer's widest product writes."""
-    if block.moe is not None:
-        return _of_experts(context, block.moe)
-    if block.mlp is not None:
-        keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
-        parts = 2 if block.mlp.gated else 1
-        wide = block.mlp.ffn_hidden * (parts + (not keeps_result))
-        narrow = _narrow_gradient_bytes(context, context.tokens * block.mlp.ffn_hidden * parts)
-        return np.asarray((context.activations(context.tokens, wide) + narrow) / context.layout.tp)
-    if block.mixer is None:
-        return np.zeros(len(context.layout))
-    tensors = (
-        tensor for module in block.mixer.modules(context.model.hidden, "") for tensor in module.tensors
-    )
-    wide = max(tensor.shape[0] for tensor in tensors)
-    return context.activations(context.tokens, wide) / context.layout.tp
-
-
-def _of_experts(context: LayerContext, moe: MoeSpec) -> FloatArray:
+def experts_backward_bytes(context: LayerContext, moe: MoeSpec) -> FloatArray:
     """Bytes on a rank's routed rows, beyond what the block keeps. The gradient of the experts' result stands beside its
     narrow copies and the gradient of the activation's result (at the second product, which reads that result), or by
     itself in two orders where rows are sorted by expert; gradients of gate and up follow once it is gone (Megatron-LM
@@ -622,9 +606,13 @@ def _of_experts(context: LayerContext, moe: MoeSpec) -> FloatArray:
         moe.routed_hidden(context.model.hidden),
         ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp),
     )
-    result, parts = context.activations(rows, hidden), 2 if moe.gated else 1
-    second = result + _narrow_gradient_bytes(context, rows * hidden) + context.activations(rows, width)
-    first = context.activations(rows, width * parts) + _narrow_gradient_bytes(context, rows * width * parts)
+    parts = 2 if moe.gated else 1
+    result = context.activations(rows, hidden)
+    second = result + context.activations(rows, width)
+    first = context.activations(rows, width * parts)
+    if job.precision.narrows:
+        second = second + narrow_gradient_bytes(context, rows * hidden)
+        first = first + narrow_gradient_bytes(context, rows * width * parts)
     # Dispatchers that send a token once hand rows over in the experts' order.
     turned = (
         (job.moe_dispatcher == "all_to_all") & (moe.num_experts > layout.ep) & (layout.ep * layout.etp > 1)
@@ -632,10 +620,8 @@ def _of_experts(context: LayerContext, moe: MoeSpec) -> FloatArray:
     return np.asarray(np.maximum(np.maximum(first, second), np.where(turned, 2.0 * result, 0.0)))
 
 
-def _narrow_gradient_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
+def narrow_gradient_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
     """Bytes of the narrow copies of an output gradient of ``elements`` that both products of a backward read."""
-    if not context.job.precision.narrows:
-        return 0.0 * elements
     return elements * dtype_bytes(context.job.precision.linear) * recipe_of(context).gradient.writes
 
 
@@ -678,7 +664,10 @@ def segment_bytes(buffers: Sequence[FloatArray], largest: FloatArray) -> FloatAr
     """Bytes that the caching allocator reserves for the buffers: tensors of 10 MiB and more have segments of
     their own, which do not join (c10/cuda/CUDACachingAllocator.cpp), so a buffer finds room only where
     the passes' ``largest`` tensor was. Assumption: no buffer fits where an earlier one was."""
-    return np.asarray(np.sum([np.where(one > largest, one, 0.0) for one in buffers], axis=0))
+    total: FloatArray = np.zeros_like(largest)
+    for buffer in buffers:
+        total = total + np.where(buffer > largest, buffer, 0.0)
+    return total
 
 
 def returned_segments(
@@ -699,33 +688,24 @@ def returned_segments(
 # full_cuda_graph.py), so that the optimizer's buffers do not find the room of activations.
 
 
-def pool_bytes(
-    context: LayerContext, sharding: Sharding, passing: FloatArray, ended: FloatArray
-) -> FloatArray:
+def pool_bytes(context: LayerContext, passing: FloatArray, ended: FloatArray) -> FloatArray:
     """Bytes reserved on one rank beyond the peak of one pool for all, for every row: ``passing`` is what loss or
     layer hold for a moment, ``ended`` the part of the buffers of the step's end that finds room where the
-    passes' tensors were."""
-    scopes = context.job.cuda_graphs
-    if "full_iteration" in scopes:
-        return ended
-    return np.minimum(_of_parts(context, sharding), passing)
+    passes' tensors were.
 
-
-def _of_parts(context: LayerContext, sharding: Sharding) -> FloatArray:
-    """What the backward of a layer's graphed parts holds for a moment: static gradients of its output and of its input
+    The backward of a layer's graphed parts holds static gradients of its output and of its input
     (make_graphed_callables: static_grad_outputs, static_grad_inputs), of what its router hands to the experts, and of
     queries, keys, values and the kernel's output."""
     scopes, hidden = context.job.cuda_graphs, context.model.hidden
-    rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+    if "full_iteration" in scopes:
+        return ended
+    rows = ceil_div(context.tokens, context.sharding.norm_shards(context.layout))
     blocks = [run.block for run in context.model.blocks]
     routes = bool(scopes & ROUTED) and any(block.moe is not None for block in blocks)
     mixers = [block.mixer for block in blocks if isinstance(block.mixer, AttentionSpec)] * ("attn" in scopes)
-    wide = max(
-        ((one.num_heads + one.num_kv_heads) * (one.qk_dim + one.v_dim) for one in mixers),
-        default=0,
-    )
-    attention = context.activations(context.tokens, wide) / context.layout.tp
-    return (2.0 + routes) * context.activations(rows, hidden) + attention
+    widths = [(mixer.num_heads + mixer.num_kv_heads) * (mixer.qk_dim + mixer.v_dim) for mixer in mixers]
+    attention = context.activations(context.tokens, max(widths, default=0)) / context.layout.tp
+    return np.minimum((2.0 + routes) * context.activations(rows, hidden) + attention, passing)
 
 
 def worst_stage(stages: StageTable, cost: MemoryEstimate) -> IntArray:

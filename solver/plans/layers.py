@@ -1,6 +1,6 @@
 """The layers of a plan table: what they run and hold, written down once for all plans whose layers are the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
@@ -75,17 +75,13 @@ class RecomputePolicy(NamedTuple):
     modules: tuple[str, ...] = ()
     offloaded: tuple[str, ...] = ()
 
-    @staticmethod
-    def of(plans: PlanTable) -> "RecomputePolicy":
-        """That of the plans, which share it."""
-        return RecomputePolicy(plans.recompute, plans.recompute_modules, plans.offload_modules)
 
-
-class _Memo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Memo:
     """Operations by recompute policy, and bytes by piece, which those operations hold."""
 
-    ops: dict[RecomputePolicy, ModelOps]
-    bytes: dict[int, LayerBytes]
+    ops: dict[RecomputePolicy, ModelOps] = field(default_factory=dict)
+    bytes: dict[int, LayerBytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +95,7 @@ class LayerTable:
     bare: LayerOps
     row: IntArray
     policy: RecomputePolicy
-    memo: _Memo = field(default_factory=lambda: _Memo({}, {}), compare=False, repr=False)
+    memo: _Memo = field(default_factory=_Memo, compare=False, repr=False)
 
     @property
     def layout(self) -> Layout:
@@ -109,7 +105,15 @@ class LayerTable:
     @property
     def ops(self) -> ModelOps:
         """All operations; of layers of which some run again, the pieces of those that do and of the others."""
-        return self._ops(self.policy)
+        policy = self.policy
+        if policy not in self.memo.ops:
+            if policy.mode is Recompute.BLOCK:
+                whole = self.under(policy._replace(mode=Recompute.FULL)).ops
+                plain = self.under(policy._replace(mode=Recompute.NONE)).ops
+                self.memo.ops[policy] = replace(plain, blocks=(*whole.blocks, *plain.blocks))
+            else:
+                self.memo.ops[policy] = self.bare.apply_recompute(*policy)
+        return self.memo.ops[policy]
 
     @property
     def pieces(self) -> tuple[Pass, ...]:
@@ -118,8 +122,14 @@ class LayerTable:
 
     @property
     def bytes(self) -> list[LayerBytes]:
-        """Of every piece; runs of equal blocks share one."""
-        return [self._bytes(piece) for piece in self.pieces]
+        """Bytes of every piece; runs of equal blocks share one."""
+        result: list[LayerBytes] = []
+        with_shapes = self.bare.context.job.preset.data_parallel.keeps_stand_ins
+        for piece in self.pieces:
+            if id(piece) not in self.memo.bytes:
+                self.memo.bytes[id(piece)] = layer_bytes(piece, len(self.layout), with_shapes=with_shapes)
+            result.append(self.memo.bytes[id(piece)])
+        return result
 
     @property
     def placed(self) -> tuple[Pass, ...]:
@@ -141,29 +151,13 @@ class LayerTable:
         """Under another recompute policy."""
         return replace(self, policy=policy)
 
-    def _ops(self, policy: RecomputePolicy) -> ModelOps:
-        known = self.memo.ops
-        if policy not in known and policy.mode is Recompute.BLOCK:
-            whole = self._ops(policy._replace(mode=Recompute.FULL))
-            plain = self._ops(policy._replace(mode=Recompute.NONE))
-            known[policy] = replace(plain, blocks=(*whole.blocks, *plain.blocks))
-        elif policy not in known:
-            known[policy] = self.bare.apply_recompute(*policy)
-        return known[policy]
-
-    def _bytes(self, piece: Pass) -> LayerBytes:
-        known = self.memo.bytes
-        if id(piece) not in known:
-            known[id(piece)] = layer_bytes(piece, len(self.layout))
-        return known[id(piece)]
-
 
 def layer_table(
     model: ModelSpec, job: JobSpec, plans: PlanTable, like: LayerTable | None = None
 ) -> LayerTable:
     """The layers of the plans; those of ``like``, of the same model and job, where these have all of the plans' layouts
     under the same strategy."""
-    policy = RecomputePolicy.of(plans)
+    policy = RecomputePolicy(plans.recompute, plans.recompute_modules, plans.offload_modules)
     if like is not None and like.bare.context.sharding is plans.sharding:
         row = _rows_among(job, like.layout, plans.layout)
         if (row >= 0).all():
@@ -198,47 +192,45 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     return (*sizes, several, stage, groups, layout.offloaded_layers, copies)
 
 
-def layer_bytes(piece: Pass, rows: int) -> LayerBytes:
-    """Sums over the operations of a piece; what they hold for a moment counts as held together while the piece runs."""
-    forward = piece.forward
-
-    def total(values: Sequence[FloatArray | IntArray]) -> FloatArray:
-        result = np.zeros(rows)
-        for value in values:
-            result = result + value
-        return result
-
-    def by_owner(count: Callable[[Op], IntArray]) -> RankParameters:
-        def of(owner: Owner, ops: Sequence[Op]) -> IntArray:
-            return total([count(op) for op in ops if op.owner is owner]).astype(np.int64)
-
-        narrow = [op for op in forward if multiplies_low_precision(op)]
-        return RankParameters.by_owner(lambda owner: of(owner, forward), lambda owner: of(owner, narrow))
-
+def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool) -> LayerBytes:
+    """Sums over the operations of a piece; what they hold for a moment counts as held together while the piece runs.
+    Shapes are counted where somebody reads them (``with_shapes``)."""
+    sums: dict[str, FloatArray] = dict.fromkeys(BYTES, np.zeros(rows))
+    none = np.zeros(rows, dtype=np.int64)
+    trained, frozen = dict.fromkeys(Owner, none), dict.fromkeys(Owner, none)
+    narrow_trained, narrow_frozen = dict(trained), dict(frozen)
+    for op in piece.forward:
+        for name in ("saved_bytes", "transient_bytes", "cached_bytes"):
+            sums[name] = sums[name] + getattr(op, name)
+        trained[op.owner] = trained[op.owner] + op.parameters
+        frozen[op.owner] = frozen[op.owner] + op.frozen
+        if multiplies_low_precision(op):
+            narrow_trained[op.owner] = narrow_trained[op.owner] + op.parameters
+            narrow_frozen[op.owner] = narrow_frozen[op.owner] + op.frozen
+        if op.cached_bytes.any():
+            sums["copied"] = sums["copied"] + (op.parameters + op.frozen) * (op.cached_bytes > 0)
+        if isinstance(op, HostTransfer):
+            sums["host_bytes"] = sums["host_bytes"] + op.size_bytes
+        if isinstance(op, BatchedGemm) and op.role is Role.LOGITS:
+            sums["logits"] = sums["logits"] + op.m * op.n
+    if with_shapes:
+        sums["shapes"] = one_of_each_shape(piece.forward, rows)
     return LayerBytes(
-        saved_bytes=total([op.saved_bytes for op in forward]),
-        transient_bytes=total([op.transient_bytes for op in forward]),
-        cached_bytes=total([op.cached_bytes for op in forward]),
-        copied=total([(op.parameters + op.frozen) * (op.cached_bytes > 0) for op in forward]),
-        host_bytes=total([op.size_bytes for op in forward if isinstance(op, HostTransfer)]),
-        logits=total(
-            [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
-        ),
-        shapes=total(_one_of_each_shape(forward)),
-        parameters=by_owner(lambda op: op.parameters),
-        frozen=by_owner(lambda op: op.frozen),
+        parameters=RankParameters.by_owner(trained.__getitem__, narrow_trained.__getitem__),
+        frozen=RankParameters.by_owner(frozen.__getitem__, narrow_frozen.__getitem__),
+        **sums,
     )
 
 
-def _one_of_each_shape(forward: Sequence[Op]) -> list[FloatArray | IntArray]:
-    """Elements of one trained weight of each shape that products of a forward have, per row: inputs x outputs."""
+def one_of_each_shape(forward: Sequence[Op], rows: int) -> FloatArray:
+    """Elements of one trained weight of each shape that products of a forward have: inputs x outputs."""
     trained = [op for op in forward if isinstance(op, BatchedGemm | GroupedGemm) and op.parameters.any()]
-    elements: list[FloatArray | IntArray] = []
+    elements: FloatArray = np.zeros(rows)
     for index, op in enumerate(trained):
         first = op.parameters > 0
         for earlier in trained[:index]:
             first = first & ~((earlier.parameters > 0) & (earlier.k == op.k) & (earlier.n == op.n))
-        elements.append(op.k * op.n * first)
+        elements = elements + op.k * op.n * first
     return elements
 
 
@@ -251,17 +243,16 @@ def as_first(piece: Pass) -> Pass:
     FSDP's outermost unit, embedding and head, is gathered before anything else and reduced last (PyTorch
     torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback; fully_shard alike).
     """
-    gathers = _ahead(piece.forward, Role.PARAMETER_GATHER) or _ahead(piece.forward, Role.WEIGHT_GATHER)[:1]
-    reductions = _ahead(piece.backward, Role.GRADIENT_REDUCTION)
+    ahead = [op for op in piece.forward if op.lane is Lane.PREFETCH]
+    gathers = [op for op in ahead if op.role is Role.PARAMETER_GATHER]
+    gathers = gathers or [op for op in ahead if op.role is Role.WEIGHT_GATHER][:1]
+    behind = [op for op in piece.backward if op.lane is Lane.PREFETCH]
+    reductions = [op for op in behind if op.role is Role.GRADIENT_REDUCTION]
     if any(op.serves for op in reductions):
         reductions = reductions[-1:]
     if not gathers and not reductions:
         return piece
     return Pass(forward=_waited_for(piece.forward, gathers), backward=_waited_for(piece.backward, reductions))
-
-
-def _ahead(ops: Ops, role: Role) -> list[Op]:
-    return [op for op in ops if op.lane is Lane.PREFETCH and op.role is role]
 
 
 def _waited_for(ops: Ops, chosen: Sequence[Op]) -> Ops:

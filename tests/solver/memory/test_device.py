@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ops.context import LayerContext
@@ -12,12 +11,12 @@ from ops.op import Axis
 from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.memory.device import (
-    BUFFERS,
     LOCAL_CONNECTION_BYTES,
     NETWORK_CONNECTION_BYTES,
     Verdict,
     communicator_bytes,
     dispatcher_bytes,
+    exchanging_axes,
     nearly_all_words,
     needs_words,
     retries_words,
@@ -26,8 +25,10 @@ from solver.memory.device import (
     user_buffer_bytes,
     verdict,
 )
+from solver.memory.stage import TERMS, Tables, stages_of
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.typed_plan import parse_plan, plan_of
+from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_architecture
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec
@@ -44,39 +45,77 @@ def test_a_hundredth_of_the_capacity_is_the_drivers() -> None:
     assert usable_bytes(cluster(memory_gib=100.0)) == pytest.approx(99.0 * GIB)
 
 
+def nccl_bytes(
+    layout: Layout, hardware: ClusterSpec | None = None, model: ModelSpec = DENSE, strategy: str = "mtp"
+) -> list[float]:
+    context = LayerContext(sharding=STRATEGIES[strategy], model=model, job=job(), layout=layout)
+    return communicator_bytes(context, hardware or cluster()).tolist()
+
+
 @pytest.mark.parametrize(
-    ("degrees", "groups"),
+    ("world_size", "degrees", "groups"),
     [
-        ({}, 1),  # the gradients' group is that of the world
-        ({"tp": 8}, 1),
-        ({"tp": 2}, 3),  # tp, dp and the world
-        ({"tp": 2, "pp": 2}, 4),
-        ({"ep": 8}, 1),  # one copy of an expert: no gradients to reduce
-        ({"ep": 4}, 3),  # ep, the world, and two copies of each expert
-        ({"tp": 2, "ep": 2, "etp": 2}, 5),  # tp (also etp), ep, dp, the world, and two copies of each expert
-        ({"wp": 2}, 3),  # isp: weights, those of other weights, and the world
+        (1, {}, 0),
+        (8, {}, 1),  # the gradients' group is that of the world
+        (8, {"tp": 8}, 1),
+        (8, {"tp": 2}, 3),  # tp, dp and the world
+        (8, {"tp": 2, "pp": 2}, 4),
+        (8, {"ep": 8}, 1),  # one copy of an expert: no gradients to reduce
+        (8, {"ep": 4}, 3),  # ep, the world, and two copies of each expert
+        (
+            8,
+            {"tp": 2, "ep": 2, "etp": 2},
+            5,
+        ),  # tp (also etp), ep, dp, the world, and two copies of each expert
+        (8, {"wp": 2}, 3),  # isp: weights, those of other weights, and the world
     ],
 )
-def test_a_rank_has_a_communicator_for_every_group_of_its_own(degrees: dict[str, int], groups: int) -> None:
-    held = communicator_bytes(Layout.of(8, **degrees), cluster())
-    assert held.tolist() == [groups * INSIDE]
+def test_a_rank_has_a_communicator_for_every_group_of_its_own(
+    world_size: int, degrees: dict[str, int], groups: int
+) -> None:
+    """NCCL: 24 channels of 3 connections inside a node, 12 MiB each (issue 1685 lists 10 + 2 MiB)."""
+    assert nccl_bytes(Layout.of(world_size, **degrees)) == [groups * INSIDE]
 
 
 def test_between_nodes_two_of_a_nodes_ranks_talk_to_the_network() -> None:
     """16 ranks on two nodes: 16 channels, of whose 8 ranks in a node two use the network: 20 MiB (LL, LL128
-    and Simple on both ends) instead of 12."""
+    and Simple on both ends) instead of 12; dp of one rank a node has two channels over the network."""
     each = 2 / 8 * NETWORK_CONNECTION_BYTES + 6 / 8 * LOCAL_CONNECTION_BYTES
-    assert communicator_bytes(Layout.of(16), cluster()).tolist() == [3 * 16 * each]
+    world, between = 3 * 16 * each, 2 * 3 * NETWORK_CONNECTION_BYTES
+    assert nccl_bytes(Layout.of(16, tp=[1, 8])) == [world, INSIDE + between + world]
     assert (NETWORK_CONNECTION_BYTES, LOCAL_CONNECTION_BYTES) == (20 * MIB, 12 * MIB)
 
 
 def test_exchanging_ranks_are_connected_with_all_others() -> None:
-    """32 channels to each of seven; two over the network, and its pools."""
-    layout = Layout.of(16, ep=np.array([8, 16]))
-    plain = communicator_bytes(layout, cluster())
-    more = communicator_bytes(layout, cluster(), exchanging=frozenset({Axis.EP})) - plain
-    pools = 2 * 32 * 16 * 128 * 1024
-    assert more.tolist() == [32 * 7 * 12 * MIB, 2 * 7 * 12 * MIB + pools]
+    """32 channels to each peer of a node, 10 + 2 MiB each; two where some are reached over the network, with pools of
+    32 channels x 16 chunks x 128 KiB to send and to receive; and two over PCIe (paths.cc, ncclTopoGetNchannels)."""
+
+    def more(world_size: int, ep: int, hardware: ClusterSpec) -> float:
+        layout = Layout.of(world_size, ep=ep)
+        return nccl_bytes(layout, hardware, EXPERTS)[0] - nccl_bytes(layout, hardware)[0]
+
+    nvlink = cluster()
+    pcie = replace(nvlink, domains=(replace(nvlink.domains[0], link="pcie"), *nvlink.domains[1:]))
+    for ep in (1, 2, 4, 8):
+        assert more(8, ep, nvlink) == 32 * (ep - 1) * 12 * MIB
+    assert more(16, 8, nvlink) == 32 * 7 * 12 * MIB
+    assert more(16, 16, nvlink) == (2 * 7 * 12 + 2 * 64) * MIB
+    assert more(8, 8, pcie) == 2 * 7 * 12 * MIB
+
+
+def test_experts_exchange_by_all_to_all_and_heads_for_tokens() -> None:
+    """A dispatcher of its own and a ring do not."""
+
+    def axes(model: ModelSpec, strategy: str = "mtp", **changes: Any) -> list[Axis]:
+        context = LayerContext(
+            sharding=STRATEGIES[strategy], model=model, job=replace(job(), **changes), layout=Layout.of(8)
+        )
+        return exchanging_axes(context)
+
+    assert axes(EXPERTS) == [Axis.EP]
+    assert axes(EXPERTS, moe_dispatcher="hybridep") == axes(DENSE) == []
+    assert axes(DENSE, context_parallel="all_to_all") == [Axis.CP]
+    assert axes(DENSE, "ulysses") == [Axis.TP]
 
 
 def test_a_device_shows_a_context_beside_what_is_reserved() -> None:
@@ -102,7 +141,7 @@ def dispatched(
     layout = Layout.of(degrees.get("ep", EP), **({"ep": EP} | degrees))
     sharding = STRATEGIES[strategy]
     context = LayerContext(sharding=sharding, model=model, job=asked, layout=layout)
-    return float(dispatcher_bytes(context, sharding, cluster(gpus_per_node=domain_ranks))[0])
+    return float(dispatcher_bytes(context, cluster(gpus_per_node=domain_ranks))[0])
 
 
 def test_hybridep_has_room_for_every_token_of_the_group() -> None:
@@ -142,19 +181,35 @@ def test_others_hold_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "dispatcher", "world_size", "terms"),
+    ("preset", "dispatcher", "world_size", "expected"),
     [
         ("fsdp", "all_to_all", 1, set()),
-        ("fsdp", "all_to_all", 8, {"communicators"}),
-        ("megatron-bridge", "hybridep", 8, {"communicators", "dispatcher_bytes", "transformer_engine_bytes"}),
+        ("fsdp", "all_to_all", 8, {"communicator_bytes"}),
+        (
+            "megatron-bridge",
+            "hybridep",
+            8,
+            {"communicator_bytes", "dispatcher_bytes", "transformer_engine_bytes"},
+        ),
         ("megatron-bridge", "all_to_all", 1, {"transformer_engine_bytes"}),
     ],
 )
 def test_buffers_are_those_of_what_a_job_uses(
-    preset: str, dispatcher: str, world_size: int, terms: set[str]
+    preset: str, dispatcher: str, world_size: int, expected: set[str]
 ) -> None:
-    asked = replace(job(world_size=world_size, preset=framework_preset(preset)), moe_dispatcher=dispatcher)
-    assert {term.bytes_of.__name__ for term in BUFFERS if term.applies(asked)} == terms
+    problem = question(world_size=world_size, preset=framework_preset(preset), model=EXPERTS)
+    plan = PlanTable.of(Plan(strategy="mtp", preset=preset, dp=world_size))
+    table = estimate_memory(problem.model, problem.job, plan)
+    tables = Tables(
+        plans=plan,
+        kinds=table.layers.bytes,
+        row=table.layers.row,
+        stages=table.stages,
+        cluster=problem.cluster,
+    )
+    stages = stages_of(problem.model, replace(problem.job, moe_dispatcher=dispatcher), tables)
+    buffers = {term.bytes_of.__name__ for term in TERMS if term.name == "nccl_bytes" and term.applies(stages)}
+    assert buffers == expected
 
 
 def test_a_device_needs_it_beside_what_the_allocator_holds() -> None:
@@ -191,7 +246,7 @@ def overlapped(
     asked = replace(asked, precision=replace(asked.precision, linear=linear))
     sharding = STRATEGIES[strategy]
     context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(tp, tp=tp))
-    return float(user_buffer_bytes(context, sharding)[0])
+    return float(user_buffer_bytes(context)[0])
 
 
 def test_a_buffer_for_every_overlapped_product() -> None:
@@ -221,10 +276,10 @@ def test_workspaces(model: ModelSpec, tp: int, count: int) -> None:
     context = LayerContext(
         sharding=sharding, model=model, job=job(preset=BRIDGE), layout=Layout.of(tp, tp=tp)
     )
-    buffers = user_buffer_bytes(context, sharding)[0]
+    buffers = user_buffer_bytes(context)[0]
     for name, each in (("hopper", 32), ("blackwell", 32), ("ampere", 4)):
         gpu = replace(cluster().gpu, architecture=read_architecture(name, root=ROOT))
-        told = transformer_engine_bytes(context, sharding, replace(cluster(), gpu=gpu))[0]
+        told = transformer_engine_bytes(context, replace(cluster(), gpu=gpu))[0]
         assert told == buffers + count * each * MIB
 
 

@@ -6,29 +6,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from ops.context import LayerContext
-from ops.layout import Layout
-from ops.op import Axis
 from ops.recompute import Recompute
-from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
 from solver.memory import stage
 from solver.memory.device import (
     ALLOCATOR_SLACK,
     CONTEXT_BYTES,
-    LOCAL_CONNECTION_BYTES,
-    NETWORK_CONNECTION_BYTES,
-    communicator_bytes,
-    exchanging_axes,
 )
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan, plan_of
 from solver.search import price_plan
+from spec.cluster.cluster import HostSpec
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -36,8 +28,7 @@ from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.parameters import block_parameters, num_parameters
 from spec.readers.read_config import read_config
 from spec.settings.job import AskedJob, job_of
-from spec.units import GIB, MIB
-from tests.solver.plans.test_rules import EXPERTS
+from spec.units import GIB
 from tests.solver.questions import cluster, question, small_model
 
 SEQ, HIDDEN, VOCAB = 1024, 512, 4096
@@ -171,71 +162,6 @@ def test_segments_that_grow_leave_no_fragments() -> None:
     assert grown.allocated_bytes[0] == fixed.allocated_bytes[0] == grown.reserved_bytes[0]
     saved = fixed.needed_bytes[0] - grown.needed_bytes[0]
     assert saved == pytest.approx(ALLOCATOR_SLACK * fixed.allocated_bytes[0])
-
-
-def test_one_gpu_has_no_communicator() -> None:
-    assert communicator_bytes(Layout.of(1), cluster())[0] == 0.0
-
-
-def test_each_different_group_has_its_own_buffers() -> None:
-    """NCCL: 24 channels of 3 connections inside a node, 12 MiB each (issue 1685 lists 10 + 2 MiB)."""
-    inside = 24 * 3 * LOCAL_CONNECTION_BYTES
-    assert LOCAL_CONNECTION_BYTES == 12 * MIB
-    # tp 8 is the world here, one communicator; tp 4 x dp 2 are two and the world
-    assert communicator_bytes(Layout.of(8, tp=8), cluster())[0] == inside
-    assert communicator_bytes(Layout.of(8, tp=4), cluster())[0] == 3 * inside
-
-
-def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> None:
-    both = communicator_bytes(Layout.of(16, tp=[8, 1]), cluster())
-    inside = 24 * 3 * LOCAL_CONNECTION_BYTES
-    # tp 8: the node, dp over two nodes (two channels over the network), and the world
-    between = 2 * 3 * NETWORK_CONNECTION_BYTES
-    world = communicator_bytes(Layout.of(16), cluster())[0]
-    assert both[0] == pytest.approx(inside + between + world)
-    assert np.all(both > 0)
-
-
-@pytest.mark.parametrize(("ranks", "gib"), [(8, 2.625), (4, 1.125), (2, 0.375), (1, 0.0)])
-def test_ranks_that_exchange_are_connected_with_each_other(ranks: int, gib: float) -> None:
-    """NCCL: 32 channels a peer inside NVSwitch nodes, 10 + 2 MiB each."""
-    exchanged = communicator_bytes(Layout.of(8, ep=ranks), cluster(), exchanging=frozenset({Axis.EP}))
-    assert (exchanged - communicator_bytes(Layout.of(8, ep=ranks), cluster()))[0] == gib * 1024 * MIB
-
-
-def test_ranks_that_exchange_over_nodes_have_two_channels_and_pools() -> None:
-    """7 peers in the node x 2 channels x 12 MiB; 32 channels x 16 chunks x 128 KiB, to send and to receive."""
-    exchanged = communicator_bytes(Layout.of(16, ep=16), cluster(), exchanging=frozenset({Axis.EP}))
-    more = (exchanged - communicator_bytes(Layout.of(16, ep=16), cluster()))[0]
-    assert more == (7 * 2 * 12 + 2 * 64) * MIB
-
-
-def test_ranks_that_exchange_over_pcie_have_two_channels() -> None:
-    """NCCL paths.cc, ncclTopoGetNchannels: 2 for a PCIe connection, to each of 7 peers."""
-    nvlink = cluster()
-    pcie = replace(nvlink, domains=(replace(nvlink.domains[0], link="pcie"), *nvlink.domains[1:]))
-    told = [
-        communicator_bytes(Layout.of(8, ep=8), pcie, exchanging=axes)[0]
-        for axes in (frozenset({Axis.EP}), frozenset[Axis]())
-    ]
-    assert told[0] - told[1] == 7 * 2 * 12 * MIB
-
-
-def test_who_exchanges() -> None:
-    """Experts by NCCL's all-to-all, heads for tokens; a dispatcher of its own and a ring do not."""
-
-    def axes(model: ModelSpec, strategy: str = "mtp", **changes: Any) -> set[Axis]:
-        asked = replace(question(model=model, preset=framework_preset("megatron")).job, **changes)
-        return set(
-            exchanging_axes(
-                LayerContext(sharding=STRATEGIES[strategy], model=model, job=asked, layout=Layout.of(8))
-            )
-        )
-
-    assert axes(EXPERTS) == {Axis.EP}
-    assert axes(EXPERTS, moe_dispatcher="hybridep") == axes(small_model()) == set()
-    assert axes(small_model(), context_parallel="all_to_all") == {Axis.CP}
-    assert axes(small_model(), "ulysses") == {Axis.TP}
 
 
 def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
@@ -472,37 +398,58 @@ def test_both_copies_that_shards_return_through_stand_at_once() -> None:
     assert cost.step_bytes[0] == 2 * cost.parameters_bytes[0] - passes > 0
 
 
+LAMBDAS = "bucket_bytes gathered_weights_bytes optimizer_host_bytes whole_gradients_bytes"
+AT_THE_PEAK = "chunk_activations frozen_input_gradients muon_working_bytes narrow_gradient_bytes pool_bytes returned_bytes"
+DEEPSPEED = {"bucket_bytes", "transformer_engine_bytes"}
+MEGATRON = {"dummy_wgrad_bytes", "transformer_engine_bytes"}
+ON_THE_HOST = {"offloaded_gradient_bytes", "offloaded_optimizer_bytes", "optimizer_host_bytes"}
+NARROW = {"precision.recipe": "mxfp8", "precision.narrow_parameters": True}
+NARROW_TERMS = {"narrow_copy_bytes", "narrow_gradient_bytes", "narrow_only_bytes"}
+ADAPTERS = {"recomputation.keeps_frozen_inputs": True, "adapter_rank": 8, "adapted": "qkv+out"}
+ADAPTER_TERMS = {
+    "bucket_bytes",
+    "frozen_bytes",
+    "frozen_input_gradients",
+    "gathered_weights_bytes",
+    "whole_gradients_bytes",
+}
+
+
 @pytest.mark.parametrize(
     ("preset", "settings", "plan_words", "also"),
     [
         ("internevo", {}, "tp=2", {"bucket_bytes"}),
-        ("megatron", {"optimizer": "muon"}, "tp=1", {"muon_bytes", "dummy_wgrad_bytes"}),
-        ("deepspeed", {}, "zero_stage=3", {"gathered_weights_bytes", "bucket_bytes"}),
+        ("megatron", {"optimizer": "muon"}, "tp=1", MEGATRON | {"muon_bytes", "muon_working_bytes"}),
+        ("megatron", {}, "pp=2,vpp=2", MEGATRON | {"chunk_activations"}),
+        ("megatron", NARROW, "tp=1", MEGATRON | NARROW_TERMS),
+        ("megatron", {"cuda_graphs": "attn"}, "tp=1", MEGATRON | {"pool_bytes"}),
+        ("megatron", {}, "offloaded_layers=2", MEGATRON | {"host_activation_bytes"}),
+        ("deepspeed", {}, "zero_stage=3", DEEPSPEED | {"gathered_weights_bytes"}),
+        ("deepspeed", {}, "optimizer_offload=1,zero_stage=2", DEEPSPEED | ON_THE_HOST),
+        ("deepspeed", {}, "pp=2", DEEPSPEED | {"kept_output_bytes"}),
+        ("hf-trainer", ADAPTERS, "zero_stage=3,recompute=full", ADAPTER_TERMS),
+        ("nanotron", {}, "zero_stage=1", {"bucket_bytes", "returned_bytes"}),
     ],
 )
-def test_only_what_a_job_uses_is_called(
+def test_terms_that_do_not_apply_are_never_called(
     preset: str, settings: dict[str, object], plan_words: str, also: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the functions that not every job needs."""
-    optional = (
-        "bucket_bytes chunk_activations dummy_wgrad_bytes frozen_bytes gathered_weights_bytes kept_output_bytes muon_bytes "
-        "narrow_copy_bytes narrow_only_bytes offloaded_optimizer_bytes optimizer_host_bytes pool_bytes returned_bytes"
-    )
     called: set[str] = set()
 
-    def watched(name: str) -> Callable[..., Any]:
-        return lambda *values: called.add(name) or real[name](*values)
+    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *values: called.add(name) or function(*values)
 
-    real = {name: getattr(stage, name) for name in optional.split()}
     terms = tuple(
-        term._replace(bytes_of=watched(term.bytes_of.__name__)) if term.bytes_of.__name__ in real else term
-        for term in stage.TERMS
+        term._replace(bytes_of=watched(term.bytes_of.__name__, term.bytes_of)) for term in stage.TERMS
     )
     monkeypatch.setattr(stage, "TERMS", terms)
-    for name in real:
-        monkeypatch.setattr(stage, name, watched(name))
-    asked = question(world_size=8, preset=framework_preset(preset))
-    asked = replace(asked, job=replace(asked.job, **settings))
-    plan = plan_of(parse_plan(plan_words), asked, "--plan")
-    estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster)
-    assert called == also
+    for name in f"{LAMBDAS} {AT_THE_PEAK}".split():
+        monkeypatch.setattr(stage, name, watched(name, getattr(stage, name)))
+    job = AskedJob(
+        world_size=8, seq_len=1024, global_batch_tokens=64 * 1024, framework=preset, settings=settings
+    )
+    hardware = replace(cluster(), host=HostSpec(link_bandwidth=1e10, memory_bandwidth=1e11, links=4))
+    problem = replace(question(world_size=8), job=job_of(job), cluster=hardware)
+    plan = plan_of(parse_plan(plan_words), problem, "--plan")
+    estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster)
+    assert called - {"<lambda>"} == {"communicator_bytes"} | also

@@ -79,7 +79,7 @@ def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
     sharding = STRATEGIES[strategy]
     asked = job(seq_len=SEQ)
     context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(8, **degrees))
-    found = float(working_bytes(context, sharding, kinds, ints(0))[0])
+    found = float(working_bytes(context, kinds, ints(0))[0])
     motion = 2 * 2 * SEQ * HIDDEN
     assert found == motion + float(widest_bytes(context)[0]) + whole * 3000 * 4
 
@@ -166,7 +166,7 @@ def pool(*scopes: str, model: ModelSpec = EXPERTS, passing: np.ndarray = MUCH, t
     sharding = STRATEGIES["fsp"]
     asked = replace(job(seq_len=TOKENS), cuda_graphs=frozenset(scopes))
     context = LayerContext(sharding=sharding, model=model, job=asked, layout=Layout.of(tp, tp=tp))
-    return float(pool_bytes(context, sharding, passing, np.array([7.0]))[0])
+    return float(pool_bytes(context, passing, np.array([7.0]))[0])
 
 
 @pytest.mark.parametrize("tp", [1, 2])

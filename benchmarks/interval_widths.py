@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
-from benchmarks.stated_rows import UNEVEN_BATCH, Row, job_of_row, read_rows  # noqa: E402
+from benchmarks.stated_rows import UNEVEN_BATCH, Row, parse_row, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
@@ -86,7 +86,7 @@ def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
 def kind(row: Row) -> tuple[bool, int]:
     """Whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
     try:
-        job = job_of_row(row)
+        job = parse_row(row, ROOT).job
     except ConfigError:
         return False, 0
     return job.precision.linear != job.precision.compute, attended_tokens(job)

@@ -48,11 +48,11 @@ def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
     found = []
     for one in predictions:
         seconds = measured_step_s(one.row)
-        if one.question is None or one.answer is None or not seconds:
+        if one.problem is None or one.answer is None or not seconds:
             continue
         # A smaller last micro-batch is spread over the parts in proportion.
         stretch = one.step_s / one.answer.step_s
-        priced = priced_step(one.question, one.answer.plan).scaled(stretch)
+        priced = priced_step(one.problem, one.answer.plan).scaled(stretch)
         found.append(PricedRow(row=one.row, priced=priced, measured_s=seconds))
     return found
 

@@ -97,25 +97,25 @@ def _expert_flops(row: Row, batch: float, length: float) -> float:
 
 def memory_gib(one: Prediction) -> float | None:
     """Returns the predicted GiB of the worst stage, or what else the dataset's own figure means; None without an answer."""
-    question, answer, dataset = one.question, one.answer, one.row.dataset
-    if question is None or answer is None:
+    problem, answer, dataset = one.problem, one.answer, one.row.dataset
+    if problem is None or answer is None:
         return None
     if dataset in ALLOCATED:
         return answer.allocated_bytes / GIB
     if dataset in ALLOCATED_FIRST | RESERVED_FIRST:
-        table = estimate_memory(question.model, question.job, PlanTable.of(answer.plan), question.cluster)
+        table = estimate_memory(problem.model, problem.job, PlanTable.of(answer.plan), problem.cluster)
         cost = table.bytes.cost
         held = cost.allocated_bytes
         if dataset in RESERVED_FIRST:
             # Where it does not fit the allocator hands segments back (solver.memory.device).
-            retries = cost.device_bytes > usable_bytes(question.cluster)
+            retries = cost.device_bytes > usable_bytes(problem.cluster)
             held = cost.reserved_bytes - np.where(retries, cost.segment_bytes, 0.0)
         return float(held[table.stages.starts[0]]) / GIB
     if dataset in ALLOCATED_DECIMAL:
         return answer.allocated_bytes / DECIMAL_GB
     if dataset in RESERVED:
         return answer.reserved_bytes / GIB
-    if dataset in SHOWN and answer.device_bytes <= usable_bytes(question.cluster):
+    if dataset in SHOWN and answer.device_bytes <= usable_bytes(problem.cluster):
         return answer.device_bytes / GIB
     return answer.needed_bytes / GIB
 

@@ -1,9 +1,10 @@
 """Published training runs as rows that state their whole question, and the prices of them.
 
 A row names its cluster, framework preset, settings of the job, model file and the plans that it may have run in the
-words of the command line; nothing is read out of free text. Files: CSV, with a folder ``models`` and, for sheets that
-the project does not ship, ``clusters`` beside the file or in a folder above. Of several plans the fastest that fits
-in the GPU's memory is taken, or the one that needs least where none fits: a rule that sees no measurement.
+words of the command line; nothing is read out of free text. Files: CSV, with a folder ``models`` and, for hardware
+specs that the project does not ship, ``clusters`` beside the file or in a folder above. Of several plans the fastest
+that fits in the GPU's memory is taken, or the one that needs least where none fits: a rule that sees no measurement.
+Settings that somebody inferred from the measured times (the column ``inferred``) are not read.
 """
 
 import csv
@@ -17,7 +18,7 @@ from typing import Any
 from profdb.cost_model import CostModel
 from solver.analysis.named_plans import price_written
 from solver.problem.problem import Problem
-from solver.problem.request import Request, read_request
+from solver.problem.request import ParsedRequest, Request, read_request
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan
 from solver.times.op_times import Pricer
@@ -25,35 +26,32 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import figures_of
 from spec.errors import ConfigError, UserError
 from spec.files import read_toml, shipped_folder
-from spec.job import JobSpec
 from spec.settings.job import job_settings
 from spec.settings.setting import typed_values
 
-COLUMNS = ("dataset", "row_id", "num_gpus", "seq_len", "global_batch_sequences")
+SIZES = ("num_gpus", "seq_len", "global_batch_sequences")
 STATED = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", "unpriced", "refused")
 
-# The words of the files -> those of the program. An empty word is dropped: what no framework or user would set.
-PRESETS: Mapping[str, str] = {}
-JOB_KEYS: Mapping[str, str] = {
+# Older words of the files -> those of the program: a key, or a key with its value (of presets "preset=NAME"). An empty
+# word is dropped: what the row ran is not priced any more.
+CURRENT_WORDS: Mapping[str, str] = {
+    # CUDA_LAUNCH_BLOCKING=1, which bigscience's launch scripts may have set (33 rows)
     "blocking_launches": "",
+    # llm-foundry's attention on packed tokens without padding (3 rows)
     "layers.unpads_tokens": "",
+    # said by the version of FSDP
     "data_parallel.copies_parameters": "",
-}
-# "key=value" as the files have it -> as the program has it
-JOB_WORDS: Mapping[str, str] = {
-    "host.code=modules": "host.code=modules,layers.transformer_engine=true",
     "data_parallel.joins_gradients=true": "data_parallel.fsdp_version=1",
+    "host.code=modules": "host.code=modules,layers.transformer_engine=true",
 }
-PLAN_KEYS: Mapping[str, str] = {}
-PLAN_WORDS: Mapping[str, str] = {}
-# What a plan says that is silent about it, whatever the program takes by default.
-PLAN_DEFAULTS: Mapping[str, str] = {"strategy": "mtp", "zero_stage": "0"}
+# What a plan states by being silent, whatever the program takes by default.
+SILENT_PLAN: Mapping[str, str] = {"strategy": "mtp", "zero_stage": "0"}
 UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the file ``path``: cells by column. ``fault`` says why a damaged line cannot be read."""
+    """The ``line`` of the file ``path``: cells by column. ``fault`` says why a damaged line cannot be read."""
 
     path: Path
     line: int
@@ -76,21 +74,15 @@ class Row:
         return f"{self.path}:{self.line}"
 
     def text(self, column: str) -> str:
-        """A cell, stripped; "" where the cell or the column is absent."""
+        """Returns a cell, stripped; "" where the cell or the column is absent."""
         return self.cells.get(column, "").strip()
 
     def number(self, column: str) -> float:
-        """A number, 0 for a cell that holds none."""
+        """Returns a number, 0 for a cell that holds none."""
         try:
             return float(self.text(column))
         except ValueError:
             return 0.0
-
-    def size(self, column: str) -> int:
-        """A whole number of at least 1; raises ConfigError for anything else."""
-        if not self.text(column).isdecimal() or not int(self.text(column)):
-            raise ConfigError(where=self.where, key=column, value=self.text(column), allowed="1 or more")
-        return int(self.text(column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +92,7 @@ class Prediction:
     """
 
     row: Row
-    question: Problem | None = None
+    problem: Problem | None = None
     answer: Answer | None = None
     step_s: float = 0.0
     gaps: tuple[str, ...] = ()
@@ -116,9 +108,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     for path in paths:
         files = sorted(path.rglob("*.csv")) if path.is_dir() else [path]
         if not files:
-            raise ConfigError(
-                where=str(path), key="--measurements", value=str(path), allowed="a folder of CSV files"
-            )
+            raise ConfigError(where=str(path), key="--measurements", value=path.name, allowed="CSV files")
         for file in files:
             rows.extend(_rows_of(file))
     return rows
@@ -129,82 +119,85 @@ def _rows_of(path: Path) -> Iterator[Row]:
         reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines(keepends=True), strict=True)
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(
-            where=str(path), key="--measurements", value=str(error), allowed="a readable CSV file"
-        ) from error
+        allowed = f"a readable CSV file ({error})"
+        raise ConfigError(where=str(path), key="--measurements", value=path.name, allowed=allowed) from error
     header = [name.strip() for name in lines[0][1]] if lines else []
-    missing = [name for name in (*COLUMNS, *STATED) if name not in header]
+    missing = [name for name in ("dataset", "row_id", *SIZES, *STATED) if name not in header]
     if missing:
-        raise ConfigError(
-            where=str(path), key="columns", value=header[:4], allowed=f"also {', '.join(missing)}"
-        )
+        allowed = f"also {', '.join(missing)}"
+        raise ConfigError(where=str(path), key="columns", value=header[:4], allowed=allowed)
     for line, cells in lines[1:]:
         fault = "" if len(cells) == len(header) else f"{path}:{line}: {len(cells)} cells for {len(header)}"
         yield Row(path=path, line=line, cells=dict(zip(header, cells, strict=False)), fault=fault)
 
 
-def translated(text: str, keys: Mapping[str, str], words: Mapping[str, str]) -> str:
-    """Returns ``key=value,...`` in the program's words; what is dropped is left out."""
-    found = []
-    for entry in filter(None, (words.get(part, part) for part in text.split(","))):
-        key, _, value = entry.partition("=")
-        if keys.get(key, key):
-            found.append(f"{keys.get(key, key)}={value}")
-    return ",".join(found)
+def current_words(text: str) -> dict[str, str]:
+    """Returns the values of ``key=value,...`` by key in the program's words, without what is dropped."""
+    entries = ",".join(CURRENT_WORDS.get(entry, entry) for entry in text.split(","))
+    pairs = [entry.partition("=")[::2] for entry in entries.split(",") if entry]
+    return {CURRENT_WORDS.get(key, key): value for key, value in pairs if CURRENT_WORDS.get(key, key)}
 
 
-def beside(row: Row, name: str) -> Path | None:
-    """Returns the file ``name`` beside the row's, or in the nearest folder above that has it; None without one."""
+def _typed(words: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in words.items())
+
+
+def file_for(row: Row, name: str) -> Path | None:
+    """Returns the file ``name`` next to the row's, or in the nearest folder above that has it; None without one."""
     return next((folder / name for folder in row.path.resolve().parents if (folder / name).is_file()), None)
 
 
-def request_of(row: Row, folder: Path, root: Path) -> Request:
-    """Returns the row's question in the words of the command line; a changed sheet is written into ``folder``."""
-    model = beside(row, f"models/{row.text('model_file')}")
-    if model is None:
-        raise ConfigError(
-            where=row.where, key="model_file", value=row.text("model_file"), allowed="a file of models/"
+def parse_row(row: Row, root: Path) -> ParsedRequest:
+    """Returns the row's question, read as the command line reads it; ConfigError for a cell that cannot be."""
+    for column in SIZES:
+        if not row.text(column).isdecimal():
+            raise ConfigError(where=row.where, key=column, value=row.text(column), allowed="a whole number")
+    gpus, seq_len, sequences = (int(row.text(column)) for column in SIZES)
+    job = current_words(row.text("job"))
+    with TemporaryDirectory() as folder:
+        request = Request(
+            root=root,
+            config=file_for(row, f"models/{row.text('model_file')}") or Path(row.text("model_file")),
+            cluster=_hardware_spec(row, Path(folder), root),
+            framework=CURRENT_WORDS.get(f"preset={row.text('preset')}", row.text("preset")),
+            world_size=gpus,
+            seq_len=seq_len,
+            global_batch_tokens=sequences * seq_len,
+            job=typed_values(_typed(job), job_settings(), row.where) if job else {},
         )
-    job = translated(row.text("job"), JOB_KEYS, JOB_WORDS)
-    return Request(
-        root=root,
-        config=model,
-        cluster=_hardware_spec(row, folder, root),
-        framework=PRESETS.get(row.text("preset"), row.text("preset")),
-        world_size=row.size("num_gpus"),
-        seq_len=row.size("seq_len"),
-        global_batch_tokens=row.size("global_batch_sequences") * row.size("seq_len"),
-        job=typed_values(job, job_settings(), row.where) if job else {},
-    )
+        return read_request(request)
 
 
 def _hardware_spec(row: Row, folder: Path, root: Path) -> str:
     """The name or path of the row's hardware spec; with changes it is a file in ``folder``."""
-    stated, changes = row.text("cluster"), row.text("cluster_changes")
-    own = beside(row, f"clusters/{stated}.toml")
+    name, changes = row.text("cluster"), row.text("cluster_changes")
+    own = file_for(row, f"clusters/{name}.toml")
     if not changes:
-        return str(own or stated)
-    sheet: dict[str, Any] = dict(read_toml(own or root / "configs" / "clusters" / f"{stated}.toml").values)
-    tables = {f"domains.{one['name']}": one for one in sheet["domains"]} | {"node": sheet["node"]}
+        return str(own or name)
+    spec: dict[str, Any] = dict(read_toml(own or root / "configs" / "clusters" / f"{name}.toml").values)
+    tables = {f"domains.{one['name']}": one for one in spec["domains"]} | {"node": spec["node"]}
     for change in changes.split(";"):
         path, _, value = change.partition("=")
         table, _, key = path.rpartition(".")
         if table not in tables:
             allowed = f"keys of {', '.join(tables)}"
             raise ConfigError(where=row.where, key="cluster_changes", value=path, allowed=allowed)
-        tables[table][key] = int(value) if value.isdecimal() else _number_or_word(value)
-    sheet["sources"] = dict.fromkeys(figures_of({**sheet, "sources": {}}), row.where)
-    if isinstance(sheet["gpu"], str):
-        sheet["sources"]["gpu"] = row.where
+        try:
+            tables[table][key] = json.loads(value)
+        except ValueError:
+            tables[table][key] = value
+    figures = [*figures_of({**spec, "sources": {}}), *(["gpu"] if isinstance(spec["gpu"], str) else [])]
+    spec["sources"] = dict.fromkeys(figures, row.where)
     changed = folder / "cluster.toml"
-    changed.write_text("\n".join(f"{key} = {_toml(value)}" for key, value in sheet.items()), encoding="utf-8")
+    changed.write_text("\n".join(f"{key} = {_toml(value)}" for key, value in spec.items()), encoding="utf-8")
     return str(changed)
 
 
-def job_of_row(row: Row) -> JobSpec:
-    """Returns the row's job. Raises ConfigError for a row that asks nothing."""
-    with TemporaryDirectory() as folder:
-        return read_request(request_of(row, Path(folder), shipped_folder())).job
+def _toml(value: Any) -> str:
+    """A value of a TOML file on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,74 +213,48 @@ class Pricing:
         return [self._prediction(row) for row in rows]
 
     def _prediction(self, row: Row) -> Prediction:
-        reason = row.fault or row.text("refused")
+        """The fastest plan that fits, or the smallest where none does."""
+        plans = row.text("plans").split(" | ")
         gaps = tuple(filter(None, row.text("unpriced").split("; ")))
+        reason = row.fault or row.text("refused")
+        if reason:
+            return Prediction(row=row, reason=reason)
         try:
-            return Prediction(row=row, reason=reason) if reason else self._priced(row, gaps)
+            problem = self._problem(parse_row(row, self.root))
+            steps = [_priced(plan, problem, row.where) for plan in plans]
         except UserError as error:
             return Prediction(row=row, gaps=gaps, reason=str(error))
-
-    def _priced(self, row: Row, gaps: tuple[str, ...]) -> Prediction:
-        """The fastest plan that fits, or the smallest where none does."""
-        with TemporaryDirectory() as folder:
-            request = request_of(row, Path(folder), self.root)
-            steps = [self._step(request, text, row.where) for text in row.text("plans").split(" | ")]
-        fitting = [one for one in steps if one[1].needed_bytes <= one[0].cluster.gpu.memory_bytes]
-        if fitting:
-            question, answer, step_s = min(fitting, key=lambda one: one[2])
-        else:
-            question, answer, step_s = min(steps, key=lambda one: one[1].needed_bytes)
+        fitting = [one for one in steps if one[0].needed_bytes <= problem.cluster.gpu.memory_bytes]
+        least = min(steps, key=lambda one: one[0].needed_bytes)
+        answer, step_s = min(fitting, key=lambda one: one[1], default=least)
         uneven = (UNEVEN_BATCH,) if "beyond=" in row.text("plans") else ()
-        return Prediction(row=row, question=question, answer=answer, step_s=step_s, gaps=(*gaps, *uneven))
+        return Prediction(row=row, problem=problem, answer=answer, step_s=step_s, gaps=(*gaps, *uneven))
 
-    def _question(self, request: Request) -> Problem:
-        asked = read_request(request)
-        key = repr(asked.cluster)
+    def _problem(self, parsed: ParsedRequest) -> Problem:
+        cluster, key = parsed.cluster, repr(parsed.cluster)
         if key not in self.pricers:
-            self.pricers[key] = Pricer.on(asked.cluster, self.cost_model(asked.cluster))
-        return Problem(
-            model=asked.config.model, job=asked.job, cluster=asked.cluster, pricer=self.pricers[key]
-        )
-
-    def _step(self, request: Request, text: str, where: str) -> tuple[Problem, Answer, float]:
-        """The answer of one stated plan and the seconds of its step.
-
-        ``num_micro`` asks for so many micro-batches, whatever the batch; ``beyond`` adds that share of what one turn more
-        takes, a turn being one micro-batch, or pp of them where stages are interleaved.
-        """
-        words = {**PLAN_DEFAULTS, **dict(_pairs(translated(text, PLAN_KEYS, PLAN_WORDS)))}
-        whole, beyond = int(words.pop("num_micro", "0")), float(words.pop("beyond", "0"))
-        plan = parse_plan(",".join(f"{key}={value}" for key, value in words.items()), where)
-        dp = (request.world_size or 1) // ((plan.tp or 1) * (plan.pp or 1) * plan.cp)
-        turn = (plan.pp or 1) if plan.vpp > 1 else 1
-
-        def priced(num_micro: int) -> tuple[Problem, Answer]:
-            tokens = num_micro * dp * (plan.micro_batch or 1) * (request.seq_len or 0)
-            question = self._question(
-                replace(request, global_batch_tokens=tokens or request.global_batch_tokens)
-            )
-            return question, price_written(plan, question, where)
-
-        question, answer = priced(whole)
-        longer_s = priced(whole + turn)[1].step_s if beyond else answer.step_s
-        return question, answer, answer.step_s + beyond * (longer_s - answer.step_s)
+            self.pricers[key] = Pricer.on(cluster, self.cost_model(cluster))
+        return Problem(model=parsed.config.model, job=parsed.job, cluster=cluster, pricer=self.pricers[key])
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    for entry in text.split(","):
-        key, _, value = entry.partition("=")
-        yield key, value
+def _priced(text: str, problem: Problem, where: str) -> tuple[Answer, float]:
+    """The answer of one stated plan and the seconds of its step.
 
+    ``num_micro`` asks for so many micro-batches, whatever the batch; ``beyond`` adds that share of what one turn more
+    takes, a turn being one micro-batch, or pp of them where stages are interleaved.
+    """
+    words = {**SILENT_PLAN, **current_words(text)}
+    whole, beyond = int(words.pop("num_micro", "0")), float(words.pop("beyond", "0"))
+    plan, job = parse_plan(_typed(words), where), problem.job
+    tp, pp, micro_batch = plan.tp or 1, plan.pp or 1, plan.micro_batch or 1
+    micro_tokens = job.world_size // (tp * pp * plan.cp) * micro_batch * job.seq_len
 
-def _number_or_word(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    def answer_of(num_micro: int) -> Answer:
+        sized = replace(job, global_batch_tokens=num_micro * micro_tokens or job.global_batch_tokens)
+        return price_written(plan, replace(problem, job=sized), where)
 
-
-def _toml(value: Any) -> str:
-    """A value of a TOML file on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
-    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
+    answer = answer_of(whole)
+    if not beyond:
+        return answer, answer.step_s
+    longer_s = answer_of(whole + (pp if plan.vpp > 1 else 1)).step_s
+    return answer, answer.step_s + beyond * (longer_s - answer.step_s)

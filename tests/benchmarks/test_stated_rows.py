@@ -12,7 +12,7 @@ from benchmarks import stated_rows
 from benchmarks.accuracy import COLUMNS as PREDICTED
 from benchmarks.accuracy import main
 from benchmarks.row_scores import GAP_STD, gap_lines, interval, measured_step_s, memory_gib, residual_lines
-from benchmarks.stated_rows import UNEVEN_BATCH, job_of_row, read_rows, request_of, translated
+from benchmarks.stated_rows import UNEVEN_BATCH, current_words, parse_row, read_rows
 from solver.problem.result import EIGHTY_PERCENT, UNPRICED
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -51,15 +51,19 @@ def test_a_silent_plan_is_plain_whatever_the_defaults(tmp_path: Path) -> None:
     assert (one.answer.plan.strategy, one.answer.plan.zero_stage) == ("mtp", 0)
 
 
-def test_old_words_are_said_in_todays_and_dropped_ones_left_out(
+def test_older_words_become_current_ones_and_dropped_ones_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stated_rows, "JOB_KEYS", {"cut": "dropout", "gone": ""})
-    monkeypatch.setattr(stated_rows, "JOB_WORDS", {"cut=yes": "cut=true"})
-    monkeypatch.setattr(stated_rows, "PRESETS", {"of-old": "megatron"})
-    job = job_of_row(row(tmp_path, preset="of-old", job="cut=yes,gone=1"))
+    table = {"cut": "dropout", "cut=yes": "cut=true", "gone": "", "preset=of-old": "megatron"}
+    monkeypatch.setattr(stated_rows, "CURRENT_WORDS", table)
+    job = parse_row(row(tmp_path, preset="of-old", job="cut=yes,gone=1"), ROOT).job
     assert (job.dropout, job.preset.name) == (True, "megatron")
-    assert translated("a=1,b=2", {"a": "c"}, {"b=2": ""}) == "c=1"
+    assert current_words("cut=1,b=2") == {"dropout": "1", "b": "2"}
+    assert current_words("") == {}
+
+
+def test_inferred_settings_are_not_applied(tmp_path: Path) -> None:
+    assert not parse_row(row(tmp_path, inferred="dropout=true"), ROOT).job.dropout
 
 
 def test_the_fastest_plan_that_fits_is_taken(tmp_path: Path) -> None:
@@ -101,8 +105,8 @@ def test_an_interleaved_pipeline_turns_pp_micro_batches_at_once(tmp_path: Path) 
 
 def test_changes_of_the_hardware_are_in_the_keys_of_its_file(tmp_path: Path) -> None:
     changes = "domains.infiniband.name=efa;domains.infiniband.bandwidth=12500000000.0;node.nics=4"
-    request = request_of(row(tmp_path, cluster_changes=changes), tmp_path, ROOT)
-    own, changed = (read_cluster(name, root=ROOT) for name in ("a100-sxm-80g", str(request.cluster)))
+    own = read_cluster("a100-sxm-80g", root=ROOT)
+    changed = parse_row(row(tmp_path, cluster_changes=changes), ROOT).sheet
     outer = replace(own.domains[-1], name="efa", bandwidth=12.5e9)
     expected = replace(own, domains=(own.domains[0], outer), nics_per_node=4)
     assert replace(changed, sources=own.sources) == expected

@@ -8,14 +8,14 @@ Read from top to bottom it is the algorithm:
     LayerOps         both for every different block of a model, before any of it runs again
     apply_recompute  what the backward runs again, what ZeRO gathers and reduces around it, and what waits on the host
 
-What a job leaves off is neither called nor imported on the way: adapters, sharded parameters, offload.
+What a job leaves off is neither called nor imported on the way: exchanges of heads, experts, adapters, sharded parameters,
+offload.
 """
 
 from dataclasses import dataclass, field, replace
 
-from ops.context import HeadTensors, LayerContext
+from ops.context import LayerContext
 from ops.embedding_and_head import embedding, head, loss
-from ops.head_exchange import exchange_heads, over_cp
 from ops.layout import Layout
 from ops.linear import linear
 from ops.memory_bound import norm, residual
@@ -36,28 +36,25 @@ def mixer_half(context: LayerContext, block: BlockSpec) -> Pass:
     if mixer is None:
         return Pass()
     row, rows, place = MIXERS[type(mixer)], context.norm_rows, block.norm_place
-    tensors = row.exchanged(mixer)
-    before, after = context.sharding.around_attention(context, tensors)
-    cp_before, cp_after = _around_context(context, tensors)
+    core = row.core(context, mixer)
+    # What exchanges tokens for heads stands around the core: within it context parallelism, a ring of which stands
+    # beside its core's steps, and outside of that the strategy.
+    if context.exchanges_context and (context.layout.cp > 1).any():
+        from ops.head_exchange import exchange_heads, over_cp
+
+        before, after = exchange_heads(context, row.core_tensors(mixer), over_cp(context))
+        core = sequence(before, core, after)
+    if context.traits.exchanges_heads:
+        before, after = context.sharding.around_attention(context, row.core_tensors(mixer))
+        core = sequence(before, core, after)
     return sequence(
         norm(context, row.module, rows) if place.leads else Pass(),
-        row.project(context, mixer),
-        before,
-        cp_before,
-        row.core(context, mixer),
-        cp_after,
-        after,
+        row.projections(context, mixer),
+        core,
         row.output(context, mixer),
         norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Pass(),
         residual(context, row.module, rows),
     )
-
-
-def _around_context(context: LayerContext, tensors: HeadTensors) -> tuple[Pass, Pass]:
-    """All-to-alls of context parallelism; a ring's messages stand beside its core's steps."""
-    if not context.exchanges_context or not (context.layout.cp > 1).any():
-        return Pass(), Pass()
-    return exchange_heads(context, tensors, over_cp(context))
 
 
 def second_half(context: LayerContext, block: BlockSpec) -> Pass:
@@ -67,11 +64,11 @@ def second_half(context: LayerContext, block: BlockSpec) -> Pass:
     keeps = place is not NormPlace.SHARED
     added = residual(context, Module.MLP, rows)
     if block.moe is not None:
-        from ops.experts.moe_block import expert_branch, shared_output_kept
+        from ops.experts.moe_block import expert_branch, keep_shared_output
 
         branch = expert_branch(context, block.moe, keeps_input=keeps)
         if context.job.overlap_expert_a2a and block.moe.shared_ffn_hidden:
-            added = shared_output_kept(context, added)
+            added = keep_shared_output(context, added)
     elif block.mlp is not None:
         branch = feed_forward(context, block.mlp, Module.MLP, keeps_input=keeps)
     else:
@@ -95,41 +92,39 @@ class BlockOps:
 
     def apply_recompute(self, mode: Recompute, modules: tuple[str, ...] = ()) -> Pass:
         """Returns the block of which ``mode`` says what runs again, or unless that is all of it the named ``modules``."""
-        context, chosen = self.context, self.context.job.preset.recomputation
-        piece = self.piece
+        context, layer = self.context, self.piece
         if modules and mode is not Recompute.FULL:
-            piece = recompute_named(piece, modules, norms_lead=self.block.norm_place.leads)
-        layer = recompute_layer(
-            piece, mode, context.activations(context.norm_rows, context.model.hidden), chosen
-        )
+            layer = recompute_named(layer, modules, norms_lead=self.block.norm_place.leads)
+        if mode is not Recompute.NONE:
+            input_bytes = context.activations(context.norm_rows, context.model.hidden)
+            layer = recompute_layer(layer, mode, input_bytes, context.job.preset.recomputation)
         return layer if self.around is None else sequence(self.around[0], layer, self.around[1])
 
 
 def block_ops(context: LayerContext, block: BlockSpec) -> BlockOps:
     """Returns one transformer block, or one multi-token-prediction block with its own pass through the head."""
-    context = replace(context, norm_place=block.norm_place)
+    if block.norm_place is not context.norm_place:
+        context = replace(context, norm_place=block.norm_place)
     if block.wide:
         context = replace(context, job=replace(context.job, precision=context.job.precision.of_wide_layers))
     piece = mixer_half(context, block)
-    if block.feeds_forward:
+    if block.mlp is not None or block.moe is not None:
         together = context.job.preset.tensor_parallel.reduces_halves and block.moe is None
         if together and block.parallel_residual:
             piece = _without_output_collectives(piece)
         piece = sequence(piece, second_half(context, block))
     around = _around_prediction(context) if block.mtp else None
-    return BlockOps(context=context, block=block, piece=_with_adapters(context, piece), around=around)
+    if context.job.adapter_rank:
+        from ops.adapters import add_adapters
 
-
-def _with_adapters(context: LayerContext, piece: Pass) -> Pass:
-    if not context.job.adapter_rank:
-        return piece
-    from ops.adapters import add_adapters
-
-    return add_adapters(context, piece)
+        piece = add_adapters(context, piece)
+        if around is not None:
+            around = (add_adapters(context, around[0]), add_adapters(context, around[1]))
+    return BlockOps(context=context, block=block, piece=piece, around=around)
 
 
 def _without_output_collectives(first: Pass) -> Pass:
-    """The first half, whose partial output waits for the second's where a framework reduces the sum of both
+    """Returns the first half, whose partial output waits for the second's where a framework reduces the sum of both
     (GPT-NeoX megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under
     gpt_j_residual, an all-reduce or, with sequences cut, a reduce-scatter; experts are left as they are).
     Backward each half reduces its input gradient; with sequences cut the gather of what both halves read goes."""
@@ -141,7 +136,7 @@ def _without_output_collectives(first: Pass) -> Pass:
 
 
 def _around_prediction(context: LayerContext) -> tuple[Pass, Pass]:
-    """Two norms and a 2h -> h projection before the block; the head, shared, runs once more after it
+    """Returns two norms and a 2h -> h projection before the block, and the shared head that runs once more after it
     (arXiv 2412.19437 sec. 2.2, eq. 21-23)."""
     rows, hidden = context.norm_rows, context.model.hidden
     project = Linear(
@@ -159,11 +154,11 @@ def _around_prediction(context: LayerContext) -> tuple[Pass, Pass]:
     )
     shared_head = _without_parameters(sequence(head(context), loss(context)))
     behind = sequence(norm(context, Module.MTP, rows, "mtp.head_norm"), shared_head)
-    return _with_adapters(context, before), _with_adapters(context, behind)
+    return before, behind
 
 
 def _without_parameters(piece: Pass) -> Pass:
-    """The same operations on weights that another operation owns."""
+    """Returns the same operations on weights that another operation owns."""
     forward = (
         replace(op, parameters=0 * op.parameters, frozen=0 * op.frozen, cached_bytes=0 * op.cached_bytes)
         for op in piece.forward
@@ -178,8 +173,7 @@ def ends(context: LayerContext, mode: Recompute) -> tuple[Pass, Pass]:
         from ops.adapters import add_adapters, freeze_embedding
 
         first, last = freeze_embedding(first), add_adapters(context, last)
-    recomputation = context.job.preset.recomputation
-    if mode is Recompute.FULL and recomputation.recomputes_ends:
+    if mode is Recompute.FULL and context.job.preset.recomputation.recomputes_ends:
         first = recompute_layer(first, mode, 8.0 * context.tokens)
         last = recompute_layer(last, mode, context.activations(context.norm_rows, context.model.hidden))
     return first, sequence(last, loss(context))
@@ -213,31 +207,31 @@ class LayerOps:
         context, model = self.context, self.context.model
         modes = (Recompute.FULL, Recompute.NONE) if mode is Recompute.BLOCK else (mode,)
         # Runs of equal blocks, of which hybrids have many, share one piece.
-        layers = {
-            (one, block): self._layer(block, one, modules, offloaded)
-            for one in modes
-            for block in self.blocks
-        }
-        blocks = tuple(layers[one, run.block] for one in modes for run in model.blocks)
+        blocks = tuple(
+            self._layer(run.block, one, modules, offloaded) for one in modes for run in model.blocks
+        )
         if context.layout.offloaded_layers.any():
             from ops.data_parallel.offload import offload_activations, offloaded_shares
 
             shares = offloaded_shares(model, context.layout.offloaded_layers) * len(modes)
             blocks = tuple(map(offload_activations, blocks, shares))
-        return ModelOps(
-            blocks=blocks, embedding=self._end(mode, Module.EMBEDDING), head=self._end(mode, Module.HEAD)
-        )
+        if (mode, Module.HEAD) not in self.cache:
+            first, last = ends(context, mode)
+            self.cache[mode, Module.EMBEDDING] = shard_parameters(context, first, Module.EMBEDDING)
+            self.cache[mode, Module.HEAD] = shard_parameters(context, last, Module.HEAD)
+        first, last = self.cache[mode, Module.EMBEDDING], self.cache[mode, Module.HEAD]
+        return ModelOps(blocks=blocks, embedding=first, head=last)
 
     def _layer(
         self, block: BlockSpec, mode: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]
     ) -> Pass:
-        """A layer under modules, of which those count that do anything to it."""
+        """Returns a layer under those of the modules that do anything to it."""
         ops = self.blocks[block]
         whole = mode is Recompute.FULL
-        felt = affecting_modules(ops.piece, modules) if modules and not whole else ()
-        key = (mode, block, felt, offloaded)
+        effective = affecting_modules(ops.piece, modules) if modules and not whole else ()
+        key = (mode, block, effective, offloaded)
         if key not in self.cache:
-            layer = shard_parameters(self.context, ops.apply_recompute(mode, felt), Module.LAYER)
+            layer = shard_parameters(self.context, ops.apply_recompute(mode, effective), Module.LAYER)
             if offloaded:
                 from ops.data_parallel.offload import LAYER_INPUT, offload_named
 
@@ -245,12 +239,6 @@ class LayerOps:
                 layer = offload_named(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
             self.cache[key] = layer
         return self.cache[key]
-
-    def _end(self, mode: Recompute, module: Module) -> Pass:
-        if (mode, module) not in self.cache:
-            for name, end in zip((Module.EMBEDDING, Module.HEAD), ends(self.context, mode), strict=True):
-                self.cache[mode, name] = shard_parameters(self.context, end, name)
-        return self.cache[mode, module]
 
 
 def shard_parameters(context: LayerContext, piece: Pass, module: Module, name: str = "") -> Pass:
@@ -265,8 +253,11 @@ def shard_parameters(context: LayerContext, piece: Pass, module: Module, name: s
 def layer_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> LayerOps:
     """Returns every block of ``model`` for N layouts under one strategy, none of it run again."""
     context = LayerContext(sharding=STRATEGIES[strategy], model=model, job=job, layout=layout)
-    blocks = dict.fromkeys(run.block for run in model.blocks)
-    return LayerOps(context=context, blocks={block: block_ops(context, block) for block in blocks})
+    blocks: dict[BlockSpec, BlockOps] = {}
+    for run in model.blocks:
+        if run.block not in blocks:
+            blocks[run.block] = block_ops(context, run.block)
+    return LayerOps(context=context, blocks=blocks)
 
 
 def model_ops(

@@ -1,4 +1,4 @@
-"""What every operation of a layer is written from: model, job, the degrees as columns, and the strategy that cuts them."""
+"""The context of a layer's operations: model, job, the degrees as columns, and the strategy that cuts them."""
 
 from dataclasses import dataclass, field
 
@@ -28,26 +28,21 @@ class WeightCopies:
 
     @property
     def has_weight_groups(self) -> bool:
-        """True where weights are cut over wp; elsewhere wp is 1."""
+        """Returns whether weights are cut over wp; elsewhere wp is 1."""
         return self.linear_owner is Owner.WEIGHT
 
-    @property
-    def over_sequence(self) -> bool:
-        """True where ranks that hold parts of one sequence over tp hold the same DENSE weights."""
-        return self.dense is Axis.SDP
-
     def copy_axis(self, owner: Owner) -> Axis:
-        """Ranks over which gradients of ``owner``'s weights are summed."""
+        """Returns the ranks over which gradients of ``owner``'s weights are summed."""
         return {Owner.DENSE: self.dense, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}[owner]
 
     def shard_axis(self, owner: Owner) -> Axis:
-        """Ranks over which ZeRO cuts what belongs to ``owner``'s weights."""
+        """Returns the ranks over which ZeRO cuts what belongs to ``owner``'s weights."""
         return {Owner.DENSE: self.zero_shard, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}[owner]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What is true of a strategy whatever its degrees are; the defaults are Megatron-LM's tensor parallelism."""
+    """The facts of a strategy that hold for all degrees; the defaults are Megatron-LM's tensor parallelism."""
 
     cuts_matrices: bool = True
     """Matrices are cut over tp, and multiply the tokens of all tp ranks; else whole ones a rank's own tokens."""
@@ -66,7 +61,9 @@ class Traits:
     cuts_vocabulary: bool = True
     """The head's columns, and so the logits, are cut over tp."""
     exchanges_heads: bool = False
-    """Tokens are exchanged for heads around the attention kernel."""
+    """Tokens are exchanged for heads around the attention kernel (Sharding.around_attention)."""
+    gathers_weights: bool = False
+    """Weights are gathered around each linear, and their gradients reduced (Sharding.weights)."""
     repeats_kv_heads: bool = False
     """Key and value heads fewer than tp are repeated, whatever the framework."""
     cuts_experts: bool = True
@@ -111,52 +108,49 @@ class Sharding:
     traits: Traits = field(default_factory=Traits)
 
     def norm_shards(self, layout: Layout) -> IntArray:
-        """Parts the tokens are cut into between the linears (norms, residual stream)."""
-        return _cut(layout, self.traits.cuts_tokens)
+        """Returns the parts that the tokens are cut into between the linears (norms, residual stream)."""
+        return layout.tp if self.traits.cuts_tokens else layout.constant(1)
 
     def weight_shards(self, layout: Layout) -> IntArray:
-        """Parts a matrix is cut into for computing."""
-        return _cut(layout, self.traits.cuts_matrices)
+        """Returns the parts that a matrix is cut into for computing."""
+        return layout.tp if self.traits.cuts_matrices else layout.constant(1)
 
     def gemm_shards(self, layout: Layout) -> IntArray:
-        """Parts the tokens are cut into inside the linears, and where a rank looks them up in its table."""
-        return _cut(layout, not self.traits.cuts_matrices)
+        """Returns the parts that the tokens are cut into inside the linears, and where a rank looks them up in its table."""
+        return layout.constant(1) if self.traits.cuts_matrices else layout.tp
 
     def saved_input_shards(self, layout: Layout) -> IntArray:
-        """Parts the saved input of a column-parallel linear is cut into."""
-        return _cut(layout, self.traits.saves_shards)
+        """Returns the parts that the saved input of a column-parallel linear is cut into."""
+        return layout.tp if self.traits.saves_shards else layout.constant(1)
 
     def embedding_shards(self, layout: Layout) -> IntArray:
-        """Parts the embedding's table is cut into."""
-        return _cut(layout, self.traits.cuts_embedding)
+        """Returns the parts that the embedding's table is cut into."""
+        return layout.tp if self.traits.cuts_embedding else layout.constant(1)
 
     def column_parallel_input(self, context: "LayerContext", linear: OpKey, width: int) -> Pass:
-        """Communication before the column-parallel ``linear`` of ``width`` inputs."""
+        """Returns the communication before the column-parallel ``linear`` of ``width`` inputs."""
         return Pass()
 
     def row_parallel_output(self, context: "LayerContext", linear: OpKey) -> Pass:
-        """Communication after the row-parallel ``linear``."""
+        """Returns the communication after the row-parallel ``linear``."""
         return Pass()
 
     def around_attention(self, context: "LayerContext", tensors: HeadTensors) -> tuple[Pass, Pass]:
-        """Communication just before and just after the core of what mixes tokens."""
+        """Returns the communication just before and just after the core of what mixes tokens."""
         return Pass(), Pass()
 
     def weights(self, context: "LayerContext", linear: OpKey, elements: IntArray) -> Pass:
-        """Gathers of the weights of ``linear`` and reductions of their gradient."""
+        """Returns the gathers of the weights of ``linear`` and the reductions of their gradient."""
         return Pass()
-
-
-def _cut(layout: Layout, over_tp: bool) -> IntArray:
-    return layout.tp if over_tp else layout.constant(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerContext:
-    """One model and job under N layouts.
+    """One model and job under N layouts, cut by the strategy ``sharding``; ``norm_place`` is that of the block at hand.
 
-    ``tokens`` of one micro-batch on one rank after the context-parallel split and before any
-    tensor-parallel one. ``sharding`` is the strategy, ``norm_place`` that of the block at hand.
+    Tokens of one micro-batch on one rank: ``tokens`` after the context-parallel split and before any tensor-parallel
+    one, ``sequence`` of them from each sequence; ``norm_rows`` between the linears, ``gemm_rows`` that linears multiply,
+    ``saved_rows`` of which a column-parallel linear saves its input. ``activation_bytes`` are those of one element.
     """
 
     model: ModelSpec
@@ -164,79 +158,42 @@ class LayerContext:
     layout: Layout
     sharding: Sharding = field(default_factory=Sharding)
     norm_place: NormPlace = NormPlace.BEFORE
+    traits: Traits = field(init=False, repr=False, compare=False)
+    activation_bytes: float = field(init=False, repr=False, compare=False)
+    sequence: IntArray = field(init=False, repr=False, compare=False)
+    tokens: IntArray = field(init=False, repr=False, compare=False)
+    norm_rows: IntArray = field(init=False, repr=False, compare=False)
+    gemm_rows: IntArray = field(init=False, repr=False, compare=False)
+    saved_rows: IntArray = field(init=False, repr=False, compare=False)
 
-    @property
-    def traits(self) -> Traits:
-        """What the strategy does whatever its degrees are."""
-        return self.sharding.traits
-
-    @property
-    def norm_rows(self) -> IntArray:
-        """Tokens of one micro-batch on one rank between the linears."""
-        return ceil_div(self.tokens, self.sharding.norm_shards(self.layout))
-
-    @property
-    def gemm_rows(self) -> IntArray:
-        """Tokens of one micro-batch that a rank's linears multiply."""
-        return ceil_div(self.tokens, self.sharding.gemm_shards(self.layout))
-
-    @property
-    def saved_rows(self) -> IntArray:
-        """Tokens of one micro-batch of which a rank saves the input of a column-parallel linear."""
-        return ceil_div(self.tokens, self.sharding.saved_input_shards(self.layout))
-
-    @property
-    def exchanges_heads(self) -> BoolArray:
-        """Rows whose tokens are exchanged for heads over tp around the core of what mixes them."""
-        return bools((self.layout.tp > 1) & self.traits.exchanges_heads)
+    def __post_init__(self) -> None:
+        layout, sharding = self.layout, self.sharding
+        sequence = ceil_div(layout.constant(self.job.seq_len), layout.cp)
+        tokens = layout.micro_batch * sequence
+        columns = {
+            "traits": sharding.traits,
+            "activation_bytes": dtype_bytes(self.job.precision.activation),
+            "sequence": sequence,
+            "tokens": tokens,
+            "norm_rows": ceil_div(tokens, sharding.norm_shards(layout)),
+            "gemm_rows": ceil_div(tokens, sharding.gemm_shards(layout)),
+            "saved_rows": ceil_div(tokens, sharding.saved_input_shards(layout)),
+        }
+        for name, column in columns.items():
+            object.__setattr__(self, name, column)
 
     @property
     def exchanges_context(self) -> bool:
-        """Whether context parallelism exchanges tokens for heads; else keys and values travel a ring."""
+        """Returns whether context parallelism exchanges tokens for heads; else keys and values travel a ring."""
         return self.job.context_parallel == "all_to_all"
 
     @property
     def reduce_dtype(self) -> str:
-        """Format in which gradients of dense weights and of experts travel."""
-        over_sequence = self.job.preset.data_parallel.sequence_gradient_dtype
-        return (
-            over_sequence if self.traits.copies.over_sequence and over_sequence else self.job.precision.reduce
-        )
-
-    @property
-    def widens_gradients(self) -> bool:
-        """Whether gradients are cast to another format only to travel, and back."""
-        return self.reduce_dtype != self.job.precision.reduce
-
-    @property
-    def keeps_gathered(self) -> BoolArray:
-        """keeps_gathered of its job and layouts."""
-        return keeps_gathered(self.job, self.layout)
-
-    @property
-    def reduces_once(self) -> BoolArray:
-        """reduces_once of its job and layouts."""
-        return reduces_once(self.job, self.layout)
-
-    @property
-    def num_micro(self) -> IntArray:
-        """Micro-batches of a step."""
-        return num_micro(self.job, self.layout)
-
-    @property
-    def sequence(self) -> IntArray:
-        """Tokens of one sequence on one rank: seq_len / cp."""
-        return ceil_div(self.layout.constant(self.job.seq_len), self.layout.cp)
-
-    @property
-    def tokens(self) -> IntArray:
-        """micro_batch * seq_len / cp."""
-        return self.layout.micro_batch * self.sequence
-
-    @property
-    def activation_bytes(self) -> float:
-        """Bytes of one activation element."""
-        return dtype_bytes(self.job.precision.activation)
+        """Format in which gradients of dense weights and of experts travel: the preset's own where ranks that hold parts
+        of one sequence hold the same weights, else the job's."""
+        if self.traits.copies.dense is not Axis.SDP:
+            return self.job.precision.reduce
+        return self.job.preset.data_parallel.sequence_gradient_dtype or self.job.precision.reduce
 
     @property
     def parameter_bytes(self) -> float:
@@ -264,7 +221,7 @@ def reduces_once(job: JobSpec, layout: Layout) -> BoolArray:
 
 
 def has_separate_ends(job: JobSpec, model: ModelSpec) -> bool:
-    """Whether embedding and head are units of their own (torchtitan ``distributed/fsdp.py``, since July 2025; OLMo-core
+    """Returns whether embedding and head are units of their own (torchtitan ``distributed/fsdp.py``, since July 2025; OLMo-core
     ``nn/transformer/model.py``, apply_fsdp)."""
     return job.preset.data_parallel.separate_ends and not model.tied_embeddings
 

@@ -1,21 +1,21 @@
-"""What stands before the first block and after the last: embedding, final norm, head and loss."""
+"""The ends of a model: embedding before the first block; final norm, head and loss after the last."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from ops.context import LayerContext
-from ops.linear import linear
+from ops.linear import linear, weight_collectives
 from ops.memory_bound import Kernel, kernel, memory_pass, norm, soft_cap
-from ops.op import Axis, Comm, Linear, Ops, Pass, Phase, collective, sequence
+from ops.op import Axis, Linear, Pass, Phase, collective, sequence
 from ops.roles import Identity, Module, OpKey, Role
-from spec.arrays import BoolArray, IntArray, ceil_div
+from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.model import PositionKind
 
 
 def padded_vocab(context: LayerContext) -> IntArray:
-    """The vocabulary as the framework pads it: to its multiple in each part of the embedding."""
+    """Returns the vocabulary as the framework pads it: to its multiple in each part of the embedding."""
     preset, model = context.job.preset, context.model
     multiple = max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple)
     unit = multiple * context.sharding.embedding_shards(context.layout)
@@ -23,33 +23,39 @@ def padded_vocab(context: LayerContext) -> IntArray:
 
 
 def embedding_elements(context: LayerContext) -> IntArray:
-    """Parameters of the token embedding that a rank holds."""
+    """Returns the parameters of the token embedding that a rank holds."""
     whole = padded_vocab(context) * context.model.hidden
     return ceil_div(whole, context.sharding.embedding_shards(context.layout))
 
 
 def embedding(context: LayerContext) -> Pass:
-    """Token embedding, cut over the vocabulary or the hidden size where the strategy cuts it, learned
-    positions, and the collective that assembles its output."""
-    model, rows = context.model, context.gemm_rows
+    """Returns the token embedding, cut over the vocabulary or the hidden size where the strategy cuts it, with learned
+    positions, and the collective that assembles its output: partial embeddings summed, or summed and scattered, or
+    slices of them exchanged."""
+    model, layout, rows, dtype = (
+        context.model,
+        context.layout,
+        context.gemm_rows,
+        context.job.precision.activation,
+    )
     parameters = embedding_elements(context)
     if model.position is PositionKind.LEARNED:
         parameters = parameters + model.max_positions * model.hidden
+    what = OpKey(Module.EMBEDDING, Role.TABLE)
     table = kernel(
         context,
-        Kernel(
-            OpKey(Module.EMBEDDING, Role.TABLE),
-            "embedding",
-            rows,
-            model.hidden,
-            saved_bytes=8.0 * rows,
-            parameters=parameters,
-        ),
+        Kernel(what, "embedding", rows, model.hidden, saved_bytes=8.0 * rows, parameters=parameters),
     )
-    pieces = [table, _table_gradient(context), _assemble(context)]
-    if model.embedding_norm:
-        pieces.append(norm(context, Module.EMBEDDING, rows))
-    return sequence(*pieces)
+    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
+    size = (tokens * model.hidden * context.activation_bytes).astype(np.int64)
+    what = OpKey(Module.EMBEDDING, Role.ASSEMBLE)
+    ahead, back = context.traits.assembles
+    assembled = Pass(
+        forward=(collective(what, Phase.FORWARD, ahead, Axis.TP, size, dtype),) if ahead else (),
+        backward=(collective(what, Phase.INPUT_GRAD, back, Axis.TP, size, dtype),) if back else (),
+    )
+    normed = norm(context, Module.EMBEDDING, rows) if model.embedding_norm else Pass()
+    return sequence(table, _table_gradient(context), assembled, normed)
 
 
 # Kernels that add up a gradient which no product makes, where products add theirs themselves.
@@ -57,59 +63,36 @@ ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumu
 
 
 def _table_gradient(context: LayerContext) -> Pass:
-    """A lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu,
-    embedding_dense_backward_cuda: at::zeros, whose write is not counted), added to that of earlier
-    micro-batches by a kernel of its own, since no product makes it (Megatron-Core
+    """Returns the sum of a lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu,
+    embedding_dense_backward_cuda: at::zeros, whose write is not counted), with that of earlier
+    micro-batches, by a kernel of its own, since no product makes it (Megatron-Core
     core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one stage autograd adds it
     to the head's gradient instead, unless that product has added up its own."""
     layout, hidden = context.layout, context.layout.constant(context.model.hidden)
     accumulation, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
     rows = ceil_div(embedding_elements(context), hidden)
     joined = (layout.pp == 1) & (context.model.tied_embeddings and accumulation not in ADDED_APART)
-
-    def passed(way: str, word: str, where: BoolArray) -> Ops:
-        what = Identity(
-            module=Module.EMBEDDING, role=Role.ACCUMULATE, serves=Role.TABLE, name=f"embedding.table.{way}"
-        )
-        return (memory_pass(what, Phase.WEIGHT_GRAD, word, np.where(where, rows, 0), dtype, hidden),)
-
-    backward = passed("join", "accumulate", joined) if joined.any() else ()
+    table = OpKey(Module.EMBEDDING, Role.TABLE)
+    backward = []
+    if joined.any():
+        what = table.served_by(Role.ACCUMULATE, "embedding.table.join")
+        shared_rows = np.where(joined, rows, 0)
+        backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "accumulate", shared_rows, dtype, hidden))
     if accumulation:
-        backward += passed("accumulate", ADDED_APART.get(accumulation, accumulation), ~joined)
-    return Pass(backward=backward)
-
-
-def _assemble(context: LayerContext) -> Pass:
-    """Partial embeddings summed, or summed and scattered, or slices of them exchanged."""
-    layout = context.layout
-    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
-    size = (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
-
-    def moved(kind: Collective, phase: Phase) -> Comm:
-        return collective(
-            OpKey(Module.EMBEDDING, Role.ASSEMBLE),
-            phase,
-            kind,
-            Axis.TP,
-            size,
-            context.job.precision.activation,
-        )
-
-    ahead, back = context.traits.assembles
-    return Pass(
-        forward=(moved(ahead, Phase.FORWARD),) if ahead else (),
-        backward=(moved(back, Phase.INPUT_GRAD),) if back else (),
-    )
+        what = table.served_by(Role.ACCUMULATE, "embedding.table.accumulate")
+        added = ADDED_APART.get(accumulation, accumulation)
+        own_rows = np.where(joined, 0, rows)
+        backward.append(memory_pass(what, Phase.WEIGHT_GRAD, added, own_rows, dtype, hidden))
+    return Pass(backward=tuple(backward))
 
 
 def head(context: LayerContext) -> Pass:
-    """Final norm and the vocabulary projection.
+    """Returns the final norm and the vocabulary projection.
 
     Tied to the embedding it owns no weights of its own, unless the two stand on different stages: then
     each keeps a copy.
     """
     layout, model = context.layout, context.model
-    norm_rows = context.norm_rows
     vocab = padded_vocab(context)
     width = ceil_div(vocab, layout.tp) if context.traits.cuts_vocabulary else vocab
     layer = Linear(
@@ -125,18 +108,24 @@ def head(context: LayerContext) -> Pass:
         # TELMHeadColumnParallelLinear).
         dtype="" if context.job.precision.narrow_head else context.job.precision.compute,
     )
+    logits = linear(context, layer)
+    if model.tied_embeddings:
+        copies = (layout.pp > 1).astype(np.int64)
+        owned = tuple(replace(op, parameters=op.parameters * copies) for op in logits.forward)
+        logits = replace(logits, forward=owned)
+    gathers = context.job.preset.loss.gathers_logits and context.traits.cuts_vocabulary
     return sequence(
-        norm(context, Module.HEAD, norm_rows),
+        norm(context, Module.HEAD, context.norm_rows),
         context.sharding.column_parallel_input(context, layer.key, model.hidden),
-        context.sharding.weights(context, layer.key, layer.inputs * layer.outputs),
-        _tied(context, linear(context, layer)),
+        *weight_collectives(context, layer),
+        logits,
         _soft_capped(context, layer) if model.logit_softcap else Pass(),
-        _gathered_logits(context, layer) if _gathers(context) else Pass(),
+        _gathered_logits(context, layer) if gathers else Pass(),
     )
 
 
 def _soft_capped(context: LayerContext, projection: Linear) -> Pass:
-    """Soft-capped logits; where the loss takes a chunk of tokens after another, none of them are kept."""
+    """Returns soft-capped logits; where the loss takes a chunk of tokens after another, none of them are kept."""
     what = Identity(module=Module.HEAD, role=Role.ACTIVATION, name="head.softcap")
     capped = soft_cap(context, what, projection.tokens, projection.outputs)
     if not context.job.preset.loss.chunked:
@@ -147,12 +136,8 @@ def _soft_capped(context: LayerContext, projection: Linear) -> Pass:
     )
 
 
-def _gathers(context: LayerContext) -> bool:
-    return context.job.preset.loss.gathers_logits and context.traits.cuts_vocabulary
-
-
 def _gathered_logits(context: LayerContext, projection: Linear) -> Pass:
-    """Every rank's slice of the logits on every rank: an all-gather into a list of slices, which are then
+    """Returns every rank's slice of the logits on every rank: an all-gather into a list of slices, which are then
     joined; backward each rank cuts its own slice out of the gradient."""
     layout = context.layout
     rows = np.where(layout.tp > 1, projection.tokens, 0)
@@ -175,27 +160,17 @@ def _gathered_logits(context: LayerContext, projection: Linear) -> Pass:
     return Pass(forward=(gather, *copied(whole).forward), backward=copied(projection.outputs).backward)
 
 
-def _tied(context: LayerContext, projection: Pass) -> Pass:
-    if not context.model.tied_embeddings:
-        return projection
-    copies = (context.layout.pp > 1).astype(np.int64)
-    forward = tuple(replace(op, parameters=op.parameters * copies) for op in projection.forward)
-    return Pass(forward=forward, backward=projection.backward)
-
-
 def loss(context: LayerContext) -> Pass:
-    """Cross-entropy over this rank's slice of the vocabulary, or over the whole of it where the framework
-    gathers the logits.
+    """Returns the cross-entropy over this rank's slice of the vocabulary, or over the whole of it where the framework
+    gathers the logits; it brings logits to fp32, and their gradient back, where it says so.
 
     Vocab-parallel: three small all-reduces of one fp32 per token (maximum, predicted logit, sum of
     exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``).
     """
-    layout = context.layout
-    whole = not context.traits.cuts_vocabulary or _gathers(context)
-    rows = context.gemm_rows
-    width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), layout.tp)
+    chosen, rows = context.job.preset.loss, context.gemm_rows
+    whole = chosen.gathers_logits or not context.traits.cuts_vocabulary
+    width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), context.layout.tp)
     name, saved_bytes, transient_bytes = _loss_kernel(context)
-    chosen = context.job.preset.loss
     upcasts = chosen.fused and chosen.upcasts and not chosen.chunked
     entropy = kernel(
         context,
@@ -210,31 +185,17 @@ def loss(context: LayerContext) -> Pass:
         ),
     )
     if upcasts:
-        entropy = sequence(_upcast(context, rows, width), entropy)
+        cast = Kernel(OpKey(Module.LOSS, Role.CAST, Role.CROSS_ENTROPY), "cast", rows, width)
+        entropy = sequence(kernel(context, cast), entropy)
     if whole:
         return entropy
-    reduced = replace(
-        collective(
-            OpKey(Module.LOSS, Role.REDUCE),
-            Phase.FORWARD,
-            Collective.ALL_REDUCE,
-            Axis.TP,
-            4 * context.tokens,
-            "fp32",
-        ),
-        repeat=3,
-    )
-    return sequence(entropy, Pass(forward=(reduced,)))
-
-
-def _upcast(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
-    """The logits brought to fp32, and their gradient back."""
-    cast = Kernel(OpKey(Module.LOSS, Role.CAST, Role.CROSS_ENTROPY), "cast", rows, width)
-    return kernel(context, cast)
+    what, size = OpKey(Module.LOSS, Role.REDUCE), 4 * context.tokens
+    reduced = collective(what, Phase.FORWARD, Collective.ALL_REDUCE, Axis.TP, size, "fp32")
+    return sequence(entropy, Pass(forward=(replace(reduced, repeat=3),)))
 
 
 def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
-    """Kernel, and the bytes a logit keeps until the backward and takes beyond them at the loss's peak.
+    """Returns the kernel, and the bytes a logit keeps until the backward and takes beyond them at the loss's peak.
 
     Logits that the framework keeps are those of this micro-batch and, at the peak, of the one before. Fused:
     the logits, whose place their gradient takes, or an fp32 copy of them and one of it that the labels are
@@ -262,8 +223,3 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     if preset.loss.plain:
         return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0
     return "cross_entropy", logit_bytes + 4.0, kept_bytes
-
-
-def flat(piece: Pass) -> Ops:
-    """Forward operations, then backward ones."""
-    return piece.forward + piece.backward

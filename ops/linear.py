@@ -2,54 +2,54 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from ops.context import LayerContext
 from ops.memory_bound import memory_pass
-from ops.op import BatchedGemm, GroupedGemm, Linear, Op, Owner, Pass, Phase, gemm, sequence
+from ops.op import BatchedGemm, GroupedGemm, Linear, Op, Owner, Pass, Phase, sequence
 from ops.roles import Identity, Role
 from spec.arrays import IntArray, ceil_div
 
 
 def linear(context: LayerContext, layer: Linear) -> Pass:
-    """Returns the products, with the casts to a lower precision that the job's recipe makes."""
-    made = products(context, layer)
-    if layer.dtype or not context.job.precision.narrows:
+    """Returns forward NT (t, i, o), input gradient NN (t, o, i) and weight gradient TN (o, t, i), with the sum of weight
+    gradients, the gradient of a bias, and the casts to a lower precision that the job's recipe makes."""
+    precision = context.job.precision
+    t, i, o = layer.tokens, layer.inputs, layer.outputs
+    forward = BatchedGemm(
+        **layer.words,
+        phase=Phase.FORWARD,
+        batch=np.ones_like(t),
+        m=t,
+        k=i,
+        n=o,
+        layout="NT",
+        dtype=layer.dtype or precision.linear,
+        scale_recipe="" if layer.dtype else precision.scale_recipe,
+        bias=layer.bias,
+        saved_bytes=layer.saved_bytes,
+        parameters=ceil_div((i + int(layer.bias)) * o, context.layout.wp),
+        owner=context.traits.copies.linear_owner,
+    )
+    gradient = replace(forward, bias=False, saved_bytes=0.0 * layer.saved_bytes, parameters=0 * t)
+    backward: list[Op] = [
+        replace(gradient, phase=Phase.INPUT_GRAD, k=o, n=i, layout="NN"),
+        replace(gradient, phase=Phase.WEIGHT_GRAD, m=o, k=t, n=i, layout="TN"),
+        *_accumulated(context, layer, i),
+    ]
+    if layer.bias:
+        what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
+        backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
+    made = Pass(forward=(forward,), backward=tuple(backward))
+    if layer.dtype or not precision.narrows:
         return made
     from ops.low_precision import cast_linear
 
     return cast_linear(context, layer, made)
 
 
-def products(context: LayerContext, layer: Linear) -> Pass:
-    """Returns forward NT (t, i, o), input gradient NN (t, o, i) and weight gradient TN (o, t, i)."""
-    precision = context.job.precision
-    recipe = "" if layer.dtype else precision.scale_recipe
-    t, i, o = layer.tokens, layer.inputs, layer.outputs
-
-    def product(phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> BatchedGemm:
-        made = gemm(layer, phase, shape, layout, layer.dtype or precision.linear)
-        none = 0.0 * layer.saved_bytes
-        return replace(made, scale_recipe=recipe, saved_bytes=none, parameters=0 * t, owner=owner)
-
-    owner = context.traits.copies.linear_owner
-    forward = replace(
-        product(Phase.FORWARD, (t, i, o), "NT"),
-        bias=layer.bias,
-        saved_bytes=layer.saved_bytes,
-        parameters=ceil_div((i + int(layer.bias)) * o, context.layout.wp),
-    )
-    backward: list[Op] = [
-        product(Phase.INPUT_GRAD, (t, o, i), "NN"),
-        product(Phase.WEIGHT_GRAD, (o, t, i), "TN"),
-        *_accumulated(context, layer, i),
-    ]
-    if layer.bias:
-        what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
-        backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
-    return Pass(forward=(forward,), backward=tuple(backward))
-
-
 def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
-    """The weight gradient of this micro-batch, ``rows`` x outputs, added to that of earlier ones."""
+    """Returns the addition of the weight gradient of this micro-batch, ``rows`` x outputs, to that of earlier ones."""
     kernel, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
     if not kernel:
         return []
@@ -102,15 +102,6 @@ def rows_on_device(context: LayerContext) -> bool:
     return all(context.job.capacity_factor(moe) is None for moe in routed)
 
 
-def summed_gradients(context: LayerContext, layer: Linear) -> Pass:
-    """Returns the input gradient of one more linear with the same input: added to the others' by a kernel of its own,
-    or read beside theirs by the kernel that follows."""
-    what = layer.key.served_by(Role.ACCUMULATE, f"{layer.name}.add_gradients")
-    kernel = "bias" if context.job.preset.layers.fused_sums else "accumulate"
-    dtype = context.job.precision.activation
-    return Pass(backward=(memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs),))
-
-
 def column_parallel(
     context: LayerContext, layer: Linear, *, matrices: int = 1, first: bool = True, width: int = 0
 ) -> Pass:
@@ -122,28 +113,42 @@ def column_parallel(
     one of all takes.
     """
     enter = context.sharding.column_parallel_input(context, layer.key, width or context.model.hidden)
-    further = Pass() if first and matrices == 1 else _further_gradient(context, layer, enter)
+    further = () if first and matrices == 1 else (_further_gradient(context, layer, enter),)
     return sequence(
-        enter if first else further,
-        *[further] * (matrices - 1),
-        context.sharding.weights(context, layer.key, layer.weights),
+        *((enter,) if first else further),
+        *further * (matrices - 1),
+        *weight_collectives(context, layer),
         linear(context, layer),
     )
 
 
+def weight_collectives(context: LayerContext, layer: Linear) -> tuple[Pass, ...]:
+    """Returns what the strategy gathers and reduces of a linear's weights, if anything."""
+    if not context.traits.gathers_weights:
+        return ()
+    return (context.sharding.weights(context, layer.key, layer.weights),)
+
+
 def _further_gradient(context: LayerContext, layer: Linear, enter: Pass) -> Pass:
-    """The input gradient of one more matrix that reads what ``enter`` brought, each reduced by itself unless the gathered
-    input is a tensor that all keep (msp) or the framework reduces their sum (DTensor; Picotron
-    picotron/tensor_parallel/tp_communications.py, linear_with_all_reduce: one all-reduce a linear)."""
-    at_once = context.traits.shares_gathered_input or context.job.preset.tensor_parallel.dtensor
-    summed = summed_gradients(context, layer)
-    return summed if at_once else sequence(summed, Pass(backward=enter.backward))
+    """Returns the input gradient of one more matrix that reads what ``enter`` brought.
+
+    It is added to the others' by a kernel of its own, or read beside theirs by the kernel that follows; and reduced by
+    itself unless the gathered input is a tensor that all keep (msp) or the framework reduces their sum (DTensor;
+    Picotron picotron/tensor_parallel/tp_communications.py, linear_with_all_reduce: one all-reduce a linear).
+    """
+    preset, dtype = context.job.preset, context.job.precision.activation
+    what = layer.key.served_by(Role.ACCUMULATE, f"{layer.name}.add_gradients")
+    kernel = "bias" if preset.layers.fused_sums else "accumulate"
+    added = memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs)
+    if context.traits.shares_gathered_input or preset.tensor_parallel.dtensor:
+        return Pass(backward=(added,))
+    return Pass(backward=(*enter.backward, added))
 
 
 def row_parallel(context: LayerContext, layer: Linear) -> Pass:
     """Returns a linear cut over tp by its inputs, with what the strategy communicates of its weights and output."""
     return sequence(
-        context.sharding.weights(context, layer.key, layer.weights),
+        *weight_collectives(context, layer),
         linear(context, layer),
         context.sharding.row_parallel_output(context, layer.key),
     )

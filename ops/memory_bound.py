@@ -5,18 +5,18 @@ count activation-sized tensors; weights and statistics are negligible beside the
 Counts follow from what a fused kernel must read and write once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import KernelCalls, MemoryBound, Ops, Pass, Phase, sequence
+from ops.op import BatchedGemm, GroupedGemm, KernelCalls, MemoryBound, Op, Owner, Pass, Phase, sequence
 from ops.roles import Identity, Module, OpKey, Role
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray, ints
 from spec.dtypes import dtype_bytes
 from spec.model import NormKind
-from spec.parameters import norm_parameters
 
 
 class Width(StrEnum):
@@ -189,11 +189,17 @@ def memory_pass(
 def kernel(context: LayerContext, spec: Kernel) -> Pass:
     """Returns the forward kernel and its backward twin."""
     rows, none = spec.rows, np.zeros(spec.rows.shape)
-    width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), rows.shape)
-    dtype = spec.dtype or context.job.precision.activation
-    twin = memory_pass(spec.what, Phase.INPUT_GRAD, spec.kernel, rows, dtype, width)
-    twin = replace(
-        twin, saved_bytes=none, transient_bytes=none, parameters=0 * rows, stands_for=spec.stands_for
+    twin = MemoryBound(
+        **spec.what.words,
+        phase=Phase.INPUT_GRAD,
+        kernel=spec.kernel,
+        rows=rows,
+        width=np.broadcast_to(np.asarray(spec.width, dtype=np.int64), rows.shape),
+        dtype=spec.dtype or context.job.precision.activation,
+        saved_bytes=none,
+        transient_bytes=none,
+        parameters=0 * rows,
+        stands_for=spec.stands_for,
     )
     forward = replace(
         twin,
@@ -206,35 +212,41 @@ def kernel(context: LayerContext, spec: Kernel) -> Pass:
 
 
 def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Pass:
-    """The model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
-    hidden = context.model.hidden
-    kind = context.model.norm
-    unfused = kind is NormKind.RMS and "norm" in context.job.unfused
-    wide = context.job.wide_norms and not unfused
+    """Returns the model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
+    hidden, kind, job = context.model.hidden, context.model.norm, context.job
+    unfused = kind is NormKind.RMS and "norm" in job.unfused
+    fp32 = job.wide_norms and not unfused
     # Unfused, autograd keeps the input in fp32 (the input itself is not) and, for the weight's gradient, the scaled
     # input in 16 bits.
-    scaled_bytes = 0.0 if context.job.adapter_rank else context.activation_bytes
-    kept_bytes = scaled_bytes + 4.0 if unfused else 4.0 if wide else context.activation_bytes
+    scaled_bytes = 0.0 if job.adapter_rank else context.activation_bytes
+    kept_bytes = scaled_bytes + 4.0 if unfused else 4.0 if fp32 else context.activation_bytes
     normed = kernel(
         context,
         Kernel(
-            OpKey(module, Role.NORM).named(name),
+            Identity(module=module, role=Role.NORM, name=name),
             f"{kind.kernel}_unfused" if unfused else kind.kernel,
             rows,
             hidden,
             saved_bytes=kept_bytes * rows * hidden,
-            parameters=norm_parameters(kind, hidden),
-            dtype="fp32" if wide else "",
+            parameters=kind.vectors * hidden,
+            dtype="fp32" if fp32 else "",
         ),
     )
-    if context.job.preset.layers.two_pass_norms and not unfused:
-        normed = sequence(normed, _read_again(context, normed, f"{name}.{Role.STATISTICS}" if name else ""))
-    if not wide:
+    if job.preset.layers.two_pass_norms and not unfused:
+        label = f"{name}.{Role.STATISTICS}" if name else ""
+        statistics = Kernel(
+            Identity(module=module, role=Role.STATISTICS, serves=Role.NORM, name=label),
+            "norm_reduce",
+            rows,
+            hidden,
+            dtype="fp32" if fp32 else "",
+        )
+        normed = sequence(normed, _second_read(context, kind.kernel, statistics))
+    if not fp32:
         return normed
-    cast = Kernel(
-        OpKey(module, Role.CAST, Role.NORM).named(f"{name}.cast" if name else ""), "cast", rows, hidden
-    )
-    return sequence(kernel(context, cast), normed)
+    label = f"{name}.cast" if name else ""
+    cast = Identity(module=module, role=Role.CAST, serves=Role.NORM, name=label)
+    return sequence(kernel(context, Kernel(cast, "cast", rows, hidden)), normed)
 
 
 def soft_cap(context: LayerContext, what: Identity, rows: IntArray, width: IntArray) -> Pass:
@@ -266,49 +278,52 @@ def soft_cap(context: LayerContext, what: Identity, rows: IntArray, width: IntAr
 APEX_READS = {"forward": 2.0, "backward": 6.0}
 
 
-def _read_again(context: LayerContext, normed: Pass, name: str) -> Pass:
-    """What a norm in two passes reads beyond the ``normed`` one in one pass: whole tensors, of which nothing
-    is written.
-    """
-    one_pass = normed.forward[0]
-    if not isinstance(one_pass, MemoryBound):
-        raise TypeError("a norm is a memory-bound kernel")
-    again = one_pass.key.served_by(Role.STATISTICS, name)
-
-    def reads(kernel_name: str) -> Pass:
-        return kernel(
-            context,
-            Kernel(
-                again,
-                kernel_name,
-                one_pass.rows,
-                one_pass.width,
-                saved_bytes=0.0 * one_pass.saved_bytes,
-                dtype=one_pass.dtype,
-            ),
-        )
-
-    def times(ops: Ops, count: float) -> Ops:
-        return tuple(replace(op, repeat=int(count)) for op in ops)
-
-    traffic = KERNELS[one_pass.kernel]
+def _second_read(context: LayerContext, norm_kernel: str, statistics: Kernel) -> Pass:
+    """Returns the reads of a norm in two passes beyond one in one pass: whole tensors, of which nothing is written."""
+    traffic = KERNELS[norm_kernel]
+    (forward,) = kernel(context, statistics).forward
+    (backward,) = kernel(context, replace(statistics, kernel="bias")).backward
     return Pass(
-        forward=times(reads("norm_reduce").forward, APEX_READS["forward"] - traffic.forward_reads),
-        backward=times(reads("bias").backward, APEX_READS["backward"] - traffic.backward_reads),
+        forward=(replace(forward, repeat=int(APEX_READS["forward"] - traffic.forward_reads)),),
+        backward=(replace(backward, repeat=int(APEX_READS["backward"] - traffic.backward_reads)),),
     )
 
 
 def residual(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Pass:
-    """Adding a branch to the residual stream; with dropout, a byte of mask per element is kept."""
-    hidden = context.model.hidden
-    dropout = context.job.dropout
+    """Returns the addition of a branch to the residual stream; with dropout, a byte of mask per element is kept."""
+    hidden, dropout = context.model.hidden, context.job.dropout
     return kernel(
         context,
         Kernel(
-            OpKey(module, Role.RESIDUAL).named(name),
+            Identity(module=module, role=Role.RESIDUAL, name=name),
             "bias_dropout_add" if dropout else "add",
             rows,
             hidden,
             saved_bytes=float(dropout) * rows * hidden,
         ),
     )
+
+
+# Parameters that operations own, tensor by tensor: what collectives over lists of them, and owners of whole ones, count.
+
+
+def num_matrices(op: Op) -> int:
+    """Returns the matrices of an operation that owns parameters: a product's weight, or a table."""
+    return int(isinstance(op, BatchedGemm | GroupedGemm) or op.role is Role.TABLE)
+
+
+def num_vectors(op: Op) -> int:
+    """Returns the vectors of an operation that owns parameters: a product's bias, a norm's scale and shift."""
+    if isinstance(op, BatchedGemm):
+        return int(op.bias)
+    return KERNELS[op.kernel].vectors if isinstance(op, MemoryBound) else 0
+
+
+def num_tensors(
+    piece: Pass,
+    owner: Owner | None = None,
+    kinds: tuple[Callable[[Op], int], ...] = (num_matrices, num_vectors),
+) -> IntArray:
+    """Returns the parameters that a piece owns (``owner``'s alone, where it is given) of these ``kinds``, per row."""
+    own = (op for op in piece.forward if owner is None or op.owner is owner)
+    return sum((ints(op.parameters > 0) * sum(kind(op) for kind in kinds) for op in own), ints(0))

@@ -7,7 +7,7 @@ from ops.linear import column_parallel, row_parallel
 from ops.memory_bound import Kernel, kernel
 from ops.op import Linear, Pass, sequence
 from ops.roles import Module, OpKey, Role
-from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.arrays import IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.model import MlpSpec
 
@@ -20,7 +20,7 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     rows, saved_rows = context.gemm_rows, context.saved_rows * keeps_input
     width = ceil_div(layout.constant(mlp.ffn_hidden), context.sharding.weight_shards(layout))
     joined = mlp.gated and context.job.preset.layers.joined_gate
-    inward = [
+    inward = tuple(
         Linear(
             module=module,
             role=role,
@@ -36,7 +36,7 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
             gathered="input",
         )
         for role in ((Role.UP,) if joined or not mlp.gated else (Role.GATE, Role.UP))
-    ]
+    )
     down = Linear(
         module=module,
         role=Role.DOWN,
@@ -50,7 +50,7 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     fused = context.job.preset.layers.fused_activation
     return sequence(
         *(column_parallel(context, layer, first=layer is inward[0]) for layer in inward),
-        _joined_gradients(context, inward[0], rows) if joined and not fused else Pass(),
+        *((_joined_gradients(context, inward[0], rows),) if joined and not fused else ()),
         activation(context, mlp.gated, rows, width, module),
         row_parallel(context, down),
     )
@@ -64,54 +64,34 @@ def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> P
 
 
 def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Pass:
-    """The activation function; a gated one keeps gate and up, and unfused also silu(gate)."""
-    narrow = gated and _waits_narrow(context, module)
+    """Returns the activation function, which keeps its inputs: one tensor plain; gated gate and up, and unfused also
+    silu(gate)."""
+    layers, tensors, kernel_name = context.job.preset.layers, 1, "gelu"
+    if gated:
+        tensors, kernel_name = 3, "swiglu_halves_unfused" if layers.joined_gate else "swiglu_unfused"
+        if layers.fused_activation:
+            tensors, kernel_name = 2, "swiglu"
+    saved_bytes = context.activations(rows, width) * tensors
+    fp8_inputs = context.job.fp8_activation_inputs
+    fp8 = gated and (fp8_inputs == "all" or (fp8_inputs == "experts" and module is not Module.MLP))
+    what = OpKey(module, Role.ACTIVATION)
     made = kernel(
-        context,
-        Kernel(
-            OpKey(module, Role.ACTIVATION),
-            _activation_kernel(context, gated),
-            rows,
-            width,
-            saved_bytes=activation_saved_bytes(context, gated, rows, width) * (0.0 if narrow else 1.0),
-        ),
+        context, Kernel(what, kernel_name, rows, width, saved_bytes=saved_bytes * (0.0 if fp8 else 1.0))
     )
-    return sequence(made, _narrow_copy(context, rows, 2 * width, module)) if narrow else made
+    return sequence(made, _fp8_copy(context, rows, 2 * width, module)) if fp8 else made
 
 
-def _waits_narrow(context: LayerContext, module: Module) -> bool:
-    """Whether gate and up of a module wait for the backward in fp8 (JobSpec.fp8_activation_inputs)."""
-    where = context.job.fp8_activation_inputs
-    return where == "all" or (where == "experts" and module is not Module.MLP)
-
-
-def _narrow_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Pass:
-    """The fp8 copy that waits, written by a pass and read back by another (Megatron-LM
-    core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies that move as many bytes."""
-    wide, narrow = context.activation_bytes, dtype_bytes("fp8")
-    moved = np.ceil(rows * (wide + narrow) / (2.0 * wide)).astype(np.int64)
+def _fp8_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Pass:
+    """Returns the fp8 copy of gate and up that waits for the backward (JobSpec.fp8_activation_inputs), written by a pass
+    and read back by another (Megatron-LM core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies that
+    move as many bytes."""
+    own_bytes, fp8_bytes = context.activation_bytes, dtype_bytes("fp8")
+    moved = np.ceil(rows * (own_bytes + fp8_bytes) / (2.0 * own_bytes)).astype(np.int64)
     copy = Kernel(
         OpKey(module, Role.CAST, Role.ACTIVATION).named(f"{module}.cast_activation"),
         "copy",
         moved,
         width,
-        saved_bytes=narrow * rows * width,
+        saved_bytes=fp8_bytes * rows * width,
     )
     return kernel(context, copy)
-
-
-def _activation_kernel(context: LayerContext, gated: bool) -> str:
-    if not gated:
-        return "gelu"
-    layers = context.job.preset.layers
-    if layers.fused_activation:
-        return "swiglu"
-    return "swiglu_halves_unfused" if layers.joined_gate else "swiglu_unfused"
-
-
-def activation_saved_bytes(context: LayerContext, gated: bool, rows: IntArray, width: IntArray) -> FloatArray:
-    """Its inputs: one tensor plain, two gated, three gated and unfused."""
-    if not gated:
-        return context.activations(rows, width)
-    tensors = 2 if context.job.preset.layers.fused_activation else 3
-    return context.activations(rows, width) * tensors

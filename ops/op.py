@@ -442,6 +442,11 @@ def sequence(*pieces: Pass) -> Pass:
     )
 
 
+def flat(piece: Pass) -> Ops:
+    """Returns the forward operations, then the backward ones."""
+    return piece.forward + piece.backward
+
+
 def multiplies_low_precision(op: Op) -> bool:
     """Whether an operation is a product of 8 bits or fewer."""
     return isinstance(op, BatchedGemm | GroupedGemm) and dtype_bytes(op.dtype) < 2.0

@@ -1,4 +1,4 @@
-"""What an operation is: its module and its role there. A label is for people; nothing looks into it."""
+"""The identity of an operation: its module and its role there. A label is for people; nothing looks into it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Module(StrEnum):
 
 
 class Role(StrEnum):
-    """What an operation does in its module."""
+    """The part that an operation plays in its module."""
 
     # products, each with the casts, gathers and accumulations that serve it
     QKV = "qkv"
@@ -110,7 +110,7 @@ class Role(StrEnum):
 
 
 class OpKey(NamedTuple):
-    """Which operation of a layer: the one with this role in this module, or what in this role serves another."""
+    """The key of an operation of a layer: its role in its module, and the role of the one that it serves."""
 
     module: Module
     role: Role
@@ -118,15 +118,15 @@ class OpKey(NamedTuple):
 
     @property
     def words(self) -> dict[str, Any]:
-        """The fields of its Identity, of which an operation is made."""
-        return self.named("").words
+        """The fields of its Identity by name, of which an operation is made."""
+        return {"module": self.module, "role": self.role, "serves": self.serves}
 
     def named(self, name: str) -> "Identity":
         """Returns it with the label that people read."""
         return Identity(module=self.module, role=self.role, serves=self.serves, name=name)
 
     def served_by(self, role: Role, name: str = "") -> "Identity":
-        """Returns what an operation in ``role`` is that helps this one."""
+        """Returns the identity of an operation in ``role`` that serves this one."""
         return Identity(module=self.module, role=role, serves=self.role, name=name)
 
 
@@ -149,12 +149,12 @@ class Identity:
 
     @property
     def key(self) -> OpKey:
-        """Itself."""
+        """The identity without its label."""
         return OpKey(self.module, self.role, self.serves)
 
     @property
     def served(self) -> OpKey:
-        """The operation it stands with: the one it serves, or itself."""
+        """The key of the operation that it serves, or its own."""
         return OpKey(self.module, self.serves or self.role)
 
     @property
@@ -163,5 +163,5 @@ class Identity:
         return {"module": self.module, "role": self.role, "serves": self.serves, "name": self.name}
 
     def is_within(self, parts: Collection[Module | OpKey]) -> bool:
-        """Whether it belongs to one of ``parts``: a whole module, or an operation with all that serves it."""
+        """Returns whether it belongs to one of ``parts``: a whole module, or an operation with all that serves it."""
         return self.module in parts or self.served in parts

@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import HeadTensors, LayerContext, Sharding, Traits, WeightCopies, padded_to_ranks
-from ops.head_exchange import exchange_heads, over_tp
-from ops.low_precision import agreed_scale, other_order
 from ops.op import Axis, Comm, Lane, Ops, Owner, Pass, Phase, collective
 from ops.roles import Identity, OpKey, Role
-from ops.tp_overlap import in_bulk, in_order
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
+from spec.frameworks import TensorParallel
 
 
 def tp_collective(
@@ -36,27 +34,24 @@ def tp_gather(
 
 
 def full_tokens_bytes(context: LayerContext, width: int = 0) -> IntArray:
-    """Bytes of ``width`` channels (the hidden size when 0) of a rank's whole micro-batch, rounded up to
+    """Returns the bytes of ``width`` channels (the hidden size when 0) of a rank's whole micro-batch, rounded up to
     whole shards."""
     layout = context.layout
     tokens = -(-context.tokens // layout.tp) * layout.tp
     return (tokens * (width or context.model.hidden) * context.activation_bytes).astype(np.int64)
 
 
-def beside(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase) -> Comm:
-    """Returns a collective of the backward as it runs beside the other gradient's GEMM of ``linear``: beside its
-    INPUT_GRAD the input gathered again, beside its WEIGHT_GRAD the input gradient reduced."""
-    lane = Lane.BESIDE if overlaps_backward(context, phase) else Lane.MAIN
+def backward_collective(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase) -> Comm:
+    """Returns a collective of the backward as it runs beside the other gradient's GEMM of ``linear`` (before it where
+    the framework overlaps nothing): beside its INPUT_GRAD the input gathered again, beside its WEIGHT_GRAD the input
+    gradient reduced."""
+    choices = context.job.preset.tensor_parallel
+    lane = Lane.BESIDE if choices.overlap_backward or _in_bulk(choices, phase) else Lane.MAIN
     return replace(comm, lane=lane, beside=linear, beside_phase=phase)
 
 
-def overlaps_backward(context: LayerContext, phase: Phase) -> bool:
-    """Returns whether a whole tp collective of the backward runs beside the GEMM of ``phase``."""
-    return context.job.preset.tensor_parallel.overlap_backward or _in_bulk(context, phase)
-
-
-def _in_bulk(context: LayerContext, phase: Phase) -> bool:
-    choices = context.job.preset.tensor_parallel
+def _in_bulk(choices: TensorParallel, phase: Phase) -> bool:
+    """Returns whether user buffers run a whole collective beside the GEMM of ``phase``."""
     return choices.overlap and (choices.bulk_dgrad if phase is Phase.INPUT_GRAD else choices.bulk_wgrad)
 
 
@@ -70,14 +65,14 @@ class MegatronTensor(Sharding):
     """
 
     def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Pass:
-        """Nothing forward; the input gradient is summed over the ranks beside the weight gradient."""
+        """Returns the sum of the input gradient over the ranks beside the weight gradient; nothing forward."""
         size = full_tokens_bytes(context, width)
         enter = linear.served_by(Role.ENTER)
         summed = tp_collective(context, enter, Phase.INPUT_GRAD, Collective.ALL_REDUCE, size)
-        return Pass(backward=(beside(context, summed, linear, Phase.WEIGHT_GRAD),))
+        return Pass(backward=(backward_collective(context, summed, linear, Phase.WEIGHT_GRAD),))
 
     def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Pass:
-        """The partial outputs are summed over the ranks."""
+        """Returns the sum of the partial outputs over the ranks."""
         leave, size = linear.served_by(Role.LEAVE), full_tokens_bytes(context)
         return Pass(forward=(tp_collective(context, leave, Phase.FORWARD, Collective.ALL_REDUCE, size),))
 
@@ -97,52 +92,54 @@ class SequenceParallel(Sharding):
     regather: bool
 
     def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Pass:
-        """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
+        """Returns the all-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
         and, for fsp, the gather again beside the input gradient."""
         size = full_tokens_bytes(context, width)
         enter, again = linear.served_by(Role.ENTER), linear.served_by(Role.REGATHER)
         gather = tp_gather(context, enter, Phase.FORWARD, size, linear)
         scatter = tp_collective(context, enter, Phase.INPUT_GRAD, Collective.REDUCE_SCATTER, size)
-        backward = _scattered(context, _beside(context, scatter, linear, Phase.WEIGHT_GRAD), linear)
+        backward = _scattered(context, _with_buffers(context, scatter, linear, Phase.WEIGHT_GRAD), linear)
         if self.regather:
             regather = tp_gather(context, again, Phase.WEIGHT_GRAD, size, linear)
-            regather = _beside(context, regather, linear, Phase.INPUT_GRAD)
+            regather = _with_buffers(context, regather, linear, Phase.INPUT_GRAD)
             backward = (regather, *_in_order(context, regather), *backward)
         return Pass(forward=_gathered(context, gather, linear), backward=backward)
 
     def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Pass:
-        """Reduce-scatter out; backward: all-gather of the output gradient."""
+        """Returns the reduce-scatter out; backward: all-gather of the output gradient."""
         size, leave = full_tokens_bytes(context), linear.served_by(Role.LEAVE)
         scatter = tp_collective(context, leave, Phase.FORWARD, Collective.REDUCE_SCATTER, size)
         gather = tp_gather(context, leave, Phase.INPUT_GRAD, size, linear)
         return Pass(forward=_scattered(context, scatter, linear), backward=_gathered(context, gather, linear))
 
 
-def _beside(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase) -> Comm:
-    comm = beside(context, comm, linear, phase)
-    if not _in_bulk(context, phase):
+def _with_buffers(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase) -> Comm:
+    """Returns a backward_collective of cut tokens, which user buffers may run in bulk."""
+    comm = backward_collective(context, comm, linear, phase)
+    if not _in_bulk(context.job.preset.tensor_parallel, phase):
         return comm
+    from ops.tp_overlap import in_bulk
 
     return in_bulk(context, comm, linear)
 
 
 def _gathered(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
-    """An all-gather whose tokens ``linear`` multiplies, with what runs around it."""
-    low = context.job.precision.narrows
+    """Returns an all-gather whose tokens ``linear`` multiplies, with what runs around it."""
     if context.job.preset.tensor_parallel.overlap:
         from ops.tp_overlap import gathered_into
 
         gather = gathered_into(context, gather, linear)
     ops: Ops = (gather, *_in_order(context, gather))
-    if not low:
+    if not context.job.precision.narrows:
         return ops
+    from ops.low_precision import agreed_scale, other_order
 
     behind = other_order(context, gather, linear) if gather.phase is Phase.INPUT_GRAD else ()
     return (*agreed_scale(context, linear, gather.phase), *ops, *behind)
 
 
 def _scattered(context: LayerContext, scatter: Comm, linear: OpKey) -> Ops:
-    """A reduce-scatter of what ``linear`` makes, with what runs around it."""
+    """Returns a reduce-scatter of what ``linear`` makes, with what runs around it."""
     reduced: Ops = (scatter,)
     if context.job.preset.tensor_parallel.overlap:
         from ops.tp_overlap import scattered_from
@@ -154,6 +151,7 @@ def _scattered(context: LayerContext, scatter: Comm, linear: OpKey) -> Ops:
 def _in_order(context: LayerContext, comm: Comm) -> Ops:
     if not context.job.preset.tensor_parallel.dtensor:
         return ()
+    from ops.tp_overlap import in_order
 
     return in_order(context, comm)
 
@@ -177,7 +175,9 @@ class TokenShards(Sharding):
     """
 
     def around_attention(self, context: LayerContext, tensors: HeadTensors) -> tuple[Pass, Pass]:
-        """From token shards to head shards and back: four all-to-alls in each pass."""
+        """Returns the way from token shards to head shards and back: four all-to-alls in each pass."""
+        from ops.head_exchange import exchange_heads, over_tp
+
         return exchange_heads(context, tensors, over_tp(context))
 
 
@@ -188,7 +188,7 @@ class ShardedWeights(TokenShards):
     is cut over the hidden size."""
 
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Pass:
-        """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""
+        """Returns the all-gather in both passes and the reduce-scatter of the gradient, all one layer ahead or behind."""
         precision = context.job.precision
         wp = context.layout.wp
 
@@ -233,18 +233,20 @@ _get_sequence_data_parallel_group). It runs beside neither tensor parallelism no
 core/parallel_state.py, initialize_model_parallel), and its experts only up to ZeRO stage 2
 (deepspeed/runtime/engine.py, _validate_zero3_moe_compatibility)."""
 
+ISP = replace(OWN_TOKENS, copies=WeightCopies(linear_owner=Owner.WEIGHT), gathers_weights=True)
+
 KNOWN: tuple[Sharding, ...] = (
     MegatronTensor(name="mtp", traits=Traits(uncut=True)),
     SequenceParallel(name="msp", regather=False, traits=replace(CUT_TOKENS, shares_gathered_input=True)),
     SequenceParallel(name="fsp", regather=True, traits=replace(CUT_TOKENS, saves_shards=True)),
-    ShardedWeights(name="isp", traits=replace(OWN_TOKENS, copies=WeightCopies(linear_owner=Owner.WEIGHT))),
+    ShardedWeights(name="isp", traits=ISP),
     ULYSSES,
 )
 STRATEGIES: dict[str, Sharding] = {one.name: one for one in KNOWN}
 
 
 def strategy_named(name: str, *, where: str) -> Sharding:
-    """The strategy of that name; raises ConfigError naming the known ones."""
+    """Returns the strategy of that name; raises ConfigError naming the known ones."""
     if name not in STRATEGIES:
         raise ConfigError(where=where, key="strategy", value=name, allowed=f"one of {', '.join(STRATEGIES)}")
     return STRATEGIES[name]

@@ -9,7 +9,7 @@ Source: Transformer Engine, ``pytorch/module/base.py`` initialize_ub (which prod
   multiplied, the own one last; then one kernel adds up what has come (reduce_bf16);
 - "pipeline" reduce-scatter (CommOverlapBase::split_overlap_rs): 4 pieces, each reduced on 16 multiprocessors
   while the next is multiplied, so that the last is waited for;
-- "bulk": whole, beside the other gradient's product (ops.strategies.backward_lane).
+- "bulk": whole, beside the other gradient's product (ops.strategies.backward_collective).
 
 PyTorch's asynchronous tensor parallelism (``distributed/_symmetric_memory``, _pipelined_all_gather_and_consume and
 _pipelined_produce_and_all2all) is the ring exchange both ways, also for input gradients, and has no bulk.

@@ -12,9 +12,8 @@ from itertools import groupby
 import numpy as np
 
 from ops.block import model_ops
-from ops.embedding_and_head import flat
 from ops.layout import Layout
-from ops.op import Op
+from ops.op import Op, flat
 from ops.recompute import Recompute
 from profdb.cost_model import ProfileCostModel
 from profdb.lookup.op_queries import kernel_s

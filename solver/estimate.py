@@ -19,8 +19,9 @@ from functools import partial
 import numpy as np
 
 from ops.context import LayerContext
-from ops.data_parallel.sliced_collectives import num_tensors, return_slices
-from ops.data_parallel.step import broadcast_by_owners, num_tensors_of
+from ops.data_parallel.sliced_collectives import return_slices
+from ops.data_parallel.step import broadcast_by_owners
+from ops.memory_bound import num_tensors
 from ops.op import Ops, Owner, Pass
 from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory, worst_stage
 from solver.pipeline.spans import Hops, Piped, least_spans_s, spans_of
@@ -216,7 +217,7 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     ops = operations(context, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
         tensors = {
-            owner: _counted(table, partial(num_tensors_of, owner=owner))[rows]
+            owner: _counted(table, partial(num_tensors, owner=owner))[rows]
             for owner in (Owner.DENSE, Owner.WEIGHT)
         }
         ops = broadcast_by_owners(ops, tensors)

@@ -6,53 +6,57 @@ full attention, a multi-token-prediction block) is a tuple of runs, not a set of
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 from spec.mixers.attention import RopeSpec
 from spec.mixers.mixer import Mixer
 
 
 class NormKind(StrEnum):
-    """RMSNorm has one weight per channel, LayerNorm a weight and a bias, Cohere's LayerNorm the weight alone."""
+    """RMSNorm has one weight per channel, LayerNorm a weight and a bias, Cohere's LayerNorm the weight alone; each with
+    the ``kernel`` of ops.memory_bound that runs it, and its ``vectors`` of parameters."""
 
-    RMS = "rmsnorm"
-    LAYER = "layernorm"
-    LAYER_WITHOUT_BIAS = "layernorm_without_bias"
+    kernel: str
+    vectors: int
 
-    @property
-    def kernel(self) -> str:
-        """The kernel of ops.memory_bound that runs it."""
-        return "rmsnorm" if self is NormKind.RMS else "layernorm"
+    def __new__(cls, value: str, kernel: str = "", vectors: int = 1) -> Self:
+        """Returns the row of the table below as a member."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.kernel, member.vectors = kernel, vectors
+        return member
 
-    @property
-    def has_bias(self) -> bool:
-        """Whether it adds a bias per channel."""
-        return self is NormKind.LAYER
+    RMS = "rmsnorm", "rmsnorm", 1
+    LAYER = "layernorm", "layernorm", 2
+    LAYER_WITHOUT_BIAS = "layernorm_without_bias", "layernorm", 1
 
 
 class NormPlace(StrEnum):
     """Where a block's norms stand: before each half, as most do; after each half, on what is added to the residual
     stream (OLMo 2, arXiv 2501.00656 sec. 3.2); around each half (Gemma 2, arXiv 2408.00118 sec. 2); or once before
-    both halves, which read the same (GPT-J's parallel form with one norm: Falcon, Cohere)."""
+    both halves, which read the same (GPT-J's parallel form with one norm: Falcon, Cohere).
 
-    BEFORE = "before"
-    AFTER = "after"
-    AROUND = "around"
-    SHARED = "shared"
+    ``leads``: a norm makes what the first half reads; ``leads_second``: the second half has one of its own before it;
+    ``follows``: one stands between each half and its residual add.
+    """
 
-    @property
-    def leads(self) -> bool:
-        """Whether a norm makes what the first half reads."""
-        return self is not NormPlace.AFTER
+    leads: bool
+    leads_second: bool
+    follows: bool
 
-    @property
-    def leads_second(self) -> bool:
-        """Whether the second half has a norm of its own before it."""
-        return self in (NormPlace.BEFORE, NormPlace.AROUND)
+    def __new__(
+        cls, value: str, leads: bool = True, leads_second: bool = True, follows: bool = False
+    ) -> Self:
+        """Returns the row of the table below as a member."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.leads, member.leads_second, member.follows = leads, leads_second, follows
+        return member
 
-    @property
-    def follows(self) -> bool:
-        """Whether a norm stands between each half and its residual add."""
-        return self in (NormPlace.AFTER, NormPlace.AROUND)
+    BEFORE = "before", True, True, False
+    AFTER = "after", False, False, True
+    AROUND = "around", True, True, True
+    SHARED = "shared", True, False, False
 
 
 class PositionKind(StrEnum):

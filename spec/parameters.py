@@ -12,7 +12,6 @@ from spec.model import (
     MlpSpec,
     ModelSpec,
     MoeSpec,
-    NormKind,
     PositionKind,
 )
 
@@ -45,7 +44,7 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
     embedding = model.vocab * hidden
     head = (0 if model.tied_embeddings else embedding) + (model.vocab if model.head_bias else 0)
     position = model.max_positions * hidden if model.position is PositionKind.LEARNED else 0
-    norms = norm_parameters(model.norm, hidden) * (2 if model.embedding_norm else 1)
+    norms = hidden * model.norm.vectors * (2 if model.embedding_norm else 1)
     total = embedding + head + position + norms
     idle = router_bias = 0
     for run in model.main_blocks:
@@ -77,7 +76,7 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
         feed_forward = moe_parameters(block.moe, hidden)
     elif block.mlp is not None:
         feed_forward = mlp_parameters(block.mlp, hidden)
-    norm = norm_parameters(block.norm, hidden)
+    norm = hidden * block.norm.vectors
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
     mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
     return mixer + feed_forward + block.num_norms * norm + extra
@@ -107,11 +106,6 @@ def idle_expert_parameters(moe: MoeSpec, hidden: int) -> int:
 
 def _expert_parameters(moe: MoeSpec, hidden: int) -> int:
     return _ffn(moe.routed_hidden(hidden), moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
-
-
-def norm_parameters(norm: NormKind, hidden: int) -> int:
-    """One weight a channel, and a bias where the kind has one."""
-    return hidden * (1 + norm.has_bias)
 
 
 def _ffn(hidden: int, width: int, *, gated: bool, bias: bool) -> int:

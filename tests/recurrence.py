@@ -59,12 +59,12 @@ class RecurrenceSpec:
         yield linear_module(f"{prefix}.out", (hidden, width))
 
 
-def _project(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
+def projections(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     width = projected_heads(context, mixer.num_heads) * mixer.head_dim
     return into_mixer(context, OpKey(Part.MIXER, Role.PROJECTION), 2 * width)
 
 
-def _core(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
+def core(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     heads = core_heads(context, mixer.num_heads)
     rows = context.layout.micro_batch * core_length(context)
     width = heads * mixer.head_dim
@@ -79,12 +79,12 @@ def _core(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     return kernel(context, scan)
 
 
-def _output(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
+def output(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     width = projected_heads(context, mixer.num_heads) * mixer.head_dim
     return out_of_mixer(context, OpKey(Part.MIXER, Role.OUT), width)
 
 
-def _exchanged(mixer: RecurrenceSpec) -> HeadTensors:
+def core_tensors(mixer: RecurrenceSpec) -> HeadTensors:
     into, out = (
         tuple(HeadTensor(name=name, heads=mixer.num_heads, dim=mixer.head_dim) for name in names)
         for names in ("xg", "y")
@@ -94,10 +94,10 @@ def _exchanged(mixer: RecurrenceSpec) -> HeadTensors:
 
 RECURRENCE = MixerRow(
     module=Part.MIXER,
-    project=_project,
-    core=_core,
-    output=_output,
-    exchanged=_exchanged,
+    projections=projections,
+    core=core,
+    output=output,
+    core_tensors=core_tensors,
     context_parallel=frozenset({"all_to_all"}),
 )
 

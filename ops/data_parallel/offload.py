@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ops.context import LayerContext
+from ops.context import LayerContext, num_micro
 from ops.op import Attention, HostTransfer, HostUpdate, Lane, Op, Pass, Phase
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray, ints
@@ -45,14 +45,18 @@ def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
     """Bytes of a rank's offloaded optimizer on the host: state, fp32 gradients, and gradients that wait."""
     precision = context.job.precision
     state = precision.master_bytes + 2 * dtype_bytes(precision.moments) + HOST_GRADIENT_BYTES
-    waiting = keeps_gradients_on_host(context) * (context.num_micro > 1) * dtype_bytes(precision.gradient)
+    waiting = (
+        keeps_gradients_on_host(context)
+        * (num_micro(context.job, context.layout) > 1)
+        * dtype_bytes(precision.gradient)
+    )
     return np.asarray(offloaded_elements(context, owned) * (state + waiting), dtype=np.float64)
 
 
 def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
     """Gradients of earlier micro-batches there, and back to be added to; the sum there at the end."""
     elements = offloaded_elements(context, owned)
-    earlier = (context.num_micro - 1) * keeps_gradients_on_host(context)
+    earlier = (num_micro(context.job, context.layout) - 1) * keeps_gradients_on_host(context)
     waiting = elements * dtype_bytes(context.job.precision.gradient)
     return [
         _step(

@@ -21,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.memory_bound import KERNELS, memory_pass
-from ops.op import BatchedGemm, CpuOverhead, GroupedGemm, Lane, MemoryBound, Op, Ops, Pass, Phase
+from ops.memory_bound import memory_pass, num_matrices, num_tensors, num_vectors
+from ops.op import CpuOverhead, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Identity, Module, Role
-from spec.arrays import FloatArray, IntArray, ints
+from spec.arrays import FloatArray, IntArray
 
 # Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
 # Python (torch.Tensor.narrow: 2.1 us, torch 2.13 on one core of an AMD EPYC) against 5 us for a launch
@@ -46,8 +46,8 @@ def slice_overhead(
     if not context.job.preset.data_parallel.sliced_collectives:
         return (), ()
     ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
-    matrices, vectors = num_matrices(piece), num_vectors(piece)
-    again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
+    matrices, vectors = (num_tensors(piece, kinds=(kind,)) for kind in (num_matrices, num_vectors))
+    again = 1 + any(op.phase is Phase.RECOMPUTE and num_matrices(op) for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> CpuOverhead:
         return CpuOverhead(
@@ -108,39 +108,8 @@ def return_slices(context: LayerContext, elements: IntArray, tensors: IntArray) 
     return replace(copied, repeat=3), slices
 
 
-def num_tensors(piece: Pass) -> IntArray:
-    """Parameters that a piece owns, per row: matrices, biases, and scales and shifts of norms."""
-    return num_matrices(piece) + num_vectors(piece)
-
-
-def num_matrices(piece: Pass) -> IntArray:
-    """Weights of products and tables that a piece owns, per row."""
-    return sum((ints(op.parameters > 0) for op in matrices_of(piece)), ints(0))
-
-
-def num_vectors(piece: Pass) -> IntArray:
-    """Biases of products, and scales and shifts of norms, that a piece owns, per row."""
-    return sum((_vectors(op) * ints(op.parameters > 0) for op in piece.forward), ints(0))
-
-
-def matrices_of(piece: Pass) -> Ops:
-    """The operations by which a piece owns weights of products and tables, in the order of its forward."""
-    return tuple(op for op in piece.forward if _is_matrix(op) and op.parameters.any())
-
-
 def _returned(context: LayerContext, vectors: IntArray, ranks: IntArray) -> FloatArray:
     """The vectors' way back after the update, once a step, spread over the step's micro-batches."""
     layout = context.layout
     micro_batches = context.job.global_batch_sequences / (layout.dp * layout.micro_batch)
     return RETURNED_SLICE * vectors * ranks / np.maximum(micro_batches, 1.0)
-
-
-def _is_matrix(op: Op) -> bool:
-    return isinstance(op, BatchedGemm | GroupedGemm) or op.role is Role.TABLE
-
-
-def _vectors(op: Op) -> int:
-    """Vectors of an operation that owns parameters: a product's bias, a norm's scale and shift."""
-    if isinstance(op, BatchedGemm):
-        return int(op.bias)
-    return KERNELS[op.kernel].vectors if isinstance(op, MemoryBound) else 0

@@ -1,4 +1,4 @@
-"""What a rank runs once per optimizer step: gradient reduction, update, parameters back.
+"""The operations of a rank once per optimizer step: gradient reduction, update, parameters back.
 
 Sources: ZeRO (arXiv 1910.02054 sec. 5 and 7: reduce-scatter of gradients, all-gather of parameters);
 InternEvo sends updated shards by broadcast, one per owner.
@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ops.context import LayerContext
-from ops.data_parallel.sliced_collectives import num_tensors
+from ops.context import LayerContext, keeps_gathered, reduces_once
 from ops.layout import ranks_and_stride
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Pass, Phase, Update, collective
+from ops.op import (
+    Axis,
+    Comm,
+    MemoryBound,
+    Op,
+    Ops,
+    Owner,
+    Phase,
+    Update,
+    collective,
+)
 from ops.roles import Identity, Module, Role
-from spec.arrays import IntArray, ceil_div
+from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
-from spec.job import Precision
 
 if TYPE_CHECKING:
     from ops.data_parallel.muon import MatrixCount, MatrixShards
@@ -39,71 +47,61 @@ if TYPE_CHECKING:
 # ``reduce_tensor``), which releases 0.1 and 0.2 divide there first (``tensor_to_reduce.div_(world_size)``).
 
 
-def narrows_gradients(precision: Precision) -> bool:
-    """Whether gradients that add up in a wider format than the parameters' are brought to it for an update without a
-    master copy: torch takes no gradient of another format than its parameter's (Picotron
-    picotron/data_parallel/data_parallel.py, _post_backward: p.grad = p.main_grad.to(p.dtype))."""
-    return not precision.master and dtype_bytes(precision.gradient) > dtype_bytes(precision.parameter)
-
-
 def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
-    """Kernels before and after the update, for ``on_rank`` gradient elements that a rank keeps (a shard at stages 2
-    and 3) and the ``owned`` ones whose state it keeps.
+    """Returns the kernels before and after the update, for ``on_rank`` gradient elements that a rank keeps (a shard at
+    stages 2 and 3) and the ``owned`` ones whose state it keeps.
 
     ``Assumption:`` the norm is above the limit, as in the first steps of a training, so that every gradient is
     scaled down.
     """
     precision, preset, layout = context.job.precision, context.job.preset, context.layout
-    narrow_gradient = bool(precision.master) and dtype_bytes(precision.gradient) < dtype_bytes(
-        precision.master
-    )
-    narrow_parameter = bool(precision.master) and precision.parameter != precision.master
-    wide = precision.master or precision.gradient
+    gradient, master = precision.gradient, precision.master
+    wide = master or gradient
     copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
     whole = np.where(layout.zero_stage < 2, on_rank, 0)
     divided = np.where(copies > 1, whole, 0)
-    before: list[tuple[str, str, IntArray, str]] = [("divide_gradients", "copy", divided, precision.gradient)]
-    if context.widens_gradients:
-        # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket
-        before = [
-            ("widen_gradients", "cast", divided, precision.gradient),
-            ("divide_gradients", "copy", divided, context.reduce_dtype),
-            ("narrow_gradients", "cast", divided, precision.gradient),
-        ]
-    if preset.host.checks_numbers:
-        # megatron/core/distributed/param_and_grad_buffer.py, check_grads; Megatron-FSDP takes check_for_nan_in_grad and
-        # never reads it (core 0.15, distributed/fsdp/src/megatron_fsdp)
-        before.insert(0, ("check_gradients", "norm_reduce", whole, precision.gradient))
+    before: list[tuple[str, str, IntArray, str]] = [("divide_gradients", "copy", divided, gradient)]
     if preset.data_parallel.flattened_buckets:
-        divides = preset.data_parallel.divides_buckets
-        ways = ("flatten", "divide", "unflatten") if divides else ("flatten", "unflatten")
-        before = [(f"{way}_gradients", "copy", divided, precision.gradient) for way in ways]
+        flatten = ("flatten_gradients", "copy", divided, gradient)
+        divides = before if preset.data_parallel.divides_buckets else []
+        before = [flatten, *divides, ("unflatten_gradients", "copy", divided, gradient)]
+    else:
+        if context.reduce_dtype != precision.reduce:
+            # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket
+            before = [
+                ("widen_gradients", "cast", divided, gradient),
+                ("divide_gradients", "copy", divided, context.reduce_dtype),
+                ("narrow_gradients", "cast", divided, gradient),
+            ]
+        if preset.host.checks_numbers:
+            # megatron/core/distributed/param_and_grad_buffer.py, check_grads; Megatron-FSDP takes check_for_nan_in_grad
+            # and never reads it (core 0.15, distributed/fsdp/src/megatron_fsdp)
+            before.insert(0, ("check_gradients", "norm_reduce", whole, gradient))
     if preset.data_parallel.contiguous_gradients:
         # of Megatron-FSDP's shard: param_and_grad_buffer.py, zero_grad (main_grad_buffer.data)
-        before.append(("zero_gradients", "fill", on_rank, precision.gradient))
-    if narrow_gradient:
-        before.append(("master_gradients", "cast", owned, precision.gradient))
+        before.append(("zero_gradients", "fill", on_rank, gradient))
+    if master and dtype_bytes(gradient) < dtype_bytes(master):
+        before.append(("master_gradients", "cast", owned, gradient))
     if precision.compute == "fp16":
         before.append(("unscale_gradients", "copy", owned, wide))
     if preset.data_parallel.clips_gradients:
         before.append(("gradient_norm", "norm_reduce", owned, wide))
         before.append(("clip_gradients", "copy", owned, wide))
-    if narrows_gradients(precision):
+    if not master and dtype_bytes(gradient) > dtype_bytes(precision.parameter):
+        # torch takes no gradient of another format than its parameter's (Picotron
+        # picotron/data_parallel/data_parallel.py, _post_backward: p.grad = p.main_grad.to(p.dtype))
         before.append(("parameter_gradients", "cast", owned, precision.parameter))
     after: list[tuple[str, str, IntArray, str]] = []
-    if narrow_parameter:
-        after = [("model_parameters", "cast", owned, precision.parameter)]
+    if master and precision.parameter != master:
+        after.append(("model_parameters", "cast", owned, precision.parameter))
     if precision.narrow_parameters and precision.gathers_narrow:
-        after = [*_shard_maxima(precision, owned, wide), *after]
+        from ops.low_precision import finds_scale_first
+
+        # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards
+        if finds_scale_first(precision):
+            after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
     return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
-
-
-def _shard_maxima(precision: Precision, owned: IntArray, dtype: str) -> list[tuple[str, str, IntArray, str]]:
-    """TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards."""
-    from ops.low_precision import finds_scale_first
-
-    return [("parameter_maxima", "norm_reduce", owned, dtype)] if finds_scale_first(precision) else []
 
 
 # torch/optim/adamw.py, _multi_tensor_adamw of PyTorch 2.1: the operations mul_, lerp_, mul_, addcmul_, sqrt,
@@ -113,7 +111,7 @@ FURTHER_READS, FURTHER_WRITES = 12 - 4, 8 - 3
 
 
 def update_passes(context: LayerContext, elements: IntArray) -> Ops:
-    """What an update in elementwise operations, one after another, moves of ``elements`` beyond one in one
+    """Returns the passes of an update in elementwise operations, one after another, over ``elements`` beyond one in one
     kernel."""
     dtype = context.job.precision.moments
     copied = _pass(Role.PARAMETER_PASS, "update_copies", "copy", elements, dtype)
@@ -122,7 +120,7 @@ def update_passes(context: LayerContext, elements: IntArray) -> Ops:
 
 
 def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
-    """One kernel of ops.memory_bound over ``elements``, once a step."""
+    """Returns one kernel of ops.memory_bound over ``elements``, once a step."""
     what = Identity(module=Module.STEP, role=role, name=f"{Module.STEP}.{name}")
     return memory_pass(what, Phase.STEP, kernel, elements, dtype)
 
@@ -134,26 +132,19 @@ def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) ->
 # got none.
 
 
-def num_tensors_of(piece: Pass, owner: Owner) -> IntArray:
-    """Parameters of ``owner`` that a piece has, per row."""
-    return num_tensors(Pass(forward=tuple(op for op in piece.forward if op.owner is owner)))
-
-
 def broadcast_by_owners(ops: Ops, tensors: Mapping[Owner, IntArray]) -> Ops:
-    """``ops`` of a step with no more broadcasts of an owner's parameters than it has ``tensors`` on the rank,
+    """Returns ``ops`` of a step with no more broadcasts of an owner's parameters than it has ``tensors`` on the rank,
     and all of their bytes. Owners that ``tensors`` leaves out have more of them than ranks (experts, a tensor
     each and product)."""
-
-    def sent(op: Op) -> Op:
-        if not isinstance(op, Comm) or op.collective is not Collective.BROADCAST:
-            return op
-        if op.role is not Role.PARAMETER_GATHER or op.owner not in tensors:
-            return op
+    sent: list[Op] = []
+    for op in ops:
+        if not isinstance(op, Comm) or op.collective is not Collective.BROADCAST or op.owner not in tensors:
+            sent.append(op)
+            continue
         shards = np.asarray(op.repeat, dtype=np.int64)
         owners = np.minimum(shards, np.maximum(tensors[op.owner], 1))
-        return replace(op, repeat=owners, size_bytes=ceil_div(op.size_bytes * shards, owners))
-
-    return tuple(sent(op) for op in ops)
+        sent.append(replace(op, repeat=owners, size_bytes=ceil_div(op.size_bytes * shards, owners)))
+    return tuple(sent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +162,7 @@ class RankParameters:
     def by_owner(
         count: Callable[[Owner], IntArray], narrow: Callable[[Owner], IntArray] | None = None
     ) -> "RankParameters":
-        """As many of each owner as ``count`` says, ``narrow`` of them read by narrow products."""
+        """Returns as many of each owner as ``count`` says, ``narrow`` of them read by narrow products."""
         return RankParameters(
             dense=count(Owner.DENSE),
             weight=count(Owner.WEIGHT),
@@ -185,7 +176,7 @@ class RankParameters:
         return self.dense + self.weight + self.expert
 
     def take(self, rows: IntArray) -> "RankParameters":
-        """The rows asked for."""
+        """Returns these rows."""
         return RankParameters(
             dense=self.dense[rows],
             weight=self.weight[rows],
@@ -209,7 +200,7 @@ class RankParameters:
 
 
 def shards(context: LayerContext, owner: Owner) -> IntArray:
-    """Parts the optimizer state of ``owner``'s parameters is cut into.
+    """Returns the parts that the optimizer state of ``owner``'s parameters is cut into.
 
     Dense ones by zero_size; experts by as much of it as their own data-parallel group has; isp's
     weights, already cut by wp, by zero_size / (wp / tp) and at least 1.
@@ -223,7 +214,7 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
 
 
 def muon_shards(context: LayerContext, on_rank: RankParameters, owner: Owner) -> "MatrixShards":
-    """The matrices of ``owner`` among its shards."""
+    """Returns the matrices of ``owner`` among its shards."""
     from ops.data_parallel.muon import shard_matrices
 
     return shard_matrices(on_rank.matrices, owner, shards(context, owner))
@@ -249,22 +240,20 @@ def shard_elements(context: LayerContext, on_rank: RankParameters, owner: Owner)
 
 def owned_elements(context: LayerContext, on_rank: RankParameters) -> IntArray:
     """Elements whose optimizer state this rank keeps and updates."""
-    parts = [shard_elements(context, on_rank, owner) for owner in Owner]
-    return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
+    return sum((shard_elements(context, on_rank, owner) for owner in Owner), 0 * on_rank.dense)
 
 
 def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
-    """Those of them with one moment."""
+    """Elements among them with one moment."""
     if not on_rank.matrices:
         return 0 * on_rank.dense
-    parts = [muon_elements(context, on_rank, owner) for owner in Owner]
-    return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
+    return sum((muon_elements(context, on_rank, owner) for owner in Owner), 0 * on_rank.dense)
 
 
 def step_ops(
     context: LayerContext, on_rank: RankParameters, tied: IntArray, *, mirrored: bool = False
 ) -> Ops:
-    """Reduction, norm, update and return of the parameters for every row.
+    """Returns reduction, norm, update and return of the parameters for every row.
 
     ``tied`` elements of a row's embedding or head are shared with another stage and their gradients
     are summed between the two (Megatron-LM's embedding group). ``mirrored``: another stage holds the same parameters
@@ -274,77 +263,64 @@ def step_ops(
     everything and nothing returns.
     """
     ops: list[Op] = []
+    summed = Collective.ALL_REDUCE
     if tied.any():
-        dtype = context.job.precision.gradient
-        size = (tied * dtype_bytes(dtype)).astype(np.int64)
-        ops.append(_comm(_reduced("tied_gradient"), Collective.ALL_REDUCE, Axis.EMBEDDING, size, dtype))
-    present = [owner for owner in Owner if on_rank.of(owner).any()]
+        dtype: str = context.job.precision.gradient
+        ops.append(_reduction("tied_gradient", summed, Axis.EMBEDDING, tied * dtype_bytes(dtype), dtype))
+    present = tuple(owner for owner in Owner if on_rank.of(owner).any())
     for owner in present:
-        ops += _reduction(context, owner, on_rank)
+        ops += _reductions(context, owner, on_rank)
     if mirrored:
-        width = dtype_bytes(context.reduce_dtype)
-        size = (owned_elements(context, on_rank) * width).astype(np.int64)
-        what = _reduced("mirrored_gradient")
-        ops.append(_comm(what, Collective.ALL_REDUCE, Axis.EMBEDDING, size, context.reduce_dtype))
+        dtype = context.reduce_dtype
+        size = owned_elements(context, on_rank) * dtype_bytes(dtype)
+        ops.append(_reduction("mirrored_gradient", summed, Axis.EMBEDDING, size, dtype))
     ops += _update(context, on_rank)
-    ops += [_return(context, owner, on_rank) for owner in present]
+    ops.extend(_return(context, owner, on_rank) for owner in present)
     return tuple(ops)
 
 
-def _reduced(name: str) -> Identity:
-    return Identity(module=Module.STEP, role=Role.GRADIENT_REDUCTION, name=f"{Module.STEP}.{name}")
-
-
-def _comm(
-    what: Identity,
+def _reduction(
+    name: str,
     kind: Collective,
     axis: Axis,
-    size_bytes: IntArray,
+    size_bytes: IntArray | FloatArray,
     dtype: str,
     owner: Owner = Owner.DENSE,
 ) -> Comm:
-    """A collective of the step over the parameters of ``owner``."""
+    """Returns a collective of the step over gradients of the parameters of ``owner``."""
+    what = Identity(module=Module.STEP, role=Role.GRADIENT_REDUCTION, name=f"{Module.STEP}.{name}")
     return replace(collective(what, Phase.STEP, kind, axis, size_bytes, dtype), owner=owner)
 
 
-def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> list[Op]:
-    """Gradients summed over the copies; hybrid sharding sums the shards over the replicas after."""
-    layout, preset = context.layout, context.job.preset
-    dtype = context.reduce_dtype
-    width = dtype_bytes(dtype)
-    axis = context.traits.copies.copy_axis(owner)
-    name = f"{owner.value}_gradient"
+def _reductions(context: LayerContext, owner: Owner, on_rank: RankParameters) -> list[Op]:
+    """Returns gradients summed over the copies; hybrid sharding sums the shards over the replicas after."""
+    layout, job, copies = context.layout, context.job, context.traits.copies
+    dtype, axis = context.reduce_dtype, copies.copy_axis(owner)
     # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding), or once a
     # step, in the last backward.
-    here = (layout.zero_stage < 2) | context.reduces_once
-    whole = (np.where(here, on_rank.of(owner), 0) * width).astype(np.int64)
-    if preset.data_parallel.gradient_sync == "all_reduce":
-        return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype, owner)]
+    here = layout.zero_stage < 2
+    if not here.all():
+        here = here | reduces_once(job, layout)
+    whole = np.where(here, on_rank.of(owner), 0) * dtype_bytes(dtype)
+    name = f"{owner.value}_gradient"
+    if job.preset.data_parallel.gradient_sync == "all_reduce":
+        return [_reduction(name, Collective.ALL_REDUCE, axis, whole, dtype, owner)]
     parts = shards(context, owner)
-    padded = (np.where(here, shard_elements(context, on_rank, owner), 0) * parts * width).astype(np.int64)
-    shard_axis = context.traits.copies.shard_axis(owner)
+    padded = np.where(here, shard_elements(context, on_rank, owner), 0) * parts * dtype_bytes(dtype)
+    scattered = np.where(parts > 1, padded, 0)
     ops: list[Op] = [
-        _comm(_reduced(name), Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype, owner),
-        _comm(
-            _reduced(name),
-            Collective.REDUCE_SCATTER,
-            shard_axis,
-            np.where(parts > 1, padded, 0),
-            dtype,
-            owner,
-        ),
+        _reduction(name, Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype, owner),
+        _reduction(name, Collective.REDUCE_SCATTER, copies.shard_axis(owner), scattered, dtype, owner),
     ]
     if owner is Owner.DENSE:
-        replicate_axis = context.traits.copies.zero_replicate
-        replicas, _ = ranks_and_stride(replicate_axis, layout)
-        shard = np.where((parts > 1) & (replicas > 1), padded // parts, 0)
-        replicated = _reduced(f"{name}_replicas")
-        ops.append(_comm(replicated, Collective.ALL_REDUCE, replicate_axis, shard, dtype))
+        replicas, _ = ranks_and_stride(copies.zero_replicate, layout)
+        shard = np.where((parts > 1) & (replicas > 1), padded.astype(np.int64) // parts, 0)
+        ops.append(_reduction(f"{name}_replicas", Collective.ALL_REDUCE, copies.zero_replicate, shard, dtype))
     return ops
 
 
 def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
-    """The passes over gradients and parameters around the optimizer's own, on the device and on the host."""
+    """Returns the passes over gradients and parameters around the optimizer's own, on the device and on the host."""
     owned = owned_elements(context, on_rank)
     here, to_host, on_host = owned, list[Op](), list[Op]()
     if context.layout.optimizer_offload.any():
@@ -367,25 +343,29 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
 
 
 def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
-    """Updated parameters back to every copy: one all-gather, or one broadcast after another, each from the
-    owner of a shard (InternEvo). What travels narrow and what does not lie in buffers of their own (Megatron-LM
-    param_and_grad_buffer.py: one a format); the two are told as one collective."""
-    layout, precision = context.layout, context.job.precision
-    parts = shards(context, owner)
-    narrow, whole = on_rank.low_precision_of(owner) * precision.gathers_narrow, on_rank.of(owner)
-    dtype = precision.parameter_gather if narrow.any() else precision.wide_gather
-    wide = dtype_bytes(precision.wide_gather)
-    saved = (wide - dtype_bytes(dtype)) * np.divide(narrow, whole, out=np.zeros(len(whole)), where=whole > 0)
-    gathered_later = (layout.zero_stage >= 3) | (
-        (layout.zero_stage == 2) & context.job.preset.data_parallel.gathers_every_forward
-    )
-    shard = shard_elements(context, on_rank, owner)
-    size = np.ceil(shard * parts * (wide - saved)).astype(np.int64)
-    size = np.where((parts > 1) & (~gathered_later | context.keeps_gathered), size, 0)
+    """Returns the updated parameters' way back to every copy: one all-gather, or one broadcast after another, each from
+    the owner of a shard (InternEvo). What travels in low precision and what does not lie in buffers of their own
+    (Megatron-LM param_and_grad_buffer.py: one a format); the two are shown as one collective."""
+    layout, job = context.layout, context.job
+    dtype, parts = job.precision.parameter_gather, shards(context, owner)
+    width: float | FloatArray = dtype_bytes(dtype)
+    if job.precision.gathers_narrow:
+        low, whole = on_rank.low_precision_of(owner), on_rank.of(owner)
+        share = np.divide(low, whole, out=np.zeros(len(whole)), where=whole > 0)
+        wide = dtype_bytes(job.precision.wide_gather)
+        dtype = dtype if low.any() else job.precision.wide_gather
+        width = wide - (wide - dtype_bytes(dtype)) * share
+    here = parts > 1
+    if (layout.zero_stage >= 2).any():
+        every_forward = (layout.zero_stage == 2) & job.preset.data_parallel.gathers_every_forward
+        later = (layout.zero_stage >= 3) | every_forward
+        here = here & (~later | keeps_gathered(job, layout))
+    size = np.where(here, np.ceil(shard_elements(context, on_rank, owner) * parts * width), 0)
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)
     axis = context.traits.copies.shard_axis(owner)
-    gathered = _comm(what, Collective.ALL_GATHER, axis, size, dtype, owner)
-    if context.job.preset.data_parallel.parameter_sync == "all_gather":
-        return gathered
-    return replace(gathered, collective=Collective.BROADCAST, size_bytes=size // parts, repeat=parts)
+    gathered = collective(what, Phase.STEP, Collective.ALL_GATHER, axis, size, dtype)
+    if job.preset.data_parallel.parameter_sync == "all_gather":
+        return replace(gathered, owner=owner)
+    each = gathered.size_bytes // parts
+    return replace(gathered, owner=owner, collective=Collective.BROADCAST, size_bytes=each, repeat=parts)

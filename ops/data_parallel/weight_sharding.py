@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.context import LayerContext, padded_to_ranks
+from ops.context import LayerContext, keeps_gathered, padded_to_ranks, reduces_once
 from ops.data_parallel.sliced_collectives import slice_overhead
 from ops.layout import ranks_and_stride
 from ops.low_precision import one_copy, recipe_of
@@ -40,7 +40,8 @@ def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: st
     data_parallel = context.job.preset.data_parallel
     stays = data_parallel.gathers_every_forward and module in (Module.EMBEDDING, Module.HEAD)
     # These rows gather, and these reduce, once a step (ops.data_parallel.step).
-    once, summed = context.keeps_gathered, context.reduces_once
+    job = context.job
+    once, summed = keeps_gathered(job, layout), reduces_once(job, layout)
     forward: list[Op] = []
     backward: list[Op] = []
     for owner in (Owner.DENSE, Owner.EXPERT):
@@ -202,7 +203,7 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
         ops.append(_pass(context, copied, kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
     if context.job.preset.data_parallel.fsdp_version == 1:
         ops.extend(_joined(context, what, whole / dtype_bytes(dtype)))
-    if context.widens_gradients:
+    if dtype != context.job.precision.reduce:
         # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket; stage3.py, __avg_scatter_contiguous_grads
         for way in ("widen", "narrow"):
             cast = what.key.served_by(Role.CAST, f"{what.name}_{way}")

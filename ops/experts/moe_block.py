@@ -44,7 +44,7 @@ def _low_precision_input_apart(context: LayerContext) -> bool:
     return keeps_own_input(context)
 
 
-def shared_output_kept(context: LayerContext, added: Pass) -> Pass:
+def keep_shared_output(context: LayerContext, added: Pass) -> Pass:
     """Returns the second residual add where exchanges run beside another micro-batch: the shared experts' output,
     which it reads, was cut from its graph and stays until their backward (Megatron-LM d98e8a6
     ``models/common/utils.py``, detach: before_detached; ``fine_grained_callables.py``,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
-from ops.linear import column_parallel, linear
+from ops.linear import column_parallel, linear, weight_collectives
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.attention_kernels import (
     copy_heads,
@@ -20,8 +20,7 @@ from ops.mixers.attention_kernels import (
 from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.op import Attention, Linear, Pass, Phase, sequence
 from ops.roles import Module, OpKey, Role
-from spec.arrays import FloatArray, IntArray, ceil_div
-from spec.job import JobSpec
+from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import PositionKind
 
@@ -29,15 +28,8 @@ from spec.model import PositionKind
 LATENTS = {"q": (Role.Q_DOWN, Role.Q_UP), "kv": (Role.KV_DOWN, Role.KV_UP)}
 
 
-def _project(context: LayerContext, attention: AttentionSpec) -> Pass:
-    """Queries, keys and values, normed and rotated."""
-    if attention.kind is AttentionKind.MLA:
-        return _mla_projections(context, attention)
-    return _projections(context, attention)
-
-
-def _output(context: LayerContext, attention: AttentionSpec) -> Pass:
-    """The heads' outputs, gated where the layer gates them, times the output matrix."""
+def output(context: LayerContext, attention: AttentionSpec) -> Pass:
+    """Returns the heads' outputs, gated where the layer gates them, times the output matrix."""
     inputs = projected_heads(context, attention.num_heads) * attention.v_dim
     key = OpKey(Module.ATTENTION, Role.OUT)
     kept = context.job.flash_attention
@@ -46,7 +38,7 @@ def _output(context: LayerContext, attention: AttentionSpec) -> Pass:
 
 
 def _gate(context: LayerContext, width: IntArray) -> Pass:
-    """Each channel times the sigmoid of its gate, as one kernel that keeps both (Megatron-LM attention.py,
+    """Returns each channel times the sigmoid of its gate, as one kernel that keeps both (Megatron-LM attention.py,
     _apply_output_gate)."""
     rows = context.gemm_rows
     gated = Kernel(
@@ -59,8 +51,8 @@ def _gate(context: LayerContext, width: IntArray) -> Pass:
     return kernel(context, gated)
 
 
-def _exchanged(attention: AttentionSpec) -> HeadTensors:
-    """Queries, keys and values, and the output."""
+def core_tensors(attention: AttentionSpec) -> HeadTensors:
+    """Returns queries, keys and values, and the output."""
     queries, keys = attention.num_heads, attention.num_kv_heads
     return HeadTensors(
         module=Module.ATTENTION,
@@ -73,8 +65,10 @@ def _exchanged(attention: AttentionSpec) -> HeadTensors:
     )
 
 
-def _projections(context: LayerContext, attention: AttentionSpec) -> Pass:
-    """One fused query-key-value GEMM, q/k norms and rotary embedding."""
+def projections(context: LayerContext, attention: AttentionSpec) -> Pass:
+    """Returns one fused query-key-value GEMM (or MLA's low-rank ones), q/k norms and rotary embedding."""
+    if attention.kind is AttentionKind.MLA:
+        return _mla_projections(context, attention)
     gemm_rows = context.gemm_rows
     heads = projected_heads(context, attention.num_heads)
     kv_heads = projected_heads(context, attention.num_kv_heads)
@@ -95,13 +89,13 @@ def _projections(context: LayerContext, attention: AttentionSpec) -> Pass:
         pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
     if context.model.position is PositionKind.ROTARY:
         pieces.append(_rotary(context, gemm_rows, q_width + k_width))
-    if repeats_keys(context, attention):
+    if context.job.preset.layers.repeats_keys and repeats_keys(context, attention):
         pieces.append(repeat_heads(context, attention, gemm_rows, (heads, kv_heads)))
     return sequence(*pieces)
 
 
 def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: IntArray) -> Pass:
-    """A norm over every query and key head; one over all heads at once moves the same bytes."""
+    """Returns a norm over every query and key head; one over all heads at once moves the same bytes."""
     return kernel(
         context,
         Kernel(
@@ -116,7 +110,7 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
 
 
 def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
-    """Rotation of queries and keys; its backward needs only the angles. Where values are a view of the joined product,
+    """Returns the rotation of queries and keys; its backward needs only the angles. Where values are a view of the joined product,
     that stays whole beside what was rotated; the host may wait for the device first (Host.reads_positions)."""
     rotated = kernel(
         context,
@@ -134,7 +128,7 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
 
 
 def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
-    """DeepSeek-V2's low-rank projections (arXiv 2405.04434 sec. 2.1.2, eq. 9-19).
+    """Returns DeepSeek-V2's low-rank projections (arXiv 2405.04434 sec. 2.1.2, eq. 9-19).
 
     The down projections are small and every rank computes them for its own tokens; the up
     projections are cut over heads.
@@ -164,7 +158,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
             parameters=rank,
         )
         return sequence(
-            context.sharding.weights(context, layer.key, layer.weights),
+            *weight_collectives(context, layer),
             linear(context, layer),
             kernel(context, latent_norm),
         )
@@ -198,32 +192,31 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     )
 
 
-def _core(context: LayerContext, attention: AttentionSpec) -> Pass:
-    """The attention kernel over this rank's heads and the keys of the whole sequence.
+def core(context: LayerContext, attention: AttentionSpec) -> Pass:
+    """Returns the attention kernel over this rank's heads and the keys of the whole sequence.
 
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135 sec. 3.1); without
     it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and the dropped output.
     """
     layout, job = context.layout, context.job
+    low_precision = job.precision.narrows_attention
     heads, length = core_heads(context, attention.num_heads), core_length(context)
-    latent = attention.kind is AttentionKind.MLA
-    kv_heads = heads if latent else core_heads(context, attention.num_kv_heads)
-    rows = layout.micro_batch * length
-    read = heads if repeats_keys(context, attention) else kv_heads
+    rows, kv_heads = layout.micro_batch * length, heads
+    if attention.kind is not AttentionKind.MLA:
+        kv_heads = core_heads(context, attention.num_kv_heads)
+    read = heads if job.preset.layers.repeats_keys and repeats_keys(context, attention) else kv_heads
     inputs = context.activations(rows, heads * attention.qk_dim + read * (attention.qk_dim + attention.v_dim))
-    # Where an exchange follows, the kernel's own output and what the next product reads are two tensors.
-    apart = context.exchanges_context | context.exchanges_heads | _output_kept_twice(context, attention)
-    output = context.activations(rows, heads * attention.v_dim) * apart
+    made = context.activations(rows, heads * attention.v_dim) * _keeps_output(context, attention)
     if job.flash_attention:
-        saved = inputs + output
-        if job.precision.narrows_attention:
+        saved = inputs + made
+        if low_precision:
             from ops.low_precision import attention_kept_share
 
             saved = saved * attention_kept_share(context)
         saved = saved + 4.0 * rows * heads
     else:
-        scores = (rows * heads * layout.constant(job.seq_len)).astype(np.float64)
-        saved = inputs + output + score_saved_bytes(job, attention) * scores
+        num_scores = (rows * heads * layout.constant(job.seq_len)).astype(np.float64)
+        saved = inputs + made + score_saved_bytes(job, attention) * num_scores
     forward = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
@@ -242,49 +235,49 @@ def _core(context: LayerContext, attention: AttentionSpec) -> Pass:
         saved_bytes=saved,
         input_bytes=inputs,
     )
-    tokens = document_span(job, attention)
-    if tokens:
-        forward = _within_documents(context, forward, tokens)
+    if job.flash_attention and (job.document_tokens or attention.chunk):
+        forward = _within_documents(context, forward, attention)
     backward = replace(forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * saved)
     pieces = [Pass(forward=(forward,), backward=(backward,))]
     if attention.sinks:
         owned = projected_heads(context, attention.num_heads)
         pieces[0] = _with_sinks(context, pieces[0], owned, rows * heads)
-    if job.precision.narrows_attention:
+    if low_precision:
         from ops.low_precision import attention_casts
 
-        pieces.append(attention_casts(context, inputs, output))
+        pieces.append(attention_casts(context, inputs, made))
     if not context.exchanges_context and (layout.cp > 1).any():
         from ops.mixers.context_parallel import parts_of_sequence
 
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
-        pieces.append(score_kernels(context, attention, rows * heads, layout.constant(job.seq_len)))
-        pieces.append(join_heads(context, rows, heads * attention.v_dim))
+        scores = score_kernels(context, attention, rows * heads, layout.constant(job.seq_len))
+        pieces += [scores, join_heads(context, rows, heads * attention.v_dim)]
     return sequence(*pieces)
 
 
-def _output_kept_twice(context: LayerContext, attention: AttentionSpec) -> bool:
-    """Whether the kernel and the next product keep its output in two precisions."""
-    precision = context.job.precision
-    if precision.narrows_attention or not precision.narrows:
-        return precision.narrows_attention
-    from ops.low_precision import keeps_own_input
+def _keeps_output(context: LayerContext, attention: AttentionSpec) -> BoolArray | bool:
+    """Returns the rows in which the kernel's own output and what the next product reads are two tensors: where an
+    exchange follows, or a product of another precision."""
+    layout, job = context.layout, context.job
+    apart: BoolArray | bool = context.exchanges_context or job.precision.narrows_attention
+    if context.traits.exchanges_heads:
+        apart = apart | (layout.tp > 1)
+    if job.precision.narrows and job.flash_attention and not attention.output_gate:
+        from ops.low_precision import keeps_own_input
 
-    return context.job.flash_attention and not attention.output_gate and keeps_own_input(context)
-
-
-def document_span(job: JobSpec, attention: AttentionSpec) -> int:
-    """Tokens that attend to each other: a document, or a chunk where that is less; 0 where all of a sequence do."""
-    spans = [span for span in (job.document_tokens, attention.chunk or 0) if 0 < span < job.seq_len]
-    return min(spans, default=0) if job.flash_attention else 0
+        apart = apart | keeps_own_input(context)
+    return apart
 
 
-def _within_documents(context: LayerContext, call: Attention, tokens: int) -> Attention:
-    """The call within documents of so many ``tokens``: the mask of packed documents, and of chunks, is block-diagonal
+def _within_documents(context: LayerContext, call: Attention, attention: AttentionSpec) -> Attention:
+    """Returns the call within documents, or within chunks where those are shorter: their mask is block-diagonal
     (flash-attn, flash_attn_varlen_func: cu_seqlens). A ring hands on whole blocks of keys, so under it a sequence
     counts as one."""
-    length = call.q_len
+    job, length = context.job, call.q_len
+    tokens = min(span for span in (job.document_tokens, attention.chunk, job.seq_len) if span)
+    if tokens >= job.seq_len:
+        return call
     whole = (context.layout.cp > 1) & (not context.exchanges_context)
     document = np.where(whole, length, np.minimum(length, tokens))
     batch = call.batch * ceil_div(length, document)
@@ -297,7 +290,7 @@ READ_OF_A_ROW = 4
 
 
 def _with_sinks(context: LayerContext, core: Pass, owned: IntArray, rows: IntArray) -> Pass:
-    """``core`` that owns ``owned`` attention sinks on a rank, with their gradient over ``rows`` of scores: a logit of each
+    """Returns ``core`` that owns ``owned`` attention sinks on a rank, with their gradient over ``rows`` of scores: a logit of each
     head that no key belongs to, in the denominator of every row's softmax (gpt-oss).
 
     A flash kernel starts its denominator with it and does nothing more; backward the logits' gradient
@@ -318,10 +311,10 @@ def _with_sinks(context: LayerContext, core: Pass, owned: IntArray, rows: IntArr
 
 ATTENTION = MixerRow(
     module=Module.ATTENTION,
-    project=_project,
-    core=_core,
-    output=_output,
-    exchanged=_exchanged,
+    projections=projections,
+    core=core,
+    output=output,
+    core_tensors=core_tensors,
     context_parallel=frozenset({"ring", "all_gather", "all_to_all"}),
     whole_rows=lambda attention: attention.sinks,
 )

@@ -142,20 +142,20 @@ def _projected(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
     return Widths(keys=keys, values=heads * spec.value_dim, heads=heads)
 
 
-def _project(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
+def projections(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Queries, keys, values, gates, write strengths and decays of every token in one product."""
     own = _projected(context, spec)
     outputs = 2 * own.keys + 2 * own.values + 2 * own.heads
     return into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
 
 
-def _output(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
+def output(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """The product back to hidden states."""
     values = _projected(context, spec).values
     return out_of_mixer(context, OpKey(Module.GATED_DELTA, Role.OUT), values)
 
 
-def _exchanged(spec: GatedDeltaSpec) -> HeadTensors:
+def core_tensors(spec: GatedDeltaSpec) -> HeadTensors:
     """gdn.py, a2a_cp_to_hp of what the projection gives; common.py, a2a_hp_to_cp of what the norm gives."""
     keys, values = spec.num_key_heads, spec.num_value_heads
     return HeadTensors(
@@ -172,7 +172,7 @@ def _exchanged(spec: GatedDeltaSpec) -> HeadTensors:
     )
 
 
-def _core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
+def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Everything between the projections: over whole sequences of this rank's heads."""
     heads = core_heads(context, spec.num_value_heads)
     keys = core_heads(context, spec.num_key_heads) * spec.key_dim
@@ -276,9 +276,9 @@ def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: Gat
 
 GATED_DELTA = MixerRow(
     module=Module.GATED_DELTA,
-    project=_project,
-    core=_core,
-    output=_output,
-    exchanged=_exchanged,
+    projections=projections,
+    core=core,
+    output=output,
+    core_tensors=core_tensors,
     context_parallel=frozenset({"all_to_all"}),
 )

@@ -41,14 +41,14 @@ def _channels(spec: Mamba2Spec, heads: IntArray, groups: IntArray) -> tuple[IntA
     return heads * spec.head_dim, 2 * groups * spec.state_size
 
 
-def _project(context: LayerContext, spec: Mamba2Spec) -> Pass:
+def projections(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """z, x, B, C and dt of every token in one product."""
     heads = projected_heads(context, spec.num_heads)
     inner, states = _channels(spec, heads, projected_heads(context, spec.num_groups))
     return into_mixer(context, OpKey(Module.MAMBA2, Role.PROJECTION), 2 * inner + states + heads)
 
 
-def _output(context: LayerContext, spec: Mamba2Spec) -> Pass:
+def output(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """The norm over each group's channels, which keeps its input, and the product back to hidden states."""
     rows = context.gemm_rows
     inner = projected_heads(context, spec.num_heads) * spec.head_dim
@@ -66,7 +66,7 @@ def _output(context: LayerContext, spec: Mamba2Spec) -> Pass:
     )
 
 
-def _exchanged(spec: Mamba2Spec) -> HeadTensors:
+def core_tensors(spec: Mamba2Spec) -> HeadTensors:
     """Megatron-LM core/ssm/mamba_context_parallel.py, ``pre_conv_ssm`` and ``post_conv_ssm``."""
     heads, groups = spec.num_heads, spec.num_groups
     return HeadTensors(
@@ -82,7 +82,7 @@ def _exchanged(spec: Mamba2Spec) -> HeadTensors:
     )
 
 
-def _core(context: LayerContext, spec: Mamba2Spec) -> Pass:
+def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """Convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
     layout, length = context.layout, core_length(context)
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
@@ -199,9 +199,9 @@ def _passed_states(context: LayerContext, chunks: Chunks, *, backward: bool = Fa
 
 MAMBA2 = MixerRow(
     module=Module.MAMBA2,
-    project=_project,
-    core=_core,
-    output=_output,
-    exchanged=_exchanged,
+    projections=projections,
+    core=core,
+    output=output,
+    core_tensors=core_tensors,
     context_parallel=frozenset({"all_to_all"}),
 )

@@ -1,4 +1,4 @@
-"""What a kind of token mixer runs: its row of the table in ops.mixers.registry."""
+"""The row of a kind of token mixer in the table of ops.mixers.registry, and the linears in and out of one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,23 +25,23 @@ class MixerRow(Generic[Spec]):
     says what it saves, owns and moves."""
 
     module: Module
-    """What they belong to, and the norm and the residual add around them too."""
-    project: Callable[[LayerContext, Spec], Pass]
+    """The module of them, and of the norm and the residual add around them too."""
+    projections: Callable[[LayerContext, Spec], Pass]
     """From the normed hidden states to what the core reads, token by token."""
     core: Callable[[LayerContext, Spec], Pass]
-    """What needs a whole sequence: over this rank's heads. It may own weights of more heads than it works on:
+    """The part that needs a whole sequence: over this rank's heads. It may own weights of more heads than it works on:
     those of the projections."""
     output: Callable[[LayerContext, Spec], Pass]
     """From what the core gives back to hidden states, token by token."""
-    exchanged: Callable[[Spec], HeadTensors]
-    """What the core reads and gives: it travels where ranks hold tokens outside the core and heads inside."""
+    core_tensors: Callable[[Spec], HeadTensors]
+    """The activations that the core reads and gives: they travel where ranks hold tokens outside the core and heads inside."""
     context_parallel: frozenset[str] = frozenset()
     """The ways (JobSpec.context_parallel) in which the core can work where sequences are cut over cp."""
     whole_rows: Callable[[Spec], bool] = _never
-    """Whether a core needs all keys of its heads at once, so that all-to-all alone can cut sequences."""
+    """Returns whether a core needs all keys of its heads at once, so that all-to-all alone can cut sequences."""
 
     def cuts_sequences(self, spec: Spec, way: str) -> bool:
-        """Whether the core of ``spec`` can work where sequences are cut in ``way``."""
+        """Returns whether the core of ``spec`` can work where sequences are cut in ``way``."""
         return way in self.context_parallel and (way == "all_to_all" or not self.whole_rows(spec))
 
 
@@ -52,20 +52,20 @@ KEPT_SHARE = {"": 1.0, "e5m6": 12 / 16}
 
 
 def projected_heads(context: LayerContext, heads: int) -> IntArray:
-    """Heads whose projections one rank computes; fewer heads than ranks are replicated."""
+    """Returns the heads whose projections one rank computes; fewer heads than ranks are replicated."""
     shards = context.sharding.weight_shards(context.layout)
     return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
 
 
 def core_heads(context: LayerContext, heads: int) -> IntArray:
-    """Heads of the core on one rank: cut over tp, and over cp where context parallelism exchanges."""
+    """Returns the heads of the core on one rank: cut over tp, and over cp where context parallelism exchanges."""
     layout = context.layout
     cut = layout.tp * layout.cp if context.exchanges_context else layout.tp
     return np.maximum(ceil_div(layout.constant(heads), cut), 1)
 
 
 def core_length(context: LayerContext) -> IntArray:
-    """Tokens of one sequence that the core of one rank holds at a time."""
+    """Returns the tokens of one sequence that the core of one rank holds at a time."""
     return context.layout.constant(context.job.seq_len) if context.exchanges_context else context.sequence
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ops.block import ModelOps, model_ops
-from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import (
     Attention,
@@ -21,6 +20,7 @@ from ops.op import (
     Op,
     ProductCall,
     declared,
+    flat,
     number_names,
     size_names,
 )

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ops.context import LayerContext, has_separate_ends
+from ops.context import LayerContext, has_separate_ends, keeps_gathered, reduces_once
 from ops.data_parallel.muon import matrices_of_stage
 from ops.data_parallel.muon import working_bytes as muon_working_bytes
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
@@ -259,13 +259,14 @@ def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_mi
     shards of the sum are made as the last backward lets go of it, so what they take is no more on top."""
     preset = context.job.preset
     micro = preset.data_parallel.keeps_micro_gradients * dtype_bytes(context.job.precision.compute)
-    summed = context.reduces_once & (num_micro > 1)
+    summed = reduces_once(context.job, context.layout) & (num_micro > 1)
     # FSDP1 adds up gradients in the format of the products (_runtime_utils.py, _post_backward_hook).
     joins = preset.data_parallel.fsdp_version == 1
     width = dtype_bytes(context.job.precision.compute if joins else context.reduce_dtype)
     whole = trained.total * (micro + summed * width)
     shards = owned_elements(context, trained) * sharded_gradient_width(context.job)
-    return floats(np.where(summed & ~context.keeps_gathered, np.maximum(whole - shards, 0.0), whole))
+    whole_only = ~summed | keeps_gathered(context.job, context.layout)
+    return floats(np.where(whole_only, whole, np.maximum(whole - shards, 0.0)))
 
 
 def dummy_wgrad_bytes(stages: Stages) -> FloatArray:

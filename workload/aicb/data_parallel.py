@@ -137,7 +137,7 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module
 
 
 def _norm(name: str, width: int, kind: NormKind) -> Module:
-    return norm_module(name, width, bias=kind.has_bias)
+    return norm_module(name, width, bias=kind.vectors > 1)
 
 
 def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[Module]:

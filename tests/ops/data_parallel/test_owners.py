@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.step import RankParameters, broadcast_by_owners, num_tensors_of, step_ops
+from ops.data_parallel.step import RankParameters, broadcast_by_owners, step_ops
 from ops.layout import Layout
+from ops.memory_bound import num_tensors
 from ops.op import Comm, Op, Owner
 from ops.roles import Role
 from solver.estimate import estimate_memory, step_operations
@@ -49,8 +50,8 @@ def test_a_step_counts_the_parameters_of_its_layers_and_ends() -> None:
     plan = Plan(strategy="mtp", preset="internevo", dp=256, zero_stage=1, zero_size=256, num_micro=1)
     asked = job(world_size=256, preset=framework_preset("internevo"))
     block = written(model, asked, "mtp", Layout.of(256, zero_size=256, zero_stage=1)).blocks[0]
-    whole = 4 * num_tensors_of(block, Owner.DENSE) + 3
-    assert num_tensors_of(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)
+    whole = 4 * num_tensors(block, Owner.DENSE) + 3
+    assert num_tensors(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)
     count, size = broadcasts(
         step_operations(model, asked, estimate_memory(model, asked, PlanTable.of(plan)))
     )[Owner.DENSE]

@@ -147,7 +147,7 @@ def suggestions(one: Compared) -> list[str]:
     modelled = one.answer.origins_s.get("modelled", 0.0) / one.answer.step_s
     if not one.inside and modelled > 0.5:
         said.append(
-            f"{100 * modelled:.0f} % of the predicted step is modelled from a sheet: measure a profile of this cluster first"
+            f"{100 * modelled:.0f} % of the predicted step is modelled from the hardware spec: measure a profile of this cluster first"
         )
     if not one.inside:
         said.append(
@@ -168,8 +168,9 @@ def _step_words(one: Compared) -> str:
     more = f"{seconds_to_ms(abs(gap_s)):.4g} ms {'more' if gap_s > 0 else 'less'} than predicted"
     if not able:
         return f"{more}: no part of the step is that long alone, so several are priced too long"
-    causes = ", or ".join(f"{PART_TITLES[part]} {(part_s + gap_s) / part_s:.2f} x" for part, part_s in able)
-    return f"{more} would take one part alone {causes} its predicted time"
+    times = [(PART_TITLES[part], f"{(part_s + gap_s) / part_s:.2f} x") for part, part_s in able]
+    causes = ", or ".join((times[0][1], *(" ".join(other) for other in times[1:])))
+    return f"{more}: to explain it alone, {times[0][0]} would have to take {causes} its predicted time"
 
 
 def record(one: Compared) -> dict[str, object]:

@@ -41,7 +41,7 @@ from spec.arrays import BoolArray, FloatArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
-OVER_LIMIT = "fits, but needs more memory than is asked for"
+OVER_LIMIT = "fits, but needs more memory than allowed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

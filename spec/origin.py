@@ -21,7 +21,7 @@ ORIGIN_MEANINGS: dict[Origin, str] = {
     Origin.MEASURED: "interpolated inside measured data",
     Origin.EXTRAPOLATED: "continued beyond measured data by latency, bandwidth and peak rate",
     Origin.TRANSFERRED: "measured on another GPU and scaled by the bound of the operation",
-    Origin.MODELLED: "computed from the hardware sheet, nothing measured",
+    Origin.MODELLED: "computed from the hardware spec, nothing measured",
     Origin.DERIVED: "computed from other priced numbers",
     Origin.CALIBRATED: "fitted to measured steps of the user's cluster",
     Origin.ASSUMED: "a stated assumption",

@@ -13,7 +13,7 @@ from solver.candidates.candidates import Candidates, costs
 from solver.estimate import StepTime, estimate_memory
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.memory.stage import TERM_NAMES
-from solver.plans.constraints import ASKED, SHARED, constraint_rules
+from solver.plans.constraints import CONSTRAINT, SHARED, constraint_rules
 from solver.plans.draft import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
@@ -135,7 +135,7 @@ def _given_up(
     for bound, rule in zip(bounds, rules, strict=True):
         if not any(rule is one for one in broken):
             continue
-        asked = rule.reason.removeprefix(ASKED)
+        asked = rule.reason.removeprefix(CONSTRAINT)
         written = plans.plan(row).written
         plan = plans.plan(row)
         key = bound.key if bound is not None else "tp"

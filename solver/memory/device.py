@@ -288,6 +288,6 @@ def retries_words(needed_bytes: float, device_bytes: float, limit_bytes: float) 
         return ""
     cached, limit = bytes_to_gib(device_bytes), bytes_to_gib(limit_bytes)
     return (
-        f"fits with retries: the allocator would keep {cached:.1f} GiB of {limit:.1f} and hands segments back in every "
-        "step, for which the device is waited (not priced); expandable_segments leaves no such segments"
+        f"fits with retries: the allocator would keep {cached:.1f} GiB of {limit:.1f} and must free cached blocks in "
+        "every step, which stalls the GPU (not priced); expandable_segments avoids that"
     )

@@ -16,7 +16,7 @@ from spec.arrays import BoolArray, bools
 from spec.errors import ConfigError
 from spec.settings.constraints import Bound, Constraints
 
-ASKED = "asked for: "
+CONSTRAINT = "constraint: "
 # The first column of every search, after which what all plans of a block share can be asked.
 FIRST = "etp"
 # Of numbers that degrees leave, the column after which they are known.
@@ -37,18 +37,18 @@ SHARED = ("recompute_modules", "offload_modules")
 def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
     """One rule a constraint; those on memory are the search's own (solver.search)."""
     rules = [
-        Rule(reason=ASKED + bound.words(), after=_known_after(bound.key), keep=partial(_keeps, bound))
+        Rule(reason=CONSTRAINT + bound.words(), after=_known_after(bound.key), keep=partial(_keeps, bound))
         for bound in constraints.bounds
     ]
     rules += [
-        Rule(reason=ASKED + bound.words(), after=FIRST, keep=_nothing_again)
+        Rule(reason=CONSTRAINT + bound.words(), after=FIRST, keep=_nothing_again)
         for bound in constraints.bounds
         if bound.key == "recompute"
         and bound.among == ("none",)
         and not fixed_modules(constraints, "recompute_modules")
     ]
     if constraints.keep_tp_in_node:
-        rules.append(Rule(reason=ASKED + "tp inside a node", after="tp", keep=_tp_in_node))
+        rules.append(Rule(reason=CONSTRAINT + "tp inside a node", after="tp", keep=_tp_in_node))
     return tuple(rules)
 
 

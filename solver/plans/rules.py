@@ -552,7 +552,7 @@ RULES: tuple[Rule, ...] = (
         after="zero_size",
         keep=weight_shards,
     ),
-    Rule(reason="a ZeRO stage needs shards, and shards a stage", after="zero_size", keep=stage_has_shards),
+    Rule(reason="ZeRO stage and shard count disagree", after="zero_size", keep=stage_has_shards),
     Rule(reason="the framework has no such ZeRO stage", after="zero_stage", keep=stage_accepted),
     Rule(
         reason="the strategy has no experts over ep at this ZeRO stage",

@@ -64,7 +64,7 @@ def test_every_plan_that_falls_is_counted_under_its_reason() -> None:
     constraints = constraints_of({"fix": {"tp": 2}, "modes": ["mtp"], "no_recompute": True})
     result = search(ASKED, full_space(ASKED.model, ASKED.job, constraints))
     assert result.num_seen == result.num_priced + sum(result.rejected.values())
-    for reason in ("asked for: tp = 2", "asked for: strategy = mtp", "asked for: recompute = none"):
+    for reason in ("constraint: tp = 2", "constraint: strategy = mtp", "constraint: recompute = none"):
         assert result.rejected[reason] > 0
 
 
@@ -99,11 +99,11 @@ def test_a_priced_plan_says_which_it_breaks() -> None:
 
     plan = next(plan for plan in ALL if plan.tp == 2 and plan.strategy == "mtp")
     rules = constraint_rules(constraints_of({"fix": {"tp": 4}, "modes": ["mtp"]}))
-    assert broken_rules(ASKED, plan, rules) == (*broken_rules(ASKED, plan), "asked for: tp = 4")
+    assert broken_rules(ASKED, plan, rules) == (*broken_rules(ASKED, plan), "constraint: tp = 4")
 
 
 def test_an_empty_space_says_why() -> None:
-    with pytest.raises(NoFeasiblePlanError, match=r"asked for: tp = 7: \d+"):
+    with pytest.raises(NoFeasiblePlanError, match=r"constraint: tp = 7: \d+"):
         search(ASKED, full_space(ASKED.model, ASKED.job, constraints_of({"fix": {"tp": 7}})))
 
 

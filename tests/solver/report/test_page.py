@@ -101,7 +101,7 @@ def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> N
     with chromium.browser(tmp_path) as tab:
         tab.open(pages / "search" / "index.html", width=1280, dark=False)
         assert tab.value("document.querySelectorAll('#what-if tbody tr').length") == 4
-        assert "asked for: pp = 2" in tab.value("document.querySelector('#why-not-1').textContent")
+        assert "constraint: pp = 2" in tab.value("document.querySelector('#why-not-1').textContent")
         assert tab.value("document.querySelector('#compare thead').rows[0].cells.length") == 3
         assert tab.value("document.querySelectorAll('#apart-1 table').length") == 3
         plans = tab.value(COLUMN.format(at=0))
@@ -139,7 +139,7 @@ def test_a_page_from_python_is_that_of_a_search_or_of_one_plan(tmp_path: Path) -
         assert f'<section id="{anchor}"' in text
     assert "how to ask it again" not in text
     alone = write_report(tmp_path / "plan", asked, plan="strategy=mtp,tp=2").read_text(encoding="utf-8")
-    assert "asked for: strategy = fsp" in alone
+    assert "constraint: strategy = fsp" in alone
     assert '<section id="dropped"' not in alone
     with pytest.raises(ConfigError, match="why_not: tq"):
         write_report(tmp_path / "none", asked, why_not=["tq=2"])

@@ -43,6 +43,7 @@ CURRENT_WORDS: Mapping[str, str] = {
     "data_parallel.copies_parameters": "",
     "data_parallel.joins_gradients=true": "data_parallel.fsdp_version=1",
     "host.code=modules": "host.code=modules,layers.transformer_engine=true",
+    "pipeline.deals=ends": "pipeline.partition=first_last",
 }
 # What a plan states by being silent, whatever the program takes by default.
 SILENT_PLAN: Mapping[str, str] = {"strategy": "mtp", "zero_stage": "0"}

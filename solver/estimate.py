@@ -130,7 +130,7 @@ def estimate_memory(
     if like is not None and plans.dealt_as(like.plans):
         stages = like.stages
     else:
-        stages = stage_table(model, plans, rule=job.preset.pipeline.deals)
+        stages = stage_table(model, plans, rule=job.preset.pipeline.partition)
     tables = Tables(plans=plans, kinds=layers.bytes, row=layers.row, stages=stages, cluster=cluster)
     return Estimate(plans=plans, layers=layers, stages=stages, bytes=stage_memory(model, job, tables))
 
@@ -184,7 +184,7 @@ def stage_times(
         chunk_passes=chunk_passes,
         hops=Hops(
             seconds=hop_seconds(model, job, plans, pricer),
-            waited=not job.preset.pipeline.overlap_hops,
+            waited=not job.preset.pipeline.overlap_p2p,
             updates_apart=job.preset.pipeline.post_validation,
         ),
         step=step_times(pricer, job, row_layout, step_ops, table.bytes.on_rank, passes),

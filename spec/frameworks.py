@@ -115,7 +115,7 @@ class TensorParallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How layers are dealt to stages, in which order stages compute and how they hand on."""
+    """How layers are partitioned over stages, in which order stages compute and how they hand on."""
 
     schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = (
         "1f1b",
@@ -125,22 +125,22 @@ class Pipeline:
     """A stage may hold several virtual chunks."""
     shards_weights: bool = True
     """Gradients and parameters of stages may be sharded (ZeRO stages 2 and 3)."""
-    deals: Literal["layers", "modules", "ends", "costs"] = "layers"
-    """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer
-    each), "ends" (the embedding, and norm and head together) or "costs" (solver.pipeline.stages: the
-    head counts by its size)."""
+    partition: Literal["uniform", "with_embedding", "first_last", "by_cost"] = "uniform"
+    """How layers are partitioned over stages: equally many ("uniform"), with embedding, final norm and head counted
+    as a layer each ("with_embedding"), the embedding, and norm and head together ("first_last"), or by the cost of
+    layers and head ("by_cost", solver.pipeline.stages)."""
     uneven_chunks: Literal["", "ends", "layout"] = ""
-    """How layers are dealt that do not divide over virtual chunks: not at all (""), embedding and loss counted as
+    """How layers are partitioned that do not divide over virtual chunks: not at all (""), embedding and loss counted as
     a layer each ("ends"), or stage by stage as written ("layout")."""
     fills_pipeline: bool = False
     """At least pp micro-batches are wanted."""
     keeps_gathered: bool = False
     """A stage gathers sharded parameters once a step, and adds up whole gradients before it reduces them."""
-    scattered_hops: bool = False
+    scattered_p2p: bool = False
     """tp ranks send a slice each to the next stage and gather there (arXiv 2104.04473 sec. 4.1)."""
     partitioned_tensors: bool = False
     """Slices are gathered into zeros and copied out, and a stage's own outputs again for its backward (DeepSpeed)."""
-    overlap_hops: bool = True
+    overlap_p2p: bool = True
     """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, its default where they exist)."""
     post_validation: bool = False
     """A stage whose backwards are split updates, and begins its next step, before all are done (arXiv

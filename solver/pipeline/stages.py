@@ -16,8 +16,8 @@ from spec.model import BlockSpec, ModelSpec
 from spec.parameters import idle_expert_parameters, mlp_parameters, moe_parameters
 from spec.pipeline_layout import PipelineLayout, dealt_layout
 
-COUNTED_BEHIND = {"modules": 2, "ends": 1}
-"""Modules after the last layer that count as one each, by spec.frameworks.Pipeline.deals."""
+COUNTED_BEHIND = {"with_embedding": 2, "first_last": 1}
+"""Modules after the last layer that count as one each, by spec.frameworks.Pipeline.partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +182,13 @@ def stages_by_cost(model: ModelSpec, pp: int) -> PipelineLayout:
 
 def pipeline_partition(model: ModelSpec, stages: int, rule: str, layout: str = "") -> PipelineLayout:
     """Returns what each of so many virtual stages holds: an explicit ``layout`` (spec.pipeline_layout), or by the ``rule``
-    of the framework (spec.frameworks.Pipeline.deals), where prediction blocks are on the last stage.
+    of the framework (spec.frameworks.Pipeline.partition), where prediction blocks are on the last stage.
 
     Raises ConfigError for a layout of other stages or layers.
     """
     if layout:
         return dealt_layout(layout, layers=model.num_layers, stages=stages)
-    if rule == "costs":
+    if rule == "by_cost":
         return stages_by_cost(model, stages)
     if rule in COUNTED_BEHIND:
         layers = modules_per_stage(model.num_layers, stages, behind=COUNTED_BEHIND[rule])
@@ -250,7 +250,7 @@ def _stage_classes(
     return classes
 
 
-def stage_table(model: ModelSpec, plans: PlanTable, *, rule: str = "layers") -> StageTable:
+def stage_table(model: ModelSpec, plans: PlanTable, *, rule: str = "uniform") -> StageTable:
     """Returns the stage rows of every plan; the classes are made once per pipeline depth and number of chunks.
     ``rule`` as in ``pipeline_partition``.
 

@@ -158,7 +158,7 @@ def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     layout = plans.layout
     sharding = plans.sharding
     context = LayerContext(sharding=sharding, model=model, job=job, layout=layout)
-    shards = layout.tp if job.preset.pipeline.scattered_hops else sharding.norm_shards(layout)
+    shards = layout.tp if job.preset.pipeline.scattered_p2p else sharding.norm_shards(layout)
     return full_tokens_bytes(context) // shards
 
 
@@ -168,7 +168,7 @@ def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer
     if not (layout.pp > 1).any():
         return np.zeros(len(layout))
     seconds = pricer.hop(layout, hop_bytes(model, job, plans)).seconds
-    if not job.preset.pipeline.scattered_hops:
+    if not job.preset.pipeline.scattered_p2p:
         return seconds
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
     whole = (plans.sharding.norm_shards(layout) == 1) & (layout.tp > 1) & (layout.pp > 1)

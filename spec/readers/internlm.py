@@ -327,7 +327,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     tp = tensor.integer_or("size", 1)
     strategy = tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp")
     tensor.close()
-    pp, schedule, overlap_hops = _pipeline(parallel)
+    pp, schedule, overlap_p2p = _pipeline(parallel)
     vpp = _chunks(model, pp)
     weight = _entry(parallel, "weight")
     wp = weight.integer_or("size", 1)
@@ -369,7 +369,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         if model.has(key):
             framework_job[choice] = model.flag(key, False)
     if vpp > 1:
-        framework_job["pipeline.overlap_hops"] = overlap_hops
+        framework_job["pipeline.overlap_p2p"] = overlap_p2p
     if zero.has("reduce_bucket_size"):
         framework_job["data_parallel.bucket_elements"] = zero.integer("reduce_bucket_size")
     weight.flag("memory_pool", False)

@@ -327,7 +327,7 @@ def _parallel(problem: Problem, plan: Plan) -> Section:
         "tensor": launch_of("internevo", plan, NAME).settings,
         "pipeline": {
             "size": plan.pp,
-            "interleaved_overlap": problem.job.preset.pipeline.overlap_hops,
+            "interleaved_overlap": problem.job.preset.pipeline.overlap_p2p,
             "mode": _schedule(problem, plan),
         },
         "weight": {"size": plan.wp, "overlap": overlap},

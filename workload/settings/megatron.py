@@ -271,7 +271,7 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
 
 def _hops(problem: Problem, plan: Plan) -> Flags:
     """Interleaved stages compute beside their messages unless told; stages that wait must be three or more."""
-    if plan.vpp == 1 or problem.job.preset.pipeline.overlap_hops:
+    if plan.vpp == 1 or problem.job.preset.pipeline.overlap_p2p:
         return {}
     require(plan.pp > 2, f"chunks that wait for their messages on {plan.pp} stages")
     return {"--no-overlap-p2p-communication": None}

@@ -171,7 +171,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "data_parallel.fp32_gradients "
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
         "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
-        "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
+        "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_p2p host.checks_numbers precision.compute "
         "precision.parameter precision.narrow_parameters precision.router precision.narrow_head precision.wide_first_layers precision.wide_last_layers precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "

@@ -232,7 +232,9 @@ def parallelism(problem: Problem, plan: Plan) -> Values:
         sparse = shards * plan.tp
         require(sparse % plan.ep == 0, f"ep {plan.ep} over {sparse} sharding ranks")
         values["expert_parallel_degree"] = plan.ep
-    return values | (_pipeline(problem.model, plan, problem.job.preset.pipeline.deals) if plan.pp > 1 else {})
+    return values | (
+        _pipeline(problem.model, plan, problem.job.preset.pipeline.partition) if plan.pp > 1 else {}
+    )
 
 
 def training(problem: Problem, plan: Plan) -> Values:
@@ -260,10 +262,10 @@ def _flavor(model: ModelSpec) -> Flavor:
     return flavor
 
 
-def _pipeline(model: ModelSpec, plan: Plan, deals: str) -> Values:
+def _pipeline(model: ModelSpec, plan: Plan, partition: str) -> Values:
     """Every module of every stage by its name, in the order a token passes them."""
     require(not model.tied_embeddings, "tied embeddings beside pipeline stages")
-    counts = pipeline_partition(model, plan.pp * plan.vpp, deals, plan.stage_layout).layers
+    counts = pipeline_partition(model, plan.pp * plan.vpp, partition, plan.stage_layout).layers
     named, first = [], 0
     for count in counts:
         named.append([f"layers.{index}" for index in range(first, first + count)])

@@ -79,7 +79,7 @@ def test_every_layer_and_the_head_are_on_one_stage(layers: int, pp: int) -> None
     table = stage_table(
         model(layers, 256, 512, 4096),
         PlanTable.of(Plan(strategy="mtp", preset="nanotron", pp=pp, num_micro=64)),
-        rule="costs",
+        rule="by_cost",
     )
     assert np.repeat(table.head, table.count).tolist().index(True) == dealt.head_stage
 
@@ -135,7 +135,7 @@ def test_ends_count_as_a_layer_each() -> None:
     """torchtitan: 126 layers on 16 stages are 128 modules; of 82 on four two are over, which the first stages take."""
     assert modules_per_stage(126, 16, behind=1).tolist() == [7, *[8] * 14, 7]
     assert modules_per_stage(80, 4, behind=1).tolist() == [20, 21, 20, 19]
-    table = stage_table(small_model(layers=8), PlanTable.of(plan(4)), rule="ends")
+    table = stage_table(small_model(layers=8), PlanTable.of(plan(4)), rule="first_last")
     assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 2, 1]
 
 
@@ -147,7 +147,7 @@ def test_every_dealt_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
 
 
 def test_a_preset_that_deals_edges_is_obeyed() -> None:
-    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), rule="modules")
+    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), rule="with_embedding")
     assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 3, 1]
 
 

@@ -95,7 +95,7 @@ def test_deepspeed_gathers_its_own_outputs_again_for_each_gradient_that_comes(tp
 
 def test_without_tensor_parallelism_nothing_is_gathered() -> None:
     cut = seconds("deepspeed", 1, {})
-    assert cut == pytest.approx(seconds("deepspeed", 1, {"pipeline.scattered_hops": False}))
+    assert cut == pytest.approx(seconds("deepspeed", 1, {"pipeline.scattered_p2p": False}))
 
 
 def test_one_stage_sends_and_gathers_nothing() -> None:

@@ -57,7 +57,7 @@ def test_chunks_of_a_stage_are_interleaved(tmp_path: Path, written: str, *, hidd
     assert config.plan is not None
     assert (config.plan.pp, config.plan.vpp) == (2, 4)
     assert config.plan.recompute_layers == 2  # of 32 / (2 x 4) = 4 in each chunk
-    assert config.framework_job["pipeline.overlap_hops"] is hidden
+    assert config.framework_job["pipeline.overlap_p2p"] is hidden
 
 
 @pytest.mark.parametrize(("mode", "schedule"), [("ZBH1", "zb-h1"), ("zbh1", "zb-h1"), ("1f1b", "1f1b")])

@@ -129,7 +129,7 @@ def test_buckets_are_told_where_they_are_not_its_own(plan: Plan, elements: int, 
 def test_messages_and_collectives_beside_compute() -> None:
     chunked = replace(FSP, pp=4, vpp=2, num_micro=4)
     assert "--no-overlap-p2p-communication" not in flags_of(chunked)
-    waits = {"pipeline.overlap_hops": False}
+    waits = {"pipeline.overlap_p2p": False}
     assert "--no-overlap-p2p-communication" in flags_of(chunked, preset=waits)
     with pytest.raises(ExportError, match="on 2 stages"):
         flags_of(replace(FSP, pp=2, vpp=2, num_micro=2), preset=waits)

@@ -19,12 +19,12 @@ FSP = "fsp"
 Event = dict[str, Any]
 
 
-def asked(plan: Plan, *, overlap_hops: bool = True) -> Problem:
+def asked(plan: Plan, *, overlap_p2p: bool = True) -> Problem:
     return question(
         model=small_model(layers=8),
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=framework_preset(plan.preset).changed({"pipeline.overlap_hops": overlap_hops}),
+        preset=framework_preset(plan.preset).changed({"pipeline.overlap_p2p": overlap_p2p}),
     )
 
 
@@ -115,10 +115,10 @@ def test_stages_that_wait_for_their_messages_wait_in_the_trace() -> None:
     plan = Plan(strategy=FSP, preset="megatron", pp=4, vpp=2, dp=2, num_micro=8)
 
     def last_us(overlap: bool) -> float:
-        events = trace_events(asked(plan, overlap_hops=overlap), plan)
+        events = trace_events(asked(plan, overlap_p2p=overlap), plan)
         return max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
 
-    waiting = asked(plan, overlap_hops=False)
+    waiting = asked(plan, overlap_p2p=False)
     assert last_us(False) * 1e-6 == pytest.approx(price_plan(waiting, PlanTable.of(plan))[0].step_s, rel=1e-9)
     assert last_us(False) > last_us(True)
 
@@ -127,7 +127,7 @@ def test_stages_that_wait_for_their_messages_wait_in_the_trace() -> None:
 def test_a_message_leaves_where_its_stage_exchanges(overlap: bool) -> None:
     """A stage that waits for messages sends that of a forward in the steady phase after the next backward."""
     plan = Plan(strategy=FSP, preset="megatron", pp=4, vpp=2, dp=2, num_micro=8)
-    events = list(trace_events(asked(plan, overlap_hops=overlap), plan))
+    events = list(trace_events(asked(plan, overlap_p2p=overlap), plan))
     ends = {
         (event["tid"], round(event["ts"] + event["dur"], 3)): event["cat"]
         for event in events

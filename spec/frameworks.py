@@ -182,7 +182,7 @@ class Recomputation:
 class Layers:
     """How a layer's matrices and activations are laid out."""
 
-    transformer_engine: bool = True
+    transformer_engine: bool = False
     """Layers are Megatron-Core's with Transformer Engine's products: their buffers and workspaces, weights held in the
     products' format, hooks of parameters' gathers."""
     fused_activation: bool = True

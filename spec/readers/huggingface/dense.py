@@ -5,12 +5,13 @@ Source: transformers ``models/<type>/configuration_<type>.py`` (defaults) and ``
 """
 
 from dataclasses import replace
+from typing import Any
 
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, NormPlace, PositionKind
 from spec.readers.huggingface.parts import (
+    Reach,
     activation,
-    decoder,
     every,
     grouped,
     norm_epsilon,
@@ -28,14 +29,13 @@ from spec.section import MAX_LAYERS, Section
 def llama(top: Section, name: str) -> ModelSpec:
     """Llama 1, 2 and 3, Granite, SmolLM3: ``attention_bias`` and ``mlp_bias`` default to False. What Granite
     multiplies by and where SmolLM3 rotates nothing costs nothing."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return _gated(top, name, attention, mlp_bias=top.flag("mlp_bias", False))
+    return _layers(top, name, read_attention(top), mlp=read_mlp(top, bias="mlp_bias"))
 
 
 def mistral(top: Section, name: str) -> ModelSpec:
     """Mistral: ``sliding_window`` null means full attention; absent means the class default."""
-    return _gated(top, name, replace(read_attention(top), window=top.maybe_integer("sliding_window")))
+    attention = read_attention(top, bias=False)
+    return _layers(top, name, replace(attention, window=top.maybe_integer("sliding_window")))
 
 
 def phi3(top: Section, name: str) -> ModelSpec:
@@ -45,121 +45,97 @@ def phi3(top: Section, name: str) -> ModelSpec:
 
 def qwen2(top: Section, name: str) -> ModelSpec:
     """Qwen2 and Qwen2.5: biases on q, k and v only; windows on layers past ``max_window_layers``."""
-    return _windowed(top, name, read_attention(top, qkv_bias=True))
+    attention = read_attention(top, bias=True, out_bias=False)
+    return _layers(top, name, attention, read_windows(top, read_layers(top)))
 
 
 def qwen3(top: Section, name: str) -> ModelSpec:
     """Qwen3: a norm on each head's query and key."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return _windowed(top, name, replace(attention, qk_norm=True))
+    attention = replace(read_attention(top), qk_norm=True)
+    return _layers(top, name, attention, read_windows(top, read_layers(top)))
 
 
 def internlm2(top: Section, name: str) -> ModelSpec:
     """InternLM2: ``bias`` covers wqkv and wo, never the MLP."""
-    bias = top.flag("bias", False)
-    return _gated(top, name, read_attention(top, qkv_bias=bias, out_bias=bias))
+    return _layers(top, name, read_attention(top, bias="bias"))
 
 
 def seed_oss(top: Section, name: str) -> ModelSpec:
     """Seed-OSS: biases of q, k and v apart from that of the output (``attention_out_bias``)."""
-    attention = read_attention(
-        top, qkv_bias=top.flag("attention_bias"), out_bias=top.flag("attention_out_bias", False)
-    )
-    return _gated(top, name, attention, mlp_bias=top.flag("mlp_bias", False))
+    attention = read_attention(top, bias=top.flag("attention_bias"), out_bias="attention_out_bias")
+    return _layers(top, name, attention, mlp=read_mlp(top, bias="mlp_bias"))
 
 
 def hunyuan(top: Section, name: str) -> ModelSpec:
     """Hunyuan, dense: a norm on each head's query and key."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return _gated(top, name, replace(attention, qk_norm=True))
+    return _layers(top, name, replace(read_attention(top), qk_norm=True))
 
 
 def ernie4_5(top: Section, name: str) -> ModelSpec:
     """ERNIE 4.5, dense: ``use_bias`` covers every linear layer but the head."""
-    bias = top.flag("use_bias", False)
-    return _gated(top, name, read_attention(top, qkv_bias=bias, out_bias=bias), mlp_bias=bias)
+    return _layers(top, name, read_attention(top, bias="use_bias"), mlp=read_mlp(top, bias="use_bias"))
 
 
 def glm4(top: Section, name: str) -> ModelSpec:
     """GLM-4: norms around both halves, biases on q, k and v alone."""
-    attention = read_attention(top, qkv_bias=top.flag("attention_bias"))
-    return uniform(top, name, BlockSpec(mixer=attention, mlp=read_mlp(top), norm_place=NormPlace.AROUND))
+    attention = read_attention(top, bias=top.flag("attention_bias"), out_bias=False)
+    return _layers(top, name, attention, norm_place=NormPlace.AROUND)
 
 
 def olmo2(top: Section, name: str) -> ModelSpec:
     """OLMo 2: norms behind both halves, and over all heads of queries and of keys."""
-    return _normed_after(top, name, QkNormWeights.ALL_HEADS)
+    return _layers(top, name, _normed(top, QkNormWeights.ALL_HEADS), norm_place=NormPlace.AFTER)
 
 
 def olmo3(top: Section, name: str) -> ModelSpec:
     """OLMo 3: OLMo 2 with windows in three layers of four."""
-    pattern = every(4, read_layers(top))
-    return _normed_after(top, name, QkNormWeights.ALL_HEADS, pattern)
+    layers = read_layers(top)
+    attention, reach = _normed(top, QkNormWeights.ALL_HEADS), reaches(top, layers, every(4, layers))
+    return _layers(top, name, attention, reach, norm_place=NormPlace.AFTER)
 
 
 def exaone4(top: Section, name: str) -> ModelSpec:
     """EXAONE 4: norms behind both halves and on each head's query and key; windows between every
     ``sliding_window_pattern``-th layer, a number or a text such as LLLG, unless ``sliding_window`` is null."""
-    written = top.values.get("sliding_window_pattern")
+    written, layers = top.values.get("sliding_window_pattern"), read_layers(top)
     if isinstance(written, str):
         if set(written) - {"L", "G"} or written.count("G") != 1 or not written.endswith("G"):
             top.fail("sliding_window_pattern", "a whole number, or a text such as LLLG")
         period = len(written)
     else:
         period = top.integer_or("sliding_window_pattern", 4)
-    pattern = every(period, read_layers(top)) if top.has("sliding_window") else []
-    return _normed_after(top, name, QkNormWeights.HEAD, pattern)
+    reach = reaches(top, layers, every(period, layers)) if top.has("sliding_window") else None
+    return _layers(top, name, _normed(top, QkNormWeights.HEAD), reach, norm_place=NormPlace.AFTER)
 
 
 def cohere(top: Section, name: str) -> ModelSpec:
     """Command R: one LayerNorm without a bias before attention and MLP side by side."""
-    return uniform(top, name, _cohere_block(top, qk_norm=top.flag("use_qk_norm", False)))
+    return _layers(top, name, _normed(top, QkNormWeights.ALL_HEADS, top.flag("use_qk_norm", False)), **COHERE)
 
 
 def cohere2(top: Section, name: str) -> ModelSpec:
     """Command R7B and A: Command R with windows between every fourth layer; heads are hidden over heads wide."""
     layers = read_layers(top)
     pattern = every(top.integer_or("sliding_window_pattern", 4), layers)
-    return uniform(top, name, _cohere_block(top, qk_norm=False), reaches(top, layers, pattern))
+    return _layers(top, name, read_attention(top), reaches(top, layers, pattern), **COHERE)
 
 
-def _cohere_block(top: Section, *, qk_norm: bool) -> BlockSpec:
-    bias = top.flag("attention_bias", False)
-    attention = replace(
-        read_attention(top, qkv_bias=bias, out_bias=bias),
-        qk_norm=qk_norm,
-        qk_norm_weights=QkNormWeights.ALL_HEADS,
-    )
-    return BlockSpec(
-        mixer=attention,
-        mlp=read_mlp(top),
-        norm=NormKind.LAYER_WITHOUT_BIAS,
-        norm_place=NormPlace.SHARED,
-        parallel_residual=True,
-    )
+COHERE: dict[str, Any] = {
+    "norm": NormKind.LAYER_WITHOUT_BIAS,
+    "norm_place": NormPlace.SHARED,
+    "parallel_residual": True,
+}
 
 
-def _normed_after(
-    top: Section, name: str, weights: QkNormWeights, pattern: list[str] | None = None
+def _normed(top: Section, weights: QkNormWeights, qk_norm: bool = True) -> AttentionSpec:
+    return replace(read_attention(top), qk_norm=qk_norm, qk_norm_weights=weights)
+
+
+def _layers(
+    top: Section, name: str, attention: AttentionSpec, reach: list[Reach] | None = None, **block: Any
 ) -> ModelSpec:
-    bias = top.flag("attention_bias", False)
-    attention = replace(
-        read_attention(top, qkv_bias=bias, out_bias=bias), qk_norm=True, qk_norm_weights=weights
-    )
-    block = BlockSpec(mixer=attention, mlp=read_mlp(top), norm_place=NormPlace.AFTER)
-    reach = reaches(top, read_layers(top), pattern) if pattern else None
-    return uniform(top, name, block, reach)
-
-
-def _gated(top: Section, name: str, attention: AttentionSpec, *, mlp_bias: bool = False) -> ModelSpec:
-    return uniform(top, name, BlockSpec(mixer=attention, mlp=read_mlp(top, bias=mlp_bias)))
-
-
-def _windowed(top: Section, name: str, attention: AttentionSpec) -> ModelSpec:
-    reach = read_windows(top, read_layers(top))
-    return uniform(top, name, BlockSpec(mixer=attention, mlp=read_mlp(top)), reach)
+    """Equal layers of ``attention`` and a gated MLP, unless the ``block`` says otherwise."""
+    return uniform(top, name, BlockSpec(**{"mixer": attention, "mlp": read_mlp(top), **block}), reach)
 
 
 # Gemma, Gemma 2 and the text model of Gemma 3: wide heads, gates by GELU, norms around both halves from the second on.
@@ -170,9 +146,7 @@ def _windowed(top: Section, name: str, attention: AttentionSpec) -> ModelSpec:
 
 def gemma(top: Section, name: str) -> ModelSpec:
     """Gemma: Llama's layers with heads of their own width."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return uniform(top, name, BlockSpec(mixer=attention, mlp=read_mlp(top)))
+    return _layers(top, name, read_attention(top))
 
 
 def gemma2(top: Section, name: str) -> ModelSpec:
@@ -187,14 +161,10 @@ def gemma3(top: Section, name: str) -> ModelSpec:
 
 
 def _around(top: Section, name: str, pattern: list[str], *, qk_norm: bool) -> ModelSpec:
-    bias = top.flag("attention_bias", False)
-    attention = replace(
-        read_attention(top, qkv_bias=bias, out_bias=bias),
-        qk_norm=qk_norm,
-        softcap=top.has("attn_logit_softcapping"),
-    )
-    block = BlockSpec(mixer=attention, mlp=read_mlp(top), norm_place=NormPlace.AROUND)
-    model = uniform(top, name, block, reaches(top, read_layers(top), pattern))
+    capped = top.has("attn_logit_softcapping")
+    attention = replace(read_attention(top), qk_norm=qk_norm, softcap=capped)
+    reach = reaches(top, read_layers(top), pattern)
+    model = _layers(top, name, attention, reach, norm_place=NormPlace.AROUND)
     return replace(model, logit_softcap=top.has("final_logit_softcapping"))
 
 
@@ -288,52 +258,35 @@ def falcon(top: Section, name: str) -> ModelSpec:
 def starcoder2(top: Section, name: str) -> ModelSpec:
     """StarCoder2: biases everywhere (``use_bias``), two matrices, windows where ``sliding_window`` says so."""
     bias = top.flag("use_bias", True)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return _layer_normed(
-        top,
-        name,
-        replace(attention, window=top.maybe_integer("sliding_window")),
-        read_mlp(top, gated=False, bias=bias),
-    )
+    attention = replace(read_attention(top, bias=bias), window=top.maybe_integer("sliding_window"))
+    return _layers(top, name, attention, mlp=read_mlp(top, gated=False, bias=bias), norm=NormKind.LAYER)
 
 
 def nemotron(top: Section, name: str) -> ModelSpec:
     """Nemotron-4 and Minitron: two matrices around the squared ReLU."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return _layer_normed(top, name, attention, read_mlp(top, gated=False, bias=top.flag("mlp_bias", False)))
+    mlp = read_mlp(top, gated=False, bias="mlp_bias")
+    return _layers(top, name, read_attention(top), mlp=mlp, norm=NormKind.LAYER)
 
 
 def phi(top: Section, name: str) -> ModelSpec:
     """Phi-1 and Phi-2: one norm before attention and MLP side by side, biases everywhere, the head's included."""
     top.only("qk_layernorm", (False,), "norms of queries and keys with biases are not priced")
-    block = BlockSpec(
-        mixer=read_attention(top, qkv_bias=True, out_bias=True),
-        mlp=read_mlp(top, gated=False, bias=True),
-        norm=NormKind.LAYER,
-        norm_place=NormPlace.SHARED,
-        parallel_residual=True,
-    )
-    return replace(uniform(top, name, block), head_bias=True)
+    mlp = read_mlp(top, gated=False, bias=True)
+    layers = _layers(top, name, read_attention(top, bias=True), mlp=mlp, **COHERE | {"norm": NormKind.LAYER})
+    return replace(layers, head_bias=True)
 
 
 def stablelm(top: Section, name: str) -> ModelSpec:
     """StableLM: gated, biases on q, k and v alone (``use_qkv_bias``); with ``use_parallel_residual`` one norm; with
     ``qk_layernorm`` a norm of its own for each head's query and key."""
     attention = replace(
-        read_attention(top, qkv_bias=top.flag("use_qkv_bias", False)),
+        read_attention(top, bias="use_qkv_bias", out_bias=False),
         qk_norm=top.flag("qk_layernorm", False),
         qk_norm_weights=QkNormWeights.ALL_HEADS,
     )
     parallel = top.flag("use_parallel_residual", False)
-    block = BlockSpec(
-        mixer=attention,
-        mlp=read_mlp(top),
-        norm=NormKind.LAYER,
-        norm_place=NormPlace.SHARED if parallel else NormPlace.BEFORE,
-        parallel_residual=parallel,
-    )
-    return uniform(top, name, block)
+    place = NormPlace.SHARED if parallel else NormPlace.BEFORE
+    return _layers(top, name, attention, norm=NormKind.LAYER, norm_place=place, parallel_residual=parallel)
 
 
 def _learned(top: Section, name: str, *, one_kv_head: bool) -> ModelSpec:
@@ -357,11 +310,6 @@ def _learned(top: Section, name: str, *, one_kv_head: bool) -> ModelSpec:
         norm=NormKind.LAYER,
         norm_epsilon=norm_epsilon(top),
     )
-
-
-def _layer_normed(top: Section, name: str, attention: AttentionSpec, mlp: MlpSpec) -> ModelSpec:
-    block = BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)
-    return decoder(top, name, (BlockRun(block=block, count=read_layers(top)),), norm=NormKind.LAYER)
 
 
 def _heads(top: Section, hidden: int, heads: int, *, bias: bool) -> AttentionSpec:

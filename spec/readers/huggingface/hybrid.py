@@ -11,14 +11,14 @@ and ``modular_qwen3_next.py``. What predicts further tokens: Megatron-Bridge, ``
 from collections.abc import Callable
 from dataclasses import replace
 
-from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, PositionKind
+from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec, PositionKind
 from spec.readers.huggingface.parts import (
-    activation,
+    PREDICTING,
     decoder,
+    predicting,
     read_attention,
     read_experts,
     read_layer_numbers,
@@ -27,6 +27,7 @@ from spec.readers.huggingface.parts import (
     route_groups,
     routed_layers,
     runs_of,
+    sparse_blocks,
     without_rotation,
 )
 from spec.section import MAX_LAYERS, Section
@@ -52,10 +53,10 @@ def nemotron_h(top: Section, name: str) -> ModelSpec:
     layers = top.integer_or("num_hidden_layers", len(kinds), maximum=MAX_LAYERS)
     if layers != len(kinds):
         top.fail("num_hidden_layers", f"as many as the pattern has: {len(kinds)}")
-    runs = runs_of([READERS[kind](top) for kind in kinds])
-    extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)
-    if extra:
-        runs = (*runs, BlockRun(block=_predicting(top), count=extra))
+    blocks = [READERS[kind](top) for kind in kinds]
+    runs = predicting(
+        top, blocks, _predicting(top) if top.integer_or(PREDICTING, 0, minimum=0) else blocks[-1]
+    )
     epsilon = top.number_or(
         "layer_norm_epsilon", top.number_or("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0
     )
@@ -85,7 +86,7 @@ def _predicting(top: Section) -> BlockSpec:
             "mtp_hybrid_override_pattern", "M or *, and then - or E: other blocks that predict are not priced"
         )
     mixing, feeding = (READERS[kind](top) for kind in kinds)
-    return replace(feeding, mixer=mixing.mixer, mtp=True)
+    return replace(feeding, mixer=mixing.mixer)
 
 
 def _mamba(top: Section) -> BlockSpec:
@@ -103,20 +104,12 @@ def _mamba(top: Section) -> BlockSpec:
 
 
 def _attention(top: Section) -> BlockSpec:
-    bias = top.flag("attention_bias", False)
-    width = top.integer_or("attention_head_dim", 128)
-    attention: AttentionSpec = read_attention(top, qkv_bias=bias, out_bias=bias, head_dim=width)
+    attention = read_attention(top, head_dim=top.integer_or("attention_head_dim", 128))
     return BlockSpec(mixer=replace(attention, window=top.maybe_integer("sliding_window")))
 
 
 def _mlp(top: Section) -> BlockSpec:
-    mlp = MlpSpec(
-        ffn_hidden=top.integer("intermediate_size"),
-        gated=False,
-        bias=top.flag("mlp_bias", False),
-        activation=activation(top),
-    )
-    return BlockSpec(mixer=None, mlp=mlp)
+    return BlockSpec(mixer=None, mlp=read_mlp(top, gated=False, bias="mlp_bias"))
 
 
 def _experts(top: Section) -> BlockSpec:
@@ -157,10 +150,7 @@ def qwen3_next(top: Section, name: str) -> ModelSpec:
     )
     if len(types) != layers or not set(types) <= set(LAYER_TYPES):
         top.fail("layer_types", f"a list of {layers} texts out of {', '.join(LAYER_TYPES)}")
-    bias = top.flag("attention_bias", False)
-    attention = replace(
-        read_attention(top, qkv_bias=bias, out_bias=bias, head_dim=256), qk_norm=True, output_gate=True
-    )
+    attention = replace(read_attention(top, head_dim=256), qk_norm=True, output_gate=True)
     mixers: dict[str, Mixer] = {"linear_attention": _gated_delta(top), "full_attention": attention}
     moe = replace(
         read_experts(top, "num_experts", "moe_intermediate_size"),
@@ -170,18 +160,9 @@ def qwen3_next(top: Section, name: str) -> ModelSpec:
     )
     routed = routed_layers(top, layers)
     mlp = None if all(routed) else read_mlp(top)
-    runs = runs_of(
-        [
-            BlockSpec(
-                mixer=mixers[layer_type], mlp=None if is_routed else mlp, moe=moe if is_routed else None
-            )
-            for layer_type, is_routed in zip(types, routed, strict=True)
-        ]
-    )
-    extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)
-    if extra:
-        runs = (*runs, BlockRun(block=BlockSpec(mixer=attention, moe=moe, mtp=True), count=extra))
-    return decoder(top, name, runs)
+    blocks = sparse_blocks(attention, mlp, moe, routed)
+    mixed = [replace(block, mixer=mixers[kind]) for block, kind in zip(blocks, types, strict=True)]
+    return decoder(top, name, predicting(top, mixed, BlockSpec(mixer=attention, moe=moe)))
 
 
 def _gated_delta(top: Section) -> GatedDeltaSpec:
@@ -228,11 +209,9 @@ def mamba2(top: Section, name: str) -> ModelSpec:
 
 def bamba(top: Section, name: str) -> ModelSpec:
     """Bamba: attention in the layers of ``attn_layer_indices``, Mamba-2 in the others, a gated MLP in all."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    mlp = read_mlp(top, bias=top.flag("mlp_bias", False))
+    mlp = read_mlp(top, bias="mlp_bias")
     listed = read_layer_numbers(top, "attn_layer_indices")
-    mixers: tuple[Mixer, Mixer] = (_granite_mamba(top), attention)
+    mixers: tuple[Mixer, Mixer] = (_granite_mamba(top), read_attention(top))
     blocks = [BlockSpec(mixer=mixers[index in listed], mlp=mlp) for index in range(read_layers(top))]
     return decoder(top, name, runs_of(blocks))
 
@@ -241,8 +220,7 @@ def granitemoehybrid(top: Section, name: str) -> ModelSpec:
     """Granite 4: a mixer of ``layer_types`` (Mamba-2 where the config lists none), then experts beside a
     shared one, or that one alone where there are no experts; positions rotate with
     ``position_embedding_type`` "rope"."""
-    bias, layers = top.flag("attention_bias", False), read_layers(top)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
+    attention, layers = read_attention(top), read_layers(top)
     types = top.texts("layer_types") or ("mamba",) * layers
     if len(types) != layers or not set(types) <= set(GRANITE_LAYERS):
         top.fail("layer_types", f"a list of {layers} texts out of {', '.join(GRANITE_LAYERS)}")
@@ -251,7 +229,7 @@ def granitemoehybrid(top: Section, name: str) -> ModelSpec:
     if "mamba" in kinds:
         mixers["mamba"] = _granite_mamba(top)
     width = top.integer("shared_intermediate_size")
-    half = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=width, gated=True, activation=activation(top)))
+    half = BlockSpec(mixer=attention, mlp=read_mlp(top, key="shared_intermediate_size"))
     if top.integer("num_local_experts", minimum=0):
         moe = read_experts(top, "num_local_experts", "intermediate_size")
         half = BlockSpec(mixer=attention, moe=replace(moe, shared_ffn_hidden=width, normalized=True))

@@ -6,10 +6,11 @@ Source: transformers ``models/<type>/configuration_<type>.py`` and ``modeling_<t
 from dataclasses import replace
 
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
-from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec, NormKind
+from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind
 from spec.readers.huggingface.parts import (
     decoder,
     every,
+    predicting,
     reaches,
     reaching,
     read_attention,
@@ -29,16 +30,14 @@ from spec.section import MAX_LAYERS, Section
 
 def mixtral(top: Section, name: str) -> ModelSpec:
     """Mixtral: every layer routed; ``sliding_window`` null or absent means full attention."""
-    attention = replace(read_attention(top), window=top.maybe_integer("sliding_window"))
+    attention = replace(read_attention(top, bias=False), window=top.maybe_integer("sliding_window"))
     return uniform(top, name, BlockSpec(mixer=attention, moe=_local_experts(top)))
 
 
 def phimoe(top: Section, name: str) -> ModelSpec:
     """Phi-3.5-MoE: Mixtral with LayerNorm, and biases of attention and head where the config says so."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
     block = BlockSpec(
-        mixer=replace(attention, window=top.maybe_integer("sliding_window")),
+        mixer=replace(read_attention(top), window=top.maybe_integer("sliding_window")),
         moe=_local_experts(top),
         norm=NormKind.LAYER,
     )
@@ -47,8 +46,7 @@ def phimoe(top: Section, name: str) -> ModelSpec:
 
 def gpt_oss(top: Section, name: str) -> ModelSpec:
     """gpt-oss: windows in every other layer, sinks, biases everywhere, clamped experts."""
-    bias = top.flag("attention_bias")
-    attention = replace(read_attention(top, qkv_bias=bias, out_bias=bias), sinks=True)
+    attention = replace(read_attention(top, bias=top.flag("attention_bias")), sinks=True)
     moe = replace(_local_experts(top), bias=True, router_bias=True, clamped=True)
     reach = reaches(top, read_layers(top), every(2, read_layers(top)))
     return uniform(top, name, BlockSpec(mixer=attention, moe=moe), reach)
@@ -56,27 +54,22 @@ def gpt_oss(top: Section, name: str) -> ModelSpec:
 
 def olmoe(top: Section, name: str) -> ModelSpec:
     """OLMoE: norms over all heads of queries and of keys, no shared expert."""
-    bias = top.flag("attention_bias", False)
-    attention = replace(
-        read_attention(top, qkv_bias=bias, out_bias=bias),
-        qk_norm=True,
-        qk_norm_weights=QkNormWeights.ALL_HEADS,
-    )
+    attention = replace(read_attention(top), qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS)
     moe = read_experts(top, "num_experts", "intermediate_size")
     return uniform(top, name, BlockSpec(mixer=attention, moe=moe))
 
 
 def granitemoe(top: Section, name: str) -> ModelSpec:
     """Granite 3 MoE, with a shared expert of ``shared_intermediate_size`` in granitemoeshared."""
-    bias = top.flag("attention_bias", False)
     shared = top.integer_or("shared_intermediate_size", 0, minimum=0)
     moe = replace(_local_experts(top), shared_ffn_hidden=shared, normalized=True)
-    return uniform(top, name, BlockSpec(mixer=read_attention(top, qkv_bias=bias, out_bias=bias), moe=moe))
+    return uniform(top, name, BlockSpec(mixer=read_attention(top), moe=moe))
 
 
 def minimax_m2(top: Section, name: str) -> ModelSpec:
     """MiniMax-M2: norms over all heads of queries and of keys, a sigmoid router with corrected scores."""
-    attention = replace(read_attention(top), qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS)
+    attention = read_attention(top, bias=False)
+    attention = replace(attention, qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS)
     moe = replace(_local_experts(top), router_bias=True, score="sigmoid")
     return uniform(top, name, BlockSpec(mixer=attention, moe=moe))
 
@@ -89,24 +82,20 @@ def qwen2_moe(top: Section, name: str) -> ModelSpec:
         shared_ffn_hidden=shared,
         shared_gate=True,
     )
-    attention = read_attention(top, qkv_bias=top.flag("qkv_bias", True))
+    attention = read_attention(top, bias=top.flag("qkv_bias", True), out_bias=False)
     return _sparse(top, name, attention, moe)
 
 
 def qwen3_moe(top: Section, name: str) -> ModelSpec:
     """Qwen3-MoE: norms on query and key heads, no shared expert."""
-    bias = top.flag("attention_bias", False)
-    attention = replace(read_attention(top, qkv_bias=bias, out_bias=bias), qk_norm=True)
+    attention = replace(read_attention(top), qk_norm=True)
     return _sparse(top, name, attention, read_experts(top, "num_experts", "moe_intermediate_size"))
 
 
 def glm4_moe(top: Section, name: str) -> ModelSpec:
     """GLM-4.5: biases on q, k and v, dense first layers, shared experts, a sigmoid router with corrected scores;
     ``num_nextn_predict_layers`` adds blocks of the last kind that predict further tokens."""
-    attention = replace(
-        read_attention(top, qkv_bias=top.flag("attention_bias", False)),
-        qk_norm=top.flag("use_qk_norm", False),
-    )
+    attention = replace(read_attention(top, out_bias=False), qk_norm=top.flag("use_qk_norm", False))
     groups, chosen = route_groups(top, "n_routed_experts")
     moe = read_experts(top, "n_routed_experts", "moe_intermediate_size")
     moe = replace(
@@ -120,11 +109,8 @@ def glm4_moe(top: Section, name: str) -> ModelSpec:
     )
     first = top.integer("first_k_dense_replace", minimum=0)
     routed = [index >= first for index in range(read_layers(top))]
-    runs = runs_of(sparse_blocks(attention, read_mlp(top), moe, routed))
-    extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)
-    if extra:
-        runs = (*runs, BlockRun(block=BlockSpec(mixer=attention, moe=moe, mtp=True), count=extra))
-    return decoder(top, name, runs)
+    blocks = sparse_blocks(attention, read_mlp(top), moe, routed)
+    return decoder(top, name, predicting(top, blocks, BlockSpec(mixer=attention, moe=moe)))
 
 
 def ernie4_5_moe(top: Section, name: str) -> ModelSpec:
@@ -141,7 +127,9 @@ def ernie4_5_moe(top: Section, name: str) -> ModelSpec:
     last = top.integer("moe_layer_end_index", minimum=-1)
     last = layers - 1 if last == -1 else last
     routed = [(index + 1) % step == 0 and first <= index <= last for index in range(layers)]
-    return decoder(top, name, runs_of(sparse_blocks(read_attention(top), read_mlp(top), moe, routed)))
+    return decoder(
+        top, name, runs_of(sparse_blocks(read_attention(top, bias=False), read_mlp(top), moe, routed))
+    )
 
 
 def llama4(top: Section, name: str) -> ModelSpec:
@@ -149,9 +137,9 @@ def llama4(top: Section, name: str) -> ModelSpec:
     their width, dense layers of ``intermediate_size_mlp`` between; attention within chunks where positions
     rotate; norms of queries and keys without weights where ``use_qk_norm`` says so, in layers that rotate
     (all are counted)."""
-    layers, bias = read_layers(top), top.flag("attention_bias", False)
+    layers = read_layers(top)
     attention = replace(
-        read_attention(top, qkv_bias=bias, out_bias=bias),
+        read_attention(top),
         qk_norm=top.flag("use_qk_norm", True),
         qk_norm_weights=QkNormWeights.NONE,
     )
@@ -203,11 +191,7 @@ def deepseek(top: Section, name: str) -> ModelSpec:
     if top.has("n_routed_experts"):
         routed = BlockSpec(mixer=attention, mlp=None, moe=_latent_experts(top))
         blocks = [routed if index >= first and index % every == 0 else dense for index in range(layers)]
-    runs = runs_of(blocks)
-    extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)
-    if extra:
-        runs = (*runs, BlockRun(block=replace(blocks[-1], mtp=True), count=extra))
-    return decoder(top, name, runs)
+    return decoder(top, name, predicting(top, blocks, blocks[-1]))
 
 
 def _latent_attention(top: Section) -> AttentionSpec:

@@ -163,10 +163,15 @@ Reach = tuple[int | None, int | None]
 
 
 def read_attention(
-    top: Section, *, qkv_bias: bool = False, out_bias: bool = False, head_dim: int = 0
+    top: Section,
+    *,
+    bias: bool | str = "attention_bias",
+    out_bias: bool | str | None = None,
+    head_dim: int = 0,
 ) -> AttentionSpec:
-    """Grouped-query attention from the usual keys; ``head_dim`` is the default of the model type
-    (0: hidden over heads)."""
+    """Grouped-query attention from the usual keys. ``bias`` says whether queries, keys and values have biases, ``out_bias``
+    whether the output has (None: as they do), each by itself or by the key of a flag that is False where a config leaves it
+    out. ``head_dim`` is the default of the model type (0: hidden over heads)."""
     heads, hidden = top.integer("num_attention_heads"), top.integer("hidden_size")
     kv_heads = top.integer_or("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -174,7 +179,11 @@ def read_attention(
     if not top.has("head_dim") and not head_dim and hidden % heads:
         top.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, or give head_dim")
     width = top.integer_or("head_dim", head_dim or hidden // heads)
-    return grouped(heads, kv_heads, width, qkv_bias=qkv_bias, out_bias=out_bias)
+    qkv, out = (
+        top.flag(key, False) if isinstance(key, str) else key
+        for key in (bias, bias if out_bias is None else out_bias)
+    )
+    return grouped(heads, kv_heads, width, qkv_bias=qkv, out_bias=out)
 
 
 def grouped(heads: int, kv_heads: int, width: int, *, qkv_bias: bool, out_bias: bool) -> AttentionSpec:
@@ -191,10 +200,12 @@ def grouped(heads: int, kv_heads: int, width: int, *, qkv_bias: bool, out_bias: 
 
 
 def read_mlp(
-    top: Section, *, gated: bool = True, bias: bool = False, key: str = "intermediate_size"
+    top: Section, *, gated: bool = True, bias: bool | str = False, key: str = "intermediate_size"
 ) -> MlpSpec:
-    """A feed-forward layer of the width under ``key``; gated as in Llama and its kin, or with two matrices."""
-    return MlpSpec(ffn_hidden=top.integer(key), gated=gated, bias=bias, activation=activation(top))
+    """A feed-forward layer of the width under ``key``; gated as in Llama and its kin, or with two matrices; ``bias`` as in
+    read_attention."""
+    has_bias = top.flag(bias, False) if isinstance(bias, str) else bias
+    return MlpSpec(ffn_hidden=top.integer(key), gated=gated, bias=has_bias, activation=activation(top))
 
 
 def read_layers(top: Section) -> int:
@@ -247,6 +258,15 @@ def reaching(blocks: Iterable[BlockSpec], reach: Iterable[Reach]) -> tuple[Block
 def runs_of(blocks: list[BlockSpec]) -> tuple[BlockRun, ...]:
     """Consecutive equal blocks joined into runs."""
     return tuple(BlockRun(block=block, count=len(list(same))) for block, same in groupby(blocks))
+
+
+PREDICTING = "num_nextn_predict_layers"
+
+
+def predicting(top: Section, blocks: list[BlockSpec], more: BlockSpec) -> tuple[BlockRun, ...]:
+    """The runs of ``blocks``, and one of as many blocks ``more`` that predict further tokens as the config has."""
+    count = top.integer_or(PREDICTING, 0, minimum=0)
+    return (*runs_of(blocks), *([BlockRun(block=replace(more, mtp=True), count=count)] if count else ()))
 
 
 def decoder(top: Section, name: str, runs: tuple[BlockRun, ...], norm: NormKind = NormKind.RMS) -> ModelSpec:

@@ -6,9 +6,13 @@ Source: transformers 5 ``configuration_utils.py`` and ``modeling_rope_utils.py``
 ``models/<type>/configuration_<type>.py``; DeepSeek and InternLM2: ``configuration_*.py`` beside their weights.
 """
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from spec.mixers.attention import AttentionKind, AttentionSpec, RopeScaling, RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
@@ -29,66 +33,28 @@ class Usual:
     activation_key: str = "hidden_act"
 
 
-PLAIN = Usual()
-LAYER_NORM = Usual(epsilon=1e-5, epsilon_key="layer_norm_eps")
-USUAL = {
-    "mixtral": Usual(rope_base=1_000_000.0, epsilon=1e-5),
-    "gpt2": Usual(
-        epsilon=1e-5,
-        epsilon_key="layer_norm_epsilon",
-        activation="gelu_new",
-        activation_key="activation_function",
-    ),
-    "gpt_neox": Usual(
-        base_key="rotary_emb_base",
-        share=0.25,
-        share_key="rotary_pct",
-        epsilon=1e-5,
-        epsilon_key="layer_norm_eps",
-        activation="gelu",
-    ),
-    "gpt_bigcode": Usual(
-        epsilon=1e-5,
-        epsilon_key="layer_norm_epsilon",
-        activation="gelu_pytorch_tanh",
-        activation_key="activation_function",
-    ),
-    "bloom": Usual(epsilon=1e-5, epsilon_key="layer_norm_epsilon"),
-    "opt": Usual(epsilon=1e-5, activation="relu", activation_key="activation_function"),
-    "falcon": Usual(
-        epsilon=1e-5, epsilon_key="layer_norm_epsilon", activation="gelu", activation_key="activation"
-    ),
-    "starcoder2": Usual(epsilon=1e-5, epsilon_key="norm_epsilon", activation="gelu_pytorch_tanh"),
-    "nemotron": Usual(share=0.5, epsilon=1e-5, epsilon_key="norm_eps", activation="relu2"),
-    "phi": replace(LAYER_NORM, share=0.5, activation="gelu_new"),
-    "stablelm": replace(LAYER_NORM, share=0.25),
-    "cohere": replace(LAYER_NORM, rope_base=500_000.0),
-    "cohere2": LAYER_NORM,
-    "gemma": Usual(activation="gelu_pytorch_tanh"),
-    "gemma2": Usual(activation="gelu_pytorch_tanh", activation_key="hidden_activation"),
-    "gemma3_text": Usual(
-        rope_base=1_000_000.0, activation="gelu_pytorch_tanh", activation_key="hidden_activation"
-    ),
-    "phi3": Usual(epsilon=1e-5),
-    "phimoe": Usual(rope_base=1_000_000.0, epsilon=1e-5),
-    "gpt_oss": Usual(rope_base=150_000.0, epsilon=1e-5),
-    "glm4": Usual(share=0.5, epsilon=1.5625e-7),
-    "glm4_moe": Usual(share=0.5, epsilon=1e-5),
-    "olmo2": Usual(epsilon=1e-5),
-    "olmo3": Usual(rope_base=500_000.0, epsilon=1e-5),
-    "olmoe": Usual(epsilon=1e-5),
-    "smollm3": Usual(rope_base=2_000_000.0),
-    "exaone4": Usual(epsilon=1e-5),
-    "hunyuan_v1_dense": Usual(epsilon=1e-5),
-    "ernie4_5": Usual(rope_base=500_000.0, epsilon=1e-5),
-    "ernie4_5_moe": Usual(rope_base=500_000.0, epsilon=1e-5),
-    "llama4_text": Usual(rope_base=500_000.0, epsilon=1e-5),
-    "minimax_m2": Usual(rope_base=5_000_000.0),
-    "bamba": Usual(share=0.5, epsilon=1e-5),
-    "mamba2": Usual(epsilon=1e-5, epsilon_key="layer_norm_epsilon"),
-    "qwen3_next": Usual(share=0.25),
-    "nemotron_h": Usual(epsilon=1e-5, activation="relu2", activation_key="mlp_hidden_act"),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeFacts:
+    """One table of model_types.toml: ``defaults`` of keys that a config leaves out, the type's ``usual`` parts of a launch,
+    and keys that other releases ``renamed``."""
+
+    defaults: Mapping[str, object]
+    usual: Usual
+    renamed: Mapping[str, str]
+
+
+def type_facts(model_type: str) -> TypeFacts:
+    """Returns what model_types.toml says of a type, which may be nothing."""
+    said = dict(_type_tables().get(model_type, {}))
+    usual, renamed = Usual(**said.pop("usual", {})), said.pop("renamed", {})
+    return TypeFacts(defaults=said, usual=usual, renamed=renamed)
+
+
+@cache
+def _type_tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("model_types.toml").read_text(encoding="utf-8"))
+
+
 GLOBAL = "full_attention"
 """Layers whose rotation stands for the model's where layers with windows have another."""
 # names of transformers' ACT2FN that compute what spec.model calls otherwise
@@ -150,7 +116,7 @@ def _scaling(section: Section) -> RopeScaling | None:
 
 
 def _usual(top: Section) -> Usual:
-    return USUAL.get(top.text("model_type"), PLAIN)
+    return type_facts(top.text("model_type")).usual
 
 
 def _maybe(section: Section, key: str) -> float | None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, TimeEstimate
 from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray

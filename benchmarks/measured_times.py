@@ -20,8 +20,8 @@ import numpy as np
 from profdb.cases import Family
 from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.importers.generic_csv import read_curves_csv
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import (
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -29,8 +29,8 @@ from profdb.lookup.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     P2PQuery,
+    TimeEstimate,
 )
-from profdb.modelled.kept_book import KeptBook
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
 from profdb.store.columns import SampleTable
@@ -91,7 +91,7 @@ class MeasuredTimes:
 
     fitted: Mapping[str, ProfileDatabase]
     root: Path = ROOT
-    modelled: dict[str, KeptBook] = field(default_factory=dict)
+    modelled: dict[str, ModelledCostModel] = field(default_factory=dict)
 
     def cost_model(self, cluster: ClusterSpec) -> CostModel:
         """Returns the times of a cluster."""
@@ -105,10 +105,10 @@ class MeasuredTimes:
                 return RestatedTimes(lender=self._curves(lender.name, here), here=here, there=own)
         return own
 
-    def _modelled(self, cluster: ClusterSpec) -> KeptBook:
-        return self.modelled.setdefault(repr(cluster), KeptBook(cluster, None))
+    def _modelled(self, cluster: ClusterSpec) -> ModelledCostModel:
+        return self.modelled.setdefault(repr(cluster), ModelledCostModel(cluster=cluster))
 
-    def _curves(self, name: str, modelled: KeptBook) -> ProfileCostModel:
+    def _curves(self, name: str, modelled: ModelledCostModel) -> ProfileCostModel:
         return ProfileCostModel(self.fitted[name], missing="modelled", modelled=modelled)
 
 
@@ -191,8 +191,8 @@ class RestatedTimes:
     """``lender`` is the measured book; ``here`` and ``there`` model its cluster and the target."""
 
     lender: CostModel
-    here: KeptBook
-    there: KeptBook
+    here: ModelledCostModel
+    there: ModelledCostModel
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Matrix products."""
@@ -227,7 +227,7 @@ class RestatedTimes:
         return self.there.cpu_s(kind)
 
     def _inside(self, query: CollectiveQuery | P2PQuery) -> BoolArray:
-        same = self.here.model.cluster.domains[0].link == self.there.model.cluster.domains[0].link
+        same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
         return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
 
     def _restated(

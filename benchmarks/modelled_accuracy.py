@@ -23,14 +23,14 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import SHEETS, read_folder, tables_by_gpu  # noqa: E402
 from profdb.cases import AttentionCase, Family, GemmCase  # noqa: E402
-from profdb.lookup.priced import TimeEstimate  # noqa: E402
-from profdb.lookup.queries import (  # noqa: E402
+from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
+from profdb.queries import (  # noqa: E402
     AttentionQuery,
     CollectiveQuery,
     LinearQuery,
     MemoryBoundQuery,
+    TimeEstimate,
 )
-from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402
 from profdb.transfer import by_model  # noqa: E402
 from spec.arrays import FloatArray, ints  # noqa: E402

@@ -23,10 +23,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measured_times import SHEETS, read_folder, tables_by_gpu  # noqa: E402
 from benchmarks.modelled_accuracy import frame, price_collectives, price_gemm, sheet_of  # noqa: E402
 from profdb.cases import Family  # noqa: E402
-from profdb.lookup.priced import TimeEstimate  # noqa: E402
 from profdb.modelled import gemm  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from profdb.modelled.network import links, send_recv  # noqa: E402
+from profdb.queries import TimeEstimate  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import UserError  # noqa: E402

@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import SHEETS  # noqa: E402
 from benchmarks.published_runs import read_table  # noqa: E402
-from profdb.lookup.queries import CollectiveQuery  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
+from profdb.queries import CollectiveQuery  # noqa: E402
 from spec.arrays import ints  # noqa: E402
 from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402

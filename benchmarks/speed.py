@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from profdb.cost_model import ProfileCostModel  # noqa: E402
-from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, Query  # noqa: E402
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, Query  # noqa: E402
 from profdb.refit import with_fits  # noqa: E402
 from profdb.sample import ProfileDatabase, Samples  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402

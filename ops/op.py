@@ -130,7 +130,7 @@ class Op(Identity):
 # What a device is asked for: the sizes and words of a product, experts' products, attention, a kernel.
 #
 # Each is declared once, and seen in two ways. The array view holds a number for each of N plans or shapes:
-# operations (ops.op) and questions to a cost model (profdb.lookup.queries). The scalar view holds one
+# operations (ops.op) and questions to a cost model (profdb.queries). The scalar view holds one
 # number: benchmark cases (profdb.cases). A view names what numbers are in it, ``AttentionCall[IntArray]`` or
 # ``AttentionCall[int]``, and adds what only it has. A field that is written here is in all of them.
 #

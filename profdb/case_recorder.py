@@ -8,8 +8,8 @@ import numpy as np
 
 from profdb.cases import Case, HostCase
 from profdb.cost_model import CostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import (
+from profdb.on_demand import case_of
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -18,10 +18,10 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     P2PQuery,
     Query,
+    TimeEstimate,
+    busy_rows,
+    curve_of,
 )
-from profdb.lookup.query_words import busy_rows, curve_of
-from profdb.lookup.unique_shapes import unique_shapes
-from profdb.on_demand import case_of
 from profdb.store.columns import number_names
 
 Asked = TypeVar("Asked", bound=Query)
@@ -75,12 +75,11 @@ class CaseRecorder:
         rows = np.flatnonzero(busy_rows(query))
         if not rows.size:
             return priced
-        columns = {name: column[rows] for name, column in query.columns().items()}
-        unique, inverse = unique_shapes(columns)
-        seconds = np.zeros(len(next(iter(unique.values()))))
-        seconds[inverse] = priced.seconds[rows]
-        kept = [name for name in unique if name in number_names(family)]
-        for row, second in enumerate(seconds.tolist()):
-            case = case_of(family, labels, {name: int(unique[name][row]) for name in kept})
-            self.asked[case] = second
+        columns = query.columns()
+        kept = [name for name in columns if name in number_names(family)]
+        shapes = np.stack([columns[name][rows] for name in columns], axis=1)
+        _, first = np.unique(shapes, axis=0, return_index=True)
+        for row in rows[first].tolist():
+            case = case_of(family, labels, {name: int(columns[name][row]) for name in kept})
+            self.asked[case] = float(priced.seconds[row])
         return priced

@@ -1,25 +1,44 @@
 """ProfileCostModel: the one door to every time.
 
-Each method takes a query (profdb.lookup.queries) and returns seconds, relative error and origin for each of
+Each method takes a query (profdb.queries) and returns seconds, relative error and origin for each of
 its N shapes. Equal shapes are priced once. Nothing is guessed: a family, word or reach of which the
 profile holds nothing raises MissingCurveError, unless the cost model was opened with ``missing="modelled"``
 and a cost model, whose answers say so.
+
+When one curve may answer for another: a question whose own labels (layout, dtype, kernel, ...) were never measured is
+answered by the curve with the smallest total penalty among those that RULES allow, at the asked work: FLOPs and bytes are
+those of the question, only the efficiency is borrowed. Such an answer is EXTRAPOLATED, or keeps the origin of
+modelled or transferred samples, and the penalty joins its error. Words without a rule never
+stand in for each other: no bf16 curve answers for fp8, no flash kernel for unfused attention, no
+all-gather for an all-to-all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from ops.op import (
+    Attention,
+    AttentionCall,
+    BatchedGemm,
+    GroupedGemm,
+    GroupedProductCall,
+    KernelCall,
+    MemoryBound,
+    Op,
+    ProductCall,
+    Update,
+    declared,
+)
 from profdb.cases import Family
 from profdb.fits import FITTERS
 from profdb.fitting import Curve, curves_of
-from profdb.lookup.asked_again import Answers
-from profdb.lookup.missing_curve import curve_name, measuring_command
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.priced_shapes import PricedShapes
-from profdb.lookup.queries import (
+from profdb.modelled.errors import model_error
+from profdb.on_demand import OnDemand
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -28,23 +47,72 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     P2PQuery,
     Query,
+    TimeEstimate,
+    busy_rows,
+    curve_of,
+    word_names,
 )
-from profdb.lookup.query_words import busy_rows, curve_of
-from profdb.lookup.reuse import stand_ins
-from profdb.lookup.unique_shapes import unique_shapes
-from profdb.modelled.errors import model_error
-from profdb.on_demand import OnDemand
-from profdb.sample import ProfileDatabase
+from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile
-from spec.arrays import BoolArray, IntArray
+from spec.arrays import FloatArray, IntArray
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
 Columns = dict[str, IntArray]
+Labels = Mapping[str, str]
+Asked = TypeVar("Asked", bound=Query)
 
 MUCH_SURER = 0.5
 """Assumption: between samples, however far apart, a curve of worse origin answers only when it tells less
 than half of the error."""
+
+SAME_WIDTH = frozenset({"bf16", "fp16"})
+"""16-bit formats run at one rate on tensor cores (vendor sheets list one figure for both)."""
+
+ANY_KERNEL = 0.25
+"""Assumption: relative standard error of a memory-bound kernel told from another one's bytes/s; chosen by us."""
+
+FP8_RECIPES = ("tensor", "row", "block", "mx")
+"""How fp8 operands are scaled; the products themselves run at one rate."""
+
+RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
+    (Family.GEMM, "layout"): {
+        ("TN", "NN"): 0.15,
+        ("TN", "NT"): 0.2,
+        ("NN", "NT"): 0.15,
+        ("NN", "TN"): 0.15,
+        ("NT", "NN"): 0.15,
+        ("NT", "TN"): 0.2,
+    },
+    (Family.GEMM, "scale_recipe"): {
+        (asked, held): 0.25 for asked in FP8_RECIPES for held in FP8_RECIPES if asked != held
+    },
+    (Family.GEMM, "bias"): {("1", "0"): 0.05, ("0", "1"): 0.05},
+    (Family.ATTENTION, "direction"): {("backward", "forward"): 0.3},
+    (Family.ATTENTION, "mask"): {
+        ("full", "causal"): 0.15,
+        ("causal", "full"): 0.2,
+        ("varlen", "causal"): 0.15,
+        ("window", "causal"): 0.25,
+        ("window", "full"): 0.3,
+    },
+    (Family.ATTENTION, "kernel"): {("flash", "cudnn"): 0.25, ("cudnn", "flash"): 0.25},
+    (Family.MEMORY_BOUND, "direction"): {("backward", "forward"): 0.2, ("forward", "backward"): 0.2},
+    (Family.COLLECTIVE, "collective"): {
+        ("reduce_scatter", "all_gather"): 0.2,
+        ("all_gather", "reduce_scatter"): 0.2,
+    },
+}
+"""(family, word): {(asked, held): penalty}. Assumption: every penalty is a relative standard error chosen by us, none is
+measured; profiles that hold the asked labels never use them. Reduce-scatter and all-gather move the same bytes along the
+same ring in opposite order (Chan et al. 2007, Concurrency Computat. 19, sec. 5)."""
+
+RULES[(Family.GROUPED_GEMM, "layout")] = RULES[(Family.GEMM, "layout")]
+RULES[(Family.GROUPED_GEMM, "scale_recipe")] = RULES[(Family.GEMM, "scale_recipe")]
+
+DTYPE_LABELS = frozenset({"dtype", "dtype_in"})
+BYTES_ONLY = frozenset({Family.MEMORY_BOUND, Family.OPTIMIZER})
+"""Families whose time is bytes moved: another number format costs its bytes."""
 
 
 class CostModel(Protocol):
@@ -58,6 +126,15 @@ class CostModel(Protocol):
     def p2p_s(self, query: P2PQuery) -> TimeEstimate: ...  # noqa: D102
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate: ...  # noqa: D102
     def cpu_s(self, kind: str) -> TimeEstimate: ...  # noqa: D102
+
+
+@dataclass(slots=True)
+class Memo:
+    """The different shapes that were priced under the same words, each with its place among ``priced``: seconds, relative
+    error and origin."""
+
+    places: dict[bytes, int] = field(default_factory=dict)
+    priced: FloatArray = field(default_factory=lambda: np.zeros((3, 0)))
 
 
 class ProfileCostModel:
@@ -82,9 +159,7 @@ class ProfileCostModel:
         self._modelled = modelled if missing == "modelled" else None
         self._on_demand = on_demand
         self._curves: dict[Family, list[Curve]] = {}
-        self._answers = Answers()
-        self._asked: dict[tuple[Family, tuple[tuple[str, str], ...]], PricedShapes] = {}
-        self._choices: dict[tuple[Family, tuple[tuple[str, str], ...]], list[tuple[float, Curve]]] = {}
+        self._memo: dict[tuple[object, ...], Memo] = {}
 
     @classmethod
     def open(
@@ -95,117 +170,99 @@ class ProfileCostModel:
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Batched matrix products. A product with a size of 0 takes no time."""
-        return self._answer(query, lambda cost_model: cost_model.linear_s(query))
+        return self._answer(query, lambda model, shapes: model.linear_s(shapes))
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """Grouped matrix products of experts."""
-        return self._answer(query, lambda cost_model: cost_model.grouped_linear_s(query))
+        return self._answer(query, lambda model, shapes: model.grouped_linear_s(shapes))
 
     def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """Attention calls, forward or backward alone."""
-        return self._answer(query, lambda cost_model: cost_model.attention_s(query))
+        return self._answer(query, lambda model, shapes: model.attention_s(shapes))
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """Memory-bound kernels of ops.memory_bound; one that moves nothing in a direction takes no time."""
-        return self._answer(query, lambda cost_model: cost_model.memory_bound_s(query))
+        return self._answer(query, lambda model, shapes: model.memory_bound_s(shapes))
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """Collectives. A group of one rank or a size of 0 takes no time."""
-        return self._answer(query, lambda cost_model: cost_model.collective_s(query))
+        return self._answer(query, lambda model, shapes: model.collective_s(shapes))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Messages between two ranks."""
-        return self._answer(query, lambda cost_model: cost_model.p2p_s(query))
+        return self._answer(query, lambda model, shapes: model.p2p_s(shapes))
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """Optimizer steps."""
-        return self._answer(query, lambda cost_model: cost_model.optimizer_s(query))
+        return self._answer(query, lambda model, shapes: model.optimizer_s(shapes))
 
     def cpu_s(self, kind: str) -> TimeEstimate:
         """Host-side cost of one launch, layer or micro-batch; arrays of length 1."""
-        ones = np.ones(1, dtype=np.bool_)
-        return self._price(Family.HOST, {"kind": kind}, {}, (ones, lambda cost_model: cost_model.cpu_s(kind)))
+        priced = self._from_curves(Family.HOST, {"kind": kind}, {})
+        if np.isnan(priced.seconds[0]):
+            return self.model_for(Family.HOST, {"kind": kind}, across=False).cpu_s(kind)
+        return priced
 
     def curves(self, family: Family) -> list[Curve]:
         """The family's curves, fitted or read once."""
-        return list(self._family(family))
-
-    def _family(self, family: Family) -> list[Curve]:
         if family not in self._curves:
             self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
 
-    def _candidates(self, family: Family, labels: dict[str, str]) -> list[tuple[float, Curve]]:
-        """(penalty, curve) in the order of preference: own words first, then best-known origin."""
-        key = tuple(sorted(labels.items()))
-        if (family, key) not in self._choices:
-            curves = self._family(family)
-            of_words: dict[tuple[tuple[str, str], ...], list[Curve]] = {}
-            for curve in curves:
-                of_words.setdefault(tuple(sorted(curve.key.items())), []).append(curve)
-            self._choices[(family, key)] = [
-                (penalty, curve)
-                for penalty, held in stand_ins(family, labels, [same[0].key for same in of_words.values()])
-                for curve in sorted(of_words[tuple(sorted(held.items()))], key=lambda curve: curve.origin)
-            ]
-        return self._choices[(family, key)]
+    def _answer(self, query: Asked, modelled: Callable[[CostModel, Asked], TimeEstimate]) -> TimeEstimate:
+        """The one memo: under all words of a query each different shape is priced once, by ``_price``. What may yet be
+        measured is not remembered."""
+        kind: type = type(query)
+        words = tuple(getattr(query, name) for name in word_names(kind))
+        memo = Memo() if self._on_demand else self._memo.setdefault((kind, *words), Memo())
+        columns = query.columns()
+        shapes = np.stack(list(columns.values()), axis=1)
+        keys = shapes.view(f"V{shapes.itemsize * shapes.shape[1]}").reshape(-1).tolist()
+        fresh = {key: row for row, key in enumerate(keys) if key not in memo.places}
+        if fresh:
+            rows = list(fresh.values())
+            different: Asked = replace(query, **{name: column[rows] for name, column in columns.items()})
+            priced = self._price(different, modelled)
+            memo.places.update(
+                zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True)
+            )
+            added = np.stack([priced.seconds, priced.relative_std, priced.origin.astype(np.float64)])
+            memo.priced = np.concatenate([memo.priced, added], axis=1)
+        seconds, relative_std, origin = memo.priced[:, [memo.places[key] for key in keys]]
+        return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
-    def _answer(self, query: Query, ask: Callable[[CostModel], TimeEstimate]) -> TimeEstimate:
-        def priced() -> TimeEstimate:
-            family, labels = curve_of(query)
-            return self._price(family, labels, query.columns(), (busy_rows(query), ask))
+    def _price(self, query: Asked, modelled: Callable[[CostModel, Asked], TimeEstimate]) -> TimeEstimate:
+        """Different shapes by the curves, and by the model where no curve reaches; nothing to do takes no time."""
+        family, labels = curve_of(query)
+        busy = busy_rows(query)
+        seconds, spread = np.zeros(query.size), np.zeros(query.size)
+        origin = np.full(query.size, int(Origin.DERIVED), dtype=np.int64)
+        if not busy.any():
+            return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
+        columns = {name: column[busy] for name, column in query.columns().items()}
+        priced = self._from_curves(family, labels, columns)
+        if self._on_demand is not None:
+            priced = self._on_demand.fill(family, labels, columns, priced)
+        seconds[busy], spread[busy], origin[busy] = priced.seconds, priced.relative_std, priced.origin
+        missing = np.isnan(seconds)
+        if not missing.any():
+            return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
+        across = "inter" in columns and bool((query.columns()["inter"][missing] > 1).any())
+        model = self.model_for(family, labels, across=across)
+        whole = TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
+        return modelled(model, query).where(missing, whole)
 
-        # What may yet be measured is not remembered.
-        return priced() if self._on_demand is not None else self._answers.answer(query, priced)
-
-    def _price(
-        self,
-        family: Family,
-        labels: dict[str, str],
-        columns: Columns,
-        ask: tuple[BoolArray, Callable[[CostModel], TimeEstimate]],
-    ) -> TimeEstimate:
-        busy, ask_modelled = ask
-        size = busy.shape[0]
-        seconds, spread = np.zeros(size), np.zeros(size)
-        origin = np.full(size, int(Origin.DERIVED), dtype=np.int64)
-        rows = np.flatnonzero(busy)
-        if rows.size:
-            unique, inverse = unique_shapes({name: column[rows] for name, column in columns.items()})
-            priced = self._price_once(family, labels, unique)
-            missing = np.isnan(priced.seconds)
-            seconds[rows], spread[rows] = priced.seconds[inverse], priced.relative_std[inverse]
-            origin[rows] = priced.origin[inverse]
-            if missing.any():
-                lacking = rows[missing[inverse]]
-                reach = unique["inter"][missing] if "inter" in unique else np.ones(1, dtype=np.int64)
-                predicted = self._model(family, labels, bool((reach > 1).any()), ask_modelled)
-                seconds[lacking], spread[lacking] = (
-                    predicted.seconds[lacking],
-                    predicted.relative_std[lacking],
-                )
-                origin[lacking] = predicted.origin[lacking]
-        return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
-
-    def _price_once(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
-        """As _price_unique, which is asked about no shape twice; what may yet be measured is not remembered."""
-        if self._on_demand is not None or not columns:
-            return self._price_unique(family, labels, columns)
-        shapes = self._asked.setdefault((family, tuple(sorted(labels.items()))), PricedShapes())
-        return shapes.priced(columns, lambda new: self._price_unique(family, labels, new))
-
-    def _price_unique(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
+    def _from_curves(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
         """Seconds of different shapes, NaN where no curve reaches."""
         size = next(iter(columns.values())).shape[0] if columns else 1
         seconds, spread = np.full(size, np.nan), np.zeros(size)
         origin = np.zeros(size, dtype=np.int64)
-        settled: BoolArray = np.zeros(size, dtype=np.bool_)
-        surrounded: BoolArray = np.zeros(size, dtype=np.bool_)
-        held_penalty = 0.0
-        for penalty, curve in self._candidates(family, labels):
+        settled, surrounded = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
+        last_penalty = 0.0
+        for penalty, curve in stand_ins(family, labels, self.curves(family)):
             # A curve of worse origin but the same words answers where the better one has nothing near.
-            settled |= ~np.isnan(seconds) & (penalty > held_penalty)
-            held_penalty = penalty
+            settled |= ~np.isnan(seconds) & (penalty > last_penalty)
+            last_penalty = penalty
             rows = np.flatnonzero(~settled)
             if not rows.size:
                 break
@@ -222,17 +279,141 @@ class ProfileCostModel:
             own = predicted.inside[better] & (penalty == 0.0)
             origin[taken] = np.where(own, int(curve.origin), int(outside))
             surrounded[taken] = predicted.inside[better]
-        predicted_all = TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
-        if self._on_demand is None:
-            return predicted_all
-        return self._on_demand.fill(family, labels, columns, predicted_all)
+        return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
-    def _model(
-        self, family: Family, labels: dict[str, str], across: bool, ask: Callable[[CostModel], TimeEstimate]
-    ) -> TimeEstimate:
+    def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
+        """What answers where no curve does; MissingCurveError where that is not allowed."""
         if self._modelled is None:
             raise MissingCurveError(
                 key=curve_name(family, labels, across=across),
                 command=measuring_command(family, labels, self.profile.machine, across=across),
             )
-        return ask(self._modelled)
+        return self._modelled
+
+
+def stand_ins(family: Family, asked: Labels, curves: Iterable[Curve]) -> list[tuple[float, Curve]]:
+    """Returns (penalty, curve) of those that may answer for ``asked``, in the order of preference: smallest penalty first
+    (of the asked words 0; penalties of several words add as independent errors), then best-known origin."""
+    allowed: list[tuple[float, Curve]] = []
+    for curve in curves:
+        total = 0.0
+        for word in asked:
+            penalty = label_penalty(family, word, asked[word], curve.key[word])
+            if penalty is None:
+                break
+            total += penalty**2
+        else:
+            allowed.append((float(np.sqrt(total)), curve))
+    return sorted(allowed, key=lambda one: (one[0], sorted(one[1].key.items()), one[1].origin))
+
+
+def label_penalty(family: Family, word: str, asked: str, held: str) -> float | None:
+    """Relative error of reading ``held`` where ``asked`` is meant; 0 for equal words, None: not allowed."""
+    if asked == held:
+        return 0.0
+    if family is Family.MEMORY_BOUND and word == "kernel":
+        return ANY_KERNEL
+    if family in BYTES_ONLY and word.endswith("dtype"):
+        return 0.15
+    if word in DTYPE_LABELS and {asked, held} <= SAME_WIDTH:
+        return 0.05
+    return RULES.get((family, word), {}).get((asked, held))
+
+
+BENCHMARK_OF: dict[Family, str] = {
+    Family.GEMM: "linear",
+    Family.GROUPED_GEMM: "grouped_gemm",
+    Family.ATTENTION: "attention",
+    Family.MEMORY_BOUND: "memory_bound",
+    Family.OPTIMIZER: "optimizer",
+    Family.HOST: "host",
+}
+"""Names that gen_profiler_data.py --only takes; collectives go by their own."""
+
+
+def curve_name(family: Family, labels: dict[str, str], *, across: bool = False) -> str:
+    """The curve in words: family with its words and flags, or a collective with its reach."""
+    if family is Family.COLLECTIVE:
+        return f"{labels['collective']} {'across domains' if across else 'inside a domain'}"
+    said = ", ".join(f"{name} {word}" for name, word in labels.items() if word not in ("", "0"))
+    return f"{family.value} ({said})"
+
+
+def measuring_command(
+    family: Family, labels: dict[str, str], machine: MachineFacts, *, across: bool = False
+) -> str:
+    """A torchrun line; collectives need every GPU of a node, and a second node for what goes ``across``
+    scale-up domains."""
+    benchmark = BENCHMARK_OF.get(family) or labels["collective"]
+    ranks = max(machine.gpus_per_node, 1 if across else 2) if family is Family.COLLECTIVE else 1
+    nodes = "--nnodes=2 " if across else ""
+    return f"torchrun {nodes}--nproc-per-node={ranks} gen_profiler_data.py --only {benchmark}"
+
+
+def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
+    """The cost model's times (seconds, one for each shape of ``op``) for work that a rank does alone; None for
+    a collective. MissingCurveError as the cost model raises it.
+
+    A product in TF32 takes twice what it takes in 16 bits: half the rate (docs/clusters.md; the sheets' peaks, A100 156
+    of 312 TFLOP/s, H100 494.7 of 989.4, B200 1,125 of 2,250) and twice the bytes. No profile has such products."""
+    match op:
+        case BatchedGemm():
+            tf32 = op.dtype == "tf32"
+            query = LinearQuery(**declared(ProductCall, op), dtype="bf16" if tf32 else op.dtype)
+            priced = cost_model.linear_s(query)
+            if not tf32:
+                return priced
+            origin = np.where(priced.origin < int(Origin.MODELLED), int(Origin.DERIVED), priced.origin)
+            return replace(priced, seconds=2.0 * priced.seconds, origin=origin)
+        case GroupedGemm():
+            return cost_model.grouped_linear_s(
+                GroupedLinearQuery(**declared(GroupedProductCall, op), dtype=op.dtype)
+            )
+        case Attention():
+            return cost_model.attention_s(attention_query(op))
+        case MemoryBound():
+            direction = "backward" if op.backward else "forward"
+            return cost_model.memory_bound_s(
+                MemoryBoundQuery(**declared(KernelCall, op), direction=direction)
+            )
+        case Update():
+            return cost_model.optimizer_s(OptimizerQuery(elements=op.elements))
+        case _:
+            return None
+
+
+def attention_query(op: Attention) -> AttentionQuery:
+    """Returns the question of an attention call."""
+    return AttentionQuery(**declared(AttentionCall, op))
+
+
+CAST_KERNELS = frozenset({"quantize", "quantize_transpose"})
+
+
+def casts_measured(cost_model: CostModel) -> bool:
+    """Whether the cost model's profile holds both kernels: one alone would tell some plans of a table otherwise
+    than others.
+    """
+    if not isinstance(cost_model, ProfileCostModel):
+        return False
+    curves = cost_model.curves(Family.MEMORY_BOUND)
+    return {curve.key["kernel"] for curve in curves if curve.origin is Origin.MEASURED} >= CAST_KERNELS
+
+
+def called_s(cost_model: CostModel, op: MemoryBound) -> TimeEstimate:
+    """The calls that ``op`` stands for, one after another; of the worst origin among those that take time.
+    MissingCurveError as the cost model raises it."""
+    seconds, error_s = np.zeros(len(op.rows)), np.zeros(len(op.rows))
+    origin = np.full(len(op.rows), int(Origin.MEASURED))
+    for call in op.stands_for:
+        if not call.times.any():
+            continue
+        query = MemoryBoundQuery(
+            kernel=call.kernel, rows=call.rows, width=op.width, dtype=op.dtype, direction="forward"
+        )
+        one = cost_model.memory_bound_s(query)
+        seconds = seconds + call.times * one.seconds
+        error_s = error_s + call.times * one.seconds * one.relative_std
+        origin = np.where(call.times * one.seconds > 0.0, np.maximum(origin, one.origin), origin)
+    relative = np.divide(error_s, seconds, out=np.zeros_like(seconds), where=seconds > 0.0)
+    return TimeEstimate(seconds=seconds, relative_std=relative, origin=origin)

@@ -15,10 +15,8 @@ from ops.block import model_ops
 from ops.layout import Layout
 from ops.op import Op, flat
 from ops.recompute import Recompute
-from profdb.cost_model import ProfileCostModel
-from profdb.lookup.op_queries import kernel_s
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import CollectiveQuery, OptimizerQuery, P2PQuery
+from profdb.cost_model import ProfileCostModel, kernel_s
+from profdb.queries import CollectiveQuery, OptimizerQuery, P2PQuery, TimeEstimate
 from spec.arrays import ints
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError, MissingCurveError

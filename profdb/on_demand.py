@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from profdb.cases import CASE_OF, Case, Family, product_dtypes
-from profdb.lookup.priced import TimeEstimate
+from profdb.queries import TimeEstimate
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
 from profdb.store.columns import SampleTable, label_names, number_names
 from profdb.update import merged_into

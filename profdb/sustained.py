@@ -12,7 +12,7 @@ import numpy as np
 
 from profdb.cases import Family, SustainedCase
 from profdb.cost_model import CostModel, ProfileCostModel
-from profdb.lookup.queries import LinearQuery
+from profdb.queries import LinearQuery
 from profdb.sample import Sample, sample_at
 from spec.arrays import ints
 from spec.errors import MissingCurveError

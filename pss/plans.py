@@ -431,10 +431,7 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
 def keep_learned(
     options: argparse.Namespace, opened: "LoadedProblem", device: "MeasuringDevice | None"
 ) -> None:
-    """Keeps what hardware specs were asked; merges what was measured into the profile, also after a search that
-    failed or was interrupted."""
-    if opened.times.kept is not None:
-        opened.times.kept.keep()
+    """Merges what was measured into the profile, also after a search that failed or was interrupted."""
     on_demand = opened.times.on_demand
     if device is None or on_demand is None:
         return

@@ -15,7 +15,7 @@ from ops.roles import Module, OpKey, Role
 from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
 from profdb.commands.import_export import import_lines
-from profdb.lookup.op_queries import kernel_s
+from profdb.cost_model import kernel_s
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import ProfileDatabase, Sample
 from solver.estimate import estimate_memory, step_operations

@@ -12,7 +12,6 @@ from profdb.cases import Case, HostCase
 from profdb.cost_model import ProfileCostModel
 from profdb.fits import surface
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.kept_book import KeptBook
 from profdb.modelled.profile import DOORS, modelled_seconds
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
@@ -104,13 +103,15 @@ def asked(config: str, world_size: int, global_batch_tokens: int) -> Problem:
         framework="megatron",
     )
     read = read_request(request)
-    pricer = Pricer.on(read.cluster, KeptBook(read.cluster, None))
+    pricer = Pricer.on(read.cluster, ModelledCostModel(cluster=read.cluster))
     return Problem(model=read.config.model, job=read.job, cluster=read.cluster, pricer=pricer)
 
 
 def answered(question: Problem, profile: ProfileDatabase) -> Problem:
     """The question to that profile, and to the sheet where it holds nothing."""
-    cost_model = ProfileCostModel(profile, missing="modelled", modelled=KeptBook(question.cluster, None))
+    cost_model = ProfileCostModel(
+        profile, missing="modelled", modelled=ModelledCostModel(cluster=question.cluster)
+    )
     return replace(question, pricer=replace(question.pricer, cost_model=cost_model))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ops.recompute import Recompute
 from ops.roles import Identity
-from profdb.modelled.kept_book import KeptBook
+from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.search import price_plan
@@ -28,7 +28,7 @@ from workload.stage_work import StageWork, stage_works
 
 SEQUENCES = 32
 H100 = read_cluster("h100-sxm", root=ROOT)
-COST_MODEL = KeptBook(H100, None)
+COST_MODEL = ModelledCostModel(cluster=H100)
 DENSE = small_model(layers=4)
 BLOCK = DENSE.blocks[0].block
 MIXED = replace(

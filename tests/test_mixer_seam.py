@@ -14,10 +14,9 @@ from ops.op import Axis, Comm, Pass, Phase
 from ops.roles import Module, Role
 from profdb.cases import MemoryBoundCase
 from profdb.commands.import_export import vidur_model
-from profdb.cost_model import ProfileCostModel
+from profdb.cost_model import ProfileCostModel, kernel_s
 from profdb.coverage import needs_of
 from profdb.importers.aiob import AiobRun, module_samples
-from profdb.lookup.op_queries import kernel_s
 from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
 from solver.plans.plan_table import PlanTable

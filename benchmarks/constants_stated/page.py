@@ -15,7 +15,7 @@ APART = {
     "profdb/fits": "how curves are fitted: docs/accuracy.md, curves",
     "profdb/store": "what a merge of profiles reports",
     "profdb/transfer": "the error told beside a restated time",
-    "profdb/lookup/reuse": "the error told beside a borrowed curve",
+    "profdb/cost_model": "the error told beside a borrowed curve",
     "solver/analysis/goodput": "what --goodput answers: docs/questions.md",
     "solver/plans": "which plans are tried",
     "solver/search": "which plans are tried",

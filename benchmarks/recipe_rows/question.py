@@ -7,7 +7,7 @@ from typing import get_args
 from benchmarks.recipe_rows.model import model_of
 from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute import MODULES
-from profdb.modelled.kept_book import KeptBook
+from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from solver.problem.typed_plan import plan_of
@@ -118,7 +118,7 @@ def question_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
         model=model_of(recipe),
         job=job,
         cluster=cluster,
-        pricer=Pricer.on(cluster, KeptBook(cluster, None)),
+        pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster)),
     )
 
 

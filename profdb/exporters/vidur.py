@@ -16,8 +16,7 @@ from profdb.cases import AttentionCase, Case, Family, GemmCase, MemoryBoundCase
 from profdb.cost_model import ProfileCostModel
 from profdb.importers.csv_rows import Row
 from profdb.importers.vidur import mlp_cases
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
+from profdb.queries import AttentionQuery, LinearQuery, MemoryBoundQuery, TimeEstimate
 from profdb.sample import ProfileDatabase
 from spec.collectives import Collective
 from spec.errors import ExportError

@@ -6,8 +6,12 @@ import numpy as np
 
 from ops.memory_bound import KERNELS
 from ops.op import AttentionCall, declared
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import (
+from profdb.modelled import attention, gemm, host, memory_bound, optimizer
+from profdb.modelled.errors import collective_std
+from profdb.modelled.network import nccl, send_recv
+from profdb.modelled.network.links import Shape
+from profdb.modelled.rates import over_one_scale
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -15,12 +19,8 @@ from profdb.lookup.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     P2PQuery,
+    TimeEstimate,
 )
-from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.errors import collective_std
-from profdb.modelled.network import nccl, send_recv
-from profdb.modelled.network.links import Shape
-from profdb.modelled.rates import over_one_scale
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import TRAINING_COLLECTIVES, Collective
@@ -30,7 +30,7 @@ from spec.origin import Origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledCostModel:
-    """Times of a cluster nobody has measured. Each method takes a query of profdb.lookup.queries and returns
+    """Times of a cluster nobody has measured. Each method takes a query of profdb.queries and returns
     seconds with origin MODELLED; raises ConfigError for a word or number format it cannot model."""
 
     cluster: ClusterSpec

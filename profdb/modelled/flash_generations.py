@@ -23,11 +23,10 @@ import numpy as np
 from ops.op import AttentionCall, declared
 from profdb.cost_model import CostModel
 from profdb.fits.attention import BACKWARD_PRODUCTS
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import WIDE, Heads, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
+from profdb.queries import AttentionQuery, TimeEstimate
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ArchitectureSpec, Flash2Rates, GpuSpec
 from spec.errors import MissingCurveError

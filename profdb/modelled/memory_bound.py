@@ -1,14 +1,14 @@
 """Memory-bound kernels from a hardware sheet: launch latency plus bytes over the HBM rate.
 
 The fixed part makes the achieved bandwidth grow with size, as measured kernels show. Passes of plain PyTorch over
-strided or broadcast operands take longer than their bytes (profdb.modelled.strided_passes).
+strided or broadcast operands take longer than their bytes (profdb.modelled.slow_kernels).
 """
 
 import numpy as np
 
 from ops.memory_bound import bytes_moved_per_element
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
-from profdb.modelled.strided_passes import excess_seconds
+from profdb.modelled.slow_kernels import excess_seconds
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import GpuSpec
 

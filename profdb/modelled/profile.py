@@ -18,18 +18,18 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import (
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.modelled.grid import all_cases
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
     LinearQuery,
     MemoryBoundQuery,
     OptimizerQuery,
-    Query,
+    TimeEstimate,
+    number_names,
 )
-from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.grid import all_cases
 from profdb.sample import Sample, WorldShape
 from spec.arrays import FloatArray, ints
 from spec.cluster.cluster import ClusterSpec
@@ -41,7 +41,7 @@ from spec.origin import Origin
 class Door:
     """How cases of one type are asked for: the query, the method, and query fields named otherwise."""
 
-    query: type[Query]
+    query: type
     ask: Callable[[ModelledCostModel, Any], TimeEstimate]
     renamed: dict[str, str] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
     door = DOORS[type(first)]
     values: dict[str, Any] = {}
     held = {item.name for item in fields(first)}
-    numbers = door.query.numeric_names()
+    numbers = number_names(door.query)
     for item in fields(door.query):
         name = door.renamed.get(item.name, item.name)
         if name not in held:

@@ -18,7 +18,7 @@ BESIDE = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUC
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """The product (m, k, n) of overlap cases, the sizes of their collectives, and ``mixes`` of (products, collectives):
-    each alone, and together with either side much the longer (profdb.lookup.overlap_losses)."""
+    each alone, and together with either side much the longer (profdb.overlap_losses)."""
 
     product: tuple[int, int, int]
     sizes: tuple[int, ...]

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from profdb.cases import Family
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import CollectiveQuery, P2PQuery
+from profdb.queries import CollectiveQuery, P2PQuery, TimeEstimate
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import SampleTable
 from profiler.pictures.plot_style import (

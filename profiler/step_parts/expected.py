@@ -16,9 +16,9 @@ from profdb.cases import (
     WarmKernelCase,
     product_dtypes,
 )
-from profdb.lookup.layer_parts import parts_of_layers
+from profdb.host_copies import host_transfer_s
+from profdb.layer_sum import parts_of_layers
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.offload import host_transfer_s
 from profdb.modelled.profile import modelled_seconds
 from spec.arrays import floats
 from spec.collectives import Collective

@@ -1,6 +1,6 @@
 """Benchmark: forward and backward of one whole decoder layer, eager or as one CUDA graph.
 
-Set beside the sum of its kernels' own times (profdb.lookup.layer_parts) it says what they cost together:
+Set beside the sum of its kernels' own times (profdb.layer_sum) it says what they cost together:
 caches, clocks, and (eager) the host. So its attention is the kernel that ``flash`` stands for there, which
 torch does not choose by itself.
 """

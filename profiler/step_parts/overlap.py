@@ -2,7 +2,7 @@
 
 On a GPU the collectives are issued first, to a stream of their own, and the products to the one that is timed, which
 waits for the other at the end. Over gloo the collectives run in a thread of their own, as they block the caller.
-What each side loses follows from the times of both together and of each alone (profdb.lookup.overlap_losses).
+What each side loses follows from the times of both together and of each alone (profdb.overlap_losses).
 """
 
 from collections.abc import Sequence

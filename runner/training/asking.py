@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ops.recompute import CORE_ATTENTION, Recompute
-from profdb.modelled.kept_book import KeptBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profiler.device import Device
 from profiler.machine import matching_sheet
 from runner.groups.degrees import PLAN, check_dp, plan_and_dp
@@ -94,7 +94,7 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
         model=read.config.model,
         job=job,
         cluster=read.cluster,
-        pricer=Pricer.on(read.cluster, KeptBook(read.cluster, None)),
+        pricer=Pricer.on(read.cluster, ModelledCostModel(cluster=read.cluster)),
     )
     plan = plan_of(written, problem, PLAN if typed.plan else str(typed.config))
     check_dp(plan, dp)

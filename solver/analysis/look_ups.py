@@ -12,7 +12,7 @@ from ops.layout import Layout
 from ops.op import Op
 from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
-from profdb.lookup.priced import TimeEstimate
+from profdb.queries import TimeEstimate
 from profdb.store.case_file import WeighedCase
 from solver.estimate import Estimate, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable

@@ -56,12 +56,6 @@ class Shared:
             self.times[key] = times_of(file, request, asked, device)
         return problem_with(request, asked, file, self.times[key])
 
-    def keep(self) -> None:
-        """Keeps what sheets were asked, for the next process."""
-        for times in self.times.values():
-            if times.kept is not None:
-                times.kept.keep()
-
 
 def sweep_requests(
     request: Request, axes: Mapping[str, Iterable[object]]
@@ -110,7 +104,6 @@ def run_sweep(
         except NoFeasiblePlanError as error:
             rows.append(SweepRow(values=values, opened=opened, answer=None, why_none=_first_reason(error)))
         tick()
-    shared.keep()
     return tuple(rows)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from profdb.lookup.unique_shapes import row_hashes
 from solver.pipeline.simulation import ChunkTimes, ProgramRun, program_spans_s
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
@@ -300,3 +299,16 @@ def _before(seconds: FloatArray, stages: StageTable) -> FloatArray:
     total = np.cumsum(of_row) - of_row
     first: IntArray = stages.starts[stages.plan]
     return np.asarray(total - total[first], dtype=np.float64)
+
+
+MIX = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 / golden ratio, made odd: the multiplier of Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4)."""
+
+
+def row_hashes(columns: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """A 64-bit hash of every row of ``columns``, all of one length."""
+    mixed = np.zeros(columns[0].shape[0], dtype=np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column) * MIX
+        mixed ^= mixed >> np.uint64(29)
+    return mixed

@@ -1,7 +1,7 @@
 """Whose times answer: the profile's, the profile's transferred to another GPU, or the hardware spec's alone.
 
 A profile answers for the GPU it was taken on, and for the network where it holds collectives. About another
-cluster the hardware spec is asked instead, in the sizes that come up (profdb.modelled.kept_book), and every time says
+cluster the hardware spec is asked instead, in the sizes that come up (profdb.modelled.cost_model), and every time says
 that it is modelled; of the same GPU on another network only the collectives are. ``--transfer`` scales what was
 measured on another GPU (profdb.transfer), and models what cannot be.
 """
@@ -10,14 +10,11 @@ import hashlib
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import profdb.transfer
 from profdb.cases import Family
 from profdb.cost_model import CostModel, ProfileCostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import CollectiveQuery, P2PQuery
-from profdb.modelled.kept_book import digest_of
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Samples
@@ -31,19 +28,15 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ProfileError
 from spec.files import cache_folder
 
-if TYPE_CHECKING:
-    from profdb.modelled.kept_book import KeptBook
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
     """``cost_model`` answers for the cluster; ``profile`` is what it was made of, and ``source`` says so in words where
-    that is not the profile as it is ("" where it is). ``kept`` remembers what the sheet was asked."""
+    that is not the profile as it is ("" where it is)."""
 
     cost_model: CostModel
     profile: ProfileDatabase
     source: str
-    kept: "KeptBook | None" = None
     on_demand: OnDemand | None = None
     pricers: dict[str, Pricer] = field(default_factory=dict, compare=False, repr=False)
 
@@ -75,21 +68,22 @@ BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCH
 class OtherNetwork(ProfileCostModel):
     """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
 
-    def __init__(self, profile: ProfileDatabase, *, missing: str, network: "KeptBook") -> None:
+    def __init__(self, profile: ProfileDatabase, *, missing: str, network: CostModel) -> None:
         compute: dict[Family, SampleTable] = {
             family: table for family, table in profile.tables.items() if family not in BETWEEN_RANKS
         }
-        kept = replace(profile, samples=Samples(compute))
-        super().__init__(kept, missing=missing, modelled=network if missing == "modelled" else None)
+        super().__init__(
+            replace(profile, samples=Samples(compute)),
+            missing=missing,
+            modelled=network if missing == "modelled" else None,
+        )
         self.network = network
 
-    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """From the sheet."""
-        return self.network.collective_s(query)
-
-    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
-        """From the sheet."""
-        return self.network.p2p_s(query)
+    def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
+        """The sheet between ranks."""
+        return (
+            self.network if family is Family.COLLECTIVE else super().model_for(family, labels, across=across)
+        )
 
 
 def times_of(
@@ -117,31 +111,30 @@ def times_of(
         return _transferred(held, cluster, request.root)
     if profile is None or not suits:
         return without_profile(held, cluster, missing=request.missing)
-    kept = _kept_model(cluster) if request.missing == "modelled" else None
-    cost_model = ProfileCostModel(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
-    return ClusterTimes(cost_model=cost_model, profile=profile, source="", kept=kept, on_demand=on_demand)
+    modelled = ModelledCostModel(cluster=cluster) if request.missing == "modelled" else None
+    cost_model = ProfileCostModel(profile, missing=request.missing, modelled=modelled, on_demand=on_demand)
+    return ClusterTimes(cost_model=cost_model, profile=profile, source="", on_demand=on_demand)
 
 
 def without_profile(held: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """The sheet alone, or for the GPU of a measured profile the sheet's network."""
-    profile, kept = held.profile, _kept_model(cluster)
+    profile, modelled = held.profile, ModelledCostModel(cluster=cluster)
     if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
-        cost_model = OtherNetwork(profile, missing=missing, network=kept)
+        cost_model = OtherNetwork(profile, missing=missing, network=modelled)
         where = profile.machine.cluster or "an unnamed cluster"
         said = (
             f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
         )
-        return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said, kept=kept)
+        return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said)
     nothing = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
     )
     other = f" ({held.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
     hint = "; --transfer scales what was measured" if held.measured else ""
     return ClusterTimes(
-        cost_model=ProfileCostModel(nothing, missing="modelled", modelled=kept),
+        cost_model=ProfileCostModel(nothing, missing="modelled", modelled=modelled),
         profile=nothing,
         source=f"no {cluster.name} profile{other}: using the hardware spec{hint}",
-        kept=kept,
     )
 
 
@@ -175,16 +168,9 @@ def _transferred(held: ProfileFile, cluster: ClusterSpec, root: Path) -> Cluster
     measured_on = read_cluster(profile.machine.cluster, root=root)
     answering = transfer(profile, held.path, measured_on, cluster, cache_folder())
     said = f"{held.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
-    kept = _kept_model(cluster)
-    cost_model = ProfileCostModel(answering, missing="modelled", modelled=kept)
-    return ClusterTimes(cost_model=cost_model, profile=answering, source=said, kept=kept)
-
-
-def _kept_model(cluster: ClusterSpec) -> "KeptBook":
-    """The hardware spec's model of the cluster, with what it was asked before."""
-    from profdb.modelled.kept_book import KeptBook
-
-    return KeptBook(cluster, cache_folder())
+    modelled = ModelledCostModel(cluster=cluster)
+    cost_model = ProfileCostModel(answering, missing="modelled", modelled=modelled)
+    return ClusterTimes(cost_model=cost_model, profile=answering, source=said)
 
 
 MOST_FILES = 6
@@ -220,5 +206,17 @@ def _digest(source: Path, measured_on: ClusterSpec, cluster: ClusterSpec) -> str
     """A hash of the profile's file, both sheets and the source of what transfers."""
     digest = hashlib.sha256(source.read_bytes())
     digest.update(Path(profdb.transfer.__file__).read_bytes())
-    digest.update((digest_of(measured_on) + digest_of(cluster)).encode())
+    digest.update((_model_digest(measured_on) + _model_digest(cluster)).encode())
+    return digest.hexdigest()[:32]
+
+
+def _model_digest(cluster: ClusterSpec) -> str:
+    """A hash of the sheet and of the source that makes times of it."""
+    here = Path(__file__).resolve().parents[2]
+    sources = [here / "profdb" / "queries.py", *sorted((here / "profdb" / "modelled").rglob("*.py"))]
+    for folder in ("ops", "spec"):
+        sources += sorted((here / folder).glob("*.py"))
+    digest = hashlib.sha256(repr(cluster).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:32]

@@ -256,7 +256,7 @@ def paired_error_s(one: Answer, other: Answer) -> float:
 EIGHTY_PERCENT = 1.2816
 # Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also
 # chooses them without each dataset and scores it). curves: of the standard error that the curves state;
-# formulas: of every step. carried is not chosen: a constant's stated error (profdb.lookup.unaligned_products)
+# formulas: of every step. carried is not chosen: a constant's stated error (profdb.modelled.slow_kernels)
 # is that of all that rests on it.
 WIDTHS: dict[str, float] = {
     "curves": 0.5,

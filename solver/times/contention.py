@@ -7,7 +7,7 @@ are multiprocessors before they start run their last blocks after the first ones
 request 144974; NVIDIA CUTLASS, Blackwell Cluster Launch Control, "static scheduler"), which by count doubles
 those of many tiles (``slowed``) and was seen to cost less (SECOND_WAVE).
 
-Where what products and a collective lose to each other was measured (profdb.lookup.overlap_losses), that is taken for
+Where what products and a collective lose to each other was measured (profdb.overlap_losses), that is taken for
 both; without such samples a collective loses nothing.
 
 ``Assumption:`` matrix products are such kernels where the architecture says so, attention and what moves bytes are not;
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.op import BatchedGemm, GroupedGemm
-from profdb.lookup.overlap_losses import Losses
+from profdb.overlap_losses import Losses
 from spec.arrays import FloatArray, IntArray, ceil_div, ints
 from spec.cluster.cluster import GpuSpec
 

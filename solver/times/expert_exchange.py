@@ -26,8 +26,7 @@ from ops.op import Axis, Comm, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase, Family
 from profdb.cost_model import CostModel, ProfileCostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import CollectiveQuery
+from profdb.queries import CollectiveQuery, TimeEstimate
 from profdb.sample import Sample, sample_at
 from profdb.store.columns import STATUSES
 from spec.arrays import FloatArray, IntArray, bools, floats, ints

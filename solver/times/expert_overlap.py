@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.op import Comm, Lane, Phase
-from profdb.lookup.overlap_losses import Losses
+from profdb.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import pairs
@@ -178,7 +178,7 @@ def pair_s(passes: PassTimes, exchanges: Exchanges, contention: Contention) -> F
     Source: DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.1, fig. 4): dispatch and combine of the forward run beside the input
     gradients of the backward, those of the backward beside its weight gradients and the forward. Nothing hides more
     than what it runs beside, and that computes slower meanwhile (solver.times.overlap): what both lose as it was
-    measured of all-to-alls beside products (profdb.lookup.overlap_losses), else its multiprocessors. One host issues both,
+    measured of all-to-alls beside products (profdb.overlap_losses), else its multiprocessors. One host issues both,
     so what hides beside something takes it no less time."""
     own = np.arange(len(passes.forward_s))
     other = own ^ 1

@@ -8,8 +8,8 @@ import numpy as np
 from ops.layout import Layout
 from ops.op import Comm, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Module, Role
-from profdb.lookup.layer_sum import LayerSum
-from profdb.lookup.overlap_losses import Losses
+from profdb.layer_sum import LayerSum
+from profdb.overlap_losses import Losses
 from solver.times.contention import averaged
 from solver.times.cpu_time import host_shares, issuing_s
 from solver.times.expert_overlap import TimedPass, across_passes
@@ -143,7 +143,7 @@ def timed_passes(
 
 def as_a_layer(layers: LayerSum, timed: list[TimedOp]) -> list[TimedOp]:
     """The passes of a piece with their kernels as long as together in a layer, where that was measured
-    (profdb.lookup.layer_sum); embedding and head are none."""
+    (profdb.layer_sum); embedding and head are none."""
     kernels = [one for one in timed if _of_a_layer(one)]
     if not kernels:
         return timed

@@ -18,18 +18,19 @@ from ops.op import (
     Op,
 )
 from ops.roles import Role
-from profdb.cost_model import CostModel, ProfileCostModel
-from profdb.lookup.cast_kernels import called_s, casts_measured
-from profdb.lookup.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies
-from profdb.lookup.layer_sum import LayerSum, layer_sum
-from profdb.lookup.op_queries import attention_query, kernel_s
-from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import CollectiveQuery, LinearQuery, P2PQuery
-from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
+from profdb.cost_model import CostModel, ProfileCostModel, attention_query, called_s, casts_measured, kernel_s
+from profdb.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies, host_transfer_s, host_update_s
+from profdb.layer_sum import LayerSum, layer_sum
 from profdb.modelled.flash_generations import attention_price, published
-from profdb.modelled.offload import host_transfer_s, host_update_s
-from profdb.modelled.strided_passes import longer_under_load
+from profdb.modelled.slow_kernels import (
+    NOTHING_MEASURED,
+    MeasuredExtents,
+    longer_under_load,
+    measured_extents,
+    unaligned_s,
+)
+from profdb.overlap_losses import Losses, OverlapLosses, overlap_losses
+from profdb.queries import CollectiveQuery, LinearQuery, P2PQuery, TimeEstimate
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges

@@ -9,7 +9,7 @@ from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, Op, Phase
 from ops.roles import Identity, Module, Role
 from ops.strategies import full_tokens_bytes
-from profdb.lookup.overlap_losses import Losses
+from profdb.overlap_losses import Losses
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.layers import LayerTable
 from solver.plans.plan_table import PlanTable

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from ops.op import Axis
-from profdb.lookup.priced import NOTHING_CARRIED
+from profdb.queries import NOTHING_CARRIED
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks import measured_times as module
 from benchmarks.measured_times import measured_times
 from profdb import refit
-from profdb.lookup.queries import CollectiveQuery, LinearQuery
-from profdb.modelled.kept_book import KeptBook
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import CollectiveQuery, LinearQuery
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError
@@ -69,7 +69,7 @@ def test_another_gpu_of_the_architecture_borrows_the_curves(curves: Path) -> Non
     )
     times = measured_times(curves, None)
     lent, got = (times.cost_model(cluster).linear_s(QUERY) for cluster in (lender, borrower))
-    here, there = (KeptBook(cluster, None).linear_s(QUERY) for cluster in (lender, borrower))
+    here, there = (ModelledCostModel(cluster=cluster).linear_s(QUERY) for cluster in (lender, borrower))
     assert got.seconds == pytest.approx(lent.seconds * there.seconds / here.seconds)
     assert got.origin[0] == Origin.TRANSFERRED
     assert got.relative_std[0] > lent.relative_std[0]
@@ -81,7 +81,7 @@ def test_another_gpu_of_the_architecture_borrows_the_curves(curves: Path) -> Non
         inter=np.array([2]),
         siblings=np.array([1]),
     )
-    own = KeptBook(borrower, None).collective_s(between)
+    own = ModelledCostModel(cluster=borrower).collective_s(between)
     assert times.cost_model(borrower).collective_s(between).seconds == own.seconds
 
 

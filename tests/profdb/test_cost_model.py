@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profdb.cases import CollectiveCase, Family, GemmCase, HostCase
 from profdb.cost_model import ProfileCostModel
 from profdb.fits import FITTERS
-from profdb.lookup.queries import (
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -18,6 +18,7 @@ from profdb.lookup.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     P2PQuery,
+    TimeEstimate,
 )
 from profdb.sample import Sample
 from spec.collectives import Collective
@@ -234,3 +235,36 @@ def test_case_of_collective_is_found_by_kind_alone() -> None:
         ProfileCostModel(profile(broadcast)).collective_s(
             CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=2048, intra=2, inter=1)
         )
+
+
+class Counting:
+    """A model whose product of m and n takes 10 m + n seconds, and which notes every shape it is asked for."""
+
+    def __init__(self) -> None:
+        self.shapes: list[list[int]] = []
+
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
+        columns = query.columns()
+        self.shapes.append(columns["m"].tolist())
+        return TimeEstimate(
+            seconds=columns["m"] * 10.0 + columns["n"],
+            relative_std=columns["m"] / 100.0,
+            origin=columns["m"] % 3,
+        )
+
+
+def test_a_shape_is_priced_once_under_the_same_words() -> None:
+    model = Counting()
+    cost_model = ProfileCostModel(profile([]), missing="modelled", modelled=model)  # type: ignore[arg-type]
+    cost_model.linear_s(LinearQuery(m=[4, 1, 4], k=1, n=[7, 8, 7]))
+    found = cost_model.linear_s(LinearQuery(m=[1, 5, 4, 4], k=1, n=[8, 7, 8, 7]))
+    # (4, 8) is none of the first two, though both of its numbers are.
+    assert model.shapes == [[4, 1], [5, 4]]
+    assert found.seconds.tolist() == [18.0, 57.0, 48.0, 47.0]
+    assert found.relative_std.tolist() == [0.01, 0.05, 0.04, 0.04]
+    assert (found.origin.dtype, found.origin.tolist()) == (np.int64, [1, 2, 1, 1])
+    for words in ({"layout": "TN"}, {"dtype": "fp16"}, {"bias": True}):
+        cost_model.linear_s(LinearQuery(m=4, k=1, n=7, **words))
+    assert model.shapes[2:] == [[4]] * 3
+    found.seconds[:] = 0.0
+    assert cost_model.linear_s(LinearQuery(m=1, k=1, n=8)).seconds.tolist() == [18.0]

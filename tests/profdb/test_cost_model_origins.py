@@ -7,8 +7,7 @@ import pytest
 
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, TimeEstimate
 from spec.collectives import Collective
 from spec.origin import Origin
 from tests.profdb.profiles import (

@@ -4,8 +4,8 @@ import pytest
 
 from profdb.cases import AttentionCase, Case, GemmCase
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.on_demand import OnDemand
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.sample import Sample
 from spec.collectives import Collective
 from spec.errors import MissingCurveError

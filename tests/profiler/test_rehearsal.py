@@ -24,7 +24,7 @@ from profdb.cases import (
     SustainedCase,
     WarmKernelCase,
 )
-from profdb.lookup.layer_parts import parts_of_layer
+from profdb.layer_sum import parts_of_layer
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import modelled_seconds
 from profiler import rehearsal
@@ -167,7 +167,7 @@ def test_what_only_a_step_shows_takes_as_long_as_its_parts() -> None:
     assert step_parts_s([beside, alone], cost_model) == pytest.approx(
         [max(64 * product_s, gathered_s), 8 * gathered_s]
     )
-    # PCIe 5.0 x16 as nvbandwidth measures it (profdb.modelled.offload)
+    # PCIe 5.0 x16 as nvbandwidth measures it (profdb.host_copies)
     copy = HostCopyCase(direction="to_host", size_bytes=1 << 30)
     assert step_parts_s([copy], cost_model) == pytest.approx([(1 << 30) / 55.63e9], rel=0.02)
     exchange = ExpertExchangeCase(

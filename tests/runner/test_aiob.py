@@ -9,7 +9,7 @@ from profdb.case_recorder import CaseRecorder
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, OptimizerCase
 from profdb.importers.aiob import AiobRun
 from profdb.importers.aiob import module_cases as imported_cases
-from profdb.modelled.kept_book import KeptBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import MachineFacts, Sample
 from profdb.store.data_file import load_profile
@@ -102,7 +102,7 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
         missing="modelled",
     )
     read = read_request(request)
-    asked = CaseRecorder(cost_model=KeptBook(read.cluster, None))
+    asked = CaseRecorder(cost_model=ModelledCostModel(cluster=read.cluster))
     question = Problem(
         model=run.model, job=read.job, cluster=read.cluster, pricer=Pricer.on(read.cluster, asked)
     )

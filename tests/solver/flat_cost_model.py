@@ -6,8 +6,7 @@
 import numpy as np
 
 from ops.memory_bound import bytes_moved_per_element
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import (
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -15,6 +14,7 @@ from profdb.lookup.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     P2PQuery,
+    TimeEstimate,
 )
 from spec.arrays import FloatArray, floats
 from spec.collectives import busbw_factor

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from profdb.cost_model import CostModel, ProfileCostModel
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import (
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -18,8 +18,8 @@ from profdb.lookup.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     P2PQuery,
+    TimeEstimate,
 )
-from profdb.modelled.cost_model import ModelledCostModel
 from profdb.store.data_file import load_profile
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster

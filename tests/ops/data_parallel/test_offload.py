@@ -10,7 +10,7 @@ from ops.data_parallel.offload import keeps_gradients_on_host
 from ops.layout import Layout
 from ops.op import HostTransfer, HostUpdate
 from ops.recompute import Recompute
-from profdb.modelled.offload import LINK_SHARE
+from profdb.host_copies import LINK_SHARE
 from solver.estimate import Estimate, estimate_memory, stage_times, step_time
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable

@@ -12,7 +12,7 @@ from ops.layout import Layout
 from ops.op import HostTransfer, Lane, Pass, Phase
 from ops.recompute import Recompute
 from ops.roles import Role
-from profdb.modelled.offload import LINK_SHARE
+from profdb.host_copies import LINK_SHARE
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from spec.cluster.cluster import HostSpec

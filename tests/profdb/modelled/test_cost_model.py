@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profdb.lookup.queries import (
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.modelled.gemm import gemm_seconds
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -15,8 +17,6 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.gemm import gemm_seconds
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from profdb.cases import Family
-from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.errors import BETWEEN_NODES, MODEL_ERROR, between_nodes_std, model_error
 from profdb.modelled.network import nccl, send_recv
+from profdb.queries import CollectiveQuery, P2PQuery
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective

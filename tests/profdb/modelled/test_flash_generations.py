@@ -10,9 +10,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Attention, Phase
 from ops.roles import Module, Role
-from profdb.lookup.op_queries import attention_query
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import AttentionQuery
+from profdb.cost_model import attention_query
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import (
     BACKWARD_FULL,
@@ -24,6 +22,7 @@ from profdb.modelled.flash_generations import (
     slowdown,
 )
 from profdb.modelled.gemm import DRAM_EFFICIENCY
+from profdb.queries import AttentionQuery, TimeEstimate
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec

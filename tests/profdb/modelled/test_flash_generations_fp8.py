@@ -6,11 +6,10 @@ import pytest
 
 from ops.op import Attention, AttentionCall, Phase, declared
 from ops.roles import Module, Role
-from profdb.lookup.op_queries import attention_query
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import AttentionQuery
+from profdb.cost_model import attention_query
 from profdb.modelled.attention import Heads, flash_seconds
 from profdb.modelled.flash_generations import attention_price
+from profdb.queries import AttentionQuery, TimeEstimate
 from spec.arrays import ints
 from spec.cluster.cluster import GpuSpec
 from spec.cluster.reader import read_cluster

@@ -8,10 +8,10 @@ import pytest
 
 from profdb.cases import CollectiveCase, GemmCase, GroupedGemmCase, MemoryBoundCase
 from profdb.fits import FITTERS
-from profdb.lookup.queries import CollectiveQuery, GroupedLinearQuery, LinearQuery, MemoryBoundQuery
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.grid import all_cases
 from profdb.modelled.profile import modelled_samples, modelled_seconds
+from profdb.queries import CollectiveQuery, GroupedLinearQuery, LinearQuery, MemoryBoundQuery
 from profdb.sample import Sample, tabulate
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective

@@ -12,7 +12,7 @@ import torch
 from profdb.cases import CollectiveCase, Family, GemmCase
 from profdb.cost_model import ProfileCostModel
 from profdb.fitting import stored_curves
-from profdb.lookup.queries import LinearQuery
+from profdb.queries import LinearQuery
 from profdb.refit import with_fits
 from profdb.sample import Sample
 from profdb.store.data_file import load_profile, save_profile

@@ -1,5 +1,5 @@
 """Which elementwise operations of plain PyTorch read strided or broadcast operands: every one is caught as it is
-dispatched and compared with what profdb.modelled.strided_passes counts."""
+dispatched and compared with what profdb.modelled.slow_kernels counts."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profdb.cases import MemoryBoundCase
-from profdb.modelled.strided_passes import STRIDED
+from profdb.modelled.slow_kernels import STRIDED
 from profiler.benchmarks.memory_bound import FUNCTIONS
 from spec.dtypes import dtype_bytes
 

@@ -15,7 +15,7 @@ from spec.collectives import Collective
 
 def test_every_collective_of_training_is_measured_beside_products() -> None:
     """Inside a domain, between domains and over the world; with each alone, and either side much the longer,
-    as the shares that they lose to each other need it (profdb.lookup.overlap_losses)."""
+    as the shares that they lose to each other need it (profdb.overlap_losses)."""
     mixes: dict[object, set[tuple[int, int]]] = defaultdict(set)
     for plan in overlap_cases(ON_GPU, 8, 2, "bf16"):
         case = plan.case

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profdb.cases import LayerCase
-from profdb.lookup.layer_parts import layer_products
+from profdb.layer_sum import layer_products
 from profiler.benchmarks.flash_kernels import Chosen
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device

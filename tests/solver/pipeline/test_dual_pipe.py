@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
+from profdb.overlap_losses import Losses, OverlapLosses, SizeCurve
 from solver.estimate import estimate_memory
 from solver.pipeline.simulation import ChunkTimes, program
 from solver.pipeline.spans import Hops, stage_spans_s

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.lookup import unique_shapes
 from solver.analysis.timeline import timeline_of
 from solver.pipeline import spans as spans_module
 from solver.pipeline.spans import (
@@ -242,7 +241,7 @@ def test_spans_are_those_of_each_alone(alike: bool, monkeypatch: pytest.MonkeyPa
 
 def test_hashes_tell_rows_apart_by_every_column_and_its_place() -> None:
     columns = [np.array(one, dtype=np.uint64) for one in ([1, 2, 1, 0], [2, 1, 1, 0])]
-    assert len(set(unique_shapes.row_hashes(columns).tolist())) == 4
+    assert len(set(spans_module.row_hashes(columns).tolist())) == 4
 
 
 # Messages that hold up both their stages.

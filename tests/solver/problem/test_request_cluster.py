@@ -7,8 +7,8 @@ import pytest
 
 from profdb.cases import Case, CollectiveCase, GemmCase, HostCase
 from profdb.cost_model import CostModel
-from profdb.lookup.queries import CollectiveQuery, LinearQuery
 from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import CollectiveQuery, LinearQuery
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
 from solver.problem.cluster_times import ClusterTimes

@@ -11,7 +11,7 @@ from ops.cpu_overhead import HOOK_CALLS, cpu_overhead, sharding_hook_calls
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
-from profdb.lookup.priced import TimeEstimate
+from profdb.queries import TimeEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.search import price_plan

@@ -14,8 +14,8 @@ from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.queries import CollectiveQuery
 from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import CollectiveQuery
 from profdb.sample import Sample
 from solver.times.expert_exchange import exchanged
 from solver.times.op_times import Pricer, TimedOp

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase
 from ops.roles import Module, Role
-from profdb.lookup.overlap_losses import Losses
+from profdb.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_overlap import Exchanges, across_passes, pair_s

@@ -8,8 +8,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import GroupedGemm, Phase
 from ops.roles import Module, Role
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import GroupedLinearQuery
+from profdb.queries import GroupedLinearQuery, TimeEstimate
 from solver.times.op_times import Pricer, products_apart_s
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin

@@ -9,8 +9,8 @@ from ops.layout import Layout
 from ops.op import Comm, Lane, Op, Phase
 from ops.roles import Role
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.layer_sum import LayerSum
-from profdb.lookup.priced import TimeEstimate
+from profdb.layer_sum import LayerSum
+from profdb.queries import TimeEstimate
 from solver.estimate import estimate_memory
 from solver.pipeline.stages import ChunkTable
 from solver.plans.layers import as_first
@@ -22,8 +22,8 @@ from spec.arrays import bools, floats, ints
 from spec.frameworks import framework_preset
 from spec.parameters import num_parameters
 from tests.ops.layouts import job, written
-from tests.profdb.lookup.test_layer_sum import KERNEL_S, LAYER, PARTS, kernels_of, taken
 from tests.profdb.profiles import profile
+from tests.profdb.test_layer_sum import KERNEL_S, LAYER, PARTS, kernels_of, taken
 from tests.solver.flat_cost_model import INTRA_BANDWIDTH, FlatCostModel
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import cluster, question, small_model

@@ -12,8 +12,7 @@ from ops.recompute import Recompute
 from ops.roles import Module, Role
 from profdb.cases import Case, GemmCase, HostCopyCase, MemoryBoundCase, OverlapCase, SustainedCase
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.unaligned_products import RELATIVE_STD
-from profdb.modelled.strided_passes import longer_under_load
+from profdb.modelled.slow_kernels import UNALIGNED_STD, longer_under_load
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.sustained import SustainedRates
 from solver.plans.plan_table import Plan, PlanTable
@@ -258,7 +257,7 @@ def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it
     assert slow.slowest.head
     head_flops = 3 * 2 * 1024 * 512 * 50257
     rate = 358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz
-    carried = RELATIVE_STD * head_flops / rate * plan.num_micro * slowest_of(plan.world_size)
+    carried = UNALIGNED_STD * head_flops / rate * plan.num_micro * slowest_of(plan.world_size)
     waiting = slow.parts_s["bubble"] + slow.parts_s["pp_comm"]
     assert slow.errors_s["carried"] == pytest.approx(
         carried * slow.step_s / (slow.step_s - waiting), rel=1e-3

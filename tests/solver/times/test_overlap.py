@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Pieces
 from ops.roles import Module, OpKey, Role
-from profdb.lookup.overlap_losses import Losses
+from profdb.overlap_losses import Losses
 from solver.times.contention import Contention
 from solver.times.op_times import TimedOp
 from solver.times.overlap import beside, bucketed, exposed, in_pieces

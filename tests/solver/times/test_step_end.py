@@ -9,9 +9,8 @@ from ops.context import LayerContext
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
 from ops.op import Axis, Comm
 from ops.roles import Role
-from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import CollectiveQuery
+from profdb.overlap_losses import Losses, OverlapLosses, SizeCurve
+from profdb.queries import CollectiveQuery, TimeEstimate
 from solver.estimate import estimate_memory, stage_times, step_operations
 from solver.pipeline.stages import PassTimes
 from solver.plans.plan_table import Plan, PlanTable

@@ -9,9 +9,9 @@ from statistics import geometric_mean
 
 import pytest
 
-from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.links import OWN_CHUNK
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from spec.arrays import ints
 from spec.cluster.cluster import Flash2Rates, OperandReads
 from spec.cluster.reader import (

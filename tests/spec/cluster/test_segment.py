@@ -7,8 +7,8 @@ import pytest
 
 from ops.layout import Layout, group_of
 from ops.op import Axis
-from profdb.lookup.queries import CollectiveQuery
 from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import CollectiveQuery
 from spec.arrays import ints
 from spec.cluster.cluster import segmented, segments
 from spec.cluster.reader import read_cluster

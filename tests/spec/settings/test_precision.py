@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from ops.low_precision import RECIPES
-from profdb.lookup.reuse import FP8_RECIPES
+from profdb.cost_model import FP8_RECIPES
 from spec.dtypes import dtype_bytes
 from spec.frameworks import framework_names, framework_preset
 from spec.job import Precision, precision_of

@@ -9,10 +9,10 @@ import pytest
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.roles import Module, Role
-from profdb.lookup.queries import CollectiveQuery
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, Shape, network_rate, scale_up_rate
 from profdb.modelled.network.send_recv import ALL_TO_ALL_SHARE
+from profdb.queries import CollectiveQuery
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec

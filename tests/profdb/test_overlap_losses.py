@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profdb.cases import OverlapCase
-from profdb.lookup.overlap_losses import overlap_losses
+from profdb.overlap_losses import overlap_losses
 from profdb.sample import ProfileDatabase, Sample
 from spec.arrays import ints
 from spec.collectives import Collective

@@ -9,15 +9,14 @@ import pytest
 
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase, Update
 from ops.roles import Module, Role
-from profdb.lookup.op_queries import kernel_s
-from profdb.lookup.priced import TimeEstimate
-from profdb.lookup.queries import Query
+from profdb.cost_model import kernel_s
+from profdb.queries import Query, TimeEstimate
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.origin import Origin
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 NUMBER = {"phase": Phase.INPUT_GRAD, "module": Module.OTHER, "role": Role.PROJECTION}
 PRODUCT = {"m": ints([2]), "k": ints([3]), "n": ints([5]), "layout": "TN", "dtype": "fp8"}

@@ -8,8 +8,7 @@ import pytest
 from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case, HostCase, LayerCase
 from profdb.cost_model import ProfileCostModel
-from profdb.lookup.layer_parts import parts_of_layer
-from profdb.lookup.layer_sum import LayerSum, layer_sum
+from profdb.layer_sum import LayerSum, layer_sum, parts_of_layer
 from profdb.sample import Sample
 from spec.arrays import floats
 from spec.origin import Origin

@@ -1,0 +1,217 @@
+"""What a cost model is asked and what it answers: one frozen query per family, and times with their origin.
+
+What an operation asks for is declared in ops.op; queries are its array views, open to plain numbers. Numeric
+fields take a number or a 1-D array; after construction each is a 1-D int64 array of the common length N
+(``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per query: they choose the
+curve, the numbers choose the point on it.
+"""
+
+from dataclasses import dataclass, field, fields
+from functools import cache
+
+import numpy as np
+
+from ops.op import AttentionCall, Count, GroupedProductCall, KernelCall, ProductCall
+from profdb.cases import Family
+from profdb.fits.memory_bound import moves_bytes
+from spec.arrays import BoolArray, FloatArray, IntArray, ints
+from spec.collectives import Collective
+from spec.dtypes import canonical_dtype
+from spec.errors import ConfigError
+
+IntLike = int | IntArray
+
+NOTHING_CARRIED: FloatArray = np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeEstimate:
+    """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (spec.origin.Origin values),
+    each a 1-D array of the length asked for. ``carried_std``: what a constant that was measured on another
+    GPU or shape adds to the error; all that rest on it err together."""
+
+    seconds: FloatArray
+    relative_std: FloatArray
+    origin: IntArray
+    carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
+
+    def where(self, chosen: BoolArray, other: "TimeEstimate") -> "TimeEstimate":
+        """These where ``chosen``, ``other`` elsewhere; both of its length."""
+        return TimeEstimate(
+            seconds=np.where(chosen, self.seconds, other.seconds),
+            relative_std=np.where(chosen, self.relative_std, other.relative_std),
+            origin=np.where(chosen, self.origin, other.origin),
+            carried_std=np.where(chosen, self.carried_std, other.carried_std),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What all queries share: broadcasting, length, and the typed columns."""
+
+    def __post_init__(self) -> None:
+        """Broadcast the numeric fields; ConfigError for a length mismatch or a negative number."""
+        kind: type = type(self)
+        arrays: dict[str, IntArray] = {}
+        size = 1
+        for name in number_names(kind):
+            array = arrays[name] = ints(getattr(self, name))
+            if len(array) not in (1, size) and size != 1:
+                shapes = ", ".join(f"{name} {len(ints(getattr(self, name)))}" for name in number_names(kind))
+                raise ConfigError(
+                    where=type(self).__name__,
+                    key="array lengths",
+                    value=shapes,
+                    allowed="every numeric field has length 1 or one common length",
+                )
+            size = len(array) if len(array) != 1 else size
+        for name, array in arrays.items():
+            if array.size and int(array.min()) < 0:
+                raise ConfigError(
+                    where=type(self).__name__, key=name, value=int(array.min()), allowed="0 or more"
+                )
+            object.__setattr__(self, name, array if len(array) == size else np.broadcast_to(array, (size,)))
+
+    def columns(self) -> dict[str, IntArray]:
+        """Numeric fields by name, each a 1-D int64 array of length ``size``."""
+        # Arrays since __post_init__, whatever they were given as.
+        kind: type = type(self)
+        return {name: getattr(self, name) for name in number_names(kind)}
+
+    @property
+    def size(self) -> int:
+        """How many shapes are asked for (N)."""
+        kind: type = type(self)
+        return len(getattr(self, number_names(kind)[0]))
+
+
+@cache
+def number_names(query: type) -> tuple[str, ...]:
+    """Names of the numeric fields of a query, in order of declaration."""
+    return tuple(one.name for one in fields(query) if one.type in (Count, IntLike))
+
+
+@cache
+def size_names(query: type) -> tuple[str, ...]:
+    """Names of the numbers that are never 0 in a call that does something: those that are not 0 by default."""
+    return tuple(one.name for one in fields(query) if one.type in (Count, IntLike) and one.default != 0)
+
+
+@cache
+def word_names(query: type) -> tuple[str, ...]:
+    """Names of the other fields, in order of declaration."""
+    return tuple(one.name for one in fields(query) if one.type not in (Count, IntLike))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearQuery(Query, ProductCall[IntLike]):
+    """Equal matrix products."""
+
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedLinearQuery(Query, GroupedProductCall[IntLike]):
+    """Products of experts, their rows evenly spread."""
+
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionQuery(Query, AttentionCall[IntLike]):
+    """Attention calls, forward or backward alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBoundQuery(Query, KernelCall[IntLike]):
+    """A memory-bound kernel, forward or backward."""
+
+    direction: str = "forward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveQuery(Query):
+    """One collective of ``size_bytes`` (whole array on one rank, spec.collectives) over groups of
+    ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per domain at once.
+
+    On clusters of three domains also ``outer_intra`` ranks of the group in one second domain and
+    ``outer_siblings`` groups there; 0 where there are two."""
+
+    collective: Collective
+    size_bytes: IntLike
+    intra: IntLike
+    inter: IntLike
+    siblings: IntLike = 1
+    outer_intra: IntLike = 0
+    outer_siblings: IntLike = 0
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class P2PQuery(Query):
+    """One message between two ranks: intra=2, inter=1 inside a domain; intra=1, inter=2 between two;
+    ``outer_intra`` and ``outer_siblings`` as in CollectiveQuery."""
+
+    size_bytes: IntLike
+    intra: IntLike
+    inter: IntLike
+    siblings: IntLike = 1
+    outer_intra: IntLike = 0
+    outer_siblings: IntLike = 0
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerQuery(Query):
+    """One AdamW step over ``elements`` parameters held in ``tensors`` pieces."""
+
+    elements: IntLike
+    tensors: IntLike = 1
+    kernel: str = "adamw"
+    parameter_dtype: str = "fp32"
+    gradient_dtype: str = "fp32"
+
+
+FAMILY_OF: dict[type, Family] = {
+    LinearQuery: Family.GEMM,
+    GroupedLinearQuery: Family.GROUPED_GEMM,
+    AttentionQuery: Family.ATTENTION,
+    MemoryBoundQuery: Family.MEMORY_BOUND,
+    CollectiveQuery: Family.COLLECTIVE,
+    P2PQuery: Family.COLLECTIVE,
+    OptimizerQuery: Family.OPTIMIZER,
+}
+
+
+def curve_of(query: Query) -> tuple[Family, dict[str, str]]:
+    """Returns the family of a query, and the words and flags by which that family's curves are told apart; TypeError
+    for a query of no family."""
+    kind: type = type(query)
+    family = FAMILY_OF.get(kind)
+    if family is None:
+        raise TypeError(f"no curves answer a {type(query).__name__}")
+    if family is Family.COLLECTIVE:
+        return family, {"collective": str(getattr(query, "collective", Collective.P2P))}
+    labels: dict[str, str] = {}
+    for name in word_names(kind):
+        word = getattr(query, name)
+        if name.endswith("dtype"):
+            word = canonical_dtype(word)
+        product = name == "dtype" and family in (Family.GEMM, Family.GROUPED_GEMM)
+        labels["dtype_in" if product else name] = str(int(word) if isinstance(word, bool) else word)
+    return family, labels
+
+
+def busy_rows(query: Query) -> BoolArray:
+    """Returns where there is something to do: no size is 0, a group has two ranks, a kernel moves bytes."""
+    columns = query.columns()
+    if isinstance(query, CollectiveQuery | P2PQuery):
+        several = columns["intra"] * columns["inter"] > 1
+        return np.asarray((columns["size_bytes"] > 0) & several, dtype=np.bool_)
+    busy: BoolArray = np.ones(query.size, dtype=np.bool_)
+    kind: type = type(query)
+    for name in size_names(kind):
+        busy &= columns[name] > 0
+    if isinstance(query, MemoryBoundQuery):
+        busy &= moves_bytes(query.kernel, query.direction, canonical_dtype(query.dtype))
+    return busy

@@ -6,13 +6,13 @@ and prices them with the same book as the solver, so a custom model is generated
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from ops.block import block_ops, ends, mixer_half, second_half, shard_parameters
-from ops.context import LayerContext, Sharding
+from ops.context import LayerContext
 from ops.data_parallel.offload import offload_named
 from ops.data_parallel.sliced_collectives import return_slices
 from ops.data_parallel.step import RankParameters
@@ -112,21 +112,17 @@ class Workshop:
 
     problem: Problem
     plan: Plan
-    layout: Layout = field(init=False)
-    context: LayerContext = field(init=False)
-
-    def __post_init__(self) -> None:
-        layout = PlanTable.of(self.plan).layout
-        object.__setattr__(self, "layout", layout)
-        context = LayerContext(
-            sharding=self.plan.sharding, model=self.problem.model, job=self.problem.job, layout=layout
-        )
-        object.__setattr__(self, "context", context)
 
     @property
-    def sharding(self) -> Sharding:
-        """The tensor-parallel strategy of the plan."""
-        return self.plan.sharding
+    def layout(self) -> Layout:
+        """The degrees of the plan."""
+        return PlanTable.of(self.plan).layout
+
+    @property
+    def context(self) -> LayerContext:
+        """What a layer's operations are written from."""
+        model, job = self.problem.model, self.problem.job
+        return LayerContext(sharding=self.plan.sharding, model=model, job=job, layout=self.layout)
 
     def leaf(self, name: str, piece: Pass, module: Module = Module.OTHER) -> MockedOps:
         """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
@@ -222,7 +218,7 @@ class Workshop:
         if not pieces or _overridden(model):
             pieces = (PieceWork(name="block0", repeat=1, forward=model.forward(), backward=model.backward()),)
         deep = self.plan.pp > 1
-        shards = self.sharding.norm_shards(self.layout)
+        shards = self.plan.sharding.norm_shards(self.layout)
         width = dtype_bytes(self.problem.job.precision.activation)
         size = int((ceil_div(self.context.tokens, shards) * self.problem.model.hidden * width)[0])
         hop = self.problem.pricer.hop(self.layout, ints(size))

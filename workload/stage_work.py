@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ops.layout import Layout, group_of
 from ops.op import (
@@ -15,7 +16,7 @@ from ops.op import (
     HostTransfer,
     Lane,
     Op,
-    Ops,
+    Pass,
     Phase,
 )
 from ops.roles import Identity
@@ -25,7 +26,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.times.op_times import Pricer
 from solver.times.stage_times import hop_bytes
-from spec.arrays import IntArray, ints
+from spec.arrays import ints
 from spec.collectives import Collective
 from spec.errors import ExportError
 
@@ -120,14 +121,12 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
     stages, pricer = table.stages, problem.pricer
     layout = table.layers.layout
     pieces = [
-        _piece(pricer, layout, f"block{kind}", int(count[row]), (piece.forward, piece.backward))
+        _piece(pricer, layout, f"block{kind}", int(count[row]), piece)
         for kind, (count, piece) in enumerate(zip(stages.layers, table.layers.ops.blocks, strict=True))
     ]
     edges = table.layers.ops
-    embedding = (edges.embedding.forward, edges.embedding.backward)
-    head = (edges.head.forward, edges.head.backward)
-    pieces.insert(0, _piece(pricer, layout, "embedding", int(stages.embedding[row]), embedding))
-    pieces.append(_piece(pricer, layout, "head", int(stages.head[row]), head))
+    pieces.insert(0, _piece(pricer, layout, "embedding", int(stages.embedding[row]), edges.embedding))
+    pieces.append(_piece(pricer, layout, "head", int(stages.head[row]), edges.head))
     depth = int(table.plans.layout.pp[0])
     vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
@@ -149,13 +148,12 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
     )
 
 
-def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple[Ops, Ops]) -> PieceWork:
-    forward, backward = passes
+def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, piece: Pass) -> PieceWork:
     return PieceWork(
         name=name,
         repeat=repeat,
-        forward=tuple(work_item(pricer, layout, op) for op in forward),
-        backward=tuple(work_item(pricer, layout, op) for op in backward),
+        forward=tuple(work_item(pricer, layout, op) for op in piece.forward),
+        backward=tuple(work_item(pricer, layout, op) for op in piece.backward),
     )
 
 
@@ -170,44 +168,33 @@ def _step(problem: Problem, table: Estimate, row: int) -> tuple[WorkItem, ...]:
 
 def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
     """One operation of the first row of ``layout``, priced."""
-    timed = pricer.time(op, layout)
-    if not isinstance(op, Comm):
-        return WorkItem(
-            module=op.module,
-            role=op.role,
-            serves=op.serves,
-            name=op.name,
-            phase=op.phase,
-            seconds=float(timed.seconds[0]),
-            count=_count(op),
-            shape=_shape(op),
-            attention=_attention(op),
-            lane=op.lane,
-            host_bytes=int(op.size_bytes[0]) if isinstance(op, HostTransfer) else 0,
-        )
-    ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
+    comm = op if isinstance(op, Comm) else None
+    ranks = int(group_of(comm.axis, layout, pricer.domain_ranks).ranks[0]) if comm else 1
     return WorkItem(
         module=op.module,
         role=op.role,
         serves=op.serves,
         name=op.name,
         phase=op.phase,
-        seconds=float(timed.seconds[0]),
-        collective=op.collective,
-        axis=op.axis,
-        size_bytes=int(np.broadcast_to(op.size_bytes, (1,))[0]) if ranks > 1 else 0,
+        seconds=float(pricer.time(op, layout).seconds[0]),
+        collective=comm.collective if comm else None,
+        axis=comm.axis if comm else None,
+        size_bytes=_first(comm.size_bytes) if comm and ranks > 1 else 0,
         ranks=ranks,
         lane=op.lane,
-        count=_count(op),
+        count=_first(op.repeat),
+        shape=_shape(op),
+        attention=_attention(op),
+        host_bytes=_first(op.size_bytes) if isinstance(op, HostTransfer) else 0,
     )
 
 
 def _shape(op: Op) -> tuple[int, ...]:
     """(batch, m, k, n) of a matrix product; of grouped experts m are the rows of all of them."""
     if isinstance(op, BatchedGemm):
-        return tuple(int(each[0]) for each in (op.batch, op.m, op.k, op.n))
+        return tuple(_first(each) for each in (op.batch, op.m, op.k, op.n))
     if isinstance(op, GroupedGemm):
-        return (1, *(int(each[0]) for each in (op.m, op.k, op.n)))
+        return (1, *(_first(each) for each in (op.m, op.k, op.n)))
     return ()
 
 
@@ -231,9 +218,5 @@ def _attention(op: Op) -> AttentionCase | None:
     )
 
 
-def _first(column: IntArray) -> int:
+def _first(column: ArrayLike) -> int:
     return int(np.ravel(column)[0])
-
-
-def _count(op: Op) -> int:
-    return int(np.broadcast_to(op.repeat, (1,))[0])

@@ -28,6 +28,8 @@ from spec.origin import Origin
 from workload.aicb.aiob import MOST_US
 from workload.aicb.flags import refuse
 
+ComputeQuery = LinearQuery | GroupedLinearQuery | AttentionQuery | MemoryBoundQuery | OptimizerQuery
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCostModel:
@@ -35,33 +37,17 @@ class FixedCostModel:
 
     seconds: float
 
-    def linear_s(self, query: LinearQuery) -> TimeEstimate:
+    def linear_s(self, query: ComputeQuery) -> TimeEstimate:
         """One fixed time."""
         return _assumed(query.size, self.seconds)
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
-        """One fixed time."""
-        return _assumed(query.size, self.seconds)
+    grouped_linear_s = attention_s = memory_bound_s = optimizer_s = linear_s
 
-    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
-        """One fixed time."""
-        return _assumed(query.size, self.seconds)
-
-    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """One fixed time."""
-        return _assumed(query.size, self.seconds)
-
-    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
-        """One fixed time."""
-        return _assumed(query.size, self.seconds)
-
-    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
+    def collective_s(self, query: CollectiveQuery | P2PQuery) -> TimeEstimate:
         """Nothing: a workload file holds bytes, not their seconds."""
         return _assumed(query.size, 0.0)
 
-    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
-        """Nothing, as a collective."""
-        return _assumed(query.size, 0.0)
+    p2p_s = collective_s
 
     def cpu_s(self, kind: str) -> TimeEstimate:
         """Nothing: the fixed time stands for a whole operation."""

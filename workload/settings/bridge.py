@@ -20,11 +20,10 @@ from workload.settings.launch_file import (
     same_framework,
     unsaid_settings,
 )
-from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags
+from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags_of_hub_models
 from workload.settings.megatron_flags import (
     FP8_RECIPES,
     Flags,
-    model_flags,
     says_of_job,
     scaling_word,
     unsaid_job,
@@ -96,7 +95,6 @@ DEFAULTS: dict[str, object] = {
     "optimizer.use_distributed_optimizer": False,
     "ddp.check_for_nan_in_grad": True,
 }
-OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
 
 
 def bridge_settings(problem: Problem, plan: Plan) -> LaunchText:
@@ -120,14 +118,13 @@ def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
     Megatron-Bridge cannot run."""
     same_framework("megatron-bridge", plan)
     check_bridge(problem.model, problem.job)
-    of_model = model_flags(problem.model, problem.job)
-    asked = launch_flags(problem, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
-    return DEFAULTS | _told(asked)
+    requested = launch_flags_of_hub_models(problem, plan)
+    return DEFAULTS | _fields(requested)
 
 
-def _told(asked: Flags) -> dict[str, object]:
+def _fields(requested: Flags) -> dict[str, object]:
     fields: dict[str, object] = {}
-    for flag, value in asked.items():
+    for flag, value in requested.items():
         name = flag[2:].replace("-", "_")
         if flag in FORMAT_FLAGS:
             continue

@@ -219,6 +219,13 @@ def launch_flags(problem: Problem, plan: Plan) -> Flags:
     }
 
 
+def launch_flags_of_hub_models(problem: Problem, plan: Plan) -> Flags:
+    """``launch_flags`` with the two of a model that are choices of its training, where the Hub's config says the rest."""
+    model = model_flags(problem.model, problem.job)
+    chosen = ("--moe-expert-capacity-factor", "--mtp-num-layers")
+    return launch_flags(problem, plan) | {name: model[name] for name in chosen if name in model}
+
+
 def _degrees(problem: Problem, plan: Plan) -> Flags:
     job = problem.job
     flags: Flags = {

@@ -18,8 +18,8 @@ from workload.settings.launch_file import (
     same_framework,
     unsaid_settings,
 )
-from workload.settings.megatron import check_megatron, flag_lines, launch_flags
-from workload.settings.megatron_flags import Flags, model_flags, says_of_job, unsaid_job
+from workload.settings.megatron import check_megatron, flag_lines, launch_flags_of_hub_models
+from workload.settings.megatron_flags import Flags, says_of_job, unsaid_job
 
 NAME = "MS-Swift"
 require = requirement(NAME)
@@ -65,7 +65,6 @@ DEFAULTS: Flags = {
 # Megatron-Core's names of the products that have an adapter, by spec.job.JobSpec.adapted.
 TARGETS = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "down": "linear_fc2"}
 OF_ADAPTERS = frozenset({"adapter_dropout", "adapter_dtype"})
-OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
 
 
 def swift_settings(problem: Problem, plan: Plan) -> LaunchText:
@@ -100,13 +99,12 @@ def swift_arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...
     """Arguments and their values, and what is left out. Raises ExportError for what MS-Swift cannot run."""
     same_framework("megatron", plan)
     check_swift(problem.model, problem.job)
-    of_model = model_flags(problem.model, problem.job)
-    asked = launch_flags(problem, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
+    requested = launch_flags_of_hub_models(problem, plan)
     flags: Flags = DEFAULTS | _adapters(problem.job)
     if any(run.block.moe for run in problem.model.blocks):
         flags["--moe_router_dtype"] = "none"  # else fp32
     notes = []
-    for name, value in asked.items():
+    for name, value in requested.items():
         if name in UNSAID:
             notes += [f"left out: {UNSAID[name].format(value)}"] if UNSAID[name] else []
             continue

@@ -6,7 +6,7 @@ among them; the biases of gpt_oss's router are. Layers: models/common/decoder.py
 every other layer).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ops.recompute import Recompute
@@ -101,28 +101,28 @@ def flavor_of(model: ModelSpec) -> Flavor | None:
     return next((one for one in FLAVORS if (one.layers, one.hidden, one.parameters) == same), None)
 
 
-def unlike(model: ModelSpec, flavor: Flavor) -> Iterator[str]:
+def differences(model: ModelSpec, flavor: Flavor) -> list[str]:
     """What ``model`` has that the flavor has not, though it has as many parameters: no weight tells of it."""
     attentions = [attention_of(run.block.mixer, "settings of torchtitan") for run in model.main_blocks]
-    if model.norm is not NormKind.RMS or any(run.block.norm is not NormKind.RMS for run in model.blocks):
-        yield "norms other than RMSNorm"
-    if model.position is not PositionKind.ROTARY:
-        yield "other than rotary positions"
-    if model.logit_softcap:
-        yield "soft-capped logits"
-    if any(
-        run.block.parallel_residual or run.block.norm_place is not NormPlace.BEFORE
-        for run in model.main_blocks
-    ):
-        yield "norms elsewhere than before each half"
-    if any(attention.softcap or attention.chunk for attention in attentions):
-        yield "soft-capped or chunked attention"
-    if any(attention.alibi for attention in attentions):
-        yield "ALiBi"
-    if any(attention.window is not None for attention in attentions) != flavor.windowed:
-        yield f"{'full attention in every layer' if flavor.windowed else 'windows'} of {flavor.module}"
-    if any(attention.qk_norm and attention.qk_norm_weights is QkNormWeights.NONE for attention in attentions):
-        yield "norms of queries and keys without weights"
+    blocks = [run.block for run in model.main_blocks]
+    norms = {model.norm, *(run.block.norm for run in model.blocks)}
+    before = all(each.norm_place is NormPlace.BEFORE and not each.parallel_residual for each in blocks)
+    windowed = any(each.window is not None for each in attentions)
+    windows = "full attention in every layer" if flavor.windowed else "windows"
+    plain = QkNormWeights.NONE
+    unlike = {
+        "norms other than RMSNorm": norms != {NormKind.RMS},
+        "other than rotary positions": model.position is not PositionKind.ROTARY,
+        "soft-capped logits": bool(model.logit_softcap),
+        "norms elsewhere than before each half": not before,
+        "soft-capped or chunked attention": any(each.softcap or each.chunk for each in attentions),
+        "ALiBi": any(each.alibi for each in attentions),
+        f"{windows} of {flavor.module}": windowed != flavor.windowed,
+        "norms of queries and keys without weights": any(
+            each.qk_norm and each.qk_norm_weights is plain for each in attentions
+        ),
+    }
+    return [what for what, differs in unlike.items() if differs]
 
 
 # A plan as torchtitan's Python configuration: ``MODULE=FILE CONFIG=plan ./run_train.sh``, with FILE on the
@@ -257,7 +257,7 @@ def _flavor(model: ModelSpec) -> Flavor:
     known = "; ".join(f"{each} {', '.join(f.name for f in FLAVORS if f.module == each)}" for each in modules)
     require(flavor is not None, f"a model of these shapes (it has {known})")
     assert flavor is not None
-    other = "; ".join(unlike(model, flavor))
+    other = "; ".join(differences(model, flavor))
     require(not other, other)
     return flavor
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from workload.diagnostics import NOTE, STOPS, WRONG, Finding, Severity
 from workload.simai.format import (
     CELL_LIMIT_NS,
+    FORWARD_FLOOR_BYTES,
     GROUPS_OF_COLUMN,
     NO_COMM,
     PREFIXES,
     RATIO_LIMIT_BYTES,
+    SMALL_BYTES,
     TRANSFORMER_RECOMPUTE,
     Column,
     SimaiGroup,
@@ -24,8 +26,6 @@ from workload.simai.reader import PlacedRow, SimaiFile
 
 # SimAI-Analytical knows a fixed time for these group sizes only; others cost nothing below 1 MiB.
 FIXED_LATENCY_RANKS = (2, 4, 8, 16, 32, 64, 128)
-SMALL_BYTES = range(2, 2**20)
-FORWARD_FLOOR_BYTES = 4096
 
 
 def check_simai(file: SimaiFile) -> list[Finding]:

@@ -18,9 +18,11 @@ from workload.simai.busbw import (
 )
 from workload.simai.format import (
     CELL_LIMIT_NS,
+    FORWARD_FLOOR_BYTES,
     GROUPS_OF_COLUMN,
     NO_COMM,
     RATIO_LIMIT_BYTES,
+    SMALL_BYTES,
     Column,
     SimaiGroup,
     SimaiHeader,
@@ -73,8 +75,6 @@ class AnalyticalOptions:
 
 # Layer::compute_time: nanoseconds of any collective of 2 bytes to 1 MiB - 1 by number of ranks.
 FIXED_NS = {2: 10_000, 4: 12_000, 8: 15_000, 16: 66_000, 32: 135_000, 64: 200_000, 128: 320_000}
-FIXED_BYTES = range(2, 2**20)
-FORWARD_FLOOR_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +173,12 @@ class RowPricer:
             self.warnings[f"{token} in a {column.value} column is timed with another group's size"] += 1
         ranks = self._ranks(group, column)
         if ranks <= 1:
-            if group is SimaiGroup.TP and size_bytes not in FIXED_BYTES:
+            if group is SimaiGroup.TP and size_bytes not in SMALL_BYTES:
                 self.warnings[
                     f"{token} over a {group.value} group of one costs 0 here; SimAI adds 9.2e18 ns"
                 ] += 1
             return 0
-        if size_bytes in FIXED_BYTES:
+        if size_bytes in SMALL_BYTES:
             if ranks not in FIXED_NS:
                 self.warnings[f"collectives below 1 MiB over {ranks} ranks cost 0, as SimAI counts them"] += 1
             return FIXED_NS.get(ranks, 0)

@@ -8,6 +8,7 @@ means tensor or data parallel.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from spec.collectives import Collective
 from spec.errors import ExportError
@@ -105,6 +106,9 @@ UPDATE_NS = 100
 CELL_LIMIT_NS = 2**31 - 64
 # The last row of SimAI's ratio tables; a look-up above it throws and the result file stays empty.
 RATIO_LIMIT_BYTES = 16 * 2**30
+# A collective of so many bytes takes a fixed time by its number of ranks; a forward one is at least the second many.
+SMALL_BYTES = range(2, 2**20)
+FORWARD_FLOOR_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,27 +185,17 @@ class SimaiRow:
 
     def compute_ns(self, column: Column) -> int:
         """Compute time of one pass."""
-        return {
-            Column.FORWARD: self.forward_ns,
-            Column.INPUT_GRAD: self.input_grad_ns,
-            Column.WEIGHT_GRAD: self.weight_grad_ns,
-        }[column]
+        value: int = getattr(self, f"{column.value}_ns")
+        return value
 
     def comm(self, column: Column) -> tuple[str, int]:
         """Word and size (bytes) of the collective of one pass."""
-        return {
-            Column.FORWARD: (self.forward_comm, self.forward_bytes),
-            Column.INPUT_GRAD: (self.input_grad_comm, self.input_grad_bytes),
-            Column.WEIGHT_GRAD: (self.weight_grad_comm, self.weight_grad_bytes),
-        }[column]
+        return getattr(self, f"{column.value}_comm"), getattr(self, f"{column.value}_bytes")
 
     def with_pass(self, column: Column, *, compute_ns: int, comm: str, size_bytes: int) -> "SimaiRow":
         """The same row with another compute time and collective in one pass."""
-        if column is Column.FORWARD:
-            return replace(self, forward_ns=compute_ns, forward_comm=comm, forward_bytes=size_bytes)
-        if column is Column.INPUT_GRAD:
-            return replace(self, input_grad_ns=compute_ns, input_grad_comm=comm, input_grad_bytes=size_bytes)
-        return replace(self, weight_grad_ns=compute_ns, weight_grad_comm=comm, weight_grad_bytes=size_bytes)
+        values: dict[str, Any] = {"ns": compute_ns, "comm": comm, "bytes": size_bytes}
+        return replace(self, **{f"{column.value}_{name}": value for name, value in values.items()})
 
     def line(self) -> str:
         """The twelve fields with tabs between them, without the line break."""

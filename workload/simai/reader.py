@@ -14,7 +14,14 @@ from pathlib import Path
 
 from spec.files import UnreadableFileError, read_bytes
 from workload.diagnostics import BROKEN, NOTE, STOPS, WRONG, Finding, Findings, WorkloadError
-from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.format import (
+    TRANSFORMER,
+    TRANSFORMER_RECOMPUTE,
+    Column,
+    SimaiHeader,
+    SimaiRow,
+    SimaiWorkload,
+)
 
 POLICIES = (
     "DATA",
@@ -429,20 +436,13 @@ def _row(words: list[bytes], line: int, findings: Findings) -> SimaiRow | None:
             if value is None:
                 return None
             numbers.append(value)
-    return SimaiRow(
-        name=text(words[0]),
-        dependency=numbers[0],
-        forward_ns=numbers[1],
-        forward_comm=text(words[3]),
-        forward_bytes=numbers[2],
-        input_grad_ns=numbers[3],
-        input_grad_comm=text(words[6]),
-        input_grad_bytes=numbers[4],
-        weight_grad_ns=numbers[5],
-        weight_grad_comm=text(words[9]),
-        weight_grad_bytes=numbers[6],
-        update_ns=numbers[7],
-    )
+    dependency, *cells, update_ns = numbers
+    row = SimaiRow(name=text(words[0]), dependency=dependency, update_ns=update_ns)
+    for place, column in enumerate(Column):
+        compute_ns, size_bytes = cells[2 * place : 2 * place + 2]
+        comm = text(words[_TEXT_FIELDS[1 + place]])
+        row = row.with_pass(column, compute_ns=compute_ns, comm=comm, size_bytes=size_bytes)
+    return row
 
 
 def _whole(word: bytes, place: int, line: int, findings: Findings) -> int | None:

@@ -21,11 +21,11 @@ from tests.workload.settings.problems import asked, known
 from workload.settings.torchtitan import (
     FLAVORS,
     check_torchtitan,
+    differences,
     flavor_of,
     parallelism,
     torchtitan_settings,
     training,
-    unlike,
 )
 
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
@@ -66,7 +66,7 @@ def test_models_are_found_by_their_shapes(config: str, flavor: tuple[str, str]) 
     found = flavor_of(read_config(ROOT / "configs" / config).model)
     assert found is not None
     assert (found.module, found.name) == flavor
-    assert not list(unlike(read_config(ROOT / "configs" / config).model, found))
+    assert not differences(read_config(ROOT / "configs" / config).model, found)
 
 
 def test_a_model_that_it_lacks_is_refused_by_its_list() -> None:

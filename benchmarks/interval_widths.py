@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
 from benchmarks.stated_rows import UNEVEN_BATCH, Row, parse_row, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
-from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
+from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402
 
@@ -71,14 +71,12 @@ def read_told(measurements: Sequence[Path], predictions: Path) -> dict[str, Told
 def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
     """A row's share of each of NAMES, from its line of the predictions file."""
     parts = {name: floats(float(line[f"part_{name}"])) for name in STEP_PARTS}
-    errors = Errors(
-        **{
-            name: floats(float(line[column]) / float(line["pred_step_s"]))
-            for name, column in (("all_s", "standard_error_s"), ("carried_s", "carried_error_s"))
-        }
+    error_s, carried_s = (
+        floats(float(line[column]) / float(line["pred_step_s"]))
+        for column in ("standard_error_s", "carried_error_s")
     )
-    narrow, attended = kind(row)
-    shares = causes(parts, errors, narrow=narrow, attended=attended)
+    low_precision, attended = kind(row)
+    shares = causes(parts, error_s, carried_s, low_precision=low_precision, attended=attended)
     missing = {word for word in line["missing"].split("; ") if word and word != UNEVEN_BATCH}
     return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
 

@@ -31,7 +31,7 @@ from profiler.ranks.world import World, open_world
 from runner.groups.agreement import agreed, failed, last_words, same_everywhere
 from runner.training.asking import Asked, Typed, ask
 from runner.training.trainer import Trainer
-from solver.problem.result import counts_whole_attention, mfu, tokens_per_gpu_per_s
+from solver.problem.result import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
 from spec.errors import ExportError
 from spec.files import replaced_file, replaced_path
 from spec.parameters import num_parameters
@@ -223,7 +223,11 @@ def lines(measured: Measured) -> list[str]:
     """The summary."""
     steps, memory, problem = measured.steps_s, measured.memory, measured.asked.problem
     spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
-    counted = "" if counts_whole_attention(problem.model, problem.job) else ", half of the attention matrix"
+    counted = (
+        ""
+        if counts_whole_attention(products(problem.model, problem.job))
+        else ", half of the attention matrix"
+    )
     if memory.allocated_bytes is None or memory.reserved_bytes is None:
         held = f"resident {memory.resident_bytes / GIB:.3f} GiB"
     else:

@@ -40,7 +40,7 @@ from solver.memory.device import (
 from solver.pipeline.stages import StageTable
 from solver.plans.layers import LayerBytes
 from solver.plans.plan_table import PlanTable
-from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, floats
+from spec.arrays import FloatArray, IntArray, bools, ceil_div, floats
 from spec.cluster.cluster import ClusterSpec
 from spec.dtypes import dtype_bytes
 from spec.frameworks import DataParallel
@@ -359,23 +359,21 @@ def gathered_weights_bytes(
     return np.asarray(most * context.parameter_bytes, dtype=np.float64)
 
 
-def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
-    """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
+def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> tuple[FloatArray, FloatArray]:
+    """One gradient bucket on its way, where gradients do not already lie in one buffer: beside activations where
+    buckets leave in the backward (overlapped, or sharded gradients), and after them elsewhere. A bucket in another
     format than the gradients' has a flat copy in theirs beside it. Where they stay (keeps_buckets), all of
     them, from the first step to the last (PyTorch reducer.cpp, initialize_buckets)."""
-    preset, precision = context.job.preset, context.job.precision
-    if preset.data_parallel.keeps_buckets:
-        copies = (context.layout.dp * context.layout.cp > 1) & reduces_in_backward(context)
-        return np.where(copies, on_rank.total * dtype_bytes(precision.parameter), 0.0)
-    elements = np.minimum(on_rank.total, preset.data_parallel.bucket_elements)
-    copied = context.reduce_dtype != precision.gradient
-    width = dtype_bytes(context.reduce_dtype) + copied * dtype_bytes(precision.gradient)
-    return 0.0 * elements if preset.data_parallel.contiguous_gradients else elements * width
-
-
-def reduces_in_backward(context: LayerContext) -> BoolArray:
-    """Whether buckets leave while activations are still held: overlapped, or sharded gradients."""
-    return bools(context.job.preset.data_parallel.overlap_grad_reduce | (context.layout.zero_stage >= 2))
+    sync, precision, layout = context.job.preset.data_parallel, context.job.precision, context.layout
+    early = bools(sync.overlap_grad_reduce | (layout.zero_stage >= 2))
+    if sync.keeps_buckets:
+        stay = early & (layout.dp * layout.cp > 1)
+        return stay * on_rank.total * dtype_bytes(precision.parameter), np.zeros(len(layout))
+    width = dtype_bytes(context.reduce_dtype)
+    if context.reduce_dtype != precision.gradient:
+        width = width + dtype_bytes(precision.gradient)
+    bucket = np.minimum(on_rank.total, sync.bucket_elements) * width
+    return bucket * early, bucket * ~early
 
 
 def on_plans(bytes_of: Callable[[LayerContext, ClusterSpec], FloatArray]) -> Callable[[Stages], FloatArray]:
@@ -432,7 +430,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "bucket_bytes",
         lambda s: s.sync.keeps_buckets or not s.sync.contiguous_gradients,
-        lambda s: bucket_bytes(s.context, s.trained) * reduces_in_backward(s.context),
+        lambda s: bucket_bytes(s.context, s.trained)[0],
     ),
     # Beside tensors, from the first step to the last (solver.memory.device).
     Term("nccl_bytes", lambda s: s.on_device and s.job.world_size > 1, on_plans(communicator_bytes)),
@@ -639,7 +637,7 @@ def step_buffers(
     precision, sync = context.job.precision, context.job.preset.data_parallel
     buffers = [embedding * context.activation_bytes]
     if sync.keeps_buckets or not sync.contiguous_gradients:
-        buffers.append(bucket_bytes(context, trained) * ~reduces_in_backward(context))
+        buffers.append(bucket_bytes(context, trained)[1])
     if precision.gradient == "fp16" and not sync.contiguous_gradients:
         buffers.append(embedding * 4.0)
     here = owned - offloaded_elements(context, owned) if context.layout.optimizer_offload.any() else owned

@@ -160,8 +160,12 @@ class PlanTable:
 
     def plan(self, row: int) -> Plan:
         """One row in plain numbers."""
-        shared: dict[str, Any] = {name: getattr(self, name) for name in CONSTANTS}
-        return Plan(**shared, **{name: column[row].item() for name, column in self.columns.items()})
+        values: dict[str, Any] = {name: getattr(self, name) for name in CONSTANTS}
+        for name in LAYOUT_COLUMNS:
+            values[name] = getattr(self.layout, name)[row].item()
+        for name in OWN_COLUMNS:
+            values[name] = getattr(self, name)[row].item()
+        return Plan(**values)
 
     @staticmethod
     def of(*plans: Plan) -> "PlanTable":
@@ -169,13 +173,12 @@ class PlanTable:
         shared: dict[str, Any] = {name: getattr(plans[0], name) for name in CONSTANTS}
         assert all(getattr(plan, name) == shared[name] for plan in plans for name in shared)
 
-        def column(name: str) -> IntArray | FloatArray:
+        columns: dict[str, Any] = {}
+        for name in (*LAYOUT_COLUMNS, *OWN_COLUMNS):
             values = [getattr(plan, name) for plan in plans]
-            return floats(values) if isinstance(values[0], float) else ints(values)
-
-        degrees: dict[str, Any] = {name: column(name) for name in LAYOUT_COLUMNS}
-        own: dict[str, Any] = {name: column(name) for name in OWN_COLUMNS}
-        return PlanTable(layout=Layout(world_size=plans[0].world_size, **degrees), **own, **shared)
+            columns[name] = floats(values) if isinstance(values[0], float) else ints(values)
+        degrees = {name: columns.pop(name) for name in LAYOUT_COLUMNS}
+        return PlanTable(layout=Layout(world_size=plans[0].world_size, **degrees), **columns, **shared)
 
 
 LAYOUT_COLUMNS = tuple(one.name for one in fields(Layout) if one.name != "world_size")

@@ -446,6 +446,4 @@ class Schedule(StrEnum):
         return self.traits.splits_backward
 
 
-def schedule_named(name: str) -> Schedule:
-    """Returns the schedule of that name; raises KeyError for one that there is not."""
-    return {schedule.value: schedule for schedule in Schedule}[name]
+SCHEDULES = {schedule.value: schedule for schedule in Schedule}

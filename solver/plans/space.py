@@ -13,7 +13,7 @@ from solver.plans.constraints import SHARED, constraint_rules, fixed_degrees, fi
 from solver.plans.draft import Draft
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import MOST_CHUNKS, RULES, UNEQUAL, nearly_equal, runs_alone, splits_compiled
-from solver.plans.schedules import Schedule, schedule_named
+from solver.plans.schedules import SCHEDULES, Schedule
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -111,7 +111,7 @@ def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
     """The framework's, without those that no strategy runs in this job."""
     copies = [STRATEGIES[name].traits.copies for name in job.preset.tensor_parallel.strategies]
     axes = job.preset.tensor_parallel.axes
-    named = (schedule_named(name) for name in job.preset.pipeline.schedules)
+    named = (SCHEDULES[name] for name in job.preset.pipeline.schedules)
     split = (
         one for one in named if splits_compiled(job, one) and ("pp" in axes or one is Schedule.ONE_F_ONE_B)
     )
@@ -128,9 +128,7 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     """Numbers of chunks that some depth deals equally, with or without the ends of the model counted as layers;
     and, where a depth has none and stages can be written out, powers of two."""
     pipeline = job.preset.pipeline
-    turning = (
-        {2} if any(schedule_named(name).traits.chunks == (2, 2) for name in pipeline.schedules) else set()
-    )
+    turning = {2} if any(SCHEDULES[name].traits.chunks == (2, 2) for name in pipeline.schedules) else set()
     if not pipeline.interleaves:
         return tuple(sorted({1} | turning))
     counted = [model.num_layers + ends for ends in range(3 if pipeline.uneven_chunks else 1)]

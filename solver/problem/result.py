@@ -4,10 +4,10 @@
 shards, and ``check_believable`` refuses what no machine could give.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -283,49 +283,54 @@ EXPERTS = ("grouped_gemm", "ep_comm")
 PRODUCTS = ("gemm", "grouped_gemm")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Standard error of each step in seconds: all of it, and of that what constants carried from another GPU
-    or shape bring in.
-    """
-
-    all_s: FloatArray
-    carried_s: FloatArray
+CAUSES: dict[str, tuple[str, ...]] = {
+    "network": NETWORK,
+    "experts": EXPERTS,
+    "host": ("host",),
+    "waiting": ("bubble",),
+}
+"""Parts of a step by what may make them wrong together; products and attention by what they are of."""
 
 
 def causes(
-    parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool, attended: int
+    parts: Mapping[str, FloatArray],
+    error_s: FloatArray,
+    carried_s: FloatArray,
+    *,
+    low_precision: bool,
+    attended: int,
 ) -> dict[str, FloatArray]:
     """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and
-    their exchange, products in ``narrow`` formats, the host, attention to ``attended`` tokens, waiting in a pipeline;
-    "curves" is the curves' own relative error, "carried" that of constants."""
-    step_s = sum(parts.values(), start=np.zeros_like(errors.all_s))
-    curves_s = np.sqrt(np.maximum(errors.all_s**2 - errors.carried_s**2, 0.0))
-
-    def share(*names: str) -> FloatArray:
-        part_s = sum((parts[name] for name in names), start=np.zeros_like(step_s))
-        return np.divide(part_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
-
-    return {
-        "curves": np.divide(curves_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
-        "carried": np.divide(errors.carried_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
-        "formulas": np.ones_like(step_s),
-        "network": share(*NETWORK),
-        "experts": share(*EXPERTS),
-        "narrow": share(*PRODUCTS) if narrow else np.zeros_like(step_s),
-        "host": share("host"),
-        "attention": share() if attended > LONGEST_MEASURED else share("attention"),
-        "long_attention": share("attention") if attended > LONGEST_MEASURED else share(),
-        "waiting": share("bubble"),
+    their exchange, products of ``low_precision``, the host, attention to ``attended`` tokens, waiting in a pipeline;
+    "curves" is the curves' own relative error, "carried" that of constants from another GPU or shape, which is part of
+    the standard error ``error_s`` of the step."""
+    longer = attended > LONGEST_MEASURED
+    acting = CAUSES | {
+        "narrow": PRODUCTS if low_precision else (),
+        "attention": () if longer else ("attention",),
+        "long_attention": ("attention",) if longer else (),
     }
+    step_s = sum(parts.values(), start=np.zeros_like(error_s))
+    seconds = {"curves": np.sqrt(np.maximum(error_s**2 - carried_s**2, 0.0)), "carried": carried_s}
+    for cause, names in acting.items():
+        seconds[cause] = sum((parts[name] for name in names), start=np.zeros_like(step_s))
+    shares = {"formulas": np.ones_like(step_s)}
+    for cause, cause_s in seconds.items():
+        shares[cause] = np.divide(cause_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
+    return shares
 
 
 def causes_of(job: JobSpec, cost: StepTime) -> dict[str, FloatArray]:
     """Returns the shares of priced steps by cause."""
     carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
-    errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
-    narrow = job.precision.linear != job.precision.compute
-    return causes(cost.parts, errors, narrow=narrow, attended=attended_tokens(job))
+    low_precision = job.precision.linear != job.precision.compute
+    return causes(
+        cost.parts,
+        cost.standard_error_s,
+        carried_s,
+        low_precision=low_precision,
+        attended=attended_tokens(job),
+    )
 
 
 def attended_tokens(job: JobSpec) -> int:
@@ -335,9 +340,8 @@ def attended_tokens(job: JobSpec) -> int:
 
 def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:
     """Standard deviation of log(measured / predicted): ``widths`` times ``shares``, in quadrature."""
-    return np.sqrt(
-        np.sum([(widths[cause] * share) ** 2 for cause, share in shares.items()], axis=0, dtype=np.float64)
-    )
+    variance = sum((widths[cause] * share) ** 2 for cause, share in shares.items())
+    return np.sqrt(np.asarray(variance, dtype=np.float64))
 
 
 def interval_of(
@@ -359,24 +363,54 @@ MOST_WHOLE = 1.0 / 3.0
 """Of the model's FLOPs, attention's share up to which its whole matrix counts."""
 
 
+Product = BatchedGemm | GroupedGemm | Attention
+
+
+class ModelProduct(NamedTuple):
+    """A product of the unsplit model: its FLOPs in all blocks that have it with those of its two gradients, or of one
+    where its weight is frozen, the FLOPs of its forward alone, and whether a mask leaves half of its matrix."""
+
+    op: Product
+    flops: float
+    forward_flops: float
+    is_halved: bool
+
+
+def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
+    """Returns the model's products for one sequence. What low precision pads experts' rows with is no model FLOP, nor
+    is padding of the vocabulary, nor what uneven experts wait for."""
+    unpadded = job.preset.changed({"tensor_parallel.vocab_pad_multiple": 1})
+    balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0, moe_expert_spread=0.0)
+    ops = plain = model_ops(model, balanced, Layout.of(1), "mtp", Recompute.NONE)
+    if job.precision.linear != job.precision.activation:
+        high_precision = replace(job.precision, linear=job.precision.activation)
+        plain = model_ops(
+            model, replace(balanced, precision=high_precision), Layout.of(1), "mtp", Recompute.NONE
+        )
+    counts = (*(run.count for run in model.blocks), 1)
+    result: list[ModelProduct] = []
+    pieces = zip(counts, (*ops.blocks, ops.head), (*plain.blocks, plain.head), strict=True)
+    for count, piece, plain_piece in pieces:
+        forward = [op for op in piece.forward if isinstance(op, Product)]
+        plain_forward = [op for op in plain_piece.forward if isinstance(op, Product)]
+        for op, without_padding in zip(forward, plain_forward, strict=True):
+            forward_flops = count * float(without_padding.flops[0])
+            flops = forward_flops * (2.0 if op.frozen.any() else 3.0)
+            is_halved = isinstance(op, Attention) and op.mask in ("causal", "varlen")
+            result.append(ModelProduct(op, flops, forward_flops, is_halved))
+    return result
+
+
 def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
     """FLOPs of one training sequence, forward and backward, with the whole attention matrix, counted on the unsplit
     model; a frozen weight has no gradient of its own."""
-    return _flops(products(model, job))
+    return sum(product.flops for product in products(model, job))
 
 
-def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
+def counts_whole_attention(counted: Sequence[ModelProduct]) -> bool:
     """Returns whether the whole attention matrix counts, or what causal masks leave of it."""
-    return _mostly_products(list(products(model, job)))
-
-
-def _mostly_products(counted: Sequence[tuple["Product", int]]) -> bool:
-    attention = _flops((op, count) for op, count in counted if is_halved(op))
-    return attention <= MOST_WHOLE * _flops(counted)
-
-
-def _flops(counted: Iterable[tuple["Product", int]]) -> float:
-    return sum(flops_of(op) * count for op, count in counted)
+    attention = sum(product.flops for product in counted if product.is_halved)
+    return attention <= MOST_WHOLE * sum(product.flops for product in counted)
 
 
 def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -> float:
@@ -390,51 +424,14 @@ def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -
             value=None,
             allowed=f"a figure for {dtype}; the sheet has {', '.join(peaks)}",
         )
-    counted = list(products(model, job))
-    whole = _mostly_products(counted)
+    counted = products(model, job)
+    half = 1.0 if counts_whole_attention(counted) else 0.5
     return sum(
-        flops_of(op)
-        * count
-        * (1.0 if whole or not is_halved(op) else 0.5)
-        / max(peaks[dtype], peaks.get(op.dtype, 0.0))
-        for op, count in counted
+        product.flops
+        * (half if product.is_halved else 1.0)
+        / max(peaks[dtype], peaks.get(product.op.dtype, 0.0))
+        for product in counted
     )
-
-
-Product = BatchedGemm | GroupedGemm | Attention
-
-
-def products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
-    """Returns the forward's products on the unsplit model, and how many blocks have each."""
-    alone = Layout.of(1)
-    unpadded = job.preset.changed({"tensor_parallel.vocab_pad_multiple": 1})
-    balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0, moe_expert_spread=0.0)
-    # Narrow formats pad experts' rows; what they pad with is no model FLOP.
-    wide = replace(balanced, precision=replace(job.precision, linear=job.precision.activation))
-    for asked, counted in zip(_forwards(model, balanced, alone), _forwards(model, wide, alone), strict=True):
-        for op, plain in zip(asked[0], counted[0], strict=True):
-            if isinstance(op, GroupedGemm) and isinstance(plain, GroupedGemm):
-                yield replace(op, m=plain.m), asked[1]
-            else:
-                yield op, asked[1]
-
-
-def _forwards(model: ModelSpec, job: JobSpec, layout: Layout) -> Iterator[tuple[list[Product], int]]:
-    """The products of each kind of block and of the head, and how many there are of it."""
-    ops = model_ops(model, job, layout, "mtp", Recompute.NONE)
-    pieces = [*zip(ops.blocks, (run.count for run in model.blocks), strict=True), (ops.head, 1)]
-    for piece, count in pieces:
-        yield [op for op in piece.forward if isinstance(op, Product)], count
-
-
-def flops_of(op: Product) -> float:
-    """FLOPs of a product with its two gradients, or with one where its weight is frozen."""
-    return float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
-
-
-def is_halved(op: Product) -> bool:
-    """Returns whether a mask leaves half of a matrix."""
-    return isinstance(op, Attention) and op.mask in ("causal", "varlen")
 
 
 def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
@@ -458,11 +455,11 @@ def logged_flops_per_sequence(model: ModelSpec, job: JobSpec, recompute: Recompu
     if not job.preset.log.attention:
         return None
     half = 0.5 if job.preset.log.attention == "half" else 1.0
+    repeats = job.preset.log.repeats
     return sum(
-        (flops_of(op) + (float(op.flops[0]) if _repeats(op, job.preset.log.repeats, recompute) else 0.0))
-        * (half if is_halved(op) else 1.0)
-        * count
-        for op, count in products(model, job)
+        (product.flops + product.forward_flops * _repeats(product.op, repeats, recompute))
+        * (half if product.is_halved else 1.0)
+        for product in products(model, job)
     )
 
 

@@ -12,7 +12,7 @@ from ops.strategies import strategy_named
 from solver.plans.draft import drafted
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, WITHOUT_ORDER, Rule
-from solver.plans.schedules import Schedule, schedule_named
+from solver.plans.schedules import SCHEDULES, Schedule
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
 from spec.pipeline_layout import Dealt, dealt_layout, written_layout
@@ -57,22 +57,32 @@ def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
             f"dp {dp} x micro_batch {micro_batch}",
         )
     sharding = strategy_of(written, where)
-    layout = Layout.of(job.world_size, tp=tp, pp=pp, cp=cp, wp=written.wp or 1)
-    zero_stage, zero_size = _sharding(written, _copies(sharding, layout), where)
-    waits = written.optimizer_offload or written.offloaded_layers or written.offload_modules
-    if waits and problem.cluster.host is None:
+    zero_stage, zero_size = zero_of(written, sharding, job.world_size, where)
+    offloads = written.optimizer_offload or written.offloaded_layers or written.offload_modules
+    if offloads and problem.cluster.host is None:
         raise ConfigError(where="--cluster", key="host", value=problem.cluster.name, allowed=HOST_NEEDED)
+    partly = bool(written.recompute_layers)
+    recompute = written.recompute or ("full" if partly else "none")
+    if partly and recompute != "full":
+        raise ConfigError(
+            where=where, key="recompute_layers", value=written.recompute_layers, allowed="with recompute=full"
+        )
+    schedule = written.schedule or Schedule.ONE_F_ONE_B.value
+    if schedule not in SCHEDULES:
+        raise ConfigError(
+            where=where, key="schedule", value=schedule, allowed=f"one of {', '.join(Schedule)}"
+        )
     return Plan(
         strategy=sharding.name,
         preset=job.preset.name,
-        recompute=_recompute(written, where),
+        recompute=Recompute.BLOCK if partly else Recompute(recompute),
         num_recompute_layers=written.recompute_layers or 0,
-        schedule=_schedule(written.schedule or Schedule.ONE_F_ONE_B.value, where),
+        schedule=SCHEDULES[schedule],
         tp=tp,
         cp=cp,
         pp=pp,
         vpp=written.vpp,
-        ep=_expert_ranks(written, problem, tp * cp * dp, where),
+        ep=1 if written.ep is None else _expert_ranks(written.ep, problem, tp * cp * dp, where),
         etp=written.etp or 1,
         dp=dp,
         wp=written.wp or 1,
@@ -81,7 +91,7 @@ def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
         recompute_modules=written.recompute_modules,
-        stage_layout=_layout(written, problem, where),
+        stage_layout=_layout(written.layout, written, problem, where) if written.layout else "",
         optimizer_offload=written.optimizer_offload,
         offloaded_layers=written.offloaded_layers,
         offload_modules=written.offload_modules,
@@ -98,23 +108,14 @@ def check_order(plan: Plan, problem: "Problem", where: str) -> None:
             raise ConfigError(where=where, key="schedule", value=plan.schedule.value, allowed=rule.reason)
 
 
-def _layout(written: WrittenPlan, problem: "Problem", where: str) -> str:
-    """The layout as written, its short forms written out; "" where there is none."""
-    if not written.layout:
-        return ""
+def _layout(layout: str, written: WrittenPlan, problem: "Problem", where: str) -> str:
+    """The layout, its short forms written out."""
     model = problem.model
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
     dealt = Dealt(layers=model.num_layers, pp=written.pp or 1, vpp=written.vpp, predicted=predicted)
-    text = written_layout(written.layout, dealt, where=where)
+    text = written_layout(layout, dealt, where=where)
     dealt_layout(text, layers=dealt.layers, stages=dealt.pp * dealt.vpp, where=where)
     return text
-
-
-def _copies(sharding: Sharding, layout: Layout) -> int:
-    """Ranks that hold the same weights of linears."""
-    copies = sharding.traits.copies
-    ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), layout)
-    return int(ranks[0])
 
 
 def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = False) -> Sharding:
@@ -132,28 +133,30 @@ def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = F
     return sharding
 
 
-def _expert_ranks(written: WrittenPlan, problem: "Problem", stage_ranks: int, where: str) -> int:
-    """ep as written; 0 means as many ranks as experts and a stage's ranks allow.
+def _expert_ranks(ep: int, problem: "Problem", stage_ranks: int, where: str) -> int:
+    """``ep`` as written; 0 means as many ranks as experts and a stage's ranks allow.
 
     Raises ConfigError for more ranks than a stage has: there is no such group to price.
     """
-    if (written.ep or 1) > stage_ranks:
+    if ep > stage_ranks:
         raise ConfigError(
-            where=where, key="ep", value=written.ep, allowed=f"at most the {stage_ranks} ranks of a stage"
+            where=where, key="ep", value=ep, allowed=f"at most the {stage_ranks} ranks of a stage"
         )
-    if written.ep != 0:
-        return written.ep or 1
     experts = max((run.block.moe.num_experts for run in problem.model.blocks if run.block.moe), default=1)
-    return gcd(experts, stage_ranks)
+    return ep or gcd(experts, stage_ranks)
 
 
-def _sharding(written: WrittenPlan, whole: int, where: str) -> tuple[int, int]:
-    """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights of linears; a
+def zero_of(written: WrittenPlan, sharding: Sharding, world_size: int, where: str) -> tuple[int, int]:
+    """Returns ZeRO stage and size as written. Size 0 is the whole group that holds the same weights of linears; a
     stage alone shards over all of it, a size alone is stage 1. Where the whole group is one rank there is
     nothing to shard.
 
     Raises ConfigError for more ranks than hold the same weights: there is no such group to price.
     """
+    copies = sharding.traits.copies
+    degrees = {"tp": written.tp or 1, "pp": written.pp or 1, "cp": written.cp, "wp": written.wp or 1}
+    ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), Layout.of(world_size, **degrees))
+    whole = int(ranks[0])
     size = written.zero_size
     if size is None:
         size = whole if written.zero_stage else 1
@@ -163,23 +166,6 @@ def _sharding(written: WrittenPlan, whole: int, where: str) -> tuple[int, int]:
         raise ConfigError(where=where, key="zero_size", value=size, allowed=allowed)
     stage = int(size > 1) if written.zero_stage is None else written.zero_stage
     return (0, 1) if whole == size == 1 else (stage, size)
-
-
-def _recompute(written: WrittenPlan, where: str) -> Recompute:
-    name = written.recompute or ("full" if written.recompute_layers else "none")
-    if not written.recompute_layers:
-        return Recompute(name)
-    if name != "full":
-        raise ConfigError(
-            where=where, key="recompute_layers", value=written.recompute_layers, allowed="with recompute=full"
-        )
-    return Recompute.BLOCK
-
-
-def _schedule(name: str, where: str) -> Schedule:
-    if name not in set(Schedule):
-        raise ConfigError(where=where, key="schedule", value=name, allowed=f"one of {', '.join(Schedule)}")
-    return schedule_named(name)
 
 
 def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:

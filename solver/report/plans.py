@@ -16,6 +16,7 @@ from solver.problem.result import (
     counts_whole_attention,
     is_tie,
     logged_tflops,
+    products,
     roomiest_fast,
 )
 from solver.report.sections import Section, Table
@@ -253,7 +254,7 @@ def utilisation_words(answer: Answer, problem: Problem) -> str:
     linear = f", of {precision.linear} for linear layers" if precision.linear != precision.compute else ""
     counted = (
         "counts the whole attention matrix, causal or not (PaLM's convention)"
-        if counts_whole_attention(problem.model, problem.job)
+        if counts_whole_attention(products(problem.model, problem.job))
         else "counts what causal masks leave of the attention matrix, as the sequence is long"
     )
     logged = logged_tflops(problem.model, problem.job, answer.plan.recompute, answer.step_s)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.interval_widths import EIGHTY_PERCENT, NAMES, TOLD, Told, bounds, chosen_by, main, read_told
 from solver.estimate import STEP_PARTS
-from solver.problem.result import UNPRICED, WIDTHS, Errors, causes, interval_of, relative_std
+from solver.problem.result import UNPRICED, WIDTHS, causes, interval_of, relative_std
 from spec.arrays import floats
 from tests.benchmarks.made_up_rows import row
 
@@ -25,8 +25,7 @@ def made_up(seed: int, share: float) -> Told:
 def test_bounds_are_those_of_the_solver() -> None:
     parts = {name: floats(0.1 if name in ("tp_comm", "host") else 0.0) for name in STEP_PARTS}
     parts["gemm"] = floats(0.8)
-    errors = Errors(all_s=floats(0.06), carried_s=floats(0.02))
-    shares = causes(parts, errors, narrow=False, attended=4096)
+    shares = causes(parts, floats(0.06), floats(0.02), low_precision=False, attended=4096)
     told = Told(ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]]))
     low, high = bounds(told, np.append(TOLD, UNPRICED))
     own = interval_of(floats(1.0), relative_std(shares))

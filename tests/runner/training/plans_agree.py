@@ -17,7 +17,7 @@ from ops.recompute import Recompute
 from runner.reference.transformer import Experts
 from runner.training.trainer import Trainer, Training
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import schedule_named
+from solver.plans.schedules import SCHEDULES
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 
@@ -55,7 +55,7 @@ def training_of(asked: dict[str, object]) -> Training:
     for flag in ("experts", "other"):
         asked.pop(flag, None)
     asked["recompute"] = Recompute(str(asked.get("recompute", "none")))
-    asked["schedule"] = schedule_named(str(asked.get("schedule", "1f1b")))
+    asked["schedule"] = SCHEDULES[str(asked.get("schedule", "1f1b"))]
     plan = Plan(strategy=str(asked.pop("strategy", "msp")), preset="fsdp", **asked)  # type: ignore[arg-type]
     plan = replace(plan, num_micro=SEQUENCES // (plan.dp * plan.micro_batch))
     return Training(model=model_of(kind), plan=plan, seq_len=SEQ_LEN, context_parallel=way)

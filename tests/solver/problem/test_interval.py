@@ -16,7 +16,6 @@ from solver.problem.result import (
     NETWORK,
     UNPRICED,
     WIDTHS,
-    Errors,
     attended_tokens,
     calibrated_interval,
     causes,
@@ -34,8 +33,8 @@ def parts(**seconds: float) -> dict[str, FloatArray]:
 def std_of(
     *, error: float = 0.0, carried: float = 0.0, narrow: bool = False, attended: int = 4096, **seconds: float
 ) -> float:
-    errors = Errors(all_s=floats(error), carried_s=floats(carried))
-    return float(relative_std(causes(parts(**seconds), errors, narrow=narrow, attended=attended))[0])
+    shares = causes(parts(**seconds), floats(error), floats(carried), low_precision=narrow, attended=attended)
+    return float(relative_std(shares)[0])
 
 
 @given(st.floats(1e-6, 1e6), st.floats(0.0, 0.5), st.floats(0.0, 0.5))

@@ -12,6 +12,7 @@ from solver.problem.result import (
     logged_flops_per_sequence,
     logged_tflops,
     model_flops_per_sequence,
+    products,
 )
 from solver.report.plans import utilisation_words
 from solver.search import price_plan
@@ -73,7 +74,7 @@ def peak_s(asked: JobSpec, **peaks: float) -> float:
 
 def test_of_short_sequences_the_whole_attention_matrix_counts() -> None:
     model, asked = small_model(layers=2, kv_heads=8), job(seq_len=1024, world_size=1)
-    assert counts_whole_attention(model, asked)
+    assert counts_whole_attention(products(model, asked))
     assert peak_s(asked) == pytest.approx(model_flops_per_sequence(model, asked) / 100e12, rel=1e-12)
 
 
@@ -82,7 +83,7 @@ def test_of_long_sequences_what_the_causal_mask_leaves() -> None:
     s, h, f, vocab, layers = 65_536, 512, 2048, 4096, 2
     model, asked = small_model(layers=layers, kv_heads=8), job(seq_len=s, world_size=1)
     weights = layers * (4 * h * h + 3 * h * f) + h * vocab
-    assert not counts_whole_attention(model, asked)
+    assert not counts_whole_attention(products(model, asked))
     assert peak_s(asked) == pytest.approx(s * (6 * weights + layers * 6 * s * h) / 100e12, rel=1e-12)
 
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [path for path in project_files(ROOT) if path.suffix == ".md"]
 LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+PLACE = re.compile(r"`((?:spec|ops|profdb|profiler|solver|workload|runner|pss|benchmarks|tests)/[\w./-]*)`")
 CODE = re.compile(r"^```.*?^```|^ {4,}\S.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -49,6 +50,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert path.exists(), f"{page.relative_to(ROOT)}: {target}"
         if anchor and path.suffix == ".md":
             assert anchor in anchors(path), f"{page.relative_to(ROOT)}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    assert not [
+        name for name in PLACE.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()
+    ]
+
+
+def test_the_five_files_of_the_architecture_hold_what_the_page_names() -> None:
+    steps = re.findall(
+        r"^\d\. `([\w/]+\.py)`(.*(?:\n {3}.*)*)", text_of("docs/architecture.md"), re.MULTILINE
+    )
+    assert len(steps) == 5
+    for name, words in steps:
+        assert all(function in text_of(name) for function in re.findall(r"`(\w+)`", words)), name
 
 
 def test_the_citation_is_of_this_version() -> None:

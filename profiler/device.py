@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from profiler.ranks.rank_layout import RankLayout
+from profiler.distributed.rank_layout import RankLayout
 from spec.cluster.cluster import ArchitectureSpec
 from spec.errors import ConfigError
 

@@ -9,7 +9,7 @@ import torch
 from profdb.cases import GemmCase, GroupedGemmCase
 from profdb.sample import MachineFacts, Sample
 from profiler.device import nvidia_smi
-from profiler.ranks.world import World
+from profiler.distributed.world import World
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import known_clusters, read_cluster
 
@@ -17,31 +17,31 @@ CPU_CLUSTER = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedSheet:
+class HardwareSheet:
     """The hardware sheet of this machine: its file's stem and what it says."""
 
     stem: str
     cluster: ClusterSpec
 
 
-def matching_sheet(device_name: str, kind: str, root: Path) -> MatchedSheet | None:
+def find_sheet(device_name: str, kind: str, root: Path) -> HardwareSheet | None:
     """The sheet under ``root``/configs/clusters whose GPU the driver calls ``device_name``; on a
     processor the sheet ``cpu``. None when there is none."""
     for stem in known_clusters(root):
         cluster = read_cluster(stem, root=root)
         if (kind == "cpu" and stem == CPU_CLUSTER) or device_name in cluster.gpu.device_names:
-            return MatchedSheet(stem=stem, cluster=cluster)
+            return HardwareSheet(stem=stem, cluster=cluster)
     return None
 
 
-def sheet_domain(sheet: MatchedSheet | None, ranks_per_node: int) -> int:
+def domain_of_sheet(sheet: HardwareSheet | None, ranks_per_node: int) -> int:
     """Ranks of the sheet's scale-up domain where it cuts a node into equal parts (PCIe below each of two
     processors), else 0: a node."""
     ranks = sheet.cluster.scale_up_ranks if sheet else 0
     return ranks if 0 < ranks < ranks_per_node and ranks_per_node % ranks == 0 else 0
 
 
-def machine_facts(world: World, sheet: MatchedSheet | None, date: str) -> MachineFacts:
+def machine_facts(world: World, sheet: HardwareSheet | None, date: str) -> MachineFacts:
     """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
     matches, so that measured and modelled samples of one GPU merge; else the driver's."""
     device = world.device

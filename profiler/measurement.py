@@ -7,12 +7,12 @@ import numpy as np
 
 from profdb.cases import Case
 from profdb.sample import Sample, WorldShape
-from profiler.attempt import DeviceLostError, Outcome, attempt
 from profiler.benchmarks.host import HostStopwatch
 from profiler.benchmarks.launched import Launched, Launcher
-from profiler.conditions.clock_watch import MOST_DROP, ClockWatch
-from profiler.conditions.second_look import AGAIN, CLOCK
-from profiler.ranks.world import World
+from profiler.clocks import MOST_DROP, ClockMonitor
+from profiler.distributed.world import World
+from profiler.outcome import DeviceLostError, Outcome, run_on_all_ranks
+from profiler.sample_quality import AGAIN, CLOCK
 from profiler.timing import (
     ColdStopwatch,
     Stopwatch,
@@ -43,7 +43,7 @@ class Bench:
     device_clock: Stopwatch | None = None
     host_clock: Stopwatch | None = None
     shared_clock: Stopwatch | None = None
-    clocks: ClockWatch = field(default_factory=ClockWatch)
+    clocks: ClockMonitor = field(default_factory=ClockMonitor)
 
     def clock_for(self, launched: Launched) -> Stopwatch:
         """The device's clock, that for what ranks do together, or the host's for host costs."""
@@ -89,7 +89,7 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
         reading.notes[AGAIN] = CLOCK
     if not outcome.ok:
         if not outcome.device_lost:
-            freed = attempt(world, case, world.device.release_memory)
+            freed = run_on_all_ranks(world, world.device.release_memory)
             outcome = freed if freed.device_lost else outcome
         reading.notes["reason"] = outcome.reason
     sample = Sample(
@@ -108,28 +108,28 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
 def read(reading: Reading, bench: Bench) -> Outcome:
     """Launch, warm up and time; the trials are kept only when every rank came through."""
     world, case = bench.world, reading.case
-    held: list[Launched] = []
+    prepared: list[Launched] = []
 
     def prepare() -> None:
         world.device.leave_room()
-        held.append(bench.launcher.launch(case))
+        prepared.append(bench.launcher.launch(case))
 
-    outcome = attempt(world, case, prepare)
+    outcome = run_on_all_ranks(world, prepare)
     if not outcome.ok:
         return outcome
-    launched = held.pop()
+    launched = prepared.pop()
     reading.case = launched.case
     reading.notes["implementation"] = launched.implementation
     warm: list[float] = []
-    outcome = attempt(world, case, lambda: warm.extend(warm_up(launched, bench)))
+    outcome = run_on_all_ranks(world, lambda: warm.extend(warm_up(launched, bench)))
     if not outcome.ok:
         return outcome
     one_call_s = world.slowest(warm[-1:])[0]
     own: list[float] = []
-    outcome = attempt(world, case, lambda: own.extend(time_trials(launched, bench, one_call_s)))
+    outcome = run_on_all_ranks(world, lambda: own.extend(time_trials(launched, bench, one_call_s)))
     if outcome.ok:
         *reading.trials_s, reading.drop = world.slowest([*own, bench.clocks.drop])
-        remark(reading, bursts(launched, bench, one_call_s)[0] * launched.operations)
+        note_spread(reading, bursts(launched, bench, one_call_s)[0] * launched.operations)
         if isinstance(bench.clock_for(launched), ColdStopwatch):
             reading.notes["timed"] = "CPU seconds, caches swept"
         reading.notes |= bench.clocks.notes()
@@ -166,7 +166,7 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
     bench.clocks.begin()
     for _ in range(rounds):
         trials_s.append(clock.burst(launched.calls, count, align) / launched.operations)
-        bench.clocks.look()
+        bench.clocks.read()
     return trials_s
 
 
@@ -178,7 +178,7 @@ def bursts(launched: Launched, bench: Bench, one_call_s: float) -> tuple[int, in
     return count, bench.plan.trials(trial_s)
 
 
-def remark(reading: Reading, launches_per_trial: int) -> None:
+def note_spread(reading: Reading, launches_per_trial: int) -> None:
     """Note the length of a trial's burst, how far trials spread, and which lie apart."""
     trials_s = np.asarray(reading.trials_s, dtype=np.float64)
     reading.notes["launches_per_trial"] = launches_per_trial

@@ -19,12 +19,12 @@ from spec.errors import ProfileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ModelledProfile:
     """A modelled profile, where it was written, and that in words."""
 
     profile: ProfileDatabase
     output: Path
-    said: str
+    message: str
 
 
 def check_output(output: Path, cluster: ClusterSpec) -> None:
@@ -49,7 +49,7 @@ def check_output(output: Path, cluster: ClusterSpec) -> None:
         )
 
 
-def model_profile(name: str, output: Path | None, *, root: Path) -> Made:
+def model_profile(name: str, output: Path | None, *, root: Path) -> ModelledProfile:
     """Write the modelled profile of a cluster to ``output`` (None: prof_data/ and the sheet's name), with a line
     of progress for each step on stderr.
 
@@ -77,8 +77,8 @@ def model_profile(name: str, output: Path | None, *, root: Path) -> Made:
         profile = with_fits(profile, tell=lambda family: tell(f"fitted the curves of {family}"))
         loading.join()
         save_profile(output, profile)
-    said = f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"
-    return Made(profile=profile, output=output, said=said)
+    message = f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"
+    return ModelledProfile(profile=profile, output=output, message=message)
 
 
 def tell(step: str) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from profdb.cases import Case
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import Sample
-from profiler.attempt import DeviceLostError
-from profiler.conditions.clock_watch import ClockWatch
-from profiler.conditions.nvml import opened
+from profiler.clocks import ClockMonitor, open_nvml
 from profiler.device import choose_device
-from profiler.machine import machine_facts, matching_sheet
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
+from profiler.machine import find_sheet, machine_facts
 from profiler.measurement import Bench, measure
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World
+from profiler.outcome import DeviceLostError
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from spec.cluster.cluster import ArchitectureSpec
@@ -34,7 +33,7 @@ def case_measurer(
     """
     chosen = replace(choose_device(device, RankLayout()), architecture=architecture)
     world = World(layout=RankLayout(), device=chosen)
-    clocks = ClockWatch(source=opened(chosen))
+    clocks = ClockMonitor(source=open_nvml(chosen))
     bench = Bench(world=world, launcher=TorchLauncher(world=world, compiled=compiled), clocks=clocks)
     raise_clocks(chosen)
 
@@ -54,7 +53,7 @@ def measuring_device(device: str, root: Path, allowed_s: float) -> MeasuringDevi
     is looked for under ``root``/configs/clusters. Raises ConfigError when cuda is wanted and absent."""
     chosen = choose_device(device, RankLayout())
     world = World(layout=RankLayout(), device=chosen)
-    sheet = matching_sheet(chosen.name, chosen.kind, root)
+    sheet = find_sheet(chosen.name, chosen.kind, root)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     architecture = sheet.cluster.gpu.architecture if sheet else None
     return MeasuringDevice(

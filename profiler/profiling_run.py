@@ -13,24 +13,21 @@ from profdb.store.data_file import load_profile
 from profdb.store.journal import Recorded, journal_path, read_journal
 from profdb.store.merge import Difference
 from profdb.update import merged_into
-from profiler.attempt import DeviceLostError
 from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
-from profiler.benchmarks.memory_bound import only_compiled
-from profiler.cases.given_cases import cases_here, notes_of_left
-from profiler.cases.model_cases import AskedModel
-from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
-from profiler.conditions.account import Account, account_of
-from profiler.conditions.clock_watch import ClockWatch, with_clocks
-from profiler.conditions.nvml import ABSENT, opened
-from profiler.conditions.second_look import quieter
+from profiler.benchmarks.memory_bound import compiled_kernels
+from profiler.cases.model_cases import ModelRequest
+from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, notes_of_left, plan_cases
+from profiler.clocks import ABSENT, ClockMonitor, open_nvml, with_clocks
 from profiler.device import Device, choose_device
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.restart import MOST_RESTARTS, restart_program, restarts, spent_s
+from profiler.distributed.world import World, open_world
 from profiler.journal import Journal
-from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
+from profiler.machine import HardwareSheet, domain_of_sheet, find_sheet, machine_facts, with_best_flops
 from profiler.measurement import Bench
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.restart import MOST_RESTARTS, restarts, spent_before_s, start_again
-from profiler.ranks.world import World, open_world
+from profiler.outcome import DeviceLostError
+from profiler.sample_quality import SampleQuality, quality_lines, quieter_samples, sample_quality
 from profiler.sweep import Budget, SweepResult, sweep
 from profiler.timing import TrialPlan, raise_clocks
 from profiler.torch_launcher import TorchLauncher
@@ -54,7 +51,7 @@ class RunOptions:
     """Whether torch.compile fuses memory-bound kernels; None: on a GPU."""
     domain_ranks: int = 0
     timeout_s: float = 120.0
-    model: AskedModel | None = None
+    model: ModelRequest | None = None
     cases: tuple[Case, ...] | None = None
     """Instead of the sweep's own list, in this order; what this machine cannot run of them is left."""
     began: float = field(default_factory=time.monotonic)
@@ -70,12 +67,12 @@ class RunReport:
     sweep: SweepResult
     skipped: int
     differences: tuple[Difference, ...] = ()
-    account: Account = field(default_factory=Account)
+    quality: SampleQuality = field(default_factory=SampleQuality)
     notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class EarlierRun:
     """What was there before: the profile and the journal of a run that did not end."""
 
     profile: ProfileDatabase | None = None
@@ -105,53 +102,53 @@ def run_profiling(
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     plan = sweep_plan(options, device.kind, domain, layout)
     cases = plan_cases(plan, wanted) if options.cases is None else cases_here(options.cases, plan)
-    launcher: Launcher = TorchLauncher(world=world, compiled=fuses(options, device.kind))
+    launcher: Launcher = TorchLauncher(world=world, compiled=compiles(options, device.kind))
     if launcher_for is not None:
         launcher = launcher_for(world)
     return run_in(world, options, cases, launcher)
 
 
-def device_and_sheet(options: RunOptions, layout: RankLayout) -> tuple[Device, MatchedSheet | None]:
+def device_and_sheet(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSheet | None]:
     """This rank's device, with what its sheet says of its architecture, and the sheet where there is one."""
     device = choose_device(options.device, layout)
-    sheet = matching_sheet(device.name, device.kind, options.root)
+    sheet = find_sheet(device.name, device.kind, options.root)
     return replace(device, architecture=sheet.cluster.gpu.architecture if sheet else None), sheet
 
 
-def domain_of(options: RunOptions, sheet: MatchedSheet | None, layout: RankLayout) -> int:
+def domain_of(options: RunOptions, sheet: HardwareSheet | None, layout: RankLayout) -> int:
     """Ranks of one scale-up domain: as asked for, as the sheet says, or a node's."""
-    return options.domain_ranks or sheet_domain(sheet, layout.local_size) or layout.local_size
+    return options.domain_ranks or domain_of_sheet(sheet, layout.local_size) or layout.local_size
 
 
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
     """The run on an open world."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    budget = Budget(seconds=options.budget_s, started=options.began - spent_before_s(os.environ))
-    sheet = matching_sheet(world.device.name, world.device.kind, options.root)
+    budget = Budget(seconds=options.budget_s, started=options.began - spent_s(os.environ))
+    sheet = find_sheet(world.device.name, world.device.kind, options.root)
     machine = machine_facts(world, sheet, date)
-    held = leader_opens(world, options, machine)
-    left = remaining_cases(world, options, cases, held)
+    earlier = open_on_leader(world, options, machine)
+    left = remaining_cases(world, options, cases, earlier)
     world.begin("opening groups")
     world.open_groups(tilings_of(left, world))
-    clocks = ClockWatch(source=opened(world.device))
+    clocks = ClockMonitor(source=open_nvml(world.device))
     bench = Bench(world=world, launcher=launcher, plan=options.trials, clocks=clocks)
     raise_clocks(world.device)
-    result = swept(left, bench, held.journal, budget, date)
+    result = run_sweep(left, bench, earlier.journal, budget, date)
     # before the fits: the others need not wait for them, and after a failure the groups are left to the end of the
     # process, as taking them down would wait for ranks that are gone
     world.close()
-    if held.journal is None:
+    if earlier.journal is None:
         return None
     plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.layout)
-    notes = [*held.notes, *remarks(world, sheet), *notes_of_left(options.cases, plan)]
+    notes = [*earlier.notes, *notes_on(world, sheet), *notes_of_left(options.cases, plan)]
     notes += [ABSENT] * (world.device.kind == "cuda" and clocks.source is None)
-    report = finish(options, machine, held, result, notes)
+    report = merge_into_profile(options, machine, earlier, result, notes)
     # closed when its samples are in the profile: until then no other run may take it
-    held.journal.close()
+    earlier.journal.close()
     return report
 
 
-def swept(
+def run_sweep(
     cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str
 ) -> SweepResult:
     """The sweep; a device that is lost over a case starts this program anew behind that case."""
@@ -167,50 +164,52 @@ def swept(
             ) from lost
         if bench.world.leads:
             complain(f"note: started again after the device was lost in {lost}")
-        start_again(budget.elapsed_s)
+        restart_program(budget.elapsed_s)
 
 
-def leader_opens(world: World, options: RunOptions, machine: MachineFacts) -> Held:
+def open_on_leader(world: World, options: RunOptions, machine: MachineFacts) -> EarlierRun:
     """Rank 0 reads what there is and opens the journal, so that nothing is measured in vain; every
     rank raises rank 0's error."""
-    held = Held()
+    earlier = EarlierRun()
     complaint = ""
     if world.leads:
         try:
-            open_files(options, machine, held)
+            open_files(options, machine, earlier)
         except UserError as error:
             complaint = str(error)
     complaint = world.gather(complaint)[0]
     if complaint:
         raise ProfileError(complaint)
-    return held
+    return earlier
 
 
-def open_files(options: RunOptions, machine: MachineFacts, held: Held) -> None:
+def open_files(options: RunOptions, machine: MachineFacts, earlier: EarlierRun) -> None:
     """The profile and the journal at ``options.output``; ProfileError when they don't fit."""
     path = journal_path(options.output)
     if options.output.exists():
-        held.profile = load_profile(options.output)
-        if held.profile.machine.gpu != machine.gpu:
+        earlier.profile = load_profile(options.output)
+        if earlier.profile.machine.gpu != machine.gpu:
             raise ProfileError(
-                f"{options.output}: holds times of {held.profile.machine.gpu!r}, this machine is "
+                f"{options.output}: holds times of {earlier.profile.machine.gpu!r}, this machine is "
                 f"{machine.gpu!r}; give another file with --output"
             )
     if path.exists() and path.stat().st_size:
-        held.recorded = read_journal(path)
-        if held.recorded.gpu not in ("", machine.gpu):
+        earlier.recorded = read_journal(path)
+        if earlier.recorded.gpu not in ("", machine.gpu):
             raise ProfileError(
-                f"{path}: of a run on {held.recorded.gpu!r}, this machine is {machine.gpu!r}; move it away"
+                f"{path}: of a run on {earlier.recorded.gpu!r}, this machine is {machine.gpu!r}; move it away"
             )
-        held.notes.append(f"{len(held.recorded.samples)} samples of an earlier run recovered from {path}")
-    held.journal = Journal.open(path, machine.gpu)
-    if held.recorded is not None and held.recorded.unended is not None and goes_on(options):
-        pass_over(held, held.recorded, machine)
+        earlier.notes.append(
+            f"{len(earlier.recorded.samples)} samples of an earlier run recovered from {path}"
+        )
+    earlier.journal = Journal.open(path, machine.gpu)
+    if earlier.recorded is not None and earlier.recorded.unended is not None and continues(options):
+        skip_unended(earlier, earlier.recorded, machine)
 
 
-def pass_over(held: Held, recorded: Recorded, machine: MachineFacts) -> None:
+def skip_unended(earlier: EarlierRun, recorded: Recorded, machine: MachineFacts) -> None:
     """The case during which the earlier run ended is not tried again: it may have been the cause."""
-    assert held.journal is not None
+    assert earlier.journal is not None
     assert recorded.unended is not None
     sample = Sample(
         case=recorded.unended,
@@ -219,28 +218,30 @@ def pass_over(held: Held, recorded: Recorded, machine: MachineFacts) -> None:
         launched={"reason": "the process ended during this case"},
         taken=machine.date,
     )
-    held.journal.append(sample)
-    held.recorded = replace(recorded, samples=(*recorded.samples, sample), unended=None)
-    held.notes.append(f"passed over, as the earlier run ended in it: {describe(sample.case)}")
+    earlier.journal.append(sample)
+    earlier.recorded = replace(recorded, samples=(*recorded.samples, sample), unended=None)
+    earlier.notes.append(f"passed over, as the earlier run ended in it: {describe(sample.case)}")
 
 
-def goes_on(options: RunOptions) -> bool:
+def continues(options: RunOptions) -> bool:
     """Whether this run continues one: asked to, or started again by itself."""
     return options.resume or restarts(os.environ) > 0
 
 
-def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], held: Held) -> list[Case]:
+def remaining_cases(
+    world: World, options: RunOptions, cases: Sequence[Case], earlier: EarlierRun
+) -> list[Case]:
     """The cases to measure, the same on every rank: with --resume those that rank 0 lacks, after a restart those that
     the journal lacks."""
-    if not goes_on(options):
+    if not continues(options):
         return list(cases)
-    known = held.cases(all_runs=options.resume) if world.leads else set()
+    known = earlier.cases(all_runs=options.resume) if world.leads else set()
     flags = "".join("0" if case in known else "1" for case in cases)
     wanted = world.gather(flags)[0]
     return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
 
 
-def fuses(options: RunOptions, device_kind: str) -> bool:
+def compiles(options: RunOptions, device_kind: str) -> bool:
     """Whether this run compiles: as asked for, else on a GPU."""
     return device_kind == "cuda" if options.compiled is None else options.compiled
 
@@ -250,7 +251,7 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
     return SweepPlan(
         device_kind=device_kind,
         domain_ranks=domain_ranks,
-        left_out=frozenset() if fuses(options, device_kind) else only_compiled(),
+        left_out=frozenset() if compiles(options, device_kind) else compiled_kernels(),
         domains=layout.size // domain_ranks,
         node_ranks=layout.local_size,
         only=options.only,
@@ -258,7 +259,7 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
     )
 
 
-def remarks(world: World, sheet: MatchedSheet | None) -> list[str]:
+def notes_on(world: World, sheet: HardwareSheet | None) -> list[str]:
     """What the reader of the report should know about this world."""
     notes = []
     if world.size == 1:
@@ -268,32 +269,61 @@ def remarks(world: World, sheet: MatchedSheet | None) -> list[str]:
     return notes
 
 
-def finish(
-    options: RunOptions, machine: MachineFacts, held: Held, result: SweepResult, notes: list[str]
+def merge_into_profile(
+    options: RunOptions, machine: MachineFacts, earlier: EarlierRun, result: SweepResult, notes: list[str]
 ) -> RunReport:
     """Samples of the journal merged into the profile, fits stored, journal removed."""
     path = journal_path(options.output)
     measured = read_journal(path).samples
-    samples = quieter(measured)
+    samples = quieter_samples(measured)
     profile = ProfileDatabase(
         machine=with_clocks(with_best_flops(machine, samples), samples), samples=samples
     )
-    account = Account()
+    quality = SampleQuality()
     differences: tuple[Difference, ...] = ()
-    skipped = len(held.cases(all_runs=True)) if options.resume else 0
+    skipped = len(earlier.cases(all_runs=True)) if options.resume else 0
     if samples:
         # the file as it is now: others may have added to it since the sweep began
         merged = merged_into(options.output, profile)
         profile, differences = merged.profile, merged.differences
-        account = account_of(measured, samples, profile)
-    elif held.profile is not None:
-        profile = held.profile
+        quality = sample_quality(measured, samples, profile)
+    elif earlier.profile is not None:
+        profile = earlier.profile
     path.unlink(missing_ok=True)
     return RunReport(
         profile=profile,
         sweep=result,
         skipped=skipped,
         differences=differences,
-        account=account,
+        quality=quality,
         notes=tuple(notes),
     )
+
+
+SHOWN_DIFFERENCES = 3
+
+
+def report_lines(report: RunReport, output: Path) -> list[str]:
+    """Counts, the machine, disagreements with earlier runs, and remarks."""
+    result = report.sweep
+    labels = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items())) or "nothing"
+    machine = report.profile.machine
+    best = ", ".join(f"{flops / 1e12:.3g} TFLOP/s {name}" for name, flops in machine.best_flops.items())
+    lines = [
+        f"measured in {result.seconds:.1f} s: {labels}"
+        + (f"; {result.left} left by the budget (continue with --resume)" if result.left else ""),
+        f"{output}: {len(report.profile.samples)} samples of {machine.gpu}"
+        + (f" (cluster {machine.cluster})" if machine.cluster else "")
+        + (f", best {best}" if best else "")
+        if report.profile.samples
+        else f"{output}: not written, as nothing is measured yet",
+    ]
+    if sum(result.statuses.values()):
+        lines += quality_lines(report.quality)
+    if report.differences:
+        lines.append(f"{len(report.differences)} cases differ from an earlier run by more than 10 %:")
+        for found in report.differences[:SHOWN_DIFFERENCES]:
+            lines.append(
+                f"  {describe(found.case)}: {found.first_s * 1e6:.4g} us, now {found.second_s * 1e6:.4g} us"
+            )
+    return [*lines, *(f"note: {note}" for note in report.notes)]

@@ -1,40 +1,210 @@
 """Before a sweep: what it would measure, and whether this machine runs every kind of kernel."""
 
+import contextlib
 import os
 import shutil
 import tempfile
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import fields, replace
+from math import ceil
 from pathlib import Path
+from typing import Any
 
-from profdb.sample import Sample
-from profiler.cases.given_cases import plans_here
-from profiler.cases.smoke import smoke_cases
-from profiler.cases.sweep_plan import describe, plan_cases, plan_tiers
-from profiler.dry_run import dry_run_lines
+from profdb.cases import (
+    FAMILY_OF,
+    AttentionCase,
+    Case,
+    CollectiveCase,
+    ExpertExchangeCase,
+    GemmCase,
+    HostCopyCase,
+    LayerCase,
+    MemoryBoundCase,
+    OverlapCase,
+    SustainedCase,
+    WarmKernelCase,
+    product_dtypes,
+)
+from profdb.host_copies import host_transfer_s
+from profdb.layer_sum import parts_of_layers
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.modelled.profile import modelled_seconds
+from profdb.store.columns import label_names
+from profiler.benchmarks.memory_bound import compiled_kernels
+from profiler.cases.sweep_plan import (
+    benchmark_of,
+    cases_here,
+    describe,
+    largest_array_bytes,
+    plan_cases,
+    plan_tiers,
+)
+from profiler.cases.tiers import PlannedCase, in_tier
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.restart import restarts
+from profiler.measurement import FIRST_AND_TYPICAL, LONG_CALL_S
 from profiler.profiling_run import RunOptions, device_and_sheet, domain_of, run_profiling, sweep_plan
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.restart import restarts
-from profiler.timing import TrialPlan
+from profiler.timing import TrialPlan, burst_length
+from spec.arrays import FloatArray, floats
+from spec.cluster.cluster import ClusterSpec
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+from spec.errors import ConfigError, MissingCurveError
 
 SHORT = TrialPlan(warmup=1, min_trials=3, max_trials=3, seconds=0.01)
 
+CASE_S = 0.03
+"""Assumption: seconds a case costs beside its launches (allocating, filling with random numbers, agreeing). The two
+gloo ranks of a processor take 0.02 to 0.05."""
+
+COMPILE_S = 3.0
+"""Assumption: seconds of torch.compile for one graph that its cache on disk does not hold. Eleven of these
+graphs took 1.7 to 7.2 CPU seconds, 3.0 in the mean, on one core with the compiler's C++ output (torch 2.13);
+Triton's is taken to cost as much."""
+
+UNKNOWN_S = 1e-3
+"""Assumption: seconds of one launch of what the sheet has no model for."""
+
 
 def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
-    """What a sweep of this machine would measure; [] on all ranks but the first. Raises ConfigError without the
-    device."""
+    """Lines on what a sweep of this machine would measure; [] on all ranks but the first. Raises ConfigError without
+    the device."""
     if layout.rank:
         return []
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
     wanted = options.model.cases() if options.model is not None else []
     plan = sweep_plan(options, device.kind, domain, layout)
-    plans = plan_tiers(plan, wanted) if options.cases is None else plans_here(options.cases, plan)
+    plans = plan_tiers(plan, wanted)
+    if options.cases is not None:
+        plans = in_tier(0, cases_here(options.cases, plan))
     return dry_run_lines(plans, sheet.cluster if sheet else None, options.trials)
 
 
+def dry_run_lines(plans: Sequence[PlannedCase], cluster: ClusterSpec | None, plan: TrialPlan) -> list[str]:
+    """A line for each tier, its cases by benchmark and about how many seconds, then the sum."""
+    cases = [item.case for item in plans]
+    seconds = expected_s(cases, cluster, plan)
+    lines, begun_s = [], 0.0
+    for tier in sorted({item.tier for item in plans}):
+        rows = [row for row, item in enumerate(plans) if item.tier == tier]
+        count = Counter(benchmark_of(cases[row]) for row in rows)
+        spent_s = float(seconds[rows].sum())
+        kinds = ", ".join(f"{number} {name}" for name, number in count.items())
+        begun_s += spent_s
+        lines.append(
+            f"tier {tier}: {len(rows)} cases, about {spent_s:.0f} s, {begun_s:.0f} s with those before: {kinds}"
+        )
+    return [*lines, f"{len(cases)} cases, about {begun_s / 60.0:.1f} minutes"]
+
+
+def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPlan) -> FloatArray:
+    """About how many seconds each case takes to measure, by the sheet of the machine; the first of those that share a
+    compiled kernel waits for the compiler."""
+    compiled = first_compiled(cases)
+    return floats(
+        [
+            CASE_S
+            + COMPILE_S * (row in compiled)
+            + (case.seconds if isinstance(case, SustainedCase) else launches_s(call_s, plan))
+            for row, (case, call_s) in enumerate(zip(cases, calls_s(cases, cluster), strict=True))
+        ]
+    )
+
+
+def first_compiled(cases: Sequence[Case]) -> set[int]:
+    """Rows of the cases that make the compiler work: the first of each kernel that only it fuses, direction
+    and format (profiler.benchmarks.memory_bound.compile_forward keeps what it compiled). The few graphs more
+    that odd shapes take are not foreseen."""
+    fused = compiled_kernels()
+    first: dict[Hashable, int] = {}
+    for row, case in enumerate(cases):
+        if isinstance(case, (MemoryBoundCase, WarmKernelCase)) and case.kernel in fused:
+            first.setdefault((case.kernel, case.direction, case.dtype), row)
+    return set(first.values())
+
+
+def launches_s(call_s: float, plan: TrialPlan) -> float:
+    """Seconds of warm-up and trials of a call, as profiler.measurement makes them."""
+    count = burst_length(call_s)
+    warm = FIRST_AND_TYPICAL if call_s >= LONG_CALL_S else plan.warmup + count
+    return call_s * (warm + count * plan.trials(call_s * count))
+
+
+def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:
+    """Modelled seconds of one launch of each case; UNKNOWN_S of kinds that the sheet has no model for."""
+    seconds = [UNKNOWN_S] * len(cases)
+    if cluster is None:
+        return seconds
+    cost_model = ModelledCostModel(cluster=cluster)
+    kinds: dict[Hashable, list[int]] = {}
+    for row, case in enumerate(cases):
+        kinds.setdefault(kind_of(case), []).append(row)
+    for rows in kinds.values():
+        with contextlib.suppress(ConfigError, MissingCurveError):
+            for row, call_s in zip(rows, kind_s([cases[row] for row in rows], cost_model), strict=True):
+                seconds[row] = float(call_s)
+    return seconds
+
+
+def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[float]:
+    """Seconds of a launch of each of ``cases``, which are of one kind; of several operations by those of their parts.
+
+    Raises ConfigError or MissingCurveError where the sheet models no such part.
+    """
+    match cases[0]:
+        case OverlapCase():
+            return overlaps_s(cases, cost_model)
+        case LayerCase():
+            return sum(part.seconds for part in parts_of_layers(cost_model, cases))
+        case HostCopyCase():
+            host = cost_model.cluster.host
+            if host is None:
+                return [UNKNOWN_S] * len(cases)
+            return [
+                host_transfer_s(host, floats([case.size_bytes]), case.devices).seconds[0] for case in cases
+            ]
+        case ExpertExchangeCase():
+            return modelled_seconds(cost_model, [token_exchange(case) for case in cases])
+        case WarmKernelCase():
+            cold = [{one.name: getattr(case, one.name) for one in fields(case)} for case in cases]
+            return modelled_seconds(cost_model, [MemoryBoundCase(**one) for one in cold])
+        case _:
+            return modelled_seconds(cost_model, cases)
+
+
+def overlaps_s(cases: Sequence[OverlapCase], cost_model: ModelledCostModel) -> list[float]:
+    """Seconds of the longer side of each, as if neither lost anything."""
+    products = [
+        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases
+    ]
+    beside = [collective_of(case, case.collective, case.size_bytes) for case in cases]
+    product_s, collective_s = modelled_seconds(cost_model, products), modelled_seconds(cost_model, beside)
+    return [
+        max(case.products * float(product_s[row]), case.collectives * float(collective_s[row]))
+        for row, case in enumerate(cases)
+    ]
+
+
+def token_exchange(case: ExpertExchangeCase) -> CollectiveCase:
+    """An all-to-all of every token as often as it has experts."""
+    size = ceil(case.tokens * case.topk * case.hidden * dtype_bytes(case.dtype))
+    ranks = case.intra * case.inter
+    return collective_of(case, Collective.ALL_TO_ALL, -(-size // ranks) * ranks)
+
+
+def collective_of(
+    case: OverlapCase | ExpertExchangeCase, kind: Collective, size_bytes: int
+) -> CollectiveCase:
+    """A collective in the groups of the case."""
+    groups = {name: getattr(case, name) for name in ("intra", "inter", "siblings", "dtype")}
+    return CollectiveCase(collective=kind, size_bytes=size_bytes, **groups)
+
+
 def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
-    """Every kind of kernel once, kept nowhere: how many ran, and what the others said; [] on all ranks but the
-    first. Raises UserError as run_profiling."""
+    """Run every kind of kernel once and keep nothing: lines on how many ran and why the others did not; [] on all
+    ranks but the first. Raises UserError as run_profiling."""
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
     cases = smoke_cases(plan_cases(sweep_plan(options, device.kind, domain, layout)))
@@ -48,14 +218,39 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
     if report is None:
         return []
-    failed = [sample for sample in report.profile.samples if sample.status != "ok"]
-    counted = (
-        f"{report.sweep.statuses['ok']} of {len(cases)} kinds of kernel ran in {report.sweep.seconds:.1f} s"
-    )
     left = f", {report.sweep.left} were left by the budget" if report.sweep.left else ""
-    return [counted + left, *(complaint(sample) for sample in failed)]
+    return [
+        f"{report.sweep.statuses['ok']} of {len(cases)} kinds of kernel ran in {report.sweep.seconds:.1f} s{left}",
+        *(
+            f"  {sample.status}: {describe(sample.case)}: {sample.launched.get('reason', '')}"
+            for sample in report.profile.samples
+            if sample.status != "ok"
+        ),
+    ]
 
 
-def complaint(sample: Sample) -> str:
-    """What a kind that did not run said."""
-    return f"  {sample.status}: {describe(sample.case)}: {sample.launched.get('reason', '')}"
+def smoke_cases(cases: Sequence[Case]) -> list[Case]:
+    """The smallest case of each kind, in the order of ``cases``; none of those that go on for long, whose kernels are
+    those of others."""
+    smallest: dict[Hashable, Case] = {}
+    for case in cases:
+        key = kind_of(case)
+        best = smallest.get(key, case)
+        if not isinstance(case, SustainedCase):
+            smallest[key] = min(best, case, key=largest_array_bytes)
+    return list(smallest.values())
+
+
+def kind_of(case: Case) -> Hashable:
+    """Key of the code that runs: the words of a case, and the numbers that choose a kernel rather than a size."""
+    words = tuple(str(getattr(case, name)) for name in label_names(FAMILY_OF[type(case)]))
+    match case:
+        case GemmCase():
+            return type(case), *words, case.bias, case.batch > 1
+        case AttentionCase():
+            return type(case), *words, case.qk_dim, case.v_dim, case.heads != case.kv_heads
+        case CollectiveCase() | ExpertExchangeCase():
+            return type(case), *words, case.intra, case.inter
+        case OverlapCase():
+            return type(case), *words, case.intra, case.inter, case.products > 0, case.collectives > 0
+    return type(case), *words

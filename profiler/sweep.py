@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from profdb.cases import Case
 from profdb.sample import Sample
-from profiler.attempt import DeviceLostError
 from profiler.cases.sweep_plan import benchmark_of, describe
-from profiler.conditions.second_look import AGAIN, LONGEST_SHARE, SPREAD, noisiest_first
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
+from profiler.outcome import DeviceLostError
+from profiler.sample_quality import AGAIN, LONGEST_SHARE, SPREAD, noisy_cases
 from spec.program.progress import progress
 
 STOP = -1
@@ -76,7 +76,7 @@ def sweep(
 
     def take(case: Case, why: str) -> None:
         world.begin(describe(case), kept=f"{len(taken_so_far)} samples of this run")
-        taken_so_far.append((case, kept_sample(case, bench, journal, taken, why)))
+        taken_so_far.append((case, measure_and_record(case, bench, journal, taken, why)))
         bar.update()
 
     with progress(len(cases), "sweep", "case", speaks=world.leads, stays=True) as bar:
@@ -85,7 +85,7 @@ def sweep(
             take(cases[len(taken_so_far)], "")
         done = len(taken_so_far)
         statuses = Counter(sample.status for _, sample in taken_so_far)
-        noisy = noisiest_first(taken_so_far) if done == len(cases) else []
+        noisy = noisy_cases(taken_so_far) if done == len(cases) else []
         limit_s = (1.0 + LONGEST_SHARE) * (time.monotonic() - start)
         again = 0
         while goes_on(limit_s, len(noisy) - again):
@@ -100,7 +100,9 @@ def sweep(
     )
 
 
-def kept_sample(case: Case, bench: Bench, journal: Journal | None, taken: str, why: str = "") -> Sample:
+def measure_and_record(
+    case: Case, bench: Bench, journal: Journal | None, taken: str, why: str = ""
+) -> Sample:
     """The sample of a case, in the journal; ``why`` it is taken again, if it is. DeviceLostError when the device was
     lost over it."""
     if journal is None:

@@ -1,6 +1,8 @@
 """The launcher that really launches: each case goes to the benchmark of its kind."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from profdb.cases import (
     AttentionCase,
@@ -20,21 +22,39 @@ from profdb.cases import (
 )
 from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.collectives import launch_collective
-from profiler.benchmarks.flash_kernels import restored
+from profiler.benchmarks.expert_exchange import launch_expert_exchange
+from profiler.benchmarks.flash_kernels import restore_torch_kernel
 from profiler.benchmarks.grouped_gemm import launch_grouped_gemm
 from profiler.benchmarks.host import launch_host
+from profiler.benchmarks.host_copy import launch_host_copy
 from profiler.benchmarks.launched import Launched
+from profiler.benchmarks.layer import launch_layer
 from profiler.benchmarks.linear import launch_gemm, launch_sustained
 from profiler.benchmarks.memory_bound import launch_memory_bound, launch_warm
 from profiler.benchmarks.optimizer import launch_optimizer
-from profiler.ranks.world import World
-from profiler.step_parts.expert_exchange import launch_expert_exchange
-from profiler.step_parts.host_copies import launch_host_copy
-from profiler.step_parts.layer import launch_layer
-from profiler.step_parts.overlap import launch_overlap
+from profiler.benchmarks.overlap import launch_overlap
+from profiler.distributed.world import World
 
-StepPart = SustainedCase | WarmKernelCase | LayerCase | HostCopyCase | OverlapCase | ExpertExchangeCase
-"""Cases of what only a step shows: profiler.step_parts, products on settled clocks, kernels on warm operands."""
+ON_DEVICE: dict[type, Callable[..., Launched]] = {
+    GemmCase: launch_gemm,
+    GroupedGemmCase: launch_grouped_gemm,
+    AttentionCase: launch_attention,
+    OptimizerCase: launch_optimizer,
+    HostCase: launch_host,
+    SustainedCase: launch_sustained,
+    LayerCase: launch_layer,
+}
+COMPILED: dict[type, Callable[..., Launched]] = {
+    MemoryBoundCase: launch_memory_bound,
+    WarmKernelCase: launch_warm,
+}
+IN_GROUPS: dict[type, Callable[..., Launched]] = {
+    CollectiveCase: launch_collective,
+    OverlapCase: launch_overlap,
+    HostCopyCase: launch_host_copy,
+    ExpertExchangeCase: launch_expert_exchange,
+}
+"""Benchmarks by what they take beside the case: the device, also ``compiled``, or the world."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,36 +67,10 @@ class TorchLauncher:
 
     def launch(self, case: Case) -> Launched:
         """The case ready to be timed (profiler.benchmarks.launched.Launcher)."""
-        device = self.world.device
-        restored()
-        match case:
-            case GemmCase():
-                return launch_gemm(case, device)
-            case GroupedGemmCase():
-                return launch_grouped_gemm(case, device)
-            case AttentionCase():
-                return launch_attention(case, device)
-            case MemoryBoundCase():
-                return launch_memory_bound(case, device, compiled=self.compiled)
-            case OptimizerCase():
-                return launch_optimizer(case, device)
-            case CollectiveCase():
-                return launch_collective(case, self.world)
-            case HostCase():
-                return launch_host(case, device)
-        return self._launch_step_part(case)
-
-    def _launch_step_part(self, case: StepPart) -> Launched:
-        match case:
-            case SustainedCase():
-                return launch_sustained(case, self.world.device)
-            case WarmKernelCase():
-                return launch_warm(case, self.world.device, compiled=self.compiled)
-            case LayerCase():
-                return launch_layer(case, self.world.device)
-            case OverlapCase():
-                return launch_overlap(case, self.world)
-            case HostCopyCase():
-                return launch_host_copy(case, self.world)
-            case ExpertExchangeCase():
-                return launch_expert_exchange(case, self.world)
+        restore_torch_kernel()
+        kind: type[Any] = type(case)
+        if kind in IN_GROUPS:
+            return IN_GROUPS[kind](case, self.world)
+        if kind in COMPILED:
+            return COMPILED[kind](case, self.world.device, compiled=self.compiled)
+        return ON_DEVICE[kind](case, self.world.device)

@@ -19,8 +19,8 @@ from spec.readers.read_config import add_assume
 
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase
+    from profiler.distributed.rank_layout import RankLayout
     from profiler.profiling_run import RunOptions
-    from profiler.ranks.rank_layout import RankLayout
 
 BEGAN = time.monotonic()
 ROOT = shipped_folder()
@@ -142,8 +142,8 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
     """Returns what the flags say; ConfigError for an unknown benchmark."""
-    from profiler.cases.given_cases import given_cases
-    from profiler.cases.model_cases import AskedModel
+    from profdb.store.case_file import read_cases
+    from profiler.cases.model_cases import ModelRequest
     from profiler.cases.sweep_plan import check_names
     from profiler.profiling_run import RunOptions
 
@@ -159,10 +159,10 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
         domain_ranks=given.ranks_per_domain,
         timeout_s=given.timeout_s,
         model=given.model
-        and AskedModel(
+        and ModelRequest(
             path=given.model, ranks=given.tp or MODEL_RANKS, assume=given.assume, seq_len=given.seq_len
         ),
-        cases=given_cases(given.cases),
+        cases=read_cases(given.cases) if given.cases else None,
         began=BEGAN,
     )
 
@@ -170,19 +170,18 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
 def chosen_output(device: str, layout: "RankLayout") -> Path:
     """Returns the profile of this machine; ConfigError without the device."""
     from profiler.device import choose_device
-    from profiler.machine import matching_sheet
+    from profiler.machine import find_sheet
     from profiler.output_file import default_output
 
     chosen = choose_device(device, layout)
-    sheet = matching_sheet(chosen.name, chosen.kind, ROOT)
+    sheet = find_sheet(chosen.name, chosen.kind, ROOT)
     return default_output(chosen.kind, chosen.name, sheet.cluster if sheet else None)
 
 
 def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
     """Runs and report; the exit status."""
-    from profiler.profiling_run import run_profiling
+    from profiler.profiling_run import report_lines, run_profiling
     from profiler.rehearsal import dry_run, smoke
-    from profiler.report import report_lines
 
     options = options_of(given, layout)
     if given.dry_run or given.smoke:
@@ -203,10 +202,10 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
 def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> None:
     """Draws under pics/ beside data.pt, and under pics/NAME/ beside another profile; nothing with --no_pics."""
     if wanted:
-        from profiler.report import draw
+        from profiler.pictures.plots import draw_profile
 
-        folder = output.parent / "pics"
-        print(draw(profile, folder if output.stem == "data" else folder / output.stem))
+        folder = output.parent / "pics" / ("" if output.stem == "data" else output.stem)
+        print(f"{len(draw_profile(profile, folder))} pictures in {folder}")
 
 
 def model(given: argparse.Namespace) -> int:
@@ -214,7 +213,7 @@ def model(given: argparse.Namespace) -> int:
     from profiler.modelled_run import model_profile
 
     made = model_profile(given.from_cluster, given.output, root=ROOT)
-    print(made.said)
+    print(made.message)
     draw_pictures(made.output, made.profile, wanted=bool(given.pics))
     return 0
 
@@ -235,7 +234,7 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 def in_layout(given: argparse.Namespace) -> int:
     """Returns the exit status of this rank."""
     with uninterrupted():
-        from profiler.ranks.ending import status_in_ranks
+        from profiler.distributed.rank_exit import status_in_ranks
 
     return status_in_ranks(
         lambda layout: measure(given, layout), interrupted=lambda layout: interrupted(given, layout)

@@ -21,7 +21,7 @@ from workload.traffic.ranks import DEFAULT_ORDER
 from workload.verbs import Verb
 
 if TYPE_CHECKING:
-    from profiler.ranks.rank_layout import RankLayout
+    from profiler.distributed.rank_layout import RankLayout
     from runner.replay.run import RunOptions
 
 
@@ -182,7 +182,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace, root: Path) -> int:
     """Time training steps of the reference transformer."""
     with uninterrupted():
-        from profiler.ranks.ending import status_in_ranks
+        from profiler.distributed.rank_exit import status_in_ranks
         from runner.training.asking import Typed
         from runner.training.run import TrainOptions, run_training
 
@@ -245,7 +245,7 @@ def suite(options: argparse.Namespace, root: Path) -> int:
 def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayout], list[str]]") -> int:
     """The exit status of this rank; what ``work`` gives is printed."""
     with uninterrupted():
-        from profiler.ranks.ending import status_in_ranks
+        from profiler.distributed.rank_exit import status_in_ranks
         from runner.replay.operations import Compute
         from runner.replay.run import RunOptions
 

@@ -5,7 +5,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gpu_steps.case import Shape
-from profiler.step_parts.best_attention import Attend
+from profiler.benchmarks.attention import Attend
 
 ROTARY_BASE = 500000.0  # Llama 3; changes no time
 EPSILON = 1e-5

@@ -29,8 +29,8 @@ from benchmarks.gpu_steps.reference import Reference
 from benchmarks.gpu_steps.training import Training
 from profiler.benchmarks.launched import OUT_OF_MEMORY
 from profiler.device import Device
-from profiler.ranks.ending import leaving
-from profiler.ranks.rank_layout import RankLayout, read_rank_layout
+from profiler.distributed.rank_exit import rank_exit
+from profiler.distributed.rank_layout import RankLayout, read_rank_layout
 
 SEED = 7
 
@@ -130,6 +130,6 @@ def slowest(found: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     of_this_rank = read_rank_layout(os.environ)
-    with leaving(of_this_rank) as leave:
+    with rank_exit(of_this_rank) as leave:
         status = leave(main(of_this_rank))
     sys.exit(status)

@@ -7,8 +7,8 @@ knows nothing of that; what its own kernels take now says by how much.
 from benchmarks.gpu_steps.case import StepCase
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.device import Device
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
 from profiler.timing import stopwatch_for
 from profiler.torch_launcher import TorchLauncher
 

@@ -6,8 +6,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from benchmarks.gpu_steps.case import StepCase
 from benchmarks.gpu_steps.decoder import Decoder, angles
+from profiler.benchmarks.attention import best_attention
 from profiler.device import Device
-from profiler.step_parts.best_attention import best_attention
 
 MOST_NORM = 1.0
 

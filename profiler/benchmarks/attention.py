@@ -2,7 +2,8 @@
 
 Kernels by name: ``flash`` is the best of the GPU's generation, ``flash2`` FlashAttention-2
 (profiler.benchmarks.flash_kernels); ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix products
-alone (profiler.benchmarks.attention_core).
+alone: scores and context in the forward, the four products of the gradients in the backward; mask and softmax between
+them are a memory-bound kernel of their own (ops.memory_bound, masked_softmax).
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
 """
 
@@ -19,15 +20,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from profdb.cases import AttentionCase
-from profiler.benchmarks.attention_core import core_call
 from profiler.benchmarks.flash_kernels import (
     CUDNN,
     EFFICIENT,
     FLASH2,
     PACKED_MASKS,
-    Chosen,
+    FlashKernel,
     candidates,
-    made_current,
+    use_kernel,
 )
 from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
@@ -80,9 +80,9 @@ def launch_attention(case: AttentionCase, device: Device) -> Launched:
     copies = operand_copies(attention_bytes(case), device.cache_bytes, most=4)
     refused = UnsupportedCaseError(f"no kernel runs {case.kernel} with the mask {case.mask}")
     for runs in candidates(case.kernel, case.mask, device):
-        made_current(runs)
+        use_kernel(runs)
         try:
-            function = function_of(case, runs, device.torch_device)
+            function = attention_function(case, runs, device.torch_device)
             first = attention_call(case, function, device.torch_device)
         except UnsupportedCaseError as refusal:
             refused = refusal
@@ -92,7 +92,7 @@ def launch_attention(case: AttentionCase, device: Device) -> Launched:
     raise refused
 
 
-def function_of(case: AttentionCase, runs: Chosen, where: torch.device) -> AttentionFunction:
+def attention_function(case: AttentionCase, runs: FlashKernel, where: torch.device) -> AttentionFunction:
     """How a kernel is called for the case's mask; UnsupportedCaseError where this torch has no such function."""
     if runs.package is not None:
         order = Order.PACKED if case.mask == "varlen" else Order.TOKENS
@@ -134,7 +134,7 @@ def attention_call(case: AttentionCase, function: AttentionFunction, where: torc
     forward, tensors = function.forward, attention_operands(case, function.order, where)
     for tensor in tensors:
         tensor.requires_grad_(True)
-    output = checked(lambda: forward(*tensors))
+    output = call_or_refuse(lambda: forward(*tensors))
     if case.direction == "forward":
         del output
         on_gpu = where.type == "cuda"
@@ -149,11 +149,11 @@ def attention_call(case: AttentionCase, function: AttentionFunction, where: torc
     def run_backward() -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(output, tensors, gradient, retain_graph=True)
 
-    checked(run_backward)
+    call_or_refuse(run_backward)
     return run_backward
 
 
-def checked(call: Callable[[], Result]) -> Result:
+def call_or_refuse(call: Callable[[], Result]) -> Result:
     """The first call; torch says by an error (and warnings that repeat it) that a kernel does not take these
     shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py, _validate_head_dims)."""
     try:
@@ -220,14 +220,14 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
                 causal=True,
             )
         )
-    window = looks_back(case) if case.mask == "window" else EVERYWHERE
+    window = attention_window(case) if case.mask == "window" else EVERYWHERE
     causal = case.mask in ("causal", "window")
     return lambda query, key, value: result(
         package.flash_attn_func(query, key, value, causal=causal, window_size=window)
     )
 
 
-def looks_back(case: AttentionCase) -> tuple[int, int]:
+def attention_window(case: AttentionCase) -> tuple[int, int]:
     """Keys (before, after) a token that it sees beside itself: all before it, or w - 1 of a window of w keys."""
     return (case.window - 1, 0) if case.mask == "window" else (-1, 0)
 
@@ -241,7 +241,7 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
     starts_q = packed_offsets(case, case.q_len, where)
     starts_k = packed_offsets(case, case.kv_len, where)
     known = inspect.signature(varlen_attn).parameters
-    labels: dict[str, object] = {"window_size": looks_back(case)}
+    labels: dict[str, object] = {"window_size": attention_window(case)}
     if case.heads != case.kv_heads:
         labels["enable_gqa"] = True
     unknown = sorted(labels.keys() - known.keys())
@@ -255,3 +255,54 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
         return packed if isinstance(packed, torch.Tensor) else packed[0]
 
     return forward
+
+
+def core_call(case: AttentionCase, where: torch.device) -> Call:
+    """The products of all heads, keys and values repeated for the heads that share them."""
+    products = case.batch * case.heads
+    query = random_operand((products, case.q_len, case.qk_dim), case.dtype, where)
+    key = random_operand((products, case.kv_len, case.qk_dim), case.dtype, where)
+    value = random_operand((products, case.kv_len, case.v_dim), case.dtype, where)
+    weights = random_operand((products, case.q_len, case.kv_len), case.dtype, where)
+    gradient = random_operand((products, case.q_len, case.v_dim), case.dtype, where)
+    scores = torch.empty_like(weights)
+
+    def forward() -> None:
+        torch.bmm(query, key.transpose(1, 2), out=scores)
+        torch.bmm(weights, value)
+
+    def backward() -> None:
+        torch.bmm(weights.transpose(1, 2), gradient)
+        torch.bmm(gradient, value.transpose(1, 2), out=scores)
+        torch.bmm(weights, key)
+        torch.bmm(weights.transpose(1, 2), query)
+
+    return forward if case.direction == "forward" else backward
+
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Causal attention of (batch, tokens, heads, head_dim) queries to keys and values with fewer heads."""
+
+
+def best_attention(device: Device) -> tuple[Attend, str]:
+    """The kernel, torch's flash kernel being replaced where that is meant, and its name."""
+    runs = candidates("flash", "causal", device)[0]
+    use_kernel(runs)
+    if runs.package is not None:
+        package = runs.package
+
+        def by_package(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            found = package.flash_attn_func(query, key, value, causal=True)
+            return found if isinstance(found, torch.Tensor) else found[0]
+
+        return by_package, runs.name
+    backend = SDPA_BACKENDS[runs.backend]
+
+    def by_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+        with sdpa_kernel(backend):
+            mixed = scaled_dot_product_attention(query, key, value, is_causal=True, **grouped)
+        return mixed.transpose(1, 2)
+
+    return by_torch, runs.name

@@ -16,7 +16,7 @@ from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import torch_dtype
 from profiler.cases.group_tilings import GroupTiling, tile, why_untiled
-from profiler.ranks.world import World
+from profiler.distributed.world import World
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 

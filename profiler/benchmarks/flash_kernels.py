@@ -27,7 +27,7 @@ PACKED_MASKS = ("varlen", "window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class FlashKernel:
     """``package`` with flash-attn's functions, or torch held to ``backend`` (flash2, cudnn or efficient), its flash
     kernel replaced by ``generation``."""
 
@@ -48,43 +48,45 @@ class Chosen:
         return mask not in PACKED_MASKS or self.backend == FLASH2
 
 
-def candidates(kernel: str, mask: str, device: Device) -> list[Chosen]:
+def candidates(kernel: str, mask: str, device: Device) -> list[FlashKernel]:
     """What may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
     if kernel == CUDNN or device.kind != "cuda":
-        return [Chosen(backend=CUDNN if kernel == CUDNN else FLASH2)]
-    second = Chosen(package=with_its_functions("flash_attn"))
+        return [FlashKernel(backend=CUDNN if kernel == CUDNN else FLASH2)]
+    second = FlashKernel(package=flash_package("flash_attn"))
     if kernel == FLASH2:
         return [second]
     major = device.capability[0]
-    others = [Chosen(backend=CUDNN), second] if major in GENERATION else [second, Chosen(backend=CUDNN)]
-    listed = [*own_generation(major), *others, Chosen(backend=EFFICIENT)]
+    others = (
+        [FlashKernel(backend=CUDNN), second] if major in GENERATION else [second, FlashKernel(backend=CUDNN)]
+    )
+    listed = [*generation_kernels(major), *others, FlashKernel(backend=EFFICIENT)]
     return [one for one in listed if one.takes(mask)]
 
 
-def with_its_functions(name: str) -> ModuleType | None:
+def flash_package(name: str) -> ModuleType | None:
     """A flash-attn package; None for the empty parent that FlashAttention-4 (flash_attn.cute) leaves under the name of
     FlashAttention-2 where it is installed alone."""
     package = optional_package(name)
     return package if hasattr(package, "flash_attn_func") else None
 
 
-def own_generation(major: int) -> list[Chosen]:
+def generation_kernels(major: int) -> list[FlashKernel]:
     """The flash kernels written for this compute capability that are installed."""
-    third = with_its_functions("flash_attn_interface") if major == 9 else None
+    third = flash_package("flash_attn_interface") if major == 9 else None
     if third is not None:
-        return [Chosen(package=third)]
+        return [FlashKernel(package=third)]
     generation = GENERATION.get(major, "")
-    return [Chosen(generation=generation)] if generation and activated(generation) else []
+    return [FlashKernel(generation=generation)] if generation and activate_generation(generation) else []
 
 
-def made_current(one: Chosen) -> None:
+def use_kernel(one: FlashKernel) -> None:
     """torch's flash kernel is this one's from now on."""
-    restored()
+    restore_torch_kernel()
     if one.generation:
-        activated(one.generation)
+        activate_generation(one.generation)
 
 
-def activated(generation: str) -> bool:
+def activate_generation(generation: str) -> bool:
     """Whether torch runs its flash attention by this generation from now on (since 2.11)."""
     activate: Callable[[str], None] | None = getattr(attention, "activate_flash_attention_impl", None)
     known: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
@@ -97,7 +99,7 @@ def activated(generation: str) -> bool:
     return True
 
 
-def restored() -> None:
+def restore_torch_kernel() -> None:
     """torch's own flash kernel again."""
     restore: Callable[[], None] | None = getattr(attention, "restore_flash_attention_impl", None)
     current: Callable[[], str | None] | None = getattr(attention, "current_flash_attention_impl", None)

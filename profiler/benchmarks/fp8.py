@@ -54,7 +54,7 @@ def check_fp8(case: GemmCase, device: Device) -> None:
     """UnsupportedCaseError with the reason why a case cannot run."""
     if case.scale_recipe not in RECIPES:
         raise UnsupportedCaseError(f"fp8 products are scaled by one of {', '.join(RECIPES)}")
-    if case.scale_recipe not in offered_scales(device):
+    if case.scale_recipe not in scale_recipes(device):
         raise UnsupportedCaseError(f"no fp8 products scaled by {case.scale_recipe} on this architecture")
     if case.layout != "NT" or case.batch != 1 or case.bias:
         raise UnsupportedCaseError("fp8 products run as NT, one at a time, without bias")
@@ -62,7 +62,7 @@ def check_fp8(case: GemmCase, device: Device) -> None:
         raise UnsupportedCaseError("fp8 products need k and n to be multiples of 16 (mx: k of 32)")
 
 
-def offered_scales(device: Device, *, grouped: bool = False) -> tuple[str, ...]:
+def scale_recipes(device: Device, *, grouped: bool = False) -> tuple[str, ...]:
     """Recipes that the device's architecture has products for; where no sheet says what it is, all, and
     torch says which it lacks."""
     if device.kind != "cuda":
@@ -146,7 +146,7 @@ RECIPES: dict[str, Recipe] = {
 def launch_grouped_fp8(case: GroupedGemmCase, device: Device) -> Launched:
     """The experts' products in one launch, scaled by row: what torch's grouped kernel takes."""
     rows = case.m // case.groups
-    if case.scale_recipe not in offered_scales(device, grouped=True):
+    if case.scale_recipe not in scale_recipes(device, grouped=True):
         raise UnsupportedCaseError("no such grouped fp8 products on this architecture")
     if case.layout != "NT" or case.scale_recipe != "row" or case.dtype_out != "bf16":
         raise UnsupportedCaseError("grouped fp8 products run as NT, scaled by row, into bf16")
@@ -172,14 +172,14 @@ def grouped_fp8_call(case: GroupedGemmCase, where: torch.device) -> Call:
     )
 
 
-def scaled_to_fp8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def quantize_fp8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """``values`` times a known scale, saturated, in 8 bits (Transformer Engine, delayed scaling)."""
     return (values * scale).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
 
 
-def scaled_both_ways(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def quantize_and_transpose(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The same along rows, and a transposed copy for the gradient's product."""
-    narrow = scaled_to_fp8(values, scale)
+    narrow = quantize_fp8(values, scale)
     return torch.stack((narrow.view(torch.uint8).flatten(), narrow.view(torch.uint8).t().flatten()))
 
 
@@ -194,7 +194,7 @@ def with_scale(case: MemoryBoundCase, where: torch.device) -> tuple[torch.Tensor
 
 
 QUANTIZE_FUNCTIONS: dict[str, KernelFunction] = {
-    "quantize": KernelFunction(operands=with_scale, forward=scaled_to_fp8),
-    "quantize_transpose": KernelFunction(operands=with_scale, forward=scaled_both_ways),
+    "quantize": KernelFunction(operands=with_scale, forward=quantize_fp8),
+    "quantize_transpose": KernelFunction(operands=with_scale, forward=quantize_and_transpose),
 }
 """Casts to 8 bits, of ops.memory_bound; a compiler makes one kernel of each."""

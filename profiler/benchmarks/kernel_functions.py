@@ -156,12 +156,12 @@ def with_probabilities(case: MemoryBoundCase, where: torch.device) -> Operands:
     return *with_channel_weight(case, where), chance
 
 
-def limited(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Gate limited from above, up from both sides (gpt-oss: 7), put together."""
+def clamp_glu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Gate clamp_glu from above, up from both sides (gpt-oss: 7), put together."""
     return torch.cat((gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)), dim=-1)
 
 
-def biased(x: torch.Tensor, bias: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+def add_expert_bias(x: torch.Tensor, bias: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
     """A bias times each row's probability added to two experts' rows, one expert after another."""
     parts = zip(x.chunk(2), chance.chunk(2), strict=True)
     return torch.cat([rows + bias * share for rows, share in parts]).to(x.dtype)
@@ -286,10 +286,10 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     ),
     "norm_reduce": KernelFunction(operands=one_activation, forward=torch.linalg.vector_norm, one_kernel=True),
     "fill": KernelFunction(operands=one_activation, forward=lambda buffer: buffer.zero_(), one_kernel=True),
-    "clamp_glu_unfused": KernelFunction(operands=two_halves, forward=limited),
-    "expert_bias_unfused": KernelFunction(operands=with_probabilities, forward=biased),
+    "clamp_glu_unfused": KernelFunction(operands=two_halves, forward=clamp_glu),
+    "expert_bias_unfused": KernelFunction(operands=with_probabilities, forward=add_expert_bias),
     "expert_bias_fp32_unfused": KernelFunction(
-        operands=with_probabilities, forward=lambda x, bias, chance: biased(x, bias, chance.float())
+        operands=with_probabilities, forward=lambda x, bias, chance: add_expert_bias(x, bias, chance.float())
     ),
     "permute": KernelFunction(
         operands=with_order,

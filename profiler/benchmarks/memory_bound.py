@@ -48,10 +48,10 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
     function = FUNCTIONS[case.kernel]
-    fuse = case.kernel in only_compiled()
+    fuse = case.kernel in compiled_kernels()
     if fuse and not compiled:
         raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
-    forward = fused_forward(case.kernel) if fuse else function.forward
+    forward = compile_forward(case.kernel) if fuse else function.forward
     backward = case.direction == "backward"
     moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
     if moved <= 0.0:
@@ -82,7 +82,7 @@ def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False)
     return replace(launched, case=case, calls=launched.calls[:1], implementation=name)
 
 
-def only_compiled() -> frozenset[str]:
+def compiled_kernels() -> frozenset[str]:
     """Kernels that are one by name and several in torch, unless a compiler fuses them: a time of the several would
     stand under the wrong name."""
     return frozenset(
@@ -97,7 +97,7 @@ MOST_GRAPHS = 64
 
 
 @lru_cache
-def fused_forward(kernel: str) -> Callable[..., torch.Tensor]:
+def compile_forward(kernel: str) -> Callable[..., torch.Tensor]:
     """A kernel's forward through torch.compile, for any shape; compiled once.
 
     A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process says
@@ -136,10 +136,10 @@ def kernel_call(
             gradient = torch.randn_like(function.forward(*operands))
         backward = function.backward
         return lambda: backward(operands, gradient)
-    return differentiated(operands, forward)
+    return autograd_backward(operands, forward)
 
 
-def differentiated(operands: Operands, forward: Callable[..., torch.Tensor]) -> Call:
+def autograd_backward(operands: Operands, forward: Callable[..., torch.Tensor]) -> Call:
     """The backward that autograd runs for ``forward``, alone, again and again."""
     wanted = [operand.requires_grad_(True) for operand in operands if operand.is_floating_point()]
     output = forward(*operands)

@@ -6,7 +6,7 @@ import torch
 
 from profdb.cases import OptimizerCase
 from profiler.benchmarks.launched import Launched, UnsupportedCaseError
-from profiler.benchmarks.optional_packages import apex_optimizers
+from profiler.benchmarks.optional_packages import optional_package
 from profiler.benchmarks.torch_dtypes import torch_dtype
 from profiler.device import Device
 
@@ -36,7 +36,7 @@ def fused_adamw(parameters: list[torch.nn.Parameter], device: Device) -> tuple[t
     """The fastest AdamW there is here, and its name. apex keeps fp32 moments whatever the parameters are, and
     refuses where it was installed without its CUDA extensions (apex/optimizers/fused_adam.py)."""
     whole = parameters[0].dtype is torch.float32
-    apex = apex_optimizers() if device.kind == "cuda" and whole else None
+    apex = optional_package("apex.optimizers") if device.kind == "cuda" and whole else None
     if apex is not None:
         with contextlib.suppress(RuntimeError, ImportError):
             return apex.FusedAdam(parameters, lr=1e-5, weight_decay=0.1), "apex FusedAdam"

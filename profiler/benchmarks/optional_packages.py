@@ -13,8 +13,3 @@ def optional_package(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except (ImportError, OSError, RuntimeError):
         return None
-
-
-def apex_optimizers() -> ModuleType | None:
-    """NVIDIA apex, for FusedAdam."""
-    return optional_package("apex.optimizers")

@@ -16,7 +16,7 @@ Group = Any
 """torch.distributed.ProcessGroup: an opaque handle."""
 
 
-def renamed(successor: str, predecessor: str) -> Callable[..., Any]:
+def collective_by_name(successor: str, predecessor: str) -> Callable[..., Any]:
     """The collective under whichever of its two names this torch has."""
     found: Callable[..., Any] | None = getattr(dist, successor, None) or getattr(dist, predecessor, None)
     if found is None:
@@ -31,12 +31,12 @@ def all_reduce(buffer: torch.Tensor, group: Group) -> None:
 
 def all_gather(whole: torch.Tensor, part: torch.Tensor, group: Group) -> None:
     """``whole`` [n * p] from every member's ``part`` [p]."""
-    renamed("all_gather_single", "all_gather_into_tensor")(whole, part, group=group)
+    collective_by_name("all_gather_single", "all_gather_into_tensor")(whole, part, group=group)
 
 
 def reduce_scatter(part: torch.Tensor, whole: torch.Tensor, group: Group) -> None:
     """``part`` [p] of the sum of every member's ``whole`` [n * p]."""
-    renamed("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group)
+    collective_by_name("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group)
 
 
 def all_to_all(received: torch.Tensor, sent: torch.Tensor, group: Group) -> None:

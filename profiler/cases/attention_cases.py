@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profdb.cases import AttentionCase
 from profdb.fits.attention import BACKWARD_PRODUCTS
-from profiler.cases.planned import Planned, planned
+from profiler.cases.tiers import PlannedCase, in_tier
 
 LENGTHS = tuple(512 << step for step in range(9))
 """512 .. 131072 tokens."""
@@ -87,44 +87,44 @@ def short_enough(cases: Iterable[AttentionCase], most_flops: float) -> list[Atte
     return kept
 
 
-def gpu_attention_cases() -> list[Planned]:
+def gpu_attention_cases() -> list[PlannedCase]:
     """Causal on the best and on cuDNN's fused kernel for every head shape; full, packed, unfused, and FlashAttention-2
     for plans that say so, on core shapes."""
     causal = (("causal", "flash"), ("causal", "cudnn"))
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for heads in CORE_HEADS:
         for length in LENGTHS:
-            plans += planned(
+            plans += in_tier(
                 0 if length in (1024, 4096, 32768) else 1, calls(heads, length, 1, causal, "bf16")
             )
             if length in (2048, 8192):
-                plans += planned(2, calls(heads, length, 1, (("causal", "flash2"),), "bf16"))
+                plans += in_tier(2, calls(heads, length, 1, (("causal", "flash2"),), "bf16"))
             if length <= 8192:
                 full = (("full", "flash"), ("full", "cudnn"))
                 packed = calls(heads, length, 8, (("varlen", "flash"),), "bf16")
-                plans += planned(1 if length == 4096 else 2, calls(heads, length, 1, full, "bf16") + packed)
+                plans += in_tier(1 if length == 4096 else 2, calls(heads, length, 1, full, "bf16") + packed)
                 for batch in (2, 4, 8):
-                    plans += planned(1 if batch == 4 else 2, calls(heads, length, batch, causal, "bf16"))
+                    plans += in_tier(1 if batch == 4 else 2, calls(heads, length, batch, causal, "bf16"))
                 for batch in (16, 32) if length <= 4096 else ():
-                    plans += planned(3, calls(heads, length, batch, causal[:1], "bf16"))
+                    plans += in_tier(3, calls(heads, length, batch, causal[:1], "bf16"))
     for length in (1024, 2048, 4096):
         core = (("causal", "core"),)
-        plans += planned(1, calls(CORE_HEADS[0], length, 1, core, "bf16"))
-        plans += planned(2, calls(CORE_HEADS[3], length, 1, core, "bf16"))
-        plans += planned(2, calls(CORE_HEADS[3], length, 4, core, "bf16"))
+        plans += in_tier(1, calls(CORE_HEADS[0], length, 1, core, "bf16"))
+        plans += in_tier(2, calls(CORE_HEADS[3], length, 1, core, "bf16"))
+        plans += in_tier(2, calls(CORE_HEADS[3], length, 4, core, "bf16"))
     for heads in MORE_HEADS:
         for length in LENGTHS:
             tier = 1 if length in (2048, 8192) else 2
-            plans += planned(tier, short_enough(calls(heads, length, 1, causal, "bf16"), MOST_FLOPS_OF_MORE))
+            plans += in_tier(tier, short_enough(calls(heads, length, 1, causal, "bf16"), MOST_FLOPS_OF_MORE))
             if length <= 4096:
-                plans += planned(3, calls(heads, length, 4, causal, "bf16"))
-    plans += planned(3, calls(CORE_HEADS[0], 4096, 1, causal, "fp16"))
+                plans += in_tier(3, calls(heads, length, 4, causal, "bf16"))
+    plans += in_tier(3, calls(CORE_HEADS[0], 4096, 1, causal, "fp16"))
     return plans
 
 
-def cpu_attention_cases(dtype: str) -> list[Planned]:
+def cpu_attention_cases(dtype: str) -> list[PlannedCase]:
     """Small causal and full calls, equal and grouped heads."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for heads in (
         Heads(heads=8, kv_heads=4, qk_dim=32, v_dim=32),
         Heads(heads=4, kv_heads=2, qk_dim=32, v_dim=32),
@@ -132,7 +132,7 @@ def cpu_attention_cases(dtype: str) -> list[Planned]:
     ):
         for length in (64, 128, 256, 512):
             labels = (("causal", "flash"), ("full", "flash"))
-            plans += planned(0 if length == 128 else 1, calls(heads, length, 1, labels, dtype))
-            plans += planned(1, calls(heads, length, 4, labels[:1], dtype))
-            plans += planned(1, calls(heads, length, 1, (("causal", "core"),), dtype))
+            plans += in_tier(0 if length == 128 else 1, calls(heads, length, 1, labels, dtype))
+            plans += in_tier(1, calls(heads, length, 4, labels[:1], dtype))
+            plans += in_tier(1, calls(heads, length, 1, (("causal", "core"),), dtype))
     return plans

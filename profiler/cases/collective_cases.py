@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from profdb.cases import CollectiveCase
 from profiler.cases.group_tilings import GroupTiling, all_tilings, pair_tilings, part_sizes
-from profiler.cases.planned import Planned, planned
+from profiler.cases.tiers import PlannedCase, in_tier
 from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.dtypes import dtype_bytes
 
@@ -18,33 +18,33 @@ EVERY_SKELETON = tuple((kind, size) for kind in GROUP_COLLECTIVES for size in SK
 FILL_BYTES = (4 * KIB, 16 * KIB, 32 * KIB, 128 * MIB, 256 * MIB, 1024 * MIB)
 
 
-def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned]:
+def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
     """All collectives of a world of ``domains`` x ``domain_ranks``; empty for a single rank."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for tier, sizes in enumerate((SKELETON_BYTES, BEND_BYTES, FILL_BYTES)):
         for tiling in all_tilings(domain_ranks, domains):
-            plans += planned(
+            plans += in_tier(
                 tier,
                 (case(kind, size, tiling, dtype) for kind in GROUP_COLLECTIVES for size in sizes),
             )
         for tiling in pair_tilings(domain_ranks, domains):
-            plans += planned(tier, (case(Collective.P2P, size, tiling, dtype) for size in sizes))
+            plans += in_tier(tier, (case(Collective.P2P, size, tiling, dtype) for size in sizes))
     return plans + uncrowded_cases(domain_ranks, domains, dtype)
 
 
-def uncrowded_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned]:
+def uncrowded_cases(domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
     """Across domains, by how many groups share one: a single group of every kind, and messages of 1, 2, 4, ... pairs;
     with the cases of all groups at once these are curves by domains, siblings and size."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for tiling in all_tilings(domain_ranks, domains):
         if tiling.inter == 1 or tiling.siblings == 1:
             continue
         alone = [replace(case(kind, size, tiling, dtype), siblings=1) for kind, size in EVERY_SKELETON]
-        plans += planned(3, alone)
+        plans += in_tier(3, alone)
         if tiling.intra * tiling.inter == 2:
             for pairs in part_sizes(tiling.siblings)[:-1]:
                 sent = (case(Collective.P2P, size, tiling, dtype) for size in SKELETON_BYTES)
-                plans += planned(2, [replace(message, siblings=pairs) for message in sent])
+                plans += in_tier(2, [replace(message, siblings=pairs) for message in sent])
     return plans
 
 

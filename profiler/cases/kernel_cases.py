@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ops.memory_bound import KERNELS, Width, bytes_moved_per_element
 from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase, WarmKernelCase
 from profiler.cases.model_widths import TINY_MODEL
-from profiler.cases.planned import Planned, planned
+from profiler.cases.tiers import PlannedCase, in_tier
 
 DIRECTIONS = ("forward", "backward")
 WHOLE_SHARD = tuple(name for name, kernel in KERNELS.items() if kernel.width is Width.ELEMENT)
@@ -76,30 +76,30 @@ def shard_calls(kernel: str, elements: Iterable[int], dtype: str) -> list[Memory
     ]
 
 
-def gpu_kernel_cases() -> list[Planned]:
+def gpu_kernel_cases() -> list[PlannedCase]:
     """Every kernel of ops.memory_bound on rows of a micro-batch."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for kernel in WHOLE_SHARD:
         for dtype in ("fp32", "bf16"):
-            plans += planned(0, kernel_calls(kernel, SHARD_ELEMENTS, (1,), dtype))
+            plans += in_tier(0, kernel_calls(kernel, SHARD_ELEMENTS, (1,), dtype))
     for kernel in PASSED_OVER_WHOLE:
         for dtype in ("fp32", "bf16"):
-            plans += planned(2, shard_calls(kernel, (*SHARD_ELEMENTS, *MORE_SHARD_ELEMENTS), dtype))
+            plans += in_tier(2, shard_calls(kernel, (*SHARD_ELEMENTS, *MORE_SHARD_ELEMENTS), dtype))
     for kernel in ROW_KERNELS:
         widths = WIDTHS[KERNELS[kernel].width]
-        plans += planned(0, kernel_calls(kernel, (4096, 16384), widths[:1], "bf16"))
-        plans += planned(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
-        plans += planned(2, kernel_calls(kernel, GPU_MORE_ROWS, widths, "bf16"))
-        plans += planned(2, kernel_calls(kernel, (128,), widths[:1], "bf16"))
+        plans += in_tier(0, kernel_calls(kernel, (4096, 16384), widths[:1], "bf16"))
+        plans += in_tier(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
+        plans += in_tier(2, kernel_calls(kernel, GPU_MORE_ROWS, widths, "bf16"))
+        plans += in_tier(2, kernel_calls(kernel, (128,), widths[:1], "bf16"))
         if kernel.startswith("accumulate"):
-            plans += planned(2, kernel_calls(kernel, GRADIENT_ROWS, GRADIENT_WIDTHS, "bf16"))
+            plans += in_tier(2, kernel_calls(kernel, GRADIENT_ROWS, GRADIENT_WIDTHS, "bf16"))
         elif KERNELS[kernel].fused:
             more = MORE_WIDTHS[KERNELS[kernel].width]
-            plans += planned(
+            plans += in_tier(
                 3, kernel_calls(kernel, (*GPU_ROWS, GPU_MORE_ROWS[0], GPU_MORE_ROWS[-1]), more, "bf16")
             )
-            plans += planned(3, kernel_calls(kernel, LONGEST_ROWS, (*widths, *more), "bf16"))
-    plans += planned(1, router_calls(GPU_ROWS))
+            plans += in_tier(3, kernel_calls(kernel, LONGEST_ROWS, (*widths, *more), "bf16"))
+    plans += in_tier(1, router_calls(GPU_ROWS))
     return plans
 
 
@@ -107,14 +107,14 @@ WARM_KERNELS = ("rmsnorm", "layernorm", "swiglu", "gelu", "add")
 """What reads what a product or an attention call has just written."""
 
 
-def warm_cases() -> list[Planned]:
+def warm_cases() -> list[PlannedCase]:
     """Kernels that a cache of 50 MB (H100) holds the operands of, on as many rows as leave it full or not."""
     cold = [
         case
         for kernel in WARM_KERNELS
         for case in kernel_calls(kernel, (512, 1024, 2048), WIDTHS[KERNELS[kernel].width][:1], "bf16")
     ]
-    return planned(
+    return in_tier(
         2,
         (
             WarmKernelCase(
@@ -139,17 +139,17 @@ def router_calls(tokens: Iterable[int]) -> list[MemoryBoundCase]:
     ]
 
 
-def cpu_kernel_cases(dtype: str) -> list[Planned]:
+def cpu_kernel_cases(dtype: str) -> list[PlannedCase]:
     """Every kernel at the widths of a tiny model."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for kernel in WHOLE_SHARD:
         for kind in (dtype, "fp32"):
-            plans += planned(0, kernel_calls(kernel, (1 << 14, 1 << 17, 1 << 20), (1,), kind))
+            plans += in_tier(0, kernel_calls(kernel, (1 << 14, 1 << 17, 1 << 20), (1,), kind))
     for kernel in ROW_KERNELS:
         over_words = KERNELS[kernel].width is Width.VOCABULARY
         width = TINY_MODEL.vocab if over_words else TINY_MODEL.hidden
-        plans += planned(0, kernel_calls(kernel, (128,), (width,), dtype))
-        plans += planned(1, kernel_calls(kernel, (32, 512), (width,), dtype))
+        plans += in_tier(0, kernel_calls(kernel, (128,), (width,), dtype))
+        plans += in_tier(1, kernel_calls(kernel, (32, 512), (width,), dtype))
     return plans
 
 
@@ -158,19 +158,19 @@ def optimizer_cases(elements: Iterable[int], tensors: Iterable[int]) -> list[Opt
     return [OptimizerCase(elements=size, tensors=pieces) for size in elements for pieces in tensors]
 
 
-def gpu_optimizer_cases() -> list[Planned]:
+def gpu_optimizer_cases() -> list[PlannedCase]:
     """One million to one billion parameters."""
     millions = tuple(1 << bits for bits in (20, 22, 24, 26, 28, 30))
-    plans = planned(0, optimizer_cases(millions[2::2], (1,)))
-    plans += planned(2, optimizer_cases((1 << 31, 1 << 32), (1,)))
-    return plans + planned(1, optimizer_cases(millions, (1, 64)))
+    plans = in_tier(0, optimizer_cases(millions[2::2], (1,)))
+    plans += in_tier(2, optimizer_cases((1 << 31, 1 << 32), (1,)))
+    return plans + in_tier(1, optimizer_cases(millions, (1, 64)))
 
 
-def cpu_optimizer_cases() -> list[Planned]:
+def cpu_optimizer_cases() -> list[PlannedCase]:
     """Up to four million parameters."""
-    return planned(0, optimizer_cases((1 << 16, 1 << 18, 1 << 20, 1 << 22), (1,)))
+    return in_tier(0, optimizer_cases((1 << 16, 1 << 18, 1 << 20, 1 << 22), (1,)))
 
 
-def host_cases() -> list[Planned]:
+def host_cases() -> list[PlannedCase]:
     """The four host costs."""
-    return planned(0, (HostCase(kind=kind) for kind in ("launch", "call", "layer", "micro_batch")))
+    return in_tier(0, (HostCase(kind=kind) for kind in ("launch", "call", "layer", "micro_batch")))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from profdb.cases import GemmCase, GroupedGemmCase, SustainedCase
 from profiler.cases.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths, linear_widths
-from profiler.cases.planned import Planned, planned
+from profiler.cases.tiers import PlannedCase, in_tier
 
 TENSOR_RANKS = (1, 2, 4, 8)
 TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -66,33 +66,33 @@ def gemms_of(pairs: Iterable[tuple[int, int]], tokens: Iterable[int], dtype: str
     return [case for case in cases if 2.0 * case.m * case.k * case.n <= MOST_FLOPS]
 
 
-def gpu_linear_cases() -> list[Planned]:
+def gpu_linear_cases() -> list[PlannedCase]:
     """bf16 in all layouts, with and without bias; batched products; fp8 and fp16 on the core shapes."""
     core_whole = width_pairs(CORE_MODELS, (1,))
     core = width_pairs(CORE_MODELS, TENSOR_RANKS)
     squares = {(width, width) for width in SQUARE_WIDTHS}
     every = width_pairs((*MODELS, *EXPERT_MODELS), TENSOR_RANKS)
-    plans = planned(0, gemms_of(core_whole, (4096,), "bf16"))
-    plans += planned(0, gemms_of(squares, (512, 4096, 32768), "bf16"))
-    plans += planned(1, gemms_of(core, CORE_TOKENS, "bf16"))
-    plans += planned(1, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16")))
-    plans += planned(1, attention_products("bf16"))
-    plans += planned(1, with_bias(gemms_of(core_whole, CORE_TOKENS, "bf16")))
-    plans += planned(2, with_bias(gemms_of(core, CORE_TOKENS, "bf16")))
-    plans += planned(2, gemms_of(core, TOKENS, "bf16"))
-    plans += planned(2, gemms_of(every, (4096,), "bf16"))
-    plans += planned(2, gemms_of(core_whole, CORE_TOKENS, "fp16"))
-    plans += planned(2, as_fp8(gemms_of(core, CORE_TOKENS, "bf16")))
+    plans = in_tier(0, gemms_of(core_whole, (4096,), "bf16"))
+    plans += in_tier(0, gemms_of(squares, (512, 4096, 32768), "bf16"))
+    plans += in_tier(1, gemms_of(core, CORE_TOKENS, "bf16"))
+    plans += in_tier(1, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16")))
+    plans += in_tier(1, attention_products("bf16"))
+    plans += in_tier(1, with_bias(gemms_of(core_whole, CORE_TOKENS, "bf16")))
+    plans += in_tier(2, with_bias(gemms_of(core, CORE_TOKENS, "bf16")))
+    plans += in_tier(2, gemms_of(core, TOKENS, "bf16"))
+    plans += in_tier(2, gemms_of(every, (4096,), "bf16"))
+    plans += in_tier(2, gemms_of(core_whole, CORE_TOKENS, "fp16"))
+    plans += in_tier(2, as_fp8(gemms_of(core, CORE_TOKENS, "bf16")))
     for recipe in ("block", "mx", "row"):
-        plans += planned(1, as_fp8(gemms_of(core_whole, (4096,), "bf16"), recipe))
-        plans += planned(2, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16"), recipe))
-    plans += planned(2, gemms_of({*LOW_RANKS, *ROUTERS}, CORE_TOKENS, "bf16"))
-    plans += planned(3, gemms_of(every, TOKENS, "bf16"))
-    plans += planned(3, gemms_of(core, LONGEST_TOKENS, "bf16"))
+        plans += in_tier(1, as_fp8(gemms_of(core_whole, (4096,), "bf16"), recipe))
+        plans += in_tier(2, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16"), recipe))
+    plans += in_tier(2, gemms_of({*LOW_RANKS, *ROUTERS}, CORE_TOKENS, "bf16"))
+    plans += in_tier(3, gemms_of(every, TOKENS, "bf16"))
+    plans += in_tier(3, gemms_of(core, LONGEST_TOKENS, "bf16"))
     return plans
 
 
-def sustained_cases() -> list[Planned]:
+def sustained_cases() -> list[PlannedCase]:
     """A large square in bf16 and fp8 for as long as clocks take to settle, and the same as any product; the longest
     cases of a sweep, behind its skeleton."""
     side, formats = SUSTAINED_SIDE, (("bf16", ""), ("fp8", "tensor"))
@@ -103,7 +103,7 @@ def sustained_cases() -> list[Planned]:
         SustainedCase(seconds=SUSTAINED_S, m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe)
         for dtype, recipe in formats
     ]
-    return planned(0, alone) + planned(1, long)
+    return in_tier(0, alone) + in_tier(1, long)
 
 
 def as_fp8(cases: Iterable[GemmCase], recipe: str = "tensor") -> list[GemmCase]:
@@ -139,13 +139,13 @@ def attention_products(dtype: str, lengths: Iterable[int] = (1024, 2048, 4096)) 
     ]
 
 
-def cpu_linear_cases(dtype: str) -> list[Planned]:
+def cpu_linear_cases(dtype: str) -> list[PlannedCase]:
     """Small products: those of a tiny model and a few squares."""
     tiny = width_pairs((TINY_MODEL,), (1, 2))
-    plans = planned(0, gemms_of(tiny, (128,), dtype))
-    plans += planned(1, gemms_of({(256, 256), (512, 512)}, (64, 512), dtype))
-    plans += planned(1, gemms_of(tiny, CPU_TOKENS, dtype))
-    plans += planned(1, with_bias(gemms_of(tiny, (64, 512), dtype)))
+    plans = in_tier(0, gemms_of(tiny, (128,), dtype))
+    plans += in_tier(1, gemms_of({(256, 256), (512, 512)}, (64, 512), dtype))
+    plans += in_tier(1, gemms_of(tiny, CPU_TOKENS, dtype))
+    plans += in_tier(1, with_bias(gemms_of(tiny, (64, 512), dtype)))
     return plans
 
 
@@ -160,9 +160,9 @@ def grouped_gemms(
     )
 
 
-def gpu_grouped_cases() -> list[Planned]:
+def gpu_grouped_cases() -> list[PlannedCase]:
     """The experts that one rank holds under expert parallelism, on rows of one micro-batch."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for model in EXPERT_MODELS:
         held = {count for count in (1, 2, 4, 8, 16, 32) if count <= model.experts}
         widths = ((model.hidden, 2 * model.ffn), (model.hidden, model.ffn), (model.ffn, model.hidden))
@@ -172,14 +172,14 @@ def gpu_grouped_cases() -> list[Planned]:
                 for inputs, outputs in widths:
                     tier = 1 if core else 2
                     products = grouped_gemms(groups, rows, inputs, outputs, "bf16")
-                    plans += planned(tier, products)
+                    plans += in_tier(tier, products)
                     if core:
-                        plans += planned(2, grouped_as_fp8(products))
-                        plans += planned(2, unevenly(products))
+                        plans += in_tier(2, grouped_as_fp8(products))
+                        plans += in_tier(2, unevenly(products))
             for rows in FEW_ROWS:
                 for inputs, outputs in widths:
                     few = grouped_gemms(groups, rows * groups, inputs, outputs, "bf16")
-                    plans += planned(3, [*few, *grouped_as_fp8(few), *grouped_as_fp8(few, "block")])
+                    plans += in_tier(3, [*few, *grouped_as_fp8(few), *grouped_as_fp8(few, "block")])
     return plans
 
 
@@ -201,6 +201,6 @@ def grouped_as_fp8(cases: Iterable[GroupedGemmCase], recipe: str = "row") -> lis
     ]
 
 
-def cpu_grouped_cases(dtype: str) -> list[Planned]:
+def cpu_grouped_cases(dtype: str) -> list[PlannedCase]:
     """Four small experts."""
-    return planned(1, (case for rows in (64, 256) for case in grouped_gemms(4, rows, 256, 896, dtype)))
+    return in_tier(1, (case for rows in (64, 256) for case in grouped_gemms(4, rows, 256, 896, dtype)))

@@ -26,7 +26,7 @@ from ops.op import (
 )
 from ops.recompute import Recompute
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, product_dtypes
-from profiler.cases.planned import Planned, planned
+from profiler.cases.tiers import PlannedCase, in_tier
 from spec.arrays import ints
 from spec.errors import ConfigError
 from spec.frameworks import FrameworkPreset, framework_preset
@@ -43,7 +43,7 @@ RUNS = (("fsp", "megatron"), ("isp", "internevo"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedModel:
+class ModelRequest:
     """A model whose shapes are wanted: its config, the tensor-parallel ranks, what a config.json of an unknown type is
     read as, and the tokens of a sequence where the config does not say or is not meant."""
 
@@ -52,14 +52,14 @@ class AskedModel:
     assume: str | None = None
     seq_len: int | None = None
 
-    def cases(self) -> list[Planned]:
+    def cases(self) -> list[PlannedCase]:
         """As model_cases."""
         return model_cases(self.path, self.ranks, self.assume, self.seq_len)
 
 
 def model_cases(
     path: Path, ranks: Sequence[int], assume: str | None = None, seq_len: int | None = None
-) -> list[Planned]:
+) -> list[PlannedCase]:
     """Every compute case that the model at ``path`` runs on one of ``ranks`` tensor-parallel ranks; ``assume`` as
     read_config has it, ``seq_len`` instead of the config's.
 
@@ -82,7 +82,7 @@ def model_cases(
         for strategy, framework in RUNS:
             for op in operations(config, tp, strategy, framework_preset(framework)):
                 cases.update(dict.fromkeys(cases_of(op)))
-    return planned(BEFORE_ALL, cases)
+    return in_tier(BEFORE_ALL, cases)
 
 
 def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPreset) -> list[Op]:

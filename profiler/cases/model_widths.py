@@ -105,10 +105,3 @@ def linear_widths(model: ModelWidths, tp: int) -> dict[str, tuple[int, int]]:
         if whole % (tp * 8) == 0:
             cut[name] = (inputs, outputs // tp) if axis else (inputs // tp, outputs)
     return cut
-
-
-def attention_heads(model: ModelWidths, tp: int) -> tuple[int, int] | None:
-    """(heads, kv_heads) on one of ``tp`` ranks, kv heads repeated when there are fewer than ranks."""
-    if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
-        return None
-    return model.heads // tp, max(model.kv_heads // tp, 1)

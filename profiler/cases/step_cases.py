@@ -8,7 +8,7 @@ from profdb.cases import ExpertExchangeCase, HostCopyCase, LayerCase, OverlapCas
 from profiler.cases.collective_cases import MIB, case
 from profiler.cases.group_tilings import GroupTiling, all_tilings
 from profiler.cases.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths
-from profiler.cases.planned import Planned, planned
+from profiler.cases.tiers import PlannedCase, in_tier
 from spec.collectives import Collective
 
 BESIDE = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
@@ -36,9 +36,9 @@ product beside eight collectives to 64 beside one, some mix has either side the 
 ON_CPU = Beside(product=(128, 256, 256), sizes=(64 * 1024,), mixes=((8, 0), (0, 8), (1, 8), (64, 1)))
 
 
-def overlap_cases(beside: Beside, domain_ranks: int, domains: int, dtype: str) -> list[Planned]:
+def overlap_cases(beside: Beside, domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
     """Every collective of training beside products, over whole domains and one rank of each."""
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     m, k, n = beside.product
     for tiling in overlap_tilings(domain_ranks, domains):
         for kind in BESIDE:
@@ -58,7 +58,7 @@ def overlap_cases(beside: Beside, domain_ranks: int, domains: int, dtype: str) -
                         collectives=collectives,
                         dtype=dtype,
                     )
-                    plans += planned(2, [mixed])
+                    plans += in_tier(2, [mixed])
     return plans
 
 
@@ -70,10 +70,10 @@ def overlap_tilings(domain_ranks: int, domains: int) -> list[GroupTiling]:
 
 def layer_cases(
     models: Iterable[ModelWidths], shapes: Iterable[tuple[int, int]], dtype: str
-) -> list[Planned]:
+) -> list[PlannedCase]:
     """Whole layers of models on (batch, tokens of a sequence), as they run and as one graph."""
     lengths = tuple(shapes)
-    return planned(
+    return in_tier(
         2,
         [
             LayerCase(
@@ -94,21 +94,21 @@ def layer_cases(
     )
 
 
-def gpu_layer_cases() -> list[Planned]:
+def gpu_layer_cases() -> list[PlannedCase]:
     """Llama-2-7B, Llama-2-70B and Llama-3.1-8B, 1k to 16k tokens."""
     chosen = [model for model in MODELS if model.name in ("Llama-2-7B", "Llama-2-70B", "Llama-3.1-8B")]
     return layer_cases(chosen, ((1, 1024), (1, 4096), (2, 4096), (4, 4096), (1, 8192), (2, 8192)), "bf16")
 
 
-def cpu_layer_cases(dtype: str) -> list[Planned]:
+def cpu_layer_cases(dtype: str) -> list[PlannedCase]:
     """A tiny layer, as it runs."""
     tiny = layer_cases((TINY_MODEL,), ((1, 64), (1, 256), (2, 256)), dtype)
     return [plan for plan in tiny if isinstance(plan.case, LayerCase) and plan.case.mode == "eager"]
 
 
-def host_copy_cases(devices: int) -> list[Planned]:
+def host_copy_cases(devices: int) -> list[PlannedCase]:
     """Both ways, 1 MiB to 1 GiB, on every device of a node at once."""
-    return planned(
+    return in_tier(
         2,
         [
             HostCopyCase(direction=direction, size_bytes=size, devices=devices)
@@ -118,16 +118,16 @@ def host_copy_cases(devices: int) -> list[Planned]:
     )
 
 
-def exchange_cases(domain_ranks: int, domains: int) -> list[Planned]:
+def exchange_cases(domain_ranks: int, domains: int) -> list[PlannedCase]:
     """Tokens of Mixtral and DeepSeek-V3 to their experts and back, by torch and by DeepEP, over a domain and
     the world.
     """
-    plans: list[Planned] = []
+    plans: list[PlannedCase] = []
     for tiling in overlap_tilings(domain_ranks, domains):
         ranks = tiling.intra * tiling.inter
         for model in EXPERT_MODELS:
             if tiling.intra == domain_ranks and model.experts % ranks == 0:
-                plans += planned(3, model_exchanges(model, tiling))
+                plans += in_tier(3, model_exchanges(model, tiling))
     return plans
 
 
@@ -151,9 +151,9 @@ def model_exchanges(model: ModelWidths, tiling: GroupTiling) -> list[ExpertExcha
     ]
 
 
-def cpu_exchange_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned]:
+def cpu_exchange_cases(domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
     """A few tokens to eight experts and back, over every rank."""
-    return planned(
+    return in_tier(
         2,
         [
             ExpertExchangeCase(

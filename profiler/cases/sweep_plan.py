@@ -1,5 +1,6 @@
-"""Everything one sweep measures, in order."""
+"""Cases of a sweep, in order: the sweep's own, or those of a file (--cases) that this machine can measure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -10,6 +11,7 @@ from profdb.cases import (
     CollectiveCase,
     ExpertExchangeCase,
     GemmCase,
+    GroupedCase,
     GroupedGemmCase,
     HostCopyCase,
     LayerCase,
@@ -20,7 +22,8 @@ from profdb.cases import (
     WarmKernelCase,
 )
 from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, step_cases
-from profiler.cases.planned import Planned, in_order
+from profiler.cases.group_tilings import why_untiled
+from profiler.cases.tiers import PlannedCase, in_order
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
@@ -88,12 +91,12 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def plan_cases(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Case]:
+def plan_cases(plan: SweepPlan, wanted: Sequence[PlannedCase] = ()) -> list[Case]:
     """The cases of ``plan_tiers``."""
     return [item.case for item in plan_tiers(plan, wanted)]
 
 
-def plan_tiers(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Planned]:
+def plan_tiers(plan: SweepPlan, wanted: Sequence[PlannedCase] = ()) -> list[PlannedCase]:
     """The cases of a sweep, most informative first, the same on every rank; ``wanted`` are measured as
     well (profiler.cases.model_cases)."""
     small = plan.device_kind == "cpu"
@@ -105,7 +108,7 @@ def plan_tiers(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Planned]
     return in_order([item for item in cases if plan.takes(item.case)])
 
 
-def gpu_compute() -> list[Planned]:
+def gpu_compute() -> list[PlannedCase]:
     """Compute cases of a GPU."""
     return [
         *kernel_cases.host_cases(),
@@ -119,7 +122,7 @@ def gpu_compute() -> list[Planned]:
     ]
 
 
-def gpu_step_parts(plan: SweepPlan) -> list[Planned]:
+def gpu_step_parts(plan: SweepPlan) -> list[PlannedCase]:
     """What only a step shows, on GPUs."""
     return [
         *step_cases.gpu_layer_cases(),
@@ -129,7 +132,7 @@ def gpu_step_parts(plan: SweepPlan) -> list[Planned]:
     ]
 
 
-def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[Planned]:
+def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[PlannedCase]:
     """What only a step shows, as far as processors can."""
     return [
         *step_cases.cpu_layer_cases(dtype),
@@ -138,7 +141,7 @@ def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[Planned]:
     ]
 
 
-def cpu_compute(dtype: str) -> list[Planned]:
+def cpu_compute(dtype: str) -> list[PlannedCase]:
     """Compute cases of a processor: the shapes of a tiny model."""
     return [
         *kernel_cases.host_cases(),
@@ -200,3 +203,26 @@ def describe(case: Case) -> str:
     """One short line: the benchmark and its numbers and words."""
     values = (f"{field.name}={getattr(case, field.name)}" for field in fields(case))
     return f"{benchmark_of(case)}({', '.join(values)})"
+
+
+def reason_left(case: Case, plan: SweepPlan) -> str:
+    """Why a case is not measured here; "" where it is."""
+    if isinstance(case, MemoryBoundCase) and case.kernel in plan.left_out:
+        return "fused by a compiler alone (--compile)"
+    if not plan.takes(case):
+        return "left out by --only or --max_size"
+    if isinstance(case, GroupedCase):
+        return why_untiled(case, plan.domain_ranks, plan.domains)
+    return ""
+
+
+def cases_here(cases: Sequence[Case], plan: SweepPlan) -> list[Case]:
+    """The cases that this machine can measure, in their order."""
+    return [case for case in cases if not reason_left(case, plan)]
+
+
+def notes_of_left(cases: Sequence[Case] | None, plan: SweepPlan) -> list[str]:
+    """A line for each reason why cases are left out, with how many; nothing is stored of those, so that a larger
+    machine measures them."""
+    reasons = Counter(reason_left(case, plan) for case in cases or ())
+    return [f"{count} of the given cases left: {why}" for why, count in reasons.items() if why]

@@ -21,8 +21,8 @@ from profiler.pictures.plot_style import (
     powers_axis,
     save_figure,
     time_label,
+    usable,
 )
-from profiler.pictures.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 from spec.origin import Origin

@@ -21,8 +21,8 @@ from profiler.pictures.plot_style import (
     powers_axis,
     rate_label,
     save_figure,
+    usable,
 )
-from profiler.pictures.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 

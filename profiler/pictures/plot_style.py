@@ -5,11 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from profdb.sample import MachineFacts
+from profdb.cases import Family
+from profdb.sample import MachineFacts, ProfileDatabase
+from profdb.store.columns import STATUSES, SampleTable
+from spec.arrays import ints
 from spec.origin import ORIGIN_NAMES, Origin
 
 DPI = 130
@@ -129,3 +133,12 @@ def save_figure(figure: Figure, path: Path, caption: str) -> Path:
     figure.savefig(temporary, dpi=DPI)
     temporary.replace(path)
     return path
+
+
+def usable(profile: ProfileDatabase, family: Family) -> SampleTable | None:
+    """The family's samples that have trials; None without any."""
+    if family not in profile.tables:
+        return None
+    table = profile.tables[family]
+    rows = ints(np.flatnonzero(table.status == STATUSES.index("ok")))
+    return table.take(rows) if rows.size else None

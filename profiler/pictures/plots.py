@@ -35,8 +35,8 @@ from profiler.pictures.plot_style import (
     powers_axis,
     save_figure,
     time_label,
+    usable,
 )
-from profiler.pictures.usable_samples import usable
 from spec.origin import ORIGIN_NAMES, Origin
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TypeVar
 
-from profiler.ranks.meeting import RankFailedError, ranks_named
-from profiler.ranks.world import World
+from profiler.distributed.rendezvous import RankFailedError, rank_names
+from profiler.distributed.world import World
 from spec.errors import UserError
 from spec.program.command import WRONG_INPUT, complain
 
@@ -38,7 +38,7 @@ def agreed(world: World, action: Callable[[], Found]) -> Found:
         return found[0]
     first = words[failed[0]]
     alike = [rank for rank in failed if words[rank] == first]
-    who = "" if len(alike) == world.size else f"{ranks_named(alike)}: "
+    who = "" if len(alike) == world.size else f"{rank_names(alike)}: "
     raise NotAgreedError(f"{who}{first}", speaker=0)
 
 
@@ -48,7 +48,7 @@ def same_everywhere(world: World, word: str, what: str) -> None:
     others = [rank for rank, said in enumerate(words) if said != words[0]]
     if others:
         raise NotAgreedError(
-            f"{ranks_named(others)}: {what} differs from rank 0's: put the same on every node", speaker=0
+            f"{rank_names(others)}: {what} differs from rank 0's: put the same on every node", speaker=0
         )
 
 
@@ -78,7 +78,7 @@ def last_words(world: World) -> LastWords:
     def ended() -> None:
         if watch.stopped:
             return  # this rank is ending by itself
-        found = watch.account(outside=OUTSIDE)
+        found = watch.diagnose(outside=OUTSIDE)
         if found.speaker == world.rank:
             complain(f"error: {found}")
         ends(WRONG_INPUT)

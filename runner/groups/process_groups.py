@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from profiler.ranks.world import World
+from profiler.distributed.world import World
 from runner.groups.degrees import Degrees
 from runner.groups.members import Members, members
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from profiler.benchmarks.torch_collectives import all_gather, reduce_scatter, renamed
+from profiler.benchmarks.torch_collectives import all_gather, collective_by_name, reduce_scatter
 from spec.mixers.attention import AttentionSpec, QkNormWeights, RopeSpec
 from spec.model import MlpSpec
 
@@ -63,7 +63,7 @@ class _Products(Function):
         ranks = dist.get_world_size(ctx.group)
         apart = torch.stack(entering.chunk(ranks, dim=1)).flatten(0, 1)
         own_gradient = torch.empty_like(own, memory_format=torch.contiguous_format)
-        scatter = renamed("reduce_scatter_single", "reduce_scatter_tensor")
+        scatter = collective_by_name("reduce_scatter_single", "reduce_scatter_tensor")
         scattering = scatter(own_gradient, apart, group=ctx.group, async_op=True)
         rows = _joined(blocks).flatten(0, 1)
         of_weights = [gradient.flatten(0, 1).t() @ rows for gradient in gradients]
@@ -74,7 +74,7 @@ class _Products(Function):
 def _gather(own: Tensor, group: ProcessGroup) -> tuple[Tensor, Any]:
     """[ranks, batch, tokens, hidden], there when the second is waited for."""
     blocks = own.new_empty((dist.get_world_size(group), *own.shape))
-    gather = renamed("all_gather_single", "all_gather_into_tensor")
+    gather = collective_by_name("all_gather_single", "all_gather_into_tensor")
     return blocks, gather(blocks.flatten(0, 1), own.contiguous(), group=group, async_op=True)
 
 

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 
 from profdb.cases import AttentionCase, GemmCase
-from profiler.attempt import OOM, word_for
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.launched import Call
 from profiler.benchmarks.linear import launch_gemm
 from profiler.device import Device
+from profiler.outcome import OOM, error_status
 from runner.groups.process_groups import Own
 from runner.replay.program import Launch
 from workload.aicb.csv_workload import COMPUTATION
@@ -203,7 +203,7 @@ def operations_for(
             for _ in ("sent", "received")
         )
     except (RuntimeError, MemoryError) as problem:
-        if word_for(problem) != OOM:
+        if error_status(problem) != OOM:
             raise
         largest = max((one for one in launches if one.ranks), key=lambda one: one.item.msg_size)
         raise WorkloadError(f"out of memory: no room for two buffers of {largest.label()}") from problem

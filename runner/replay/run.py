@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import torch
 
-from profiler.attempt import OOM, word_for, words_of
 from profiler.benchmarks.launched import Call, UnsupportedCaseError
 from profiler.device import Device, choose_device
-from profiler.ranks.meeting import RankFailedError
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.watch import Beat
-from profiler.ranks.world import World, open_world
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.rendezvous import RankFailedError
+from profiler.distributed.watchdog import Beat
+from profiler.distributed.world import World, open_world
+from profiler.outcome import OOM, error_message, error_status
 from runner.groups.agreement import LastWords, agreed, failed, last_words, same_everywhere
 from runner.groups.degrees import Degrees
 from runner.groups.members import members
@@ -213,11 +213,11 @@ class Player:
         try:
             return action()
         except (RuntimeError, MemoryError, UnsupportedCaseError) as problem:
-            full = word_for(problem) == OOM
+            full = error_status(problem) == OOM
             alone = launch is not None and launch.item.comm_type == COMPUTATION
             if not (full or alone or self.world.size == 1):
                 raise self.world.lost(str(problem)) from problem
-            what = "out of memory" if full else words_of(problem)
+            what = "out of memory" if full else error_message(problem)
             rank = self.world.rank
             raise RankFailedError(f"rank {rank}: {what} in {doing}", speaker=rank) from problem
 

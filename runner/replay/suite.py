@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 
 from profiler.device import choose_device
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World, open_world
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World, open_world
 from runner.groups.agreement import NotAgreedError, agreed, last_words
 from runner.groups.degrees import degrees_of
 from runner.logs.analysis import Spread

@@ -10,7 +10,7 @@ import torch
 from ops.recompute import CORE_ATTENTION, Recompute
 from profdb.modelled.cost_model import ModelledCostModel
 from profiler.device import Device
-from profiler.machine import matching_sheet
+from profiler.machine import find_sheet
 from runner.groups.degrees import PLAN, check_dp, plan_and_dp
 from runner.reference.layers import ACTIVATIONS
 from runner.training.pipeline import TORCH
@@ -129,7 +129,7 @@ def written_plan(typed: Typed) -> tuple[WrittenPlan, int | None]:
 
 def sheet_of(device: Device, root: Path) -> str:
     """The sheet of the device by its name; raises ConfigError where there is none."""
-    sheet = matching_sheet(device.name, device.kind, root)
+    sheet = find_sheet(device.name, device.kind, root)
     if sheet is None:
         raise ConfigError(
             where="command line",

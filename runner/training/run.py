@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from profiler.attempt import OOM, word_for
 from profiler.device import Device, choose_device
-from profiler.ranks.meeting import RankFailedError
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World, open_world
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.rendezvous import RankFailedError
+from profiler.distributed.world import World, open_world
+from profiler.outcome import OOM, error_status
 from runner.groups.agreement import agreed, failed, last_words, same_everywhere
 from runner.training.asking import Asked, Typed, ask
 from runner.training.trainer import Trainer
@@ -64,7 +64,7 @@ def watched(world: World, doing: str) -> Iterator[None]:
         first = innermost(error)
         said = PLACE_IN_SOURCE.sub("", str(first).partition("\n")[0])[:MOST_LETTERS]
         where = place_of(frames_of(first.__traceback__))
-        if isinstance(first, Exception) and word_for(first) == OOM:
+        if isinstance(first, Exception) and error_status(first) == OOM:
             inside = f"{doing}, in {where}" if where else doing
             words = f"rank {world.rank}: out of memory in {inside} ({said})"
             raise RankFailedError(words, speaker=world.rank) from error

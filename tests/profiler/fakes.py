@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from profdb.cases import Case
 from profiler.benchmarks.launched import Call, Launched
 from profiler.device import Device
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
 from profiler.measurement import Bench
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World
 
 
 def seconds_of(case: Case) -> float:

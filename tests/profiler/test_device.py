@@ -11,9 +11,9 @@ import torch
 
 from profiler import device
 from profiler.device import ASSUMED_CORE_CACHE_BYTES, Device, choose_device, core_cache_bytes, nvidia_smi
-from profiler.ranks.meeting import RankFailedError
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World, check_same_machines
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.rendezvous import RankFailedError
+from profiler.distributed.world import World, check_same_machines
 from spec.errors import ConfigError
 
 

@@ -7,14 +7,14 @@ import pytest
 from profdb.cases import HostCase
 from profdb.sample import Sample, WorldShape
 from profdb.store.journal import journal_path, read_journal
-from profiler.cases.planned import most_informative_first
 from profiler.cases.sweep_plan import SweepPlan, gpu_compute, plan_cases
+from profiler.cases.tiers import in_order
 from profiler.journal import Journal
 from spec.errors import ProfileError
 from spec.origin import Origin
 
 CASES = [
-    *most_informative_first(gpu_compute())[:200],
+    *(item.case for item in in_order(gpu_compute())[:200]),
     *plan_cases(SweepPlan(device_kind="cpu", domain_ranks=4)),
 ]
 SAMPLES = [

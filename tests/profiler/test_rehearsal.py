@@ -28,21 +28,29 @@ from profdb.layer_sum import parts_of_layer
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import modelled_seconds
 from profiler import rehearsal
-from profiler.cases.planned import most_informative_first
-from profiler.cases.smoke import kind_of, smoke_cases
 from profiler.cases.sweep_plan import SweepPlan, gpu_compute, largest_array_bytes, plan_cases, plan_tiers
-from profiler.dry_run import UNKNOWN_S, calls_s, dry_run_lines, expected_s, launches_s
+from profiler.cases.tiers import in_order
+from profiler.distributed.rank_layout import RankLayout
 from profiler.profiling_run import RunOptions, RunReport, run_profiling
-from profiler.ranks.rank_layout import RankLayout
-from profiler.rehearsal import SHORT, smoke
-from profiler.step_parts.expected import step_parts_s
+from profiler.rehearsal import (
+    SHORT,
+    UNKNOWN_S,
+    calls_s,
+    dry_run_lines,
+    expected_s,
+    kind_of,
+    kind_s,
+    launches_s,
+    smoke,
+    smoke_cases,
+)
 from profiler.timing import TrialPlan
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from tests.profiler.fakes import FakeClock, FakeLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
-GPU_CASES = most_informative_first(gpu_compute())
+GPU_CASES = [item.case for item in in_order(gpu_compute())]
 SHORT_CASES = [case for case in GPU_CASES if not isinstance(case, SustainedCase)]
 
 
@@ -115,7 +123,7 @@ def test_a_smoke_test_says_what_does_not_run_and_keeps_nothing(
         return run_profiling(options, layout, lambda _: FakeLauncher(clock=FakeClock(), before=before))
 
     monkeypatch.setattr(rehearsal, "run_profiling", fake_run)
-    monkeypatch.setattr("profiler.sweep.noisiest_first", lambda samples: [])
+    monkeypatch.setattr("profiler.sweep.noisy_cases", lambda samples: [])
     options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu", only=("host", "optimizer"))
     lines = smoke(options, RankLayout())
     kinds = {code_run(case) for case in launched}
@@ -164,18 +172,17 @@ def test_what_only_a_step_shows_takes_as_long_as_its_parts() -> None:
     (product_s,) = modelled_seconds(cost_model, [GemmCase(m=8192, k=4096, n=4096)])
     beside = OverlapCase(**group, m=8192, k=4096, n=4096, products=64, collectives=1)
     alone = replace(beside, products=0, collectives=8)
-    assert step_parts_s([beside, alone], cost_model) == pytest.approx(
+    assert kind_s([beside, alone], cost_model) == pytest.approx(
         [max(64 * product_s, gathered_s), 8 * gathered_s]
     )
     # PCIe 5.0 x16 as nvbandwidth measures it (profdb.host_copies)
     copy = HostCopyCase(direction="to_host", size_bytes=1 << 30)
-    assert step_parts_s([copy], cost_model) == pytest.approx([(1 << 30) / 55.63e9], rel=0.02)
+    assert kind_s([copy], cost_model) == pytest.approx([(1 << 30) / 55.63e9], rel=0.02)
     exchange = ExpertExchangeCase(
         direction="dispatch", tokens=4096, hidden=4096, experts=8, topk=2, intra=8, inter=1
     )
     whole = CollectiveCase(collective=Collective.ALL_TO_ALL, size_bytes=4096 * 4096 * 2 * 2, intra=8, inter=1)
-    assert step_parts_s([exchange], cost_model) == pytest.approx(modelled_seconds(cost_model, [whole]))
-    assert step_parts_s([GemmCase(m=8, k=8, n=8)], cost_model) == [None]
+    assert kind_s([exchange], cost_model) == pytest.approx(modelled_seconds(cost_model, [whole]))
 
 
 def test_layers_priced_together_are_those_priced_one_by_one() -> None:
@@ -185,7 +192,7 @@ def test_layers_priced_together_are_those_priced_one_by_one() -> None:
         LayerCase(**shape, hidden=hidden, seq_len=seq_len) for hidden, seq_len in ((4096, 8192), (2048, 512))
     ]
     alone = [sum(float(part.seconds[0]) for part in parts_of_layer(cost_model, layer)) for layer in layers]
-    assert step_parts_s(layers, cost_model) == pytest.approx(alone)
+    assert kind_s(layers, cost_model) == pytest.approx(alone)
     assert alone[0] > 4 * alone[1]
 
 

@@ -15,7 +15,6 @@ from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
 from profiler import profiling_run
 from profiler.benchmarks.launched import Launched, UnsupportedCaseError
-from profiler.cases.planned import most_informative_first
 from profiler.cases.sweep_plan import (
     BENCHMARKS,
     SweepPlan,
@@ -24,26 +23,27 @@ from profiler.cases.sweep_plan import (
     gpu_step_parts,
     plan_cases,
 )
+from profiler.cases.tiers import in_order
 from profiler.device import Device
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
 from profiler.profiling_run import RunOptions, run_in
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World
 from profiler.sweep import Budget, sweep
 from spec.errors import ProfileError
 from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of, single_world
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_PLAN = SweepPlan(device_kind="cuda", domain_ranks=2, domains=2, node_ranks=2)
-GPU_CASES = most_informative_first([*gpu_compute(), *gpu_step_parts(GPU_PLAN)])
+GPU_CASES = [item.case for item in in_order([*gpu_compute(), *gpu_step_parts(GPU_PLAN)])]
 CPU_CASES = plan_cases(SweepPlan(device_kind="cpu", domain_ranks=2, domains=2))
 
 
 @pytest.fixture(autouse=True)
 def no_second_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real clocks around calls that take no time read noise alone (tests/profiler/conditions/test_second_look.py)."""
-    monkeypatch.setattr("profiler.sweep.noisiest_first", lambda samples: [])
+    """Real clocks around calls that take no time read noise alone (tests/profiler/test_sample_quality.py)."""
+    monkeypatch.setattr("profiler.sweep.noisy_cases", lambda samples: [])
 
 
 def samples_of_each_benchmark(count: int) -> list[Case]:
@@ -194,7 +194,7 @@ def test_a_lost_device_starts_the_program_again_behind_the_case(
         started.append(spent_s)
         raise SystemExit
 
-    monkeypatch.setattr(profiling_run, "start_again", again)
+    monkeypatch.setattr(profiling_run, "restart_program", again)
     options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu")
     problem = RuntimeError("CUDA error: an illegal memory access was encountered")
     launcher = FakeLauncher(

@@ -38,7 +38,7 @@ def test_a_budget_counts_from_the_programs_start_and_on_through_restarts(
 ) -> None:
     monkeypatch.setenv("PROFILER_SPENT_S", spent_before)
     # real clocks around calls that take no time read noise alone
-    monkeypatch.setattr("profiler.sweep.noisiest_first", lambda samples: [])
+    monkeypatch.setattr("profiler.sweep.noisy_cases", lambda samples: [])
     launcher = FakeLauncher(clock=FakeClock())
     began = time.monotonic() - before_s
     options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu", budget_s=100.0, began=began)

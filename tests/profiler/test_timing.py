@@ -1,6 +1,8 @@
 """Trials, bursts and outliers."""
 
-import time
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,54 +54,46 @@ def test_a_slow_call_is_tried_so_often_that_one_bad_trial_does_not_show() -> Non
     assert spread(np.asarray([9.0, *[1.0] * (trials - 2)])) > 1.0  # one fewer would show it
 
 
-def test_the_cpu_clock_reads_seconds_of_one_call() -> None:
-    # each call sleeps 2 ms, so four of them must read 2 ms a call, not 8
-    read = CpuStopwatch().burst((lambda: time.sleep(2e-3),), 4, None)
-    assert 2e-3 <= read < 6e-3
+class Clocks:
+    """The wall's and this thread's seconds, which advance by what the test runs and nothing else."""
+
+    def __init__(self) -> None:
+        self.wall_s = self.thread_s = 0.0
+        self.order: list[str] = []
+
+    def perf_counter(self) -> float:
+        return self.wall_s
+
+    def thread_time(self) -> float:
+        return self.thread_s
+
+    def work(self, name: str, seconds: float, *, asleep_s: float = 0.0) -> None:
+        self.order.append(name)
+        self.thread_s += seconds
+        self.wall_s += seconds + asleep_s
 
 
-def test_calls_take_turns_and_alignment_is_outside_the_clock() -> None:
-    order: list[str] = []
-
-    def align() -> None:
-        order.append("align")
-        time.sleep(0.05)
-
-    calls = (lambda: order.append("first"), lambda: order.append("second"))
-    read = CpuStopwatch().burst(calls, 3, align)
-    assert order == ["align", "first", "second", "first"]
-    assert read < 0.01
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    made = Clocks()
+    monkeypatch.setattr(timing, "time", made)
+    return made
 
 
-class Sweep:
-    """Stands for the array that is read; reading it takes CPU seconds."""
-
-    def __init__(self, order: list[str]) -> None:
-        self.order = order
-
-    def sum(self) -> None:
-        self.order.append("sweep")
-        busy(0.005)
+def test_the_cpu_clock_reads_seconds_of_one_call_and_calls_take_turns(clocks: Clocks) -> None:
+    # each call takes 2 ms, so three of them must read 2 ms a call, not 6; alignment is outside
+    calls = (lambda: clocks.work("first", 2e-3), lambda: clocks.work("second", 2e-3))
+    read_s = CpuStopwatch().burst(calls, 3, lambda: clocks.work("align", 0.05))
+    assert clocks.order == ["align", "first", "second", "first"]
+    assert read_s == pytest.approx(2e-3)
 
 
-def busy(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
-def test_a_cold_launch_comes_after_a_sweep_and_reads_its_own_work_alone() -> None:
-    order: list[str] = []
-
-    def call() -> None:
-        order.append("call")
-        busy(0.002)
-        time.sleep(0.02)  # as long as another process has the core
-
-    read = ColdStopwatch(sweep=Sweep(order)).burst((call,), 3, None)  # type: ignore[arg-type]
-    assert order == ["sweep", "call"] * 3
-    # 2 ms of work a launch: neither the sweep's 5 ms nor the 20 ms asleep, and not three launches' 6 ms
-    assert 0.002 <= read < 0.005
+def test_a_cold_launch_comes_after_a_sweep_and_reads_its_own_work_alone(clocks: Clocks) -> None:
+    """2 ms of work a launch: neither the sweep's 5 ms nor the 20 ms in which another process has the core."""
+    sweep: Any = SimpleNamespace(sum=lambda: clocks.work("sweep", 5e-3))
+    call = partial(clocks.work, "call", 2e-3, asleep_s=0.02)
+    assert ColdStopwatch(sweep=sweep).burst((call,), 3, None) == pytest.approx(2e-3)
+    assert clocks.order == ["sweep", "call"] * 3
 
 
 def test_a_processor_of_one_thread_is_read_cold_and_its_collectives_by_the_wall(

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import (
+    FAMILY_OF,
     AttentionCase,
     GemmCase,
     GroupedGemmCase,
@@ -23,7 +24,7 @@ from profiler.benchmarks.launched import Launched, UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.device import Device
-from profiler.torch_launcher import TorchLauncher
+from profiler.torch_launcher import COMPILED, IN_GROUPS, ON_DEVICE, TorchLauncher
 from tests.profiler.fakes import single_world
 
 Seen = tuple[str, list[torch.Tensor]]
@@ -55,6 +56,11 @@ def recording(case: Any) -> Iterator[Recorder]:
     with recorder:
         launched.calls[-1]()
     yield recorder
+
+
+def test_each_kind_of_case_has_one_benchmark() -> None:
+    kinds = [*ON_DEVICE, *COMPILED, *IN_GROUPS]
+    assert sorted(map(str, kinds)) == sorted(map(str, FAMILY_OF))
 
 
 def stored_rows(matrix: torch.Tensor) -> tuple[int, ...]:
@@ -220,7 +226,7 @@ def test_every_kernel_runs_its_operation_on_rows_x_width(
     if bytes_moved_per_element(kernel, backward=direction == "backward", dtype="bf16") == 0.0:
         pytest.skip(f"{kernel} moves nothing in the {direction}")
     case = MemoryBoundCase(kernel=kernel, direction=direction, rows=12, width=256)
-    monkeypatch.setattr(memory_bound, "only_compiled", frozenset)  # what a compiler would fuse
+    monkeypatch.setattr(memory_bound, "compiled_kernels", frozenset)  # what a compiler would fuse
     with recording(case) as recorder:
         runs = recorder.of(*KERNEL_OPERATIONS[kernel, direction])
         assert runs
@@ -240,8 +246,8 @@ def test_a_kernel_that_torch_runs_as_several_is_no_sample_of_the_fused_one(kerne
     case = MemoryBoundCase(kernel=kernel, direction="forward", rows=12, width=256)
     with pytest.raises(UnsupportedCaseError, match="a compiler fuses them"):
         launch_memory_bound(case, Device(kind="cpu"))
-    assert memory_bound.only_compiled() >= {kernel}
-    plan = SweepPlan(device_kind="cuda", left_out=memory_bound.only_compiled())
+    assert memory_bound.compiled_kernels() >= {kernel}
+    plan = SweepPlan(device_kind="cuda", left_out=memory_bound.compiled_kernels())
     kernels = {case.kernel for case in plan_cases(plan) if isinstance(case, MemoryBoundCase)}
     assert kernel not in kernels
     assert kernel in {

@@ -148,14 +148,14 @@ def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.Monke
     # the compiler without its code generator: what a backward may reuse is decided before that
     whole = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
-    memory_bound.fused_forward.cache_clear()
+    memory_bound.compile_forward.cache_clear()
     for rows in (12, 20):
         case = MemoryBoundCase(kernel="swiglu", direction="backward", rows=rows, width=32)
         launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
         assert launched.implementation == "torch.compile"
         first, second = launched.calls[0](), launched.calls[0]()
         assert torch.equal(first[0], second[0])  # type: ignore[index]
-    memory_bound.fused_forward.cache_clear()
+    memory_bound.compile_forward.cache_clear()
 
 
 def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
     monkeypatch.setattr(memory_bound, "MOST_GRAPHS", 2)
     torch._dynamo.reset()
-    memory_bound.fused_forward.cache_clear()
+    memory_bound.compile_forward.cache_clear()
     with torch._dynamo.config.patch(recompile_limit=8):
         for dtype in ("bf16", "fp32", "fp16"):
             case = MemoryBoundCase(kernel="swiglu", direction="forward", rows=12, width=32, dtype=dtype)
@@ -176,7 +176,7 @@ def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.Monkey
                     call()
             else:
                 call()
-    memory_bound.fused_forward.cache_clear()
+    memory_bound.compile_forward.cache_clear()
     torch._dynamo.reset()
 
 

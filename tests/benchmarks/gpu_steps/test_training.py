@@ -15,7 +15,7 @@ from benchmarks.gpu_steps.predicted import MODEL, Asking, predicted
 from benchmarks.gpu_steps.reference import LAUNCHES
 from benchmarks.gpu_steps.training import Training
 from profiler.device import Device
-from profiler.ranks.rank_layout import RankLayout
+from profiler.distributed.rank_layout import RankLayout
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 

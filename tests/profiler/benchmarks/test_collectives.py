@@ -11,8 +11,8 @@ from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.collectives import Place, filled, launch_collective
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
 from spec.collectives import Collective
 
 SENDER = 1  # rank 1 of two nodes of two; its pair inside the node is (0, 1), between nodes (1, 3)
@@ -171,12 +171,12 @@ def test_a_trial_is_that_of_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) ->
 def test_renamed_collectives_are_found_under_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "new_name", "successor", raising=False)
     monkeypatch.setattr(dist, "old_name", "predecessor", raising=False)
-    assert torch_collectives.renamed("new_name", "old_name") == "successor"
+    assert torch_collectives.collective_by_name("new_name", "old_name") == "successor"
     monkeypatch.delattr(dist, "new_name")
-    assert torch_collectives.renamed("new_name", "old_name") == "predecessor"
+    assert torch_collectives.collective_by_name("new_name", "old_name") == "predecessor"
     monkeypatch.delattr(dist, "old_name")
     with pytest.raises(UnsupportedCaseError, match="neither new_name nor old_name"):
-        torch_collectives.renamed("new_name", "old_name")
+        torch_collectives.collective_by_name("new_name", "old_name")
 
 
 def test_groups_beyond_the_cases_siblings_rest(called: list[tuple[str, tuple[int, ...], Any]]) -> None:

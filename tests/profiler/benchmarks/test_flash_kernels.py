@@ -16,7 +16,7 @@ from profiler.benchmarks.attention import (
     launch_attention,
     torch_varlen_forward,
 )
-from profiler.benchmarks.flash_kernels import Chosen, candidates
+from profiler.benchmarks.flash_kernels import FlashKernel, candidates
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
 
@@ -68,7 +68,7 @@ def test_a_name_stands_for_the_generation(
 ) -> None:
     packages = {package.__name__: package for package in installed}
     monkeypatch.setattr(flash_kernels, "optional_package", packages.get)
-    monkeypatch.setattr(flash_kernels, "activated", lambda generation: generation in known)
+    monkeypatch.setattr(flash_kernels, "activate_generation", lambda generation: generation in known)
     assert candidates(kernel, "causal", gpu(major))[0].name == runs
 
 
@@ -91,7 +91,7 @@ def test_a_case_goes_to_the_next_best_that_takes_its_mask(
 ) -> None:
     packages = {package.__name__: package for package in installed}
     monkeypatch.setattr(flash_kernels, "optional_package", packages.get)
-    monkeypatch.setattr(flash_kernels, "activated", lambda generation: False)
+    monkeypatch.setattr(flash_kernels, "activate_generation", lambda generation: False)
     assert [one.name for one in candidates("flash", mask, gpu(major))] == listed
 
 
@@ -119,8 +119,8 @@ def test_the_first_that_takes_the_shape_runs_under_its_own_name(monkeypatch: pyt
     first: Any = SimpleNamespace(__name__="first", flash_attn_func=no_forward)
     second: Any = SimpleNamespace(__name__="second", flash_attn_func=no_backward)
     other: Any = SimpleNamespace(__name__="other", flash_attn_func=no_such_heads)
-    listed = [Chosen(package=first), Chosen(package=other), Chosen(package=second)]
-    monkeypatch.setattr(attention, "candidates", lambda *_: [*listed, Chosen(backend="efficient")])
+    listed = [FlashKernel(package=first), FlashKernel(package=other), FlashKernel(package=second)]
+    monkeypatch.setattr(attention, "candidates", lambda *_: [*listed, FlashKernel(backend="efficient")])
     words = {"batch": 1, "q_len": 4, "kv_len": 4, "heads": 2, "kv_heads": 2, "qk_dim": 12, "v_dim": 8}
     case = AttentionCase(**words, direction="backward")
     with pytest.raises(UnsupportedCaseError):  # the processor has no memory-efficient kernel either
@@ -138,8 +138,8 @@ def test_a_generation_that_torch_knows_and_nobody_installed_is_none(monkeypatch:
 
     monkeypatch.setattr(flash_kernels.attention, "activate_flash_attention_impl", absent, raising=False)
     monkeypatch.setattr(flash_kernels.attention, "list_flash_attention_impls", lambda: ["FA3"], raising=False)
-    assert not flash_kernels.activated("FA3")
-    assert not flash_kernels.activated("FA4")
+    assert not flash_kernels.activate_generation("FA3")
+    assert not flash_kernels.activate_generation("FA4")
 
 
 @pytest.mark.parametrize(

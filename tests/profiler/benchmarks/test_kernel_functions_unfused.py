@@ -13,7 +13,7 @@ from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
 from profiler.benchmarks.memory_bound import FUNCTIONS, launch_memory_bound
 from profiler.device import Device
-from profiler.profiling_run import RunOptions, fuses
+from profiler.profiling_run import RunOptions, compiles
 
 ROWS, WIDTH = 256, 1024
 VIEWS = ("view", "expand", "transpose", "slice", "unsqueeze", "detach", "alias", "split", "t", "select")
@@ -92,10 +92,10 @@ def test_a_compiler_fuses_the_kernel_and_never_its_unfused_namesake(kernel: str)
 
 def test_kernels_are_fused_on_a_gpu_unless_somebody_says_otherwise() -> None:
     options = RunOptions(output=Path("data.pt"), root=Path("."))
-    assert fuses(options, "cuda")
-    assert not fuses(options, "cpu")
-    assert not fuses(replace(options, compiled=False), "cuda")
-    assert fuses(replace(options, compiled=True), "cpu")
+    assert compiles(options, "cuda")
+    assert not compiles(options, "cpu")
+    assert not compiles(replace(options, compiled=False), "cuda")
+    assert compiles(replace(options, compiled=True), "cpu")
 
 
 def test_the_split_loss_moves_what_its_passes_dispatch() -> None:

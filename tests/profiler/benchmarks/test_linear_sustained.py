@@ -9,13 +9,11 @@ import torch
 from profdb.cases import GemmCase, SustainedCase
 from profiler.benchmarks.launched import Launched
 from profiler.benchmarks.linear import launch_sustained
-from profiler.cases.smoke import smoke_cases
 from profiler.cases.sweep_plan import gpu_compute
-from profiler.conditions.clock_watch import ClockWatch
-from profiler.conditions.nvml import ClockReading
+from profiler.clocks import ClockMonitor, ClockReading
 from profiler.device import Device
-from profiler.dry_run import CASE_S, expected_s
 from profiler.measurement import measure
+from profiler.rehearsal import CASE_S, expected_s, smoke_cases
 from profiler.timing import TrialPlan
 from tests.profiler.fakes import fake_bench
 
@@ -42,7 +40,7 @@ def test_it_goes_on_for_its_seconds_with_a_clock_reading_each() -> None:
 
     fell = iter([ClockReading(sm_clock_hz=2e9)] * 10 + [ClockReading(sm_clock_hz=1.6e9)] * 1000)
     source: Any = SimpleNamespace(reading=lambda: next(fell))
-    bench.clocks = ClockWatch(source=source, now=lambda: clock.now_s)
+    bench.clocks = ClockMonitor(source=source, now=lambda: clock.now_s)
     launches: list[object] = []
 
     def launch(case: SustainedCase) -> Launched:

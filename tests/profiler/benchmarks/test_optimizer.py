@@ -40,7 +40,7 @@ FUSED = SimpleNamespace(FusedAdam=lambda parameters, **words: torch.optim.SGD(pa
 def test_apex_steps_where_it_runs_as_the_case_says(
     apex: Any, dtype: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizer, "apex_optimizers", lambda: apex)
+    monkeypatch.setattr(optimizer, "optional_package", lambda _: apex)
     case = OptimizerCase(elements=8, parameter_dtype=dtype, gradient_dtype=dtype)
     launched = launch_optimizer(case, Gpu(kind="cuda"))
     assert (launched.case, launched.implementation) == (case, named)

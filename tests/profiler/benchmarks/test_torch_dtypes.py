@@ -7,8 +7,8 @@ from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase
 from profiler.benchmarks.fp8 import mx_scales
 from profiler.benchmarks.torch_dtypes import TORCH_DTYPES, operand_copies, random_operand
 from profiler.device import Device
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import World
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
 from profiler.torch_launcher import TorchLauncher
 
 CPU = torch.device("cpu")

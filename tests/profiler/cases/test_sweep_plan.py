@@ -13,7 +13,6 @@ from profiler.cases.attention_cases import gpu_attention_cases
 from profiler.cases.linear_cases import linear_gemms
 from profiler.cases.model_cases import model_cases
 from profiler.cases.model_widths import MODELS, linear_widths
-from profiler.cases.planned import Planned, most_informative_first
 from profiler.cases.sweep_plan import (
     BENCHMARKS,
     SweepPlan,
@@ -24,6 +23,7 @@ from profiler.cases.sweep_plan import (
     largest_array_bytes,
     plan_cases,
 )
+from profiler.cases.tiers import PlannedCase, in_order
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError
 
@@ -99,7 +99,7 @@ def test_a_linear_is_three_products_of_equal_work() -> None:
 
 
 cases = st.builds(
-    Planned,
+    PlannedCase,
     tier=st.integers(0, 3),
     case=st.one_of(
         st.builds(GemmCase, m=st.integers(1, 9), k=st.just(1), n=st.just(1)),
@@ -109,11 +109,11 @@ cases = st.builds(
 
 
 @given(st.lists(cases, max_size=40))
-def test_each_case_comes_once_and_tiers_in_order(plans: list[Planned]) -> None:
+def test_each_case_comes_once_and_tiers_in_order(plans: list[PlannedCase]) -> None:
     lowest: dict[Case, int] = {}
     for plan in plans:
         lowest[plan.case] = min(plan.tier, lowest.get(plan.case, 9))
-    ordered = most_informative_first(plans)
+    ordered = [item.case for item in in_order(plans)]
     assert len(ordered) == len(set(ordered)) == len(lowest)
     tiers = [lowest[case] for case in ordered]
     assert tiers == sorted(tiers)

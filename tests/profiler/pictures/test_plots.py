@@ -11,7 +11,7 @@ from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
-from profiler.modelled_run import Made
+from profiler.modelled_run import ModelledProfile
 from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
 from profiler.pictures.compute_plots import draw_linear_rates, dtypes_held
 from profiler.pictures.plot_style import (
@@ -21,9 +21,9 @@ from profiler.pictures.plot_style import (
     new_figure,
     rate_label,
     time_label,
+    usable,
 )
 from profiler.pictures.plots import draw_attention_overview, draw_profile
-from profiler.pictures.usable_samples import usable
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.origin import Origin
 from tests.profiler.fakes import seconds_of
@@ -104,7 +104,7 @@ def test_a_modelled_profile_is_drawn_too(
 ) -> None:
     samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,), origin=Origin.MODELLED),)
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
-    made = Made(profile=profile, output=tmp_path / name, said="modelled")
+    made = ModelledProfile(profile=profile, output=tmp_path / name, message="modelled")
     monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: made)
     assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name), "--pics"]) == 0
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]

@@ -11,7 +11,7 @@ import pytest
 
 import run_workload
 from runner.logs.log import Log
-from tests.profiler.ranks.test_world import environment, free_port
+from tests.profiler.distributed.test_world import environment, free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.nightly]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from profiler.device import Device
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.watch import Beat
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.watchdog import Beat
 from runner.groups.degrees import Degrees
 from runner.logs.log import Log
 from runner.replay.operations import (

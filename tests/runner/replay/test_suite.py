@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.ranks.rank_layout import RankLayout
+from profiler.distributed.rank_layout import RankLayout
 from runner.replay.operations import Compute
 from runner.replay.run import RunOptions
 from runner.replay.suite import Entry, read_suite, run_suite, text_of

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import torch
 
-from profiler.ranks.ending import status_in_ranks
+from profiler.distributed.rank_exit import status_in_ranks
 from runner.reference.layers import FeedForward
 from runner.training.asking import Typed
 from runner.training.run import TrainOptions, run_training

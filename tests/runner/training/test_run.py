@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from profiler.device import choose_device
-from profiler.ranks.rank_layout import RankLayout
-from profiler.ranks.world import open_world
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import open_world
 from runner.traces.launches import launches
 from runner.traces.trace_file import Part, read_trace
 from runner.training.asking import Typed, ask

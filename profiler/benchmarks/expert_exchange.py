@@ -1,0 +1,124 @@
+"""Benchmark: tokens to the ranks of their experts and back, with parts as unequal as random routing makes them.
+
+``all2all``: rows in the order of their experts' ranks are exchanged in one all-to-all of unequal parts, and
+back (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher); their permutation before and after is a
+kernel of its own (ops.memory_bound, permute). ``deepep``: DeepEP's normal kernels (those of
+training), where the package is installed; source of names and shapes: deepseek-ai/DeepEP, deep_ep/buffers/legacy.py
+(Buffer: get_dispatch_layout, dispatch, combine, get_dispatch_config, get_combine_config) and csrc/legacy/config.hpp
+(get_nvl_buffer_size_hint, get_rdma_buffer_size_hint: bytes of a hidden vector, ranks).
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from profdb.cases import ExpertExchangeCase
+from profiler.benchmarks import torch_collectives
+from profiler.benchmarks.collectives import Place, tiling_for
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.optional_packages import optional_package
+from profiler.benchmarks.torch_dtypes import random_operand
+from profiler.distributed.world import World
+
+
+def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
+    """Tokens with their experts on this rank, and the call that sends them or takes them back, in every group at once.
+
+    Raises UnsupportedCaseError for an unknown direction or kernel, experts that the ranks do not share evenly, and
+    groups that this world cannot form.
+    """
+    if case.direction not in ("dispatch", "combine"):
+        raise UnsupportedCaseError(f"direction {case.direction!r} is neither dispatch nor combine")
+    if case.kernel not in KERNELS:
+        raise UnsupportedCaseError(f"kernel {case.kernel!r} is none of {', '.join(KERNELS)}")
+    tiling = tiling_for(case, world)
+    ranks = tiling.group_of(world.rank)
+    if case.experts % len(ranks) or case.topk > case.experts:
+        raise UnsupportedCaseError(f"{case.topk} of {case.experts} experts over {len(ranks)} ranks")
+    place = Place(
+        ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
+    )
+    call, name = KERNELS[case.kernel](case, place)
+    return Launched(case=case, calls=(call,), implementation=name, collective=True)
+
+
+def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
+    """The experts of each token of a rank (tokens x topk), which every rank can draw for any other."""
+    drawn = torch.Generator().manual_seed(rank)
+    return torch.rand(case.tokens, case.experts, generator=drawn).topk(case.topk, dim=-1).indices
+
+
+def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
+    """One exchange of rows that are sorted by the rank which holds their expert; or back."""
+    held = case.experts // len(place.ranks)
+    counts = {
+        rank: torch.bincount(chosen_experts(case, rank).flatten() // held, minlength=len(place.ranks))
+        for rank in place.ranks
+    }
+    own = place.ranks.index(place.rank)
+    sent_rows = counts[place.rank].tolist()
+    received_rows = [int(counts[rank][own]) for rank in place.ranks]
+    here, there = (
+        random_operand((sum(rows), case.hidden), case.dtype, place.where)
+        for rows in (sent_rows, received_rows)
+    )
+
+    def dispatch() -> None:
+        torch_collectives.all_to_all_rows(there, here, received_rows, sent_rows, place.handle)
+
+    def combine() -> None:
+        torch_collectives.all_to_all_rows(here, there, sent_rows, received_rows, place.handle)
+
+    return (dispatch if case.direction == "dispatch" else combine), "torch all_to_all_single, unequal parts"
+
+
+def deep_ep_exchange(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
+    """DeepEP's kernels on the same tokens."""
+    return deep_ep_call(case, place, chosen_experts(case, place.rank)), "deep_ep.Buffer"
+
+
+KERNELS: dict[str, Callable[[ExpertExchangeCase, Place], tuple[Call, str]]] = {
+    "all2all": all_to_all_call,
+    "deepep": deep_ep_exchange,
+}
+
+
+def deep_ep_call(case: ExpertExchangeCase, place: Place, experts: torch.Tensor) -> Call:
+    """Dispatch of this rank's tokens to the ranks of their ``experts`` (tokens x topk), as the first forward of a
+    micro-batch makes it, counts and all; or the combine of what a dispatch brought.
+
+    Raises UnsupportedCaseError without the package, and for what its kernels do not take.
+    """
+    package = optional_package("deep_ep") if place.where.type == "cuda" else None
+    if package is None or not hasattr(package, "Buffer"):
+        raise UnsupportedCaseError("DeepEP is not installed, or there is no GPU")
+    if case.dtype != "bf16":
+        raise UnsupportedCaseError(f"DeepEP's kernels are asked for bf16 here, not {case.dtype}")
+    ranks, vector_bytes = len(place.ranks), case.hidden * 2
+    configs = [package.Buffer.get_dispatch_config(ranks), package.Buffer.get_combine_config(ranks)]
+    buffer = package.Buffer(
+        place.handle,
+        max(config.get_nvl_buffer_size_hint(vector_bytes, ranks) for config in configs),
+        max(config.get_rdma_buffer_size_hint(vector_bytes, ranks) for config in configs),
+    )
+    tokens = torch.randn(case.tokens, case.hidden, device=place.where).to(torch.bfloat16)
+    chosen = experts.to(device=place.where, dtype=getattr(package, "topk_idx_t", torch.int64))
+    weights = torch.ones(case.tokens, case.topk, dtype=torch.float32, device=place.where)
+
+    def dispatch() -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        of_rank, of_node, of_expert, in_rank, _ = buffer.get_dispatch_layout(chosen, case.experts)
+        arrived, _, _, _, handle, _ = buffer.dispatch(
+            tokens,
+            topk_idx=chosen,
+            topk_weights=weights,
+            num_tokens_per_rank=of_rank,
+            num_tokens_per_rdma_rank=of_node,
+            is_token_in_rank=in_rank,
+            num_tokens_per_expert=of_expert,
+        )
+        return arrived, handle
+
+    if case.direction == "dispatch":
+        return dispatch
+    arrived, handle = dispatch()
+    return lambda: buffer.combine(arrived, handle)

@@ -1,0 +1,119 @@
+"""Benchmark: forward and backward of one whole decoder layer, eager or as one CUDA graph.
+
+Set beside the sum of its kernels' own times (profdb.layer_sum) it says what they cost together:
+caches, clocks, and (eager) the host. So its attention is the kernel that ``flash`` stands for there, which
+torch does not choose by itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from profdb.cases import LayerCase
+from profiler.benchmarks.attention import Attend, best_attention
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import torch_dtype
+from profiler.device import Device
+
+WARM_UPS = 3
+"""Runs before a graph is captured (PyTorch documentation, "CUDA Graphs", whole-network capture)."""
+
+
+class DecoderLayer(torch.nn.Module):
+    """Pre-norm layer: RMSNorm, q k v in one product, rotary, causal attention, RMSNorm, SwiGLU; no bias."""
+
+    def __init__(self, case: LayerCase, attend: Attend, where: torch.device) -> None:
+        super().__init__()
+        self.case = case
+        self.attend = attend
+        made = {"device": where, "dtype": torch_dtype(case.dtype)}
+        queries, keys = case.heads * case.head_dim, case.kv_heads * case.head_dim
+        self.norm_attention = torch.nn.RMSNorm(case.hidden, **made)
+        self.norm_mlp = torch.nn.RMSNorm(case.hidden, **made)
+        self.qkv = torch.nn.Linear(case.hidden, queries + 2 * keys, bias=False, **made)
+        self.out = torch.nn.Linear(queries, case.hidden, bias=False, **made)
+        self.gate_up = torch.nn.Linear(case.hidden, 2 * case.ffn_hidden, bias=False, **made)
+        self.down = torch.nn.Linear(case.ffn_hidden, case.hidden, bias=False, **made)
+        angles = torch.rand(case.seq_len, 1, case.head_dim, **made)
+        self.cosine, self.sine = angles.cos(), angles.sin()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(batch, seq_len, hidden) to the same."""
+        case = self.case
+        heads = self.qkv(self.norm_attention(tokens)).view(case.batch, case.seq_len, -1, case.head_dim)
+        query, key, value = heads.split((case.heads, case.kv_heads, case.kv_heads), dim=2)
+        query, key = self.rotated(query), self.rotated(key)
+        mixed = self.attend(query, key, value)
+        tokens = tokens + self.out(mixed.reshape(case.batch, case.seq_len, -1))
+        gate, up = self.gate_up(self.norm_mlp(tokens)).chunk(2, dim=-1)
+        return tokens + self.down(functional.silu(gate) * up)
+
+    def rotated(self, heads: torch.Tensor) -> torch.Tensor:
+        """Rotary embedding as plain PyTorch writes it: x cos + rotate_half(x) sin (ops.memory_bound, rotary_unfused)."""
+        first, second = heads.chunk(2, dim=-1)
+        return heads * self.cosine + torch.cat((-second, first), dim=-1) * self.sine
+
+
+def launch_layer(case: LayerCase, device: Device) -> Launched:
+    """A layer with its weights and the call of its forward and backward, which leaves no gradients behind.
+
+    Raises UnsupportedCaseError for an unknown mode, heads that do not divide, and a graph without CUDA.
+    """
+    if case.mode not in ("eager", "graph"):
+        raise UnsupportedCaseError(f"mode {case.mode!r} is neither eager nor graph")
+    if case.mode == "graph" and device.kind != "cuda":
+        raise UnsupportedCaseError("a CUDA graph needs CUDA")
+    if case.heads % case.kv_heads or case.head_dim % 2:
+        raise UnsupportedCaseError(
+            f"{case.heads} heads over {case.kv_heads}, of {case.head_dim}: do not divide"
+        )
+    attend, kernel = best_attention(device)
+    run = forward_and_backward(case, attend, device.torch_device)
+    if case.mode == "graph":
+        return Launched(
+            case=case, calls=(capture_graph(run),), implementation=f"torch layer, CUDA graph, {kernel}"
+        )
+    return Launched(case=case, calls=(run,), implementation=f"torch layer, eager, {kernel}")
+
+
+def forward_and_backward(case: LayerCase, attend: Attend, where: torch.device) -> Callable[[], None]:
+    """One micro-batch through the layer and back, gradients of its input and all its weights."""
+    layer = DecoderLayer(case, attend, where)
+    tokens = torch.randn(case.batch, case.seq_len, case.hidden, device=where).to(torch_dtype(case.dtype))
+    tokens.requires_grad_(True)
+    gradient = torch.randn_like(tokens)
+    wanted = (tokens, *layer.parameters())
+
+    def run() -> None:
+        torch.autograd.grad(layer(tokens), wanted, gradient)
+
+    return run
+
+
+def capture_graph(run: Callable[[], None]) -> Call:
+    """The same as one graph: the device runs it without the host (torch.cuda.CUDAGraph). The call keeps ``run`` and so
+    the layer: a graph holds the addresses of the weights that it reads, not the weights."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(WARM_UPS):
+            run()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return Replay(graph=graph, captured=run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A graph and what was captured."""
+
+    graph: torch.cuda.CUDAGraph
+    captured: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Run the graph on the current stream."""
+        self.graph.replay()

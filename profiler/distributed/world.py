@@ -1,0 +1,253 @@
+"""All processes of a profiling run: the groups they measure and how they agree with each other."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from profiler.cases.group_tilings import GroupTiling
+from profiler.device import Device
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.rendezvous import RankFailedError, connect, meet, told
+from profiler.distributed.watchdog import Watchdog
+from spec.errors import ConfigError, UserError
+
+Said = TypeVar("Said")
+
+SPEAKS_FIRST_S = 20.0
+"""How much longer torch's own groups wait than a rank's watch: it has the last word and names the rank."""
+
+NCCL_LEAVES_ENDING_TO_US = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
+"""NCCL's thread would abort the process at a device error or a timeout, before anything is said or kept
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """The processes of this run.
+
+    ``backend`` is nccl, gloo, or "" for one process. Decisions and timings travel over ``control``,
+    a gloo group of its own, so that talking never disturbs what is measured. ``domain_ranks`` is the
+    number of ranks of one scale-up domain (a node, unless said otherwise). Before there is a group, words travel over
+    ``store``.
+    """
+
+    layout: RankLayout
+    device: Device
+    backend: str = ""
+    domain_ranks: int = 1
+    control: Any = None
+    store: dist.Store | None = None
+    exchanges: int = 0
+    watch: Watchdog | None = None
+    limit: timedelta = timedelta(seconds=120)
+    handles: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.layout.rank
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.layout.size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank decides, writes and prints."""
+        return self.rank == 0
+
+    def join(self, store: dist.Store) -> None:
+        """Form the group of all ranks, which have met at ``store``."""
+
+        def form() -> None:
+            dist.init_process_group(
+                self.backend,
+                store=store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=self.limit,
+                device_id=self.device.torch_device if self.device.kind == "cuda" else None,
+            )
+            self.control = dist.new_group(backend="gloo", timeout=self.limit)
+
+        self._talk(form)
+
+    def open_groups(self, tilings: Sequence[GroupTiling]) -> None:
+        """Make the groups of ``tilings`` before anything is measured; every rank calls this with the same."""
+        if tilings:
+            self.device.release_memory()
+        for tiling in tilings:
+            self.group_for(tiling)
+
+    def group_for(self, tiling: GroupTiling) -> Any:
+        """The process group of this rank in a tiling; every rank asks for it at the same time."""
+        key = (tiling.intra, tiling.inter)
+        if key not in self.handles:
+            self.handles[key] = self.make_groups(tiling.groups)
+        return self.handles[key]
+
+    def make_groups(self, groups: Sequence[Sequence[int]]) -> Any:
+        """New process groups of these global ranks, which share none; the handle of this rank's own, None where it is
+        in no group. Every rank asks for the same at the same time."""
+        return self._talk(lambda: self._make(groups))
+
+    def _make(self, groups: Sequence[Sequence[int]]) -> Any:
+        """All of them by one split of the world where torch can, else one after another."""
+        if self.backend == "nccl" and hasattr(dist, "split_group"):
+            return dist.split_group(split_ranks=[list(ranks) for ranks in groups], timeout=self.limit)
+        own = None
+        for ranks in groups:
+            handle = dist.new_group(list(ranks), backend=self.backend, timeout=self.limit)
+            own = handle if self.rank in ranks else own
+        return own
+
+    def begin(self, doing: str, *, kept: str = "", place: str = "") -> None:
+        """What the ranks do from here on and what would be left, for the line that a failure ends with; ``place`` for
+        what the watch asks who is behind."""
+        if self.watch is not None:
+            self.watch.place = place
+            self.watch.step(doing)
+            self.watch.kept = f"{kept} are kept, go on with --resume" if kept else ""
+
+    def _talk(self, action: Callable[[], Said]) -> Said:
+        """What needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
+        sockets."""
+        if self.watch is not None:
+            self.watch.step(self.watch.doing)
+        try:
+            return action()
+        except RuntimeError as broken:
+            raise self.lost(str(broken)) from broken
+
+    def lost(self, cause: str) -> RankFailedError:
+        """The error of a run whose ranks have lost each other."""
+        said = cause.partition("\n")[0]
+        if self.watch is None:
+            return RankFailedError(f"rank {self.rank} lost the others ({said})", speaker=self.rank)
+        return self.watch.diagnose(said)
+
+    def decide(self, value: int) -> int:
+        """Rank 0's ``value``, the same on every rank."""
+        if self.size == 1:
+            return value
+        buffer = torch.tensor([value], dtype=torch.int64)
+        self._talk(lambda: dist.broadcast(buffer, src=0, group=self.control))
+        return int(buffer.item())
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """Maximum over ranks of each entry; every rank passes as many."""
+        if self.size == 1:
+            return seconds
+        buffer = torch.tensor(seconds, dtype=torch.float64)
+        self._talk(lambda: dist.all_reduce(buffer, op=dist.ReduceOp.MAX, group=self.control))
+        return [float(value) for value in buffer]
+
+    def gather(self, word: str) -> list[str]:
+        """Every rank's ``word``, by rank."""
+        if self.size == 1:
+            return [word]
+        if self.control is None and self.store is not None:
+            return self._talk(partial(self._exchanged, self.store, word))
+        labels: list[Any] = [None] * self.size
+        self._talk(lambda: dist.all_gather_object(labels, word, group=self.control))
+        return [str(item) for item in labels]
+
+    def _exchanged(self, store: dist.Store, word: str) -> list[str]:
+        self.exchanges += 1
+        words = told(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
+        if words is None:
+            raise self.lost("no word of it")
+        return words
+
+    def align(self) -> None:
+        """Queue a barrier over the whole world on the device."""
+        if self.backend == "nccl":
+            dist.all_reduce(torch.zeros(1, device=self.device.torch_device))
+        elif self.size > 1:
+            dist.barrier()
+
+    def close(self) -> None:
+        """Take the groups down."""
+        if self.size > 1 and dist.is_initialized():
+            self._talk(lambda: dist.barrier(group=self.control))
+            if self.watch is not None:
+                self.watch.stop()
+            dist.destroy_process_group()
+
+
+def open_world(
+    layout: RankLayout,
+    device: Device,
+    *,
+    domain_ranks: int = 0,
+    timeout_s: float = 120.0,
+    first: Callable[[World], object] = lambda world: None,
+) -> World:
+    """Join the other processes of the run: NCCL on GPUs, else gloo; one process joins nobody.
+
+    ``first``: what the ranks look at together when they have met and before any group is made, so that what
+    cannot be run costs none; its errors are those of all ranks.
+
+    ``domain_ranks`` 0 means a node. ``timeout_s``: longest that a rank waits for another before the run
+    ends with an error. Raises ConfigError when domains do not tile the world.
+    """
+    domain = domain_ranks or layout.local_size
+    if layout.size % domain:
+        raise ConfigError(
+            where="command line",
+            key="--ranks_per_domain",
+            value=domain,
+            allowed=f"a divisor of the {layout.size} processes",
+        )
+    if layout.size == 1:
+        alone = World(layout=layout, device=device)
+        first(alone)
+        return alone
+    for name, value in NCCL_LEAVES_ENDING_TO_US.items():
+        os.environ.setdefault(name, value)
+    store = meet(layout, timeout_s)
+    watch = Watchdog(
+        store=connect(layout, timeout_s), rank=layout.rank, size=layout.size, timeout_s=timeout_s
+    )
+    watch.start()
+    world = World(
+        layout=layout,
+        device=device,
+        backend="nccl" if device.kind == "cuda" else "gloo",
+        domain_ranks=domain,
+        watch=watch,
+        limit=timedelta(seconds=timeout_s + SPEAKS_FIRST_S),
+    )
+    world.store = store
+    try:
+        first(world)
+    except UserError:
+        watch.stop()
+        raise
+    world.join(store)
+    check_same_machines(world)
+    return world
+
+
+def check_same_machines(world: World) -> None:
+    """Every rank has the same kind of device; RankFailedError names the first that differs."""
+    names = world.gather(world.device.name)
+    for rank, name in enumerate(names):
+        if name != names[0]:
+            raise RankFailedError(
+                f"rank {rank} runs on {name!r}, rank 0 on {names[0]!r}: a profile describes one kind of "
+                "machine; profile the kinds in separate runs"
+            )
+    owners: dict[str, int] = {}
+    for rank, identity in enumerate(world.gather(world.device.identity)):
+        if identity and owners.setdefault(identity, rank) != rank:
+            raise RankFailedError(
+                f"ranks {owners[identity]} and {rank} share one GPU, {identity}; start one rank a GPU"
+            )

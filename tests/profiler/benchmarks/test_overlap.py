@@ -1,0 +1,159 @@
+"""Products and collectives of a case start together, as many of each as it says, and the call ends with both."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profdb.cases import OverlapCase
+from profiler.benchmarks import overlap
+from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.benchmarks.overlap import launch_overlap, on_two_streams
+from profiler.device import Device
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
+from spec.collectives import Collective
+
+CASE = OverlapCase(
+    collective=Collective.ALL_GATHER,
+    size_bytes=4096,
+    intra=2,
+    inter=1,
+    siblings=1,
+    m=24,
+    k=16,
+    n=40,
+    products=3,
+    collectives=2,
+)
+
+
+class FakeWorld(World):
+    """Two ranks without processes: a group's handle is its ranks."""
+
+    def group_for(self, tiling: Any) -> Any:
+        return tiling.group_of(self.rank)
+
+
+def world() -> World:
+    layout = RankLayout(rank=1, size=2, local_rank=1, local_size=2)
+    return FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
+
+
+class Products(TorchDispatchMode):
+    """Shapes of the products that reach torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[tuple[int, ...], ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name == "aten::mm":
+            self.seen.append(tuple(tuple(one.shape) for one in args))
+        return func(*args, **(kwargs or {}))
+
+
+def with_counts(products: int, collectives: int) -> OverlapCase:
+    return OverlapCase(
+        **{name: getattr(CASE, name) for name in CASE.__slots__}
+        | {"products": products, "collectives": collectives}
+    )
+
+
+@pytest.mark.parametrize(("products", "collectives"), [(3, 2), (0, 2), (3, 0)])
+def test_as_many_of_each_are_launched_as_the_case_says(
+    products: int, collectives: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int, Any]] = []
+
+    def gather(whole: torch.Tensor, part: torch.Tensor, group: Any = None) -> None:
+        seen.append((whole.numel(), part.numel(), group))
+
+    monkeypatch.setattr(dist, "all_gather_single", gather, raising=False)
+    monkeypatch.setattr(dist, "all_gather_into_tensor", gather, raising=False)
+    case = with_counts(products, collectives)
+    launched = launch_overlap(case, world())
+    assert (launched.case, launched.collective) == (case, True)
+    with Products() as multiplied:
+        launched.calls[0]()
+    assert seen == [(2048, 1024, (0, 1))] * collectives
+    assert multiplied.seen == [((24, 16), (16, 40))] * products
+    parts = ["torch gloo all_gather"] * (collectives > 0) + ["torch.mm"] * (products > 0)
+    assert launched.implementation == " beside ".join(parts)
+
+
+def test_products_run_while_a_collective_blocks_and_the_call_waits_for_it() -> None:
+    """The collective ends only once a product has run: one after the other, neither would."""
+    multiplied, order = threading.Event(), []
+
+    def exchange() -> None:
+        assert multiplied.wait(timeout=30.0)
+        order.append("exchanged")
+
+    def product() -> None:
+        order.append("multiplied")
+        multiplied.set()
+
+    overlap.in_two_threads([exchange], [product])()
+    assert order == ["multiplied", "exchanged"]
+
+
+def test_an_error_of_the_collective_reaches_the_caller() -> None:
+    def exchange() -> None:
+        raise RuntimeError("no peer")
+
+    with pytest.raises(RuntimeError, match="no peer"):
+        overlap.in_two_threads([exchange], [])()
+
+
+def test_on_a_gpu_the_collectives_are_issued_first_to_a_stream_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    class Stream:
+        def __init__(self, name: str = "aside") -> None:
+            self.name = name
+
+        def wait_stream(self, other: "Stream") -> None:
+            order.append(f"{self.name} waits for {other.name}")
+
+    class Within:
+        def __init__(self, stream: Stream) -> None:
+            order.append(f"to {stream.name}")
+
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None:
+            order.append("to current")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", Within)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("current"))
+    on_two_streams([lambda: order.append("exchange")] * 2, [lambda: order.append("product")])()
+    assert order == [
+        "aside waits for current",
+        *("to aside", "exchange", "exchange", "to current"),
+        "product",
+        "current waits for aside",
+    ]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        with_counts(0, 0),
+        OverlapCase(collective=Collective.P2P, size_bytes=4096, intra=2, inter=1, m=8, k=8, n=8, products=1),
+        OverlapCase(
+            collective=Collective.ALL_REDUCE, size_bytes=4096, intra=4, inter=1, m=8, k=8, n=8, products=1
+        ),
+        OverlapCase(
+            collective=Collective.ALL_REDUCE, size_bytes=4095, intra=2, inter=1, m=8, k=8, n=8, products=1
+        ),
+    ],
+)
+def test_what_cannot_run_together_here_is_refused(case: OverlapCase) -> None:
+    with pytest.raises(UnsupportedCaseError):
+        launch_overlap(case, world())

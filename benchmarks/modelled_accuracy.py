@@ -1,45 +1,33 @@
-"""How well times from a hardware sheet, and times restated from another GPU, match measured curves.
+"""Errors of times from a hardware spec, and of times transferred from another GPU, against measured curves.
 
-    python benchmarks/modelled_accuracy.py --curves DIR [--json F]
-
-DIR holds CSV files in the generic form (docs/data_format.md); benchmarks/curve_accuracy.py prints these tables
-beside its own.
-Prints relative errors by GPU: GEMM and attention above 1 GFLOP, collectives above 1 MiB.
+By GPU, relative: GEMM and attention above 1 GFLOP, collectives above 1 MiB. benchmarks/curve_accuracy.py prints them.
 """
 
-import argparse
-import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.measured_times import SHEETS, read_folder, tables_by_gpu  # noqa: E402
-from profdb.cases import AttentionCase, Family, GemmCase  # noqa: E402
-from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
-from profdb.queries import (  # noqa: E402
+from benchmarks.measured_times import SHEETS
+from profdb.cases import AttentionCase, Family, GemmCase
+from profdb.modelled.cost_model import ModelledCostModel
+from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
     LinearQuery,
     MemoryBoundQuery,
     TimeEstimate,
 )
-from profdb.store.columns import SampleTable  # noqa: E402
-from profdb.transfer import by_model  # noqa: E402
-from spec.arrays import FloatArray, ints  # noqa: E402
-from spec.cluster.cluster import ClusterSpec  # noqa: E402
-from spec.cluster.reader import read_cluster  # noqa: E402
-from spec.collectives import Collective  # noqa: E402
-from spec.errors import ProfileError, UserError  # noqa: E402
-from spec.origin import Origin  # noqa: E402
-from spec.units import MIB  # noqa: E402
+from profdb.store.columns import SampleTable
+from profdb.transfer import by_model
+from spec.arrays import FloatArray, ints
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
+from spec.collectives import Collective
+from spec.files import shipped_folder
+from spec.origin import Origin
+from spec.units import MIB
 
 TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
 GEMM_KEYS = ["batch", "m", "n", "k"]
@@ -78,27 +66,6 @@ class Score:
     def passed(self) -> bool:
         """Whether the median keeps its target."""
         return not self.target or self.median <= self.target
-
-
-def main() -> int:
-    """Read the curves, print the tables; 1 when a target is missed, 2 for what the user can mend."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--curves", type=Path, required=True, help="folder with the CSV files")
-    parser.add_argument("--json", type=Path, help="write the scores to this file as well")
-    options = parser.parse_args()
-    try:
-        scores = all_scores(tables_by_gpu(read_folder(options.curves)[0]))
-        if not scores:
-            raise ProfileError(f"{options.curves}: {NOTHING_TO_SCORE}")
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print("\n".join(score_lines(scores)))
-    if options.json:
-        temporary = options.json.with_suffix(".tmp")
-        temporary.write_text(json.dumps([as_plain(score) for score in scores], indent=1))
-        os.replace(temporary, options.json)
-    return 0 if all(score.passed for score in scores) else 1
 
 
 def score_lines(scores: Sequence[Score]) -> list[str]:
@@ -163,7 +130,7 @@ def frame(
 
 def sheet_of(gpu: str) -> ClusterSpec:
     """The cluster whose sheet belongs to a name in the files' gpu column."""
-    return read_cluster(SHEETS[gpu[:4]], root=ROOT)
+    return read_cluster(SHEETS[gpu[:4]], root=shipped_folder())
 
 
 def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray) -> Score:
@@ -247,7 +214,3 @@ def _case(what: str, numbers: list[int]) -> GemmCase | AttentionCase:
     if what == "gemm":
         return GemmCase(**dict(zip(GEMM_KEYS, numbers, strict=True)))
     return AttentionCase(**dict(zip(ATTENTION_KEYS, numbers, strict=True)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,16 @@
-"""How well a sheet tells collectives between nodes, against published nccl-tests runs.
+"""How well a hardware spec predicts collectives between nodes, against published nccl-tests runs.
 
     python benchmarks/multinode_accuracy.py --runs FILE [--json FILE]
 
 FILE is a CSV file with a row for each message of a run: run, gpu, gpus_per_node, nodes, nics_per_node, nic_gbps,
 fabric, collective, bytes (nccl-tests' size), time_us, quality. A run is priced from the sheet of its GPU with
 the row's NICs, and with the latency and the share of the line of a sheet that has its fabric. Prints mean
-|log(told / measured)|: the mean of a run's rows, then the mean over runs. Only good runs count, in two halves at 1 MiB;
+|log(predicted / measured)|: the mean of a run's rows, then the mean over runs. Only good runs count, in two halves at 1 MiB;
 series of unknown quality that shrink with the nodes stand apart. Exits with 1 when a target is missed.
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -24,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import SHEETS  # noqa: E402
-from benchmarks.published_runs import read_table  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from profdb.queries import CollectiveQuery  # noqa: E402
 from spec.arrays import ints  # noqa: E402
@@ -32,6 +32,7 @@ from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {
@@ -72,7 +73,7 @@ TARGETS = {"all": 0.15, "small": 0.30, "fabric": 0.20, "series": 0.15}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Mean |log error| of ``runs`` runs, the mean of the logs (positive: told too slow), and what the mean of
+    """Mean |log error| of ``runs`` runs, the mean of the logs (positive: predicted too slow), and what the mean of
     the absolute ones may be (0: only reported)."""
 
     what: str
@@ -96,7 +97,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         runs, passed_over = runs_of(read_runs(options.runs))
-        rows = told(runs)
+        rows = priced_rows(runs)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -119,6 +120,16 @@ def main() -> int:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         os.replace(temporary, options.json)
     return 0 if all(score.passed for score in scores) else 1
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """The file's rows, a column a name. ProfileError, in one line, for what is missing, no text or no table."""
+    try:
+        return pd.read_csv(io.StringIO(read_file_text(path, MOST_MEASURED_BYTES)))
+    except UnreadableFileError as error:
+        raise ProfileError(f"--runs {path}: {error}") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ProfileError(f"--runs {path}: not a CSV file ({' '.join(str(error).split())})") from error
 
 
 def read_runs(path: Path) -> pd.DataFrame:
@@ -145,17 +156,17 @@ def read_runs(path: Path) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The rows of one run and how they are asked for."""
+    """The rows of one run, and the query that prices them."""
 
     rows: pd.DataFrame
     cost_model: ModelledCostModel
     query: CollectiveQuery
 
     def priced(self) -> pd.DataFrame:
-        """The rows with ``log_error`` and the relative error that is told beside the time."""
+        """The rows with ``log_error`` and the relative error that is given with the time."""
         found = self.cost_model.collective_s(self.query)
         errors = np.log(found.seconds * 1e6 / self.rows.time_us.to_numpy())
-        return self.rows.assign(log_error=errors, told_std=found.relative_std)
+        return self.rows.assign(log_error=errors, predicted_std=found.relative_std)
 
 
 def runs_of(rows: pd.DataFrame) -> tuple[list[Run], list[str]]:
@@ -180,7 +191,7 @@ def runs_of(rows: pd.DataFrame) -> tuple[list[Run], list[str]]:
     return found, passed_over
 
 
-def told(runs: Sequence[Run]) -> pd.DataFrame:
+def priced_rows(runs: Sequence[Run]) -> pd.DataFrame:
     """All rows with their errors."""
     return pd.concat([run.priced() for run in runs], ignore_index=True)
 

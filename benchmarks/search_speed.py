@@ -1,6 +1,6 @@
 """How fast questions are answered on one core: CPU seconds by phase, plans priced, memory.
 
-    python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--raw [PLANS ...]] [--calculon DIR] [--json FILE]
+    python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--raw [PLANS ...]] [--json FILE]
 
 Every question runs in a process of its own (imports, profile and search, as the main command has them); the
 hundred questions of ``--sweep`` share one, and the cost model as a sweep does. ``--raw`` prices tables of
@@ -17,29 +17,156 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import solver.analysis.sweep  # noqa: E402
+import solver.plans.space  # noqa: E402
+import solver.problem.request  # noqa: E402
+import solver.search  # noqa: E402
+from benchmarks.table_rate import Rate, table_rate  # noqa: E402
+from solver.problem.request import Request  # noqa: E402
 from spec.files import check_outputs, replaced_path  # noqa: E402
-from spec.program.command import (  # noqa: E402
-    OneLineParser,
-    exit_status,
-    whole,
-)
-
-if TYPE_CHECKING:
-    from benchmarks.search_speeds.calculon import Tried
-    from benchmarks.search_speeds.raw_rate import Rate
+from spec.program.command import OneLineParser, exit_status, whole  # noqa: E402
 
 SHOWN = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
-SWEEP, RAW, CALCULON = "sweep", "raw", "calculon"
+SWEEP, RAW = "sweep", "raw"
 RAW_PLANS = (10_000, 100_000, 1_000_000)
 MOST_PLANS = 100_000_000
+# phase -> the (module, name) under which the functions are called that make it. The innermost phase has the time.
+WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
+    "profile": (("solver.analysis.sweep", "find_profile"),),
+    "rules": (("solver.search", "enumerate_block"),),
+    "memory": (("solver.search", "estimate_memory"),),
+    "layer times": (("solver.estimate", "timed_pieces"),),
+    "step end": (("solver.estimate", "step_times"),),
+    "pipeline": (("solver.estimate", "spans_of"), ("solver.candidates.candidates", "spans_of")),
+    "ranking": (("solver.search", "_answers"),),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuestion:
+    """A question by the words of a user; sizes in GPUs and tokens."""
+
+    config: str
+    world_size: int
+    global_batch_tokens: int
+    framework: str | None = None
+    seq_len: int | None = None
+
+    def request(self, root: Path) -> Request:
+        """What the command line would ask."""
+        return Request(
+            root=root,
+            profile=root / "prof_data" / "data.pt",
+            config=root / "configs" / self.config,
+            world_size=self.world_size,
+            global_batch_tokens=self.global_batch_tokens,
+            framework=self.framework,
+            seq_len=self.seq_len,
+        )
+
+
+QUESTIONS: dict[str, SearchQuestion] = {
+    "7B on 128": SearchQuestion(config="7B_internlm2.py", world_size=128, global_batch_tokens=1 << 22),
+    "70B on 1,024": SearchQuestion(config="70B_llama2.py", world_size=1024, global_batch_tokens=1 << 22),
+    "GPT-175B on 1,024, megatron": SearchQuestion(
+        config="175B_gpt.toml", world_size=1024, global_batch_tokens=1536 * 2048, framework="megatron"
+    ),
+    "405B on 1,024": SearchQuestion(config="405B_llama3.py", world_size=1024, global_batch_tokens=1 << 24),
+    "DeepSeek-V3 on 2,048": SearchQuestion(
+        config="671B_deepseek_v3.toml", world_size=2048, global_batch_tokens=15360 * 4096
+    ),
+    "405B on 16,384": SearchQuestion(config="405B_llama3.py", world_size=16384, global_batch_tokens=1 << 24),
+    "70B on 1,024, zero-bubble": SearchQuestion(
+        config="70B_llama2.py", world_size=1024, global_batch_tokens=1 << 22, framework="zero-bubble"
+    ),
+}
+
+FULL_TABLES: dict[bool, SearchQuestion] = {
+    False: SearchQuestion(config="70B_llama2.py", world_size=4096, global_batch_tokens=1 << 24),
+    True: SearchQuestion(
+        config="175B_gpt.toml", world_size=4096, global_batch_tokens=1 << 24, framework="megatron"
+    ),
+}
+"""By whether pipelines are interleaved: questions of which many plans fit, with every number of recomputed layers: without interleaving 258,952,
+with it 26,758.
+"""
+
+
+def sweep() -> list[SearchQuestion]:
+    """A hundred questions as a sweep asks them: one model on 8 to 1,024 GPUs, batches, frameworks, lengths."""
+    return [
+        SearchQuestion(
+            config="8B_llama3.py",
+            world_size=world,
+            global_batch_tokens=batch,
+            framework=framework,
+            seq_len=length,
+        )
+        for world in (8, 16, 32, 64, 128)
+        for batch in (1 << 21, 1 << 22)
+        for framework in ("megatron", "internevo", "fsdp", "deepspeed", "zero-bubble")
+        for length in (4096, 8192)
+    ]
+
+
+class Phases:
+    """A clock for each phase, of which one runs at a time."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._running = ["other"]
+        self._since = time.process_time()
+
+    def _lap(self) -> None:
+        now = time.process_time()
+        phase = self._running[-1]
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
+        self._since = now
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What runs inside counts as ``name``."""
+        self._lap()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._lap()
+            self._running.pop()
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, its time counted as ``name``."""
+
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.phase(name):
+                return function(*args, **kwargs)
+
+        return timed
+
+    def finished(self) -> dict[str, float]:
+        """Seconds by phase up to now."""
+        self._lap()
+        return dict(self.seconds)
+
+
+def wrap_all(phases: Phases) -> None:
+    """Put the clock around every function of ``WRAPPED``, for the rest of this process."""
+    for name, places in WRAPPED.items():
+        for module_name, function in places:
+            module = import_module(module_name)
+            setattr(module, function, phases.around(name, getattr(module, function)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +183,8 @@ class Measured:
 
 def measure(names: Sequence[str]) -> Measured:
     """Ask the questions ``names`` (``SWEEP`` stands for all of the sweep) in this process."""
-    from benchmarks.search_speeds.phases import Phases, wrap_all
-    from benchmarks.search_speeds.questions import QUESTIONS, sweep
-
-    phases = Phases()
-    with phases.phase("imports"):
-        import solver.analysis.sweep
-        import solver.plans.space
-        import solver.problem.loading
-        import solver.problem.request
-        import solver.report.plans
-        import solver.search
     imported_s = time.process_time()
+    phases = Phases()
     wrap_all(phases)
     asked = sweep() if SWEEP in names else [QUESTIONS[name] for name in names]
     priced, search_s, shared = 0, 0.0, solver.analysis.sweep.Shared()
@@ -79,7 +196,7 @@ def measure(names: Sequence[str]) -> Measured:
         search_s += time.process_time() - began
         priced += found.num_priced
     seconds = phases.finished()
-    # What the interpreter and this benchmark took before the clock ran.
+    # What the interpreter took before the clock ran, this benchmark's own imports included.
     seconds["imports"] = imported_s
     return Measured(
         question=SWEEP if SWEEP in names else ", ".join(names),
@@ -127,16 +244,12 @@ def main(arguments: list[str]) -> int:
 
 def run(arguments: list[str]) -> int:
     """Measure, print, write."""
-    from benchmarks.search_speeds.calculon import files_of
-    from benchmarks.search_speeds.questions import QUESTIONS
-
     parser = OneLineParser(prog="search_speed.py", description="CPU seconds of searches by phase")
     parser.add_argument("--question", nargs="*", choices=[*QUESTIONS, SWEEP], default=list(QUESTIONS))
     parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
     parser.add_argument(
         "--raw", nargs="*", type=whole(1, MOST_PLANS), metavar="PLANS", help="tables of so many plans"
     )
-    parser.add_argument("--calculon", type=Path, metavar="DIR", help="also a checkout of Calculon")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -144,8 +257,6 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(asdict(_inside(*given.inside))))
         return 0
     check_outputs({"--json": given.json}, folders={}, inputs={})
-    if given.calculon:
-        files_of(given.calculon)
     names = [*given.question, *([SWEEP] if given.sweep else [])]
     measured = [in_a_process(name) for name in names]
     if measured:
@@ -153,10 +264,6 @@ def run(arguments: list[str]) -> int:
     sizes = [] if given.raw is None else given.raw or RAW_PLANS
     raw = [in_a_process(RAW, str(plans), kind) for plans in sizes for kind in ("plain", "interleaved")]
     print("".join(raw_line(one) + "\n" for one in raw), end="")
-    calculon = in_a_process(CALCULON, str(given.calculon)) if given.calculon else None
-    if calculon:
-        tried, priced = (calculon[key] / calculon["cpu_s"] for key in ("tried", "priced"))
-        print(f"Calculon, GPT-3 175B on 1,024 A100: {tried:,.0f} plans/s tried, {priced:,.0f} priced")
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
     if given.json:
         document = {
@@ -164,23 +271,17 @@ def run(arguments: list[str]) -> int:
             "machine": platform.platform(),
             "runs": measured,
             "raw": raw,
-            "calculon": calculon,
         }
         with replaced_path(given.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-def _inside(name: str, *rest: str) -> "Measured | Rate | Tried":
+def _inside(name: str, *rest: str) -> Measured | Rate:
     """What a process measures that was begun for it."""
-    from benchmarks.search_speeds.calculon import calculon_rate
-    from benchmarks.search_speeds.raw_rate import ASKED, raw_rate
-
-    if name == CALCULON:
-        return calculon_rate(Path(rest[0]))
     if name == RAW:
         interleaved = rest[1] == "interleaved"
-        return raw_rate(ASKED[interleaved].request(ROOT), int(rest[0]), interleaved=interleaved)
+        return table_rate(FULL_TABLES[interleaved].request(ROOT), int(rest[0]), interleaved=interleaved)
     return measure([name])
 
 

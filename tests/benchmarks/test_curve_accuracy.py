@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import curve_accuracy, modelled_accuracy, modelled_held_out
+from benchmarks import curve_accuracy
 from benchmarks.modelled_accuracy import Score
 from spec.errors import ProfileError
 
@@ -68,7 +68,7 @@ def test_one_command_prints_all_three_tables(
     missed = [one for one in (*document["rows"], *document["modelled"]) if not one["passed"]]
     assert code == (1 if missed else 0)
     assert ("MISSED" in printed) == bool(missed)
-    # The restated times are off by what the made-up rates are off, and that is a miss to be told.
+    # The restated times are off by what the made-up rates are off, and that is a miss.
     assert predicted["modelled nccl", "A100-made-up"]["target"] == 0.2
 
 
@@ -92,9 +92,9 @@ def test_a_folder_of_products_alone_is_enough(
     assert "nccl" not in printed
 
 
-@pytest.mark.parametrize(("kept", "told"), [((2, 4), False), ((8,), False), ((4, 8), True)])
-def test_eight_gpus_are_told_only_from_fewer(
-    kept: tuple[int, ...], told: bool, curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kept", "predicted"), [((2, 4), False), ((8,), False), ((4, 8), True)])
+def test_eight_gpus_are_predicted_only_from_fewer(
+    kept: tuple[int, ...], predicted: bool, curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = (curves / "second.csv").read_text().splitlines()
     (curves / "second.csv").write_text(
@@ -106,7 +106,7 @@ def test_eight_gpus_are_told_only_from_fewer(
     out = tmp_path / "out.json"
     assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
     tests = {row["test"] for row in json.loads(out.read_text())["rows"]}
-    assert ("8 GPUs from 2 and 4" in tests) is told
+    assert ("8 GPUs from 2 and 4" in tests) is predicted
     assert "collective sizes" in tests
 
 
@@ -135,15 +135,8 @@ def test_a_kind_of_which_nothing_is_left_to_fit_is_not_scored(
     assert held["collective sizes", "A100-made-up"]["median"] < 1.0
 
 
-def test_nothing_to_score_is_said(
-    curves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_score_is_said(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (curves / "second.csv").unlink()
     (curves / "first.csv").write_text("gpu,m,n,k,latency_us\nA100-made-up,1,32,32,2.5\n")
     with pytest.raises(ProfileError, match="nothing to score"):
         run(monkeypatch, "--curves", str(curves), "--draws", "1")
-    monkeypatch.setattr("sys.argv", ["modelled_accuracy.py", "--curves", str(curves)])
-    assert modelled_accuracy.main() == 2
-    monkeypatch.setattr("sys.argv", ["modelled_held_out.py", "--curves", str(curves)])
-    assert modelled_held_out.main() == 2
-    assert "two GPUs" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import multinode_accuracy as benchmark
-from benchmarks.multinode_accuracy import COLUMNS, read_runs, runs_of, sheet_of, told
+from benchmarks.multinode_accuracy import COLUMNS, priced_rows, read_runs, runs_of, sheet_of
 from spec.errors import ProfileError
 
 SIZES = (2**16, 2**22, 2**30)
@@ -31,10 +31,10 @@ def row(**changes: object) -> dict[str, object]:
     return plain | changes
 
 
-def told_us(rows: list[dict[str, object]]) -> np.ndarray:
-    """What the benchmark tells, microseconds."""
+def predicted_us(rows: list[dict[str, object]]) -> np.ndarray:
+    """Predicted microseconds."""
     frame = pd.DataFrame(rows)
-    found = told(runs_of(frame)[0])
+    found = priced_rows(runs_of(frame)[0])
     return np.asarray(found.time_us * np.exp(found.log_error))
 
 
@@ -50,10 +50,10 @@ def run(monkeypatch: pytest.MonkeyPatch, path: Path, out: Path) -> int:
 
 
 def test_the_mean_of_a_run_and_then_over_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of two large rows measured at e^0.1 and e^0.3 of what is told, another of one row at e^-0.4; a bad run
+    """A run of two large rows measured at e^0.1 and e^0.3 of what is predicted, another of one row at e^-0.4; a bad run
     and one of a GPU without a sheet do not count."""
     rows = [row(run="one", bytes=size) for size in SIZES] + [row(run="two", fabric="EFA", nodes=8)]
-    for one, us, slower in zip(rows, told_us(rows), (0.5, 0.1, 0.3, -0.4), strict=True):
+    for one, us, slower in zip(rows, predicted_us(rows), (0.5, 0.1, 0.3, -0.4), strict=True):
         one["time_us"] = us * np.exp(slower)
     rows += [row(run="bad", quality="problem"), row(run="other", gpu="MI300X")]
     out = tmp_path / "out.json"
@@ -70,7 +70,7 @@ def test_the_mean_of_a_run_and_then_over_runs(tmp_path: Path, monkeypatch: pytes
 
 def test_right_times_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(bytes=size) for size in SIZES]
-    for one, us in zip(rows, told_us(rows), strict=True):
+    for one, us in zip(rows, predicted_us(rows), strict=True):
         one["time_us"] = us
     assert run(monkeypatch, written(tmp_path, rows), tmp_path / "out.json") == 0
 

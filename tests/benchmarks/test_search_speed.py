@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import search_speed
-from benchmarks.search_speed import ROOT
-from benchmarks.search_speeds.phases import WRAPPED, Phases
-from benchmarks.search_speeds.questions import QUESTIONS, Timed
-from benchmarks.search_speeds.raw_rate import feasible, raw_rate
+from benchmarks.search_speed import QUESTIONS, ROOT, WRAPPED, Phases, SearchQuestion
+from benchmarks.table_rate import feasible, table_rate
 from solver.memory.device import usable_bytes
 from solver.plans.space import full_space
 from solver.problem.loading import load_problem
@@ -37,9 +35,11 @@ def test_the_innermost_phase_has_the_time(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_raw_table_holds_as_many_plans_that_fit_as_asked_for(interleaved: bool) -> None:
     """More of them than there are different ones."""
-    small = Timed(config="7B_internlm2.py", world_size=16, global_batch_tokens=1 << 19, framework="megatron")
+    small = SearchQuestion(
+        config="7B_internlm2.py", world_size=16, global_batch_tokens=1 << 19, framework="megatron"
+    )
     asked = small.request(ROOT)
-    found = raw_rate(asked, 6000, interleaved=interleaved)
+    found = table_rate(asked, 6000, interleaved=interleaved)
     question = load_problem(asked).problem
     different = sum(len(one) for one in feasible(question, interleaved=interleaved))
     assert (found.plans, found.distinct) == (6000, different)
@@ -48,13 +48,6 @@ def test_a_raw_table_holds_as_many_plans_that_fit_as_asked_for(interleaved: bool
     best_s = search(question, full_space(question.model, question.job), top_k=1).best[0].step_s
     # Some layers more recomputed than needed never make the fastest plan.
     assert found.fastest_s >= best_s * (1.0 - 1e-9)
-
-
-def test_a_folder_that_is_no_calculon_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert search_speed.main(["--calculon", "no/such"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "error: --calculon: folder = 'no/such': a checkout of calculon-ai/calculon\n"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +68,9 @@ def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) 
     for places in WRAPPED.values():
         for module, name in places:
             monkeypatch.setattr(import_module(module), name, getattr(import_module(module), name))
-    small = Timed(config="7B_internlm2.py", world_size=8, global_batch_tokens=1 << 16, framework="megatron")
+    small = SearchQuestion(
+        config="7B_internlm2.py", world_size=8, global_batch_tokens=1 << 16, framework="megatron"
+    )
     monkeypatch.setitem(QUESTIONS, "small", small)
     measured = search_speed.measure(["small"])
     question = load_problem(small.request(ROOT)).problem

@@ -18,7 +18,7 @@ from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
 
 # What NCCL's tuning model does not hold but a time needs, shared by every GPU. Other files read it as ``links.LONG_SHARE``,
-# so that a fit may replace it (benchmarks/modelled_held_out.py, benchmarks/multinode_held_out.py).
+# so that a fit may replace it.
 
 # Fitted: to nccl-tests timings of A100, H100, H200 and B200 nodes together (aiconfigurator's NCCL tables).
 LONG_SHARE = 0.93  # of NCCL's link rate, by Ring/Simple on long messages

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.search_speeds.questions import Timed
 from ops.recompute import Recompute
 from solver.estimate import Estimate, estimate_memory, step_time, timed_pieces
 from solver.memory.device import usable_bytes
@@ -16,14 +15,6 @@ from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
 from solver.problem.request import Request
 from spec.arrays import IntArray, ints
-
-ASKED: dict[bool, Timed] = {
-    False: Timed(config="70B_llama2.py", world_size=4096, global_batch_tokens=1 << 24),
-    True: Timed(config="175B_gpt.toml", world_size=4096, global_batch_tokens=1 << 24, framework="megatron"),
-}
-"""Questions of which many plans fit, with every number of recomputed layers: without interleaving 258,952,
-with it 26,758.
-"""
 
 ROWS_AT_ONCE = 20_000
 """Plans priced at once: what they take then stays in a core's cache and the memory of any table small; it
@@ -45,7 +36,7 @@ class Rate:
     peak_rss_bytes: int
 
 
-def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
+def table_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
     """Price a table of so many feasible plans: the memory of their worst stage, every pipeline replayed, all
     parts of the step with their origins and errors. Opening the question and making the table is not counted;
     nothing is known from before."""

@@ -1,11 +1,14 @@
-"""Reading hardware sheets: shipped ones, borrowed GPUs, and every way to get one wrong."""
+"""Hardware specs: shipped ones, borrowed GPUs, every way to get one wrong, and every name of a GPU."""
 
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from spec.cluster.reader import known_clusters, read_cluster
+from spec.cluster import reader
+from spec.cluster.reader import known_clusters, read_cluster, sheet_of_gpu
 from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,7 +98,6 @@ def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
     assert (cluster.gpus_per_node, cluster.scale_up_ranks) == (4, 4)
     assert cluster.gpu.memory_bandwidth == 4e12
     assert [domain.bandwidth for domain in cluster.domains] == [3 * 150e9, 200e9 / 8]
-    assert cluster.host is not None
     assert cluster.host.link_bandwidth == 900e9 / 2
     assert cluster.gpu.training_rate_ratio == pytest.approx(
         720e12 * (680 / 700) ** 0.716 / 794.5e12, abs=0.005
@@ -263,13 +265,11 @@ HOST = "[host]\nlink_bandwidth = 31.5e9\nlinks = 2\nmemory_bandwidth = 2e11\n"
 def test_the_host_is_read_and_its_links_shared(tmp_path: Path) -> None:
     sourced = GOOD.replace('"node" =', '"host" = "datasheet"\n"node" =')
     host = read_cluster(sheet(tmp_path, sourced.replace("[node]", HOST + "[node]")), root=ROOT).host
-    assert host is not None
     assert host.memory_bandwidth == 2e11
     # Four GPUs on two links; where each has its own, they get all of it.
     assert host.link_per_gpu(4) == 31.5e9 / 2
     own = HOST.replace("links = 2\n", "")
     alone = read_cluster(sheet(tmp_path, sourced.replace("[node]", own + "[node]")), root=ROOT).host
-    assert alone is not None
     assert alone.link_per_gpu(4) == 31.5e9
 
 
@@ -289,3 +289,37 @@ def test_other_makers_peaks_are_units_times_clock(sheet: str, flop_a_clock: int)
     """
     gpu = read_cluster(sheet, root=ROOT).gpu
     assert gpu.peak_flops["bf16"] == pytest.approx(gpu.num_sms * flop_a_clock * gpu.boost_clock_hz, rel=1e-4)
+
+
+NAMED = [
+    (name, cluster.gpu.name)
+    for cluster in (read_cluster(stem, root=ROOT) for stem in known_clusters(ROOT))
+    for name in (cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_sheet_is_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "read_cluster", cache(read_cluster))
+        yield
+
+
+@pytest.mark.parametrize(("name", "gpu"), NAMED)
+def test_every_name_leads_to_its_gpu(name: str, gpu: str) -> None:
+    for spelling in (name, name.upper(), f" {name} "):
+        found = sheet_of_gpu(spelling, root=ROOT)
+        assert found.gpu.name == gpu
+
+
+def test_of_several_sheets_the_one_with_the_table_answers() -> None:
+    found = sheet_of_gpu("H100-SXM-80GB", root=ROOT)
+    assert found.gpu.device_names
+
+
+def test_an_unknown_name_is_nobodys() -> None:
+    assert sheet_of_gpu("Cray-1", root=ROOT) is None
+
+
+def test_a_sheet_is_called_as_its_file() -> None:
+    assert [read_cluster(stem, root=ROOT).name for stem in known_clusters(ROOT)] == list(known_clusters(ROOT))

@@ -1,11 +1,15 @@
-"""``with read_base()`` reads files below configs/ of the nearest ancestor, and nothing else."""
+"""Configs are read as data: expressions as Python has them, everything else refused, and files below configs/ alone."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spec.errors import ConfigError
+from spec.files import MAX_FILE_BYTES
 from spec.readers.pyconfig import read_pyconfig
 
 
@@ -113,3 +117,177 @@ def test_a_missing_file_a_folder_a_pipe_and_a_link_loop_are_refused(tmp_path: Pa
 def test_used_names_are_told_apart_from_settings(tmp_path: Path) -> None:
     config = read_pyconfig(write(tmp_path, "a.py", "n = 2\nmodel = dict(n=n)\nfancy = True"))
     assert config.used == {"n"}
+
+
+def evaluate(tmp_path: Path, source: str) -> dict[str, object]:
+    path = tmp_path / "config.py"
+    path.write_text(source, encoding="utf-8")
+    return read_pyconfig(path).values
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("x = 2**16 - 1", 65535),
+        ("x = 512 * 1024 * 1024", 536870912),
+        ("x = 8 / 3", 8 / 3),
+        ("x = -7 // 2 + 7 % -4", -7 // 2 + 7 % -4),
+        ("E = 50\nx = int(E / 2)", 25),
+        ("x = max(1, 2.5, -3)", 2.5),
+        ("x = min([4, 2])", 2),
+        ("x = float('1e-5')", 1e-5),
+        ("x = [1, 2] + [3] * 2", [1, 2, 3, 3]),
+        ("x = ('model',)", ("model",)),
+        ("x = 'a' 'b' + 'c'", "abc"),
+        ("N = 'job'\nx = f'{N}_{3:03d}_{1.5:.2f}_{N!r}'", "job_003_1.50_'job'"),
+        ("d = dict(a=1, b=dict(c=[5, 6]))\nx = d['b']['c'][-1]", 6),
+        ("x = {'a': None, 1: True}", {"a": None, 1: True}),
+        ("x = y = 3\n'''text'''\nx: int = y + 1", 4),
+        ("x = not False", True),
+    ],
+)
+def test_accepted(tmp_path: Path, source: str, value: object) -> None:
+    assert evaluate(tmp_path, source)["x"] == value
+
+
+ATTACKS = {
+    "import call": "x = __import__('os').system('touch owned')",
+    "import": "import os",
+    "from import": "from os import system",
+    "read_base renamed": "from os import system as read_base",
+    "environment": "import os\nx = os.environ['HOME']",
+    "attribute": "x = ''.__class__",
+    "attribute call": "x = ' '.join(['a'])",
+    "power": "x = 10**10**10",
+    "negative power": "x = 2**-(10**9)\ny = (10**70)**-(10**9)",
+    "power ladder": "a = 2**250\nx = a * a * a",
+    "float power": "x = 10.0**1000",
+    "complex": "x = (-1)**0.5",
+    "complex literal": "x = 1j",
+    "bytes": "x = b'a'",
+    "ellipsis": "x = ...",
+    "shift": "x = 1 << 10**9",
+    "string repetition": "x = 'a' * 10**10",
+    "list repetition": "x = [0] * 10**9",
+    "empty repetition": "x = [[]] * 10**9",
+    "string doubling": "x = 'a' * 1000\n" + "x = x + x\n" * 40,
+    "list doubling": "x = [1] * 1000\n" + "x = x + x\n" * 40,
+    "comprehension": "x = [i for i in range(10**9)]",
+    "generator": "x = max(i for i in [1])",
+    "lambda": "x = lambda: 0",
+    "walrus": "x = (y := 3)",
+    "range": "x = range(10)",
+    "eval": "x = eval('1')",
+    "open": "x = open('/etc/passwd')",
+    "print": "print('hello')",
+    "statement": "if True:\n    x = 1",
+    "loop": "while True:\n    x = 1",
+    "function": "def f():\n    return 1",
+    "class": "class A:\n    pass",
+    "delete": "x = 1\ndel x",
+    "augmented": "x = 1\nx += 1",
+    "unpacking": "x, y = 1, 2",
+    "item assignment": "x = dict(a=1)\nx['a'] = 2",
+    "attribute assignment": "x = 1\nx.y = 2",
+    "shadowed builtin": "dict = 5",
+    "unknown name": "x = UNDEFINED",
+    "later name": "x = y\ny = 1",
+    "missing key": "d = dict(a=1)\nx = d['b']",
+    "index out of range": "x = [1][5]",
+    "slice": "x = [1, 2][0:1]",
+    "starred": "x = [*[1], 2]",
+    "dict unpacking": "x = {**dict(a=1)}",
+    "dict keyword unpacking": "x = dict(**dict(a=1))",
+    "dict of pairs": "x = dict([('a', 1)])",
+    "repeated key": "x = dict(a=1, a=2)",
+    "division by zero": "x = 1 / 0",
+    "int of text": "x = int('abc')",
+    "int of long text": "x = int('1' * 5000)",
+    "int base": "x = int('ff', 16)",
+    "infinity to int": "x = int(float('inf'))",
+    "percent format": "x = '%1000000000d' % 1",
+    "wide field": "x = f'{1:1000000000d}'",
+    "nested wide field": "w = 1000000000\nx = f'{1:{w}d}'",
+    "precise field": "x = f'{1.5:.1000000000f}'",
+    "wrong format": "x = f'{1:zzz}'",
+    "laughs in a field": "a = ['lol'] * 10\n" + "a = [a, a, a, a, a, a, a, a, a, a]\n" * 12 + "x = f'{a}'",
+    "laughs as a key": "a = (1,)\n" + "a = (a, a, a, a, a, a, a, a, a, a)\n" * 12 + "x = {a: 1}",
+    "laughs compared": "a = [1]\n" + "a = [a, a]\n" * 40 + "x = max(a, a)",
+    "many long texts": "".join(f"x{i} = 'x' * 100_000\n" for i in range(20)),
+    "many long lists": "".join(f"x{i} = [0] * 10_000\n" for i in range(200)),
+    "deep parentheses": "x = " + "(" * 5000 + "1" + ")" * 5000,
+    "deep unary": "x = " + "-" * 100_000 + "1",
+    "deep sum": "x = " + "+".join(["1"] * 50_000),
+    "deep list": "x = " + "[" * 150 + "]" * 150,
+    "huge literal": "x = " + "9" * 5000,
+    "not python": "x = = 1",
+    "null byte": "x = 'a\0b'",
+    "with open": "with open('x') as f:\n    x = 1",
+    "read_base argument": "with read_base(1):\n    x = 1",
+    "assignment in read_base": "with read_base():\n    x = 1",
+    "too large": "#" * (MAX_FILE_BYTES + 1),
+}
+
+
+@pytest.mark.parametrize("source", ATTACKS.values(), ids=ATTACKS.keys())
+def test_refused_with_one_short_line_at_once(tmp_path: Path, source: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(ConfigError) as refused:
+        evaluate(tmp_path, source)
+    assert time.perf_counter() - started < 2.0
+    message = str(refused.value)
+    assert "config.py" in message
+    assert "\n" not in message
+    assert len(message) < 500
+    assert not (tmp_path / "owned").exists()
+
+
+def test_the_message_names_file_line_and_expression(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.py:3: Call = .*__import__"):
+        evaluate(tmp_path, "a = 1\n\nx = __import__('os').system('true')\n")
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "config.py"
+    path.write_bytes(b"x = '\xff\xfe'")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_pyconfig(path)
+
+
+LEAVES = st.one_of(
+    st.integers(-1000, 1000).map(str),
+    st.floats(-1e6, 1e6, allow_nan=False).map(repr),
+    st.sampled_from(["True", "False", "int(7.9)", "float(3)", "max(2, 3)", "min(1, -1)"]),
+)
+EXPRESSIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(
+            lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"
+        ),
+        inner.map(lambda text: f"(-{text})"),
+        st.tuples(inner, st.integers(-3, 3)).map(lambda parts: f"({parts[0]} ** {parts[1]})"),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(expression=EXPRESSIONS)
+def test_agrees_with_python_or_refuses(tmp_path_factory: pytest.TempPathFactory, expression: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "random.py"
+    path.write_text(f"x = {expression}", encoding="utf-8")
+    try:
+        expected = eval(expression)  # noqa: S307 - built by the strategy above
+    except (ZeroDivisionError, OverflowError):
+        with pytest.raises(ConfigError):
+            read_pyconfig(path)
+        return
+    try:
+        got = read_pyconfig(path).values["x"]
+    except ConfigError:
+        # only powers reach what is beyond the limits: 256 bits, or a complex number
+        assert "**" in expression
+        return
+    assert type(got) is type(expected)
+    assert repr(got) == repr(expected)

@@ -50,7 +50,6 @@ def test_mixed_blocks_and_plan(tmp_path: Path) -> None:
     first, second = (run.block for run in config.model.blocks)
     assert (first.mixer.kind, first.mixer.window) == (AttentionKind.GQA, 512)
     assert second.mixer.kind is AttentionKind.MLA
-    assert config.plan is not None
     assert (config.plan.strategy, config.plan.tp, config.plan.wp) == ("fsp", 4, None)
     assert (config.plan.recompute, config.framework) == ("full", "megatron")
     # by hand: embedding, final norm, two dense blocks, six routed blocks
@@ -127,7 +126,6 @@ def test_a_plan_says_what_is_recomputed_and_in_which_order(tmp_path: Path) -> No
     said = 'recompute = "full"\nrecompute_layers = 3\nrecompute_modules = "moe_act+mlp"\nschedule = "zb-h1"'
     path.write_text(MIXED.replace('recompute = "full"', said))
     plan = read_config(path).plan
-    assert plan is not None
     assert (plan.recompute, plan.recompute_layers, plan.schedule) == ("full", 3, "zb-h1")
     assert plan.recompute_modules == ("moe_act", "mlp")
 
@@ -136,7 +134,6 @@ def test_a_plan_says_what_is_offloaded(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text(MIXED.replace("[plan]", "[plan]\noptimizer_offload = 0.25\noffloaded_layers = 2"))
     plan = read_config(path).plan
-    assert plan is not None
     assert (plan.optimizer_offload, plan.offloaded_layers) == (0.25, 2)
     path.write_text(MIXED.replace("[plan]", "[plan]\noptimizer_offload = 1.5"))
     with pytest.raises(ConfigError, match="optimizer_offload"):

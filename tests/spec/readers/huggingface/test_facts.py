@@ -54,8 +54,6 @@ def test_rope_as_older_and_newer_configs_write_it(tmp_path: Path) -> None:
     assert older.rope == newer.rope == said
     yarn = read(tmp_path, "deepseek_v3", rope_theta=10_000, rope_scaling=DEEPSEEK).rope
     assert yarn == read_config(CONFIGS / "671B_deepseek_v3.toml").model.rope
-    assert yarn is not None
-    assert yarn.scaling is not None
     assert (yarn.scaling.kind, yarn.scaling.fast, yarn.scaling.mscale_all_dim) == ("yarn", 32.0, 1.0)
     none = read(tmp_path, "llama_3_405b", rope_scaling={"rope_type": "default"})
     assert none.rope == RopeSpec(base=10_000.0)
@@ -85,7 +83,6 @@ def test_what_a_type_calls_otherwise(tmp_path: Path) -> None:
     keys = {"rotary_emb_base": 25_000, "rotary_pct": 0.5, "layer_norm_eps": 1e-6, "hidden_act": "gelu_new"}
     model = read(tmp_path, "gpt_neox_20b", **keys)
     assert (model.rope, model.norm_epsilon) == (RopeSpec(base=25_000.0, share=0.5), 1e-6)
-    assert model.blocks[0].block.mlp is not None
     assert model.blocks[0].block.mlp.activation == "gelu_tanh"
     assert read(tmp_path, "llama_2_7b", rms_norm_eps=1e-5).norm_epsilon == 1e-5
 
@@ -95,16 +92,12 @@ def test_how_a_router_weighs_its_experts(tmp_path: Path) -> None:
     third = read(tmp_path, "deepseek_v3", norm_topk_prob=True, **said).blocks[-1].block.moe
     shipped = read_config(CONFIGS / "671B_deepseek_v3.toml").model.blocks[-1].block.moe
     assert third == shipped
-    assert third is not None
     assert (third.score, third.route_scale, third.normalized) == ("sigmoid", 2.5, True)
     second = read(tmp_path, "deepseek_v2", routed_scaling_factor=16.0).blocks[-1].block.moe
-    assert second is not None
     assert (second.score, second.route_scale, second.normalized) == ("softmax", 16.0, False)
     mixtral = read(tmp_path, "mixtral_8x7b").blocks[0].block.moe
-    assert mixtral is not None
     assert mixtral.normalized
     qwen = read(tmp_path, "qwen3_30b_a3b", norm_topk_prob="gone").blocks[0].block.moe
-    assert qwen is not None
     assert not qwen.normalized
 
 
@@ -143,12 +136,10 @@ def test_internlm_configs_say_the_same(tmp_path: Path) -> None:
     routed = 'num_experts=8, top_k=2, moe_type="Dropless", moe_layer_kwargs=dict({more})'
     path.write_text(INTERNLM.format(more=routed.format(more="")))
     moe = read_internlm_config(path).model.blocks[0].block.moe
-    assert moe is not None
     assert (moe.score, moe.normalized, moe.route_scale) == ("softmax", True, 1.0)
     kwargs = 'scoring_func="sigmoid", normalize_expert_weights=False, routed_scaling_factor=2.5'
     path.write_text(INTERNLM.format(more=routed.format(more=kwargs)))
     moe = read_internlm_config(path).model.blocks[0].block.moe
-    assert moe is not None
     assert (moe.score, moe.normalized, moe.route_scale) == ("sigmoid", False, 2.5)
 
 
@@ -173,7 +164,6 @@ def test_toml_configs_say_the_same(tmp_path: Path) -> None:
     assert model.rope == RopeSpec(base=25_000.0, share=0.5, scaling=RopeScaling(kind="linear", factor=4.0))
     assert model.norm_epsilon == 1e-6
     moe = model.blocks[0].block.moe
-    assert moe is not None
     assert (moe.activation, moe.score, moe.normalized, moe.route_scale) == (
         "squared_relu",
         "sigmoid",

@@ -147,7 +147,6 @@ def test_every_fourth_layer_is_gated_attention(tmp_path: Path) -> None:
     assert isinstance(attention, AttentionSpec)
     assert (attention.output_gate, attention.qk_norm, attention.qk_dim) == (True, True, 256)
     moe = runs[0].block.moe
-    assert moe is not None
     assert (moe.shared_ffn_hidden, moe.shared_gate, moe.normalized) == (512, True, True)
 
 
@@ -156,7 +155,6 @@ def test_layers_may_be_listed(tmp_path: Path) -> None:
     runs = load(tmp_path, {**NEXT_80B, "num_hidden_layers": 3, "layer_types": kinds}).blocks
     assert [(run.count, type(run.block.mixer)) for run in runs] == [(1, AttentionSpec), (2, GatedDeltaSpec)]
     rope = load(tmp_path, {**NEXT_80B, "partial_rotary_factor": None}).rope
-    assert rope is not None
     assert rope.share == 0.25
 
 

@@ -87,7 +87,6 @@ def test_deepseek_runs(tmp_path: Path) -> None:
     ]
     attention, moe = runs[1].block.mixer, runs[1].block.moe
     assert (attention.kind, attention.qk_dim, attention.rope_dim) == (AttentionKind.MLA, 192, 64)
-    assert moe is not None
     assert (moe.shared_ffn_hidden, moe.router_bias) == (2048, True)
     assert (moe.route_groups, moe.route_chosen_groups) == (8, 4)
 
@@ -97,7 +96,6 @@ def test_deepseek_limits_a_token_to_groups(tmp_path: Path) -> None:
     for method, groups in (("noaux_tc", (8, 4)), ("greedy", (1, 1))):
         grouped = {**DEEPSEEK_V3, "n_group": 8, "topk_group": 4, "topk_method": method}
         moe = load(tmp_path, grouped).blocks[1].block.moe
-        assert moe is not None
         assert (moe.route_groups, moe.route_chosen_groups) == groups
 
 

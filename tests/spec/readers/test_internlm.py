@@ -1,4 +1,5 @@
-"""InternLM-style configs: a full training config loads, and no setting is ignored silently."""
+"""InternLM-style configs: a full training config loads, no setting is ignored silently, and the plan that it is written
+with."""
 
 import re
 from pathlib import Path
@@ -6,9 +7,26 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
+from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind
+from spec.readers.config_file import ConfigFile
 from spec.readers.internlm import rounded_ffn
-from tests.spec.readers.training_config import TRAINING_CONFIG, changed, load
+from spec.readers.read_config import read_config
+
+# Laid out as InternEvo's own training configs are: constants, docstrings between statements and every section its launcher
+# asks for.
+TRAINING_CONFIG = Path(__file__).with_name("training_config.txt").read_text(encoding="utf-8")
+
+
+def load(tmp_path: Path, text: str) -> ConfigFile:
+    path = tmp_path / "train.py"
+    path.write_text(text, encoding="utf-8")
+    return read_config(path)
+
+
+def changed(old: str, new: str) -> str:
+    assert TRAINING_CONFIG.count(old) == 1, old
+    return TRAINING_CONFIG.replace(old, new)
 
 
 def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
@@ -16,7 +34,6 @@ def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
     assert config.format == "internlm"
     assert config.seq_len == 2048
     plan = config.plan
-    assert plan is not None
     assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("isp", 2, 1, 4)
     assert (plan.zero_stage, plan.zero_size) == (1, 0)
     assert (plan.micro_batch, plan.num_micro) == (2, 4)
@@ -31,7 +48,6 @@ def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
     assert plan.preset == "internevo"
     block = config.model.blocks[0].block
     assert config.model.num_layers == 32
-    assert block.mlp is not None
     assert block.mlp.ffn_hidden == 11008  # 43 x 256, as in Llama-2-7B
 
 
@@ -49,7 +65,6 @@ def test_bare_integers_stand_for_sizes(tmp_path: Path) -> None:
         + "parallel = dict(zero1=8, tensor=4, pipeline=2)\n"
     )
     plan = load(tmp_path, text).plan
-    assert plan is not None
     assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("mtp", 4, 2, 1)
     assert (plan.zero_stage, plan.zero_size) == (1, 8)
 
@@ -61,7 +76,6 @@ def test_without_parallel_there_is_no_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("written", "stage", "size"), [("-1", 1, 0), ("0", 1, 0), ("1", 0, 1), ("8", 1, 8)])
 def test_zero1_sizes(tmp_path: Path, written: str, stage: int, size: int) -> None:
     plan = load(tmp_path, changed("zero1=dict(size=-1, fsdp=False)", f"zero1=dict(size={written})")).plan
-    assert plan is not None
     assert (plan.zero_stage, plan.zero_size) == (stage, size)
 
 
@@ -165,12 +179,80 @@ def test_experts(tmp_path: Path) -> None:
     config = load(tmp_path, text + "moe = dict(top_k=2, capacity_factor=1.25)\n")
     block = config.model.blocks[0].block
     assert block.mlp is None
-    assert block.moe is not None
     assert (block.moe.num_experts, block.moe.topk, block.moe.capacity_factor) == (4, 2, 1.25)
-    assert config.plan is not None
     assert (config.plan.ep, config.plan.etp) == (0, 2)
     with pytest.raises(ConfigError, match="same number"):
         load(tmp_path, text + "moe = dict(top_k=1)\n")
     dropless = load(tmp_path, text.replace("GShard", "Dropless")).model.blocks[0].block.moe
-    assert dropless is not None
     assert dropless.capacity_factor is None
+
+
+SHARED = """
+model = dict(
+    num_layers=32, hidden_size=256, num_attention_heads=4, vocab_size=512, mlp_ratio=2.0, checkpoint={share}
+)
+parallel = dict(pipeline=dict(size={stages}))
+"""
+
+
+def load_shared(tmp_path: Path, share: str, stages: int) -> ConfigFile:
+    return load(tmp_path, SHARED.format(share=share, stages=stages))
+
+
+@pytest.mark.parametrize(
+    ("share", "stages", "read"),
+    [
+        ("0.2", 1, ("full", 6)),  # int(0.2 x 32), InternEvo's own configs of InternLM2
+        ("0.2", 4, ("full", 1)),  # int(0.2 x 8) of every stage
+        ("0.1", 4, ("none", None)),
+        ("0.5", 3, ("full", 5)),  # 10 or 11 layers a stage
+        ("1.0", 1, ("full", None)),
+        ("True", 1, ("full", None)),
+        ("0", 1, ("none", None)),
+    ],
+)
+def test_a_share_of_layers_is_recomputed_stage_by_stage(
+    tmp_path: Path, share: str, stages: int, read: tuple[str, int | None]
+) -> None:
+    plan = load_shared(tmp_path, share, stages).plan
+    assert (plan.recompute, plan.recompute_layers) == read
+
+
+def test_a_share_that_differs_between_stages_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not 1 or 2 of them"):  # int(0.4 x 4), int(0.4 x 5)
+        load_shared(tmp_path, "0.4", 7)
+
+
+@pytest.mark.parametrize(("written", "hidden"), [("interleaved_overlap=True", True), ("", False)])
+def test_chunks_of_a_stage_are_interleaved(tmp_path: Path, written: str, *, hidden: bool) -> None:
+    """model.num_chunks, and parallel.pipeline.interleaved_overlap, which InternEvo takes for False."""
+    text = changed("num_chunks=1", "num_chunks=4, checkpoint=0.5").replace("checkpoint=False,", "")
+    config = load(tmp_path, text.replace("size=1, interleaved_overlap=True", f"size=2, {written}"))
+    assert (config.plan.pp, config.plan.vpp) == (2, 4)
+    assert config.plan.recompute_layers == 2  # of 32 / (2 x 4) = 4 in each chunk
+    assert config.framework_job["pipeline.overlap_p2p"] is hidden
+
+
+@pytest.mark.parametrize(("mode", "schedule"), [("ZBH1", "zb-h1"), ("zbh1", "zb-h1"), ("1f1b", "1f1b")])
+def test_pipeline_modes_are_schedules(tmp_path: Path, mode: str, schedule: str) -> None:
+    config = load(tmp_path, changed("size=1, interleaved_overlap=True", f'size=2, mode="{mode}"'))
+    assert (config.plan.pp, config.plan.schedule) == (2, schedule)
+
+
+def test_layers_divide_over_chunks(tmp_path: Path) -> None:
+    text = changed("num_chunks=1", "num_chunks=3").replace("pipeline=dict(size=1", "pipeline=dict(size=2")
+    with pytest.raises(ConfigError, match="a divisor of num_layers = 32"):
+        load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("key", "choice"),
+    [("mlp_layer_fusion", "layers.joined_gate"), ("enable_qkv_fusion", "layers.joined_qkv")],
+)
+def test_which_matrices_are_one_is_read(tmp_path: Path, key: str, choice: str) -> None:
+    """InternEvo's own default is gate and up apart (internlm/model/modules/mlp.py)."""
+    for joined in (True, False):
+        read = load(tmp_path, changed("num_chunks=1", f"num_chunks=1, {key}={joined}"))
+        assert read.framework_job[choice] is joined
+    assert choice not in load(tmp_path, TRAINING_CONFIG).framework_job
+    assert not framework_preset("internevo").layers.joined_gate

@@ -186,7 +186,6 @@ def test_an_unknown_name_lists_those_like_it() -> None:
     ("old", "new", "says"),
     [
         ('name = "tiny"', "", "name = None: required: text"),
-        ('name = "tiny"', "name = 3", "name = 3: text"),
         (
             'name = "tiny"',
             'name = "tiny"\ncolour = "red"',
@@ -200,12 +199,9 @@ def test_an_unknown_name_lists_those_like_it() -> None:
             "memory_bytes = 80",
             "gpu.memory_bytes = 80: a number from 1e+08 to 1e+14 bytes",
         ),
-        ("memory_bytes = 8e9", 'memory_bytes = "80 GB"', "gpu.memory_bytes = '80 GB'"),
         ("memory_bandwidth = 1e12", "memory_bandwidth = nan", "gpu.memory_bandwidth = nan"),
         ("power_w = 100", "power_w = true", "gpu.power_w = True"),
         ("num_sms = 10", "num_sms = 0", "gpu.num_sms = 0: a whole number"),
-        ("num_sms = 10", "num_sms = 10.5", "gpu.num_sms = 10.5: a whole number"),
-        ("num_sms = 10", "", "gpu.num_sms = None: required: a whole number"),
         ("num_sms = 10", "num_sms = 10\nsms = 10", "gpu.sms = 10: unknown key"),
         ("bf16 = 1e14", "bf17 = 1e14", "gpu.peak_flops.bf17"),
         ("bf16 = 1e14", "bf16 = 312", "gpu.peak_flops.bf16 = 312: a number from"),
@@ -228,9 +224,7 @@ def test_an_unknown_name_lists_those_like_it() -> None:
         ('"node" = "datasheet"', "", "sources.'node.gpus'"),
         ('"node" = "datasheet"', '"node" = ""', "sources.node = ''"),
         ('"node" = "datasheet"', '"node" = "d"\n"nodes.gpus" = "d"', "sources.'nodes.gpus'"),
-        ("[gpu.peak_flops]", "[gpu.peak_flop]", "gpu.peak_flops = None: FLOP/s of at least one format"),
         ("[gpu.peak_flops]", "[gpu.sustained_flop]\nbf16 = 1e14\n[gpu.peak_flops]", "gpu.sustained_flop = "),
-        ("bf16 = 1e14", f"bf16 = {10**400}", "gpu.peak_flops.bf16"),
         ("[node]", "[node", "TOML (Expected"),
     ],
 )

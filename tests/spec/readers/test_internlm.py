@@ -126,10 +126,7 @@ def test_what_could_change_the_answer_is_one_error(tmp_path: Path, key: str, cha
 BAD_VALUES = {
     "data.seq_len": ("seq_len=SEQ_LEN", 'seq_len="abc"'),
     "data.micro_num": ("    micro_num=4", "    micro_num=0"),
-    "data.micro_bsz": ("micro_bsz=2", "micro_bsz=2.0"),
-    "model.hidden_size": ("hidden_size=HIDDEN_SIZE", "hidden_size=4096.5"),
     "model.num_layers": ("num_layers=NUM_LAYER", "num_layers=-32"),
-    "model.vocab_size": ("vocab_size=VOCAB_SIZE", "vocab_size=True"),
     "model.num_attention_heads": ("num_attention_heads=NUM_ATTENTION_HEAD", "num_attention_heads=33"),
     "model.num_kv_attention_heads": ("no_bias=True", "no_bias=True, num_kv_attention_heads=5"),
     "model.mlp_ratio": ("mlp_ratio=MLP_RATIO", "mlp_ratio=10.0**30"),

@@ -34,7 +34,7 @@ from ops.op import (
     declared,
 )
 from profdb.cases import Family
-from profdb.fits import FITTERS
+from profdb.fits.families import FITTERS
 from profdb.fitting import Curve, curves_of
 from profdb.modelled.errors import model_error
 from profdb.on_demand import OnDemand

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.cases import Family
-from profdb.fits import FITTERS, Fitter
-from profdb.fits.prediction import Arrays
+from profdb.fits.families import FITTERS, Fitter
+from profdb.fits.lines import Arrays
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import STATUSES, SampleTable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 
 WORST_SHOWN = 5
+VERSIONS = {family: fitter.version for family, fitter in FITTERS.items()}
+"""Of the families' methods; the samples of others are compared with each other and have no curves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Curve:
 
 def fit_table(table: SampleTable) -> list[Curve]:
     """All curves of one family, in order of their keys; none of a family whose samples are compared with others
-    (profdb.fits.FITTERS)."""
+    (profdb.fits.families)."""
     if table.family not in FITTERS:
         return []
     fitter = FITTERS[table.family]
@@ -133,11 +135,6 @@ def _noise(table: SampleTable, medians: FloatArray) -> float:
     return float(np.median(np.sqrt(square[several] / (counts[several] - 1))))
 
 
-def _version(family: Family) -> int:
-    """Of the family's method; 0 of a family without curves, whose samples are compared with others instead."""
-    return FITTERS[family].version if family in FITTERS else 0
-
-
 def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
     """Curves as one flat array and a JSON index, with the hash they are valid for."""
     index: list[dict[str, object]] = []
@@ -156,7 +153,7 @@ def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
         values += [np.ravel(array) for array in curve.arrays.values()]
     return {
         "sample_hash": table.content_hash(),
-        "version": _version(table.family),
+        "version": VERSIONS.get(table.family, 0),
         "index": json.dumps(index),
         "values": np.concatenate(values) if values else np.zeros(0),
     }
@@ -191,7 +188,7 @@ def stored_curves(profile: ProfileDatabase, family: Family) -> list[Curve] | Non
     """The family's stored curves, or None when there are none for these samples and this method, or
     they cannot be read (they can always be made anew)."""
     packed = profile.fits.get(family.value)
-    if packed is None or packed.get("version") != _version(family):
+    if packed is None or packed.get("version") != VERSIONS.get(family, 0):
         return None
     if packed.get("sample_hash") != profile.tables[family].content_hash():
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.cases import Case
-from profdb.fits import FITTERS
+from profdb.fits.families import FITTERS
 from profdb.fitting import Curve, curves_of, fit_table
 from profdb.sample import ProfileDatabase, case_at
 from profdb.store.columns import SampleTable

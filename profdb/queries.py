@@ -13,7 +13,7 @@ import numpy as np
 
 from ops.op import AttentionCall, Count, GroupedProductCall, KernelCall, ProductCall
 from profdb.cases import Family
-from profdb.fits.memory_bound import moves_bytes
+from profdb.fits.families import bytes_per_element
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 from spec.collectives import Collective
 from spec.dtypes import canonical_dtype
@@ -213,5 +213,5 @@ def busy_rows(query: Query) -> BoolArray:
     for name in size_names(kind):
         busy &= columns[name] > 0
     if isinstance(query, MemoryBoundQuery):
-        busy &= moves_bytes(query.kernel, query.direction, canonical_dtype(query.dtype))
+        busy &= bytes_per_element(query.kernel, query.direction, canonical_dtype(query.dtype)) > 0.0
     return busy

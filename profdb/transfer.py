@@ -21,7 +21,7 @@ from profdb.cases import (
     HostCase,
     MemoryBoundCase,
 )
-from profdb.fits import FITTERS
+from profdb.fits.families import FITTERS
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
 from profdb.modelled.profile import modelled_seconds

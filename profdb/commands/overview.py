@@ -1,7 +1,7 @@
 """What a profile holds, as plain data and as text."""
 
 from profdb.cases import Family
-from profdb.fits.prediction import fit_error
+from profdb.fits.lines import fit_error
 from profdb.fitting import Curve, curves_of
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import STATUSES

@@ -11,14 +11,11 @@ import numpy as np
 
 from profdb.fits import protocol_changes as shared_changes
 from profdb.fits.group_shape import ShapeCurve, restated, shape_error
+from profdb.fits.lines import Arrays, Prediction
 from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone_curve, left_out_errors
-from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
-VERSION = 6
-CURVE_LABELS: tuple[str, ...] = ("collective",)
-CURVE_FLAGS: tuple[str, ...] = ()
 SHAPE = ("intra", "inter", "siblings")
 
 MOST_SHAPES_TESTED = 32

@@ -3,8 +3,12 @@
 Model: seconds = roofline * exp(residual), roofline = max(flops / peak, bytes / rate) + floor_s
 (Williams et al. 2009, "Roofline", plus a launch floor), residual read from profdb.fits.lines.
 Fitted: peak, rate and floor are the best rates and the shortest time among the samples; the residual's
-blend, and the share of boosted trees (profdb.fits.trees) far from every line, are the candidates with
+blend, and the share of boosted trees far from every line, are the candidates with
 the smallest error when whole lines are left out.
+
+Boosted regression trees are the candidate for samples that form no dense lines: fitted by scikit-learn's
+GradientBoostingRegressor (Friedman 2001, Ann. Statist. 29(5)) with the absolute error in the logarithm of the time, then
+kept as arrays of nodes, so that reading needs numpy alone.
 """
 
 from collections.abc import Sequence
@@ -12,10 +16,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profdb.fits.line_ends import end_slope
-from profdb.fits.lines import Blend, build_lines, line_axis, line_of, read_lines, scaled, scaled_lines
-from profdb.fits.prediction import Arrays, Prediction
-from profdb.fits.trees import fit_trees, read_trees
+from profdb.fits.lines import (
+    Arrays,
+    Blend,
+    Prediction,
+    build_lines,
+    end_slope,
+    line_axis,
+    line_of,
+    read_lines,
+    scaled_lines,
+)
 from spec.arrays import FloatArray, IntArray
 
 CANDIDATES: tuple[Blend, ...] = (
@@ -45,6 +56,13 @@ TREES_FROM_DISTANCE = 0.25
 
 TREE_SHARES = (0.5, 0.9)
 FOLDS = 4
+
+TREES = 80
+DEPTH = 5
+LEARNING_RATE = 0.1
+"""Friedman's shrinkage: small steps and many trees; errors on left-out lines decide whether it is used."""
+
+PREFIX = "tree_"
 
 UNTESTED_STD = 0.5
 """Assumption: relative error where too few lines exist to leave any out."""
@@ -106,7 +124,7 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
 def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     """Read a fitted surface at ``shapes``."""
     blend = CANDIDATES[int(arrays["blend"][0])]
-    reading = read_lines(arrays, blend, scaled(shapes.points, arrays["metric"]))
+    reading = read_lines(arrays, blend, shapes.points * arrays["metric"])
     slope = float(arrays["error_slope"][0])
     across = slope * np.sqrt(np.maximum(reading.distance**2 - reading.beyond**2, 0.0))
     along = end_slope(arrays, slope) * reading.beyond if reading.beyond.any() else 0.0 * across
@@ -193,7 +211,7 @@ class Asked:
 
 def _left_out(lines: Arrays, asked: Asked, metric: FloatArray, blend: Blend) -> Trial:
     """Errors on samples whose own line may not be used."""
-    reading = read_lines(scaled_lines(lines, metric), blend, scaled(asked.points, metric), asked.skip)
+    reading = read_lines(scaled_lines(lines, metric), blend, asked.points * metric, asked.skip)
     return Trial(
         blend=blend,
         metric=metric,
@@ -242,3 +260,55 @@ def _error_slope(errors: FloatArray, distances: FloatArray) -> float:
     if not errors.size:
         return UNTESTED_STD
     return float(np.quantile(errors / np.maximum(distances, 0.1), 0.683))
+
+
+def fit_trees(points: FloatArray, target: FloatArray) -> Arrays:
+    """Trees for ``target`` (Q) over ``points`` (Q x D). Imports scikit-learn."""
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    model = GradientBoostingRegressor(
+        loss="absolute_error",
+        n_estimators=TREES,
+        max_depth=DEPTH,
+        learning_rate=LEARNING_RATE,
+        min_samples_leaf=3,
+        subsample=0.7,
+        random_state=0,
+    ).fit(points, target)
+    trees = [stage[0].tree_ for stage in model.estimators_]
+    starts = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
+    return {
+        PREFIX + "start": starts.astype(np.float64),
+        PREFIX + "left": _joined([tree.children_left + at for tree, at in zip(trees, starts, strict=True)]),
+        PREFIX + "right": _joined([tree.children_right + at for tree, at in zip(trees, starts, strict=True)]),
+        PREFIX + "feature": _joined([tree.feature for tree in trees]),
+        PREFIX + "threshold": _joined([tree.threshold for tree in trees]),
+        PREFIX + "value": _joined([LEARNING_RATE * tree.value[:, 0, 0] for tree in trees]),
+        PREFIX + "base": np.asarray([float(np.median(target))]),
+    }
+
+
+def _joined(parts: list[FloatArray]) -> FloatArray:
+    return np.concatenate(parts).astype(np.float64)
+
+
+def read_trees(arrays: Arrays, points: FloatArray) -> FloatArray:
+    """The trees' value at ``points`` (Q x D)."""
+    left = arrays[PREFIX + "left"].astype(np.int64)
+    right = arrays[PREFIX + "right"].astype(np.int64)
+    feature = arrays[PREFIX + "feature"].astype(np.int64)
+    threshold, value = arrays[PREFIX + "threshold"], arrays[PREFIX + "value"]
+    predicted = np.full(points.shape[0], arrays[PREFIX + "base"][0])
+    rows = np.arange(points.shape[0])
+    # scikit-learn compares in float32
+    compared = points.astype(np.float32).astype(np.float64)
+    for start in arrays[PREFIX + "start"].astype(np.int64).tolist():
+        node: IntArray = np.full(points.shape[0], start, dtype=np.int64)
+        for _ in range(DEPTH):
+            inner = feature[node] >= 0
+            if not inner.any():
+                break
+            goes_left = compared[rows, np.maximum(feature[node], 0)] <= threshold[node]
+            node = np.where(inner, np.where(goes_left, left[node], right[node]), node)
+        predicted += value[node]
+    return predicted

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.op import AttentionCall
-from profdb.fits.attention import BACKWARD_PRODUCTS
+from profdb.fits.families import BACKWARD_PRODUCTS
 from profdb.modelled.gemm import (
     FILL_CYCLES,
     LAUNCH_S,

@@ -22,7 +22,7 @@ import numpy as np
 
 from ops.op import AttentionCall, declared
 from profdb.cost_model import CostModel
-from profdb.fits.attention import BACKWARD_PRODUCTS
+from profdb.fits.families import BACKWARD_PRODUCTS
 from profdb.modelled.attention import WIDE, Heads, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates

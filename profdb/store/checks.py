@@ -18,7 +18,7 @@ TRIAL_LIMITS_S = (1e-9, 1e7)
 FIT_KEYS = ("sample_hash", "version", "index", "values")
 MOST_VALUES_A_SAMPLE = 64
 MOST_VALUES_A_FAMILY = 2**20
-"""Curves hold each sample a few times, beside trees (profdb.fits.trees) of at most 0.1 million values a curve."""
+"""Curves hold each sample a few times, beside trees (profdb.fits.surface) of at most 0.1 million values a curve."""
 
 
 def check_table(table: SampleTable, where: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profdb.cases import AttentionCase
-from profdb.fits.attention import BACKWARD_PRODUCTS
+from profdb.fits.families import BACKWARD_PRODUCTS
 from profiler.cases.tiers import PlannedCase, in_tier
 
 LENGTHS = tuple(512 << step for step in range(9))

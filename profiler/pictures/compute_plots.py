@@ -8,7 +8,7 @@ from matplotlib.patheffects import withStroke
 
 from ops.memory_bound import bytes_moved_per_element
 from profdb.cases import Family
-from profdb.fits.attention import BACKWARD_PRODUCTS, attended_pairs
+from profdb.fits.families import BACKWARD_PRODUCTS, attended_pairs
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import SampleTable
 from profiler.pictures.plot_style import (
@@ -105,7 +105,7 @@ def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
 
 
 def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray:
-    """FLOP of query-key pairs the mask keeps (the count of profdb.fits.attention)."""
+    """FLOP of query-key pairs the mask keeps (the count of profdb.fits.families)."""
     sizes = {name: column.astype(np.float64) for name, column in table.numbers.items()}
     pairs = attended_pairs(table.numbers, mask)
     flops = 2.0 * sizes["batch"] * sizes["heads"] * pairs * (sizes["qk_dim"] + sizes["v_dim"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from profdb.fits.attention import attended_pairs
+from profdb.fits.families import attended_pairs
 from runner.traces.trace_file import BACKWARD, FORWARD, Event, Key, Part, collective_key, product_key
 
 # Operations of ATen that call a library's product (aten/src/ATen/native/native_functions.yaml); a Linear runs addmm

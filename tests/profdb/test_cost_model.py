@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profdb.cases import CollectiveCase, Family, GemmCase, HostCase
 from profdb.cost_model import ProfileCostModel
-from profdb.fits import FITTERS
+from profdb.fits.families import FITTERS
 from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,

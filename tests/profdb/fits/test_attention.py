@@ -2,7 +2,7 @@
 
 import pytest
 
-from profdb.fits.attention import shapes_of
+from profdb.fits.families import attention_shapes
 from spec.arrays import ints
 
 COLUMNS = {
@@ -20,7 +20,7 @@ COLUMNS = {
 def test_a_backward_has_five_products_for_the_forwards_two() -> None:
     """2 (qk_dim + v_dim) FLOPs a pair and head forward (FlashAttention-2, 2307.08691)."""
     ways = {
-        way: shapes_of(COLUMNS, {"dtype": "bf16", "mask": "full", "direction": way})
+        way: attention_shapes(COLUMNS, {"dtype": "bf16", "mask": "full", "direction": way})
         for way in ("forward", "backward")
     }
     forward = 2 * 2 * 8 * 128 * 256 * (64 + 32)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from profdb.fits import gemm
-from profdb.fits.line_ends import FEWEST_LINES, end_slope
-from profdb.fits.lines import Blend, build_lines, read_lines
-from profdb.fits.prediction import Arrays
+from profdb.cases import Family
+from profdb.fits.families import FITTERS
+from profdb.fits.lines import FEWEST_LINES, Arrays, Blend, build_lines, end_slope, read_lines
 
 WORDS = {"layout": "NT", "dtype_in": "bf16", "scale_recipe": "", "bias": "0"}
 OCTAVES = np.arange(7.0)
@@ -47,12 +46,12 @@ def test_products_of_more_tokens_err_less_than_products_of_other_matrices() -> N
     own = np.random.default_rng(1).lognormal(0.0, 0.1, (14, 14))
     seconds = 2.0 * m * k * n / 1e15 * own[np.log2(k).astype(int), np.log2(n).astype(int)]
     columns = {"batch": np.ones_like(m), "m": m, "k": k, "n": n}
-    fitted = gemm.fit(columns, WORDS, seconds, 0.01)
+    fitted = FITTERS[Family.GEMM].fit(columns, WORDS, seconds, 0.01)
 
     def std(tokens: int, side: int) -> float:
         asked = (1, tokens, side, side)
         query = {name: np.asarray([value]) for name, value in zip(columns, asked, strict=True)}
-        return float(gemm.predict(fitted, query, WORDS).relative_std[0])
+        return float(FITTERS[Family.GEMM].predict(fitted, query, WORDS).relative_std[0])
 
     assert std(4096, 4096) == pytest.approx(0.01)
     assert std(32768, 4096) < 0.05 < std(4096, 32768)

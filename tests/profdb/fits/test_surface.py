@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from profdb.fits import gemm
-from profdb.fits.attention import attended_pairs
-from profdb.fits.lines import Blend, build_lines, read_lines
-from profdb.fits.prediction import fit_error
+from profdb.cases import Family
+from profdb.fits.families import FITTERS, attended_pairs
+from profdb.fits.lines import Blend, build_lines, fit_error, read_lines
 
 WORDS = {"layout": "NT", "dtype_in": "bf16", "scale_recipe": "", "bias": "0"}
 
@@ -23,13 +22,15 @@ def test_the_metric_learns_that_equal_n_matters_and_k_does_not() -> None:
     rng = np.random.default_rng(0)
     hidden = rng.random(m.shape) < 0.15
     columns = {"batch": np.ones_like(m), "m": m, "k": k, "n": n}
-    fitted = gemm.fit(
+    fitted = FITTERS[Family.GEMM].fit(
         {name: column[~hidden] for name, column in columns.items()},
         WORDS,
         waves(m, k, n)[~hidden],
         0.0,
     )
-    predicted = gemm.predict(fitted, {name: column[hidden] for name, column in columns.items()}, WORDS)
+    predicted = FITTERS[Family.GEMM].predict(
+        fitted, {name: column[hidden] for name, column in columns.items()}, WORDS
+    )
     errors = np.abs(predicted.seconds / waves(m, k, n)[hidden] - 1.0)
     assert np.median(errors) < 0.03
     metric = fitted["metric"]
@@ -42,11 +43,11 @@ def test_error_grows_with_distance_and_is_learned_from_left_out_lines() -> None:
     rng = np.random.default_rng(3)
     seconds = waves(m, k, n) * rng.lognormal(0.0, 0.1, m.shape)
     columns = {"batch": np.ones_like(m), "m": m, "k": k, "n": n}
-    fitted = gemm.fit(columns, WORDS, seconds, 0.02)
+    fitted = FITTERS[Family.GEMM].fit(columns, WORDS, seconds, 0.02)
     one = {name: np.asarray([value]) for name, value in zip(columns, (1, 1024, 1024, 1024), strict=True)}
     far = {name: np.asarray([value]) for name, value in zip(columns, (1, 1024, 60000, 60000), strict=True)}
-    near_std = gemm.predict(fitted, one, WORDS).relative_std[0]
-    far_std = gemm.predict(fitted, far, WORDS).relative_std[0]
+    near_std = FITTERS[Family.GEMM].predict(fitted, one, WORDS).relative_std[0]
+    far_std = FITTERS[Family.GEMM].predict(fitted, far, WORDS).relative_std[0]
     assert near_std == pytest.approx(0.02)
     assert far_std > 3 * near_std
     assert 0.02 < fit_error(fitted)["median"] < 1.0

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from profdb.fits import gemm
-from profdb.fits.trees import DEPTH, LEARNING_RATE, TREES, fit_trees, read_trees
+from profdb.cases import Family
+from profdb.fits.families import FITTERS
+from profdb.fits.surface import DEPTH, LEARNING_RATE, TREES, fit_trees, read_trees
 
 WORDS = {"layout": "NT", "dtype_in": "bf16", "scale_recipe": "", "bias": "0"}
 
@@ -40,13 +41,14 @@ def test_trees_help_scattered_samples_with_a_step_and_leave_samples_alone() -> N
     def part(rows: np.ndarray) -> dict[str, np.ndarray]:
         return {name: column[rows] for name, column in columns.items()}
 
-    fitted = gemm.fit(part(seen), WORDS, seconds[seen], 0.0)
+    fitted = FITTERS[Family.GEMM].fit(part(seen), WORDS, seconds[seen], 0.0)
     assert fitted["tree_share"][0] > 0.0
-    mixed = np.abs(gemm.predict(fitted, part(hidden), WORDS).seconds / seconds[hidden] - 1.0)
+    mixed = np.abs(FITTERS[Family.GEMM].predict(fitted, part(hidden), WORDS).seconds / seconds[hidden] - 1.0)
     lines = np.abs(
-        gemm.predict(fitted | {"tree_share": np.zeros(1)}, part(hidden), WORDS).seconds / seconds[hidden]
+        FITTERS[Family.GEMM].predict(fitted | {"tree_share": np.zeros(1)}, part(hidden), WORDS).seconds
+        / seconds[hidden]
         - 1.0
     )
     assert np.mean(mixed) < 0.9 * np.mean(lines)
-    own = gemm.predict(fitted, part(seen), WORDS).seconds
+    own = FITTERS[Family.GEMM].predict(fitted, part(seen), WORDS).seconds
     assert own == pytest.approx(seconds[seen], rel=1e-3)

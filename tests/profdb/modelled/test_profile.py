@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import CollectiveCase, GemmCase, GroupedGemmCase, MemoryBoundCase
-from profdb.fits import FITTERS
+from profdb.fits.families import FITTERS
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.grid import all_cases
 from profdb.modelled.profile import modelled_samples, modelled_seconds

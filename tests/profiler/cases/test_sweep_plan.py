@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profdb.cases import FAMILY_OF, AttentionCase, Case, CollectiveCase, GemmCase, HostCase
-from profdb.fits import FITTERS
+from profdb.fits.families import FITTERS
 from profiler.cases.attention_cases import gpu_attention_cases
 from profiler.cases.linear_cases import linear_gemms
 from profiler.cases.model_cases import model_cases

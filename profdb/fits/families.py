@@ -1,0 +1,186 @@
+"""One row per family: how its times depend on its sizes.
+
+Kernels are surfaces (profdb.fits.surface) over the sizes, with the FLOPs and bytes that ``shapes_of`` counts; collectives are
+curves of group shapes (profdb.fits.collective); a host cost is one number for each kind.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.memory_bound import KERNELS, bytes_moved_per_element
+from ops.op import AttentionCall, GroupedProductCall, KernelCall, ProductCall, flag_names, label_names
+from profdb.cases import Family
+from profdb.fits import collective
+from profdb.fits.lines import Arrays, Prediction
+from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
+from spec.arrays import FloatArray, IntArray
+from spec.dtypes import dtype_bytes
+
+Columns = dict[str, IntArray]
+Labels = dict[str, str]
+
+SURFACE_VERSION = 5
+BACKWARD_PRODUCTS = 2.5
+"""Backward / forward matrix work: five products against two (FlashAttention-2, 2307.08691, sec. 4.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitter:
+    """How one family is fitted and read. ``labels`` and ``flags`` name the case fields that split the
+    samples into curves; a change of method raises ``version``, and stored fits are made anew."""
+
+    version: int
+    labels: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    fit: Callable[[Columns, Labels, FloatArray, float], Arrays]
+    predict: Callable[[Arrays, Columns, Labels], Prediction]
+
+
+def surface_fitter(
+    shapes_of: Callable[[Columns, Labels], Shapes], labels: tuple[str, ...], flags: tuple[str, ...] = ()
+) -> Fitter:
+    """Returns the fitter of a family of kernels, all of whose sizes are 1 or more."""
+
+    def fit(columns: Columns, labels: Labels, seconds: FloatArray, noise: float) -> Arrays:
+        return fit_surface(shapes_of(columns, labels), seconds, noise)
+
+    def predict(arrays: Arrays, columns: Columns, labels: Labels) -> Prediction:
+        return predict_surface(arrays, shapes_of(columns, labels))
+
+    return Fitter(version=SURFACE_VERSION, labels=labels, flags=flags, fit=fit, predict=predict)
+
+
+def product_shapes(columns: Columns, labels: Labels) -> Shapes:
+    """FLOPs 2 b m k n; bytes of A, B and C once each (C in 16 bits for 8-bit inputs)."""
+    batch, m, k, n = (columns[name].astype(np.float64) for name in ("batch", "m", "k", "n"))
+    in_bytes = dtype_bytes(labels["dtype_in"])
+    out_bytes = max(in_bytes, 2.0)
+    return Shapes(
+        points=log_points([batch, m, k, n]),
+        flops=2.0 * batch * m * k * n,
+        size_bytes=batch * (in_bytes * (m * k + k * n) + out_bytes * m * n),
+    )
+
+
+def grouped_product_shapes(columns: Columns, labels: Labels) -> Shapes:
+    """FLOPs 2 m k n; bytes of the rows in and out once and of every group's weights once.
+
+    m always counts rows in total. In layout TN each group reduces over its rows and writes its own
+    k x n: the same FLOPs, and the same arrays with in and out exchanged.
+    """
+    groups, m, k, n = (columns[name].astype(np.float64) for name in ("groups", "m", "k", "n"))
+    in_bytes = dtype_bytes(labels["dtype_in"])
+    out_bytes = max(in_bytes, 2.0)
+    return Shapes(
+        points=log_points([groups, m, k, n]),
+        flops=2.0 * m * k * n,
+        size_bytes=in_bytes * (m * k + groups * k * n) + out_bytes * m * n,
+    )
+
+
+def attended_pairs(columns: dict[str, IntArray], mask: str) -> FloatArray:
+    """Query-key pairs a kernel with this mask must touch, per head and sequence.
+
+    full: q kv. causal (aligned at the end, q <= kv): q kv - q (q - 1) / 2, the triangle with its
+    diagonal. window w: each query sees at most w keys, the first ones fewer. varlen counts as causal.
+    """
+    q, kv = columns["q_len"].astype(np.float64), columns["kv_len"].astype(np.float64)
+    if mask == "full":
+        return np.asarray(q * kv)
+    visible_first = np.maximum(kv - q, 0.0)
+    rows = np.minimum(q, kv)
+    causal = rows * visible_first + rows * (rows + 1.0) / 2.0
+    if mask != "window":
+        return np.asarray(causal)
+    window = np.clip(columns["window"].astype(np.float64), 1.0, kv)
+    growing = np.clip(window - visible_first, 0.0, rows)
+    ramp = growing * visible_first + growing * (growing + 1.0) / 2.0
+    return np.asarray(ramp + (rows - growing) * window)
+
+
+def attention_shapes(columns: Columns, labels: Labels) -> Shapes:
+    """FLOPs 2 (qk_dim + v_dim) per attended pair and head (backward 2.5 times); bytes of q, k, v and
+    the output once (backward: those, their gradients and the output gradient)."""
+    sizes = {name: column.astype(np.float64) for name, column in columns.items()}
+    batch, q, kv = sizes["batch"], sizes["q_len"], sizes["kv_len"]
+    heads, kv_heads, qk_dim, v_dim = (sizes[name] for name in ("heads", "kv_heads", "qk_dim", "v_dim"))
+    width = dtype_bytes(labels["dtype"])
+    flops = 2.0 * batch * heads * attended_pairs(columns, labels["mask"]) * (qk_dim + v_dim)
+    inputs = batch * (q * heads * qk_dim + kv * kv_heads * (qk_dim + v_dim))
+    outputs = batch * q * heads * v_dim
+    windowed = labels["mask"] == "window"
+    unseen = kv / np.clip(sizes["window"], 1.0, kv) if windowed else np.ones_like(kv)
+    backward = labels["direction"] == "backward"
+    moved = 2.0 * (inputs + outputs) if backward else inputs + outputs
+    return Shapes(
+        points=log_points([batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen]),
+        flops=flops * (BACKWARD_PRODUCTS if backward else 1.0),
+        size_bytes=width * moved,
+    )
+
+
+def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
+    """Bytes moved for one element as ops.memory_bound counts them; a kernel it does not know counts as a copy."""
+    known = kernel if kernel in KERNELS else "copy"
+    return bytes_moved_per_element(known, backward=direction == "backward", dtype=dtype)
+
+
+def kernel_shapes(columns: Columns, labels: Labels) -> Shapes:
+    """No FLOPs that count; bytes by ``bytes_per_element``."""
+    rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
+    per_element = bytes_per_element(labels["kernel"], labels["direction"], labels["dtype"])
+    return Shapes(
+        points=log_points([rows, width]), flops=np.zeros_like(rows), size_bytes=per_element * rows * width
+    )
+
+
+def optimizer_shapes(columns: Columns, labels: Labels) -> Shapes:
+    """AdamW reads parameter, gradient and two fp32 moments and writes all but the gradient
+    (Loshchilov and Hutter, 1711.05101, algorithm 2): 2 p + g + 16 bytes an element."""
+    elements = columns["elements"].astype(np.float64)
+    tensors = columns["tensors"].astype(np.float64)
+    per_element = 2.0 * dtype_bytes(labels["parameter_dtype"]) + dtype_bytes(labels["gradient_dtype"]) + 16.0
+    return Shapes(
+        points=log_points([elements, tensors]),
+        flops=np.zeros_like(elements),
+        size_bytes=per_element * elements,
+    )
+
+
+def fit_host(columns: Columns, labels: Labels, seconds: FloatArray, noise: float) -> Arrays:
+    """The median over the samples of one kind, seconds."""
+    return {
+        "seconds": np.asarray([float(np.median(seconds))]),
+        "noise": np.asarray([noise]),
+        "cv_error": np.zeros(0),
+    }
+
+
+def predict_host(arrays: Arrays, columns: Columns, labels: Labels) -> Prediction:
+    """The stored cost, once."""
+    return Prediction(
+        seconds=arrays["seconds"].copy(),
+        relative_std=arrays["noise"].copy(),
+        inside=np.ones(1, dtype=np.bool_),
+    )
+
+
+FITTERS: dict[Family, Fitter] = {
+    Family.GEMM: surface_fitter(
+        product_shapes, (*label_names(ProductCall), "dtype_in"), flag_names(ProductCall)
+    ),
+    Family.GROUPED_GEMM: surface_fitter(
+        grouped_product_shapes, (*label_names(GroupedProductCall), "dtype_in"), flag_names(GroupedProductCall)
+    ),
+    Family.ATTENTION: surface_fitter(attention_shapes, label_names(AttentionCall), flag_names(AttentionCall)),
+    Family.MEMORY_BOUND: surface_fitter(
+        kernel_shapes, (*label_names(KernelCall), "direction"), flag_names(KernelCall)
+    ),
+    Family.OPTIMIZER: surface_fitter(optimizer_shapes, ("kernel", "parameter_dtype", "gradient_dtype")),
+    Family.COLLECTIVE: Fitter(
+        version=6, labels=("collective",), fit=collective.fit, predict=collective.predict
+    ),
+    Family.HOST: Fitter(version=2, labels=("kind",), fit=fit_host, predict=predict_host),
+}

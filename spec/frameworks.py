@@ -47,20 +47,20 @@ class Loss:
     """How the cross-entropy of the vocabulary's logits is computed."""
 
     fused: bool = False
-    """One copy of the logits instead of an fp32 copy beside them."""
+    """The loss kernel works on one copy of the logits, without an additional fp32 copy."""
     plain: bool = False
-    """Unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits."""
+    """If not fused: PyTorch's own cross-entropy on an fp32 copy of the logits."""
     narrow: bool = False
-    """PyTorch's own cross-entropy reads and makes the logits' own 16 bits, without an fp32 copy."""
+    """PyTorch's own cross-entropy reads and writes 16-bit logits, without an fp32 copy."""
     upcasts: bool = False
-    """A fused loss reads an fp32 copy of the logits, made by a kernel of its own, and of it another one without the
-    last token, whose place its gradient takes."""
+    """A fused loss reads an fp32 copy of the logits, made by a cast kernel, and copies it once more without the
+    last token; the gradient takes that copy's place."""
     chunked: bool = False
-    """Fused with the head, a chunk of tokens after another: no logits are kept."""
+    """Fused with the head, one chunk of tokens at a time: no logits are saved."""
     holds_logits: bool = False
-    """Unfused, whoever calls the loss holds its fp32 logits while it makes a softmax of its own beside them."""
+    """If not fused: the caller keeps its fp32 logits while the loss makes a softmax of its own."""
     gathers_logits: bool = False
-    """Every tensor rank gathers the whole vocabulary's logits and computes the whole loss."""
+    """Every tensor rank gathers the logits of the whole vocabulary and computes the whole loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,49 +68,46 @@ class TensorParallel:
     """How a layer, the vocabulary and the sequence are cut over ranks, and what is communicated beside what."""
 
     strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)] = ("mtp",)
-    """Tensor-parallel modes it can run."""
+    """Tensor-parallel strategies that it supports."""
     axes: frozenset[Literal["tp", "cp", "pp", "ep"]] = frozenset({"tp", "cp", "pp", "ep"})
-    """Axes over which it can cut a model: matrices of layers (tp), sequences (cp), layers (pp) and experts (ep)."""
+    """Axes that can split a model: matrices of layers (tp), sequences (cp), layers (pp), experts (ep)."""
     partial_attention: Literal["fused", "torch"] = "fused"
-    """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused
-    kernels, or PyTorch's context_parallel in fp32, one elementwise kernel after another
-    (ops.mixers.context_parallel)."""
+    """With cp, what merges partial attention results: Transformer Engine's fused kernels, or PyTorch's
+    context_parallel in fp32, one elementwise kernel after another (ops.mixers.context_parallel)."""
     exchange_copies: Literal["reordered", "lists", "permuted"] = "reordered"
-    """What all-to-alls that exchange tokens for heads copy beside: Transformer Engine's packing and order of
+    """Copies around all-to-alls that exchange tokens for heads: Transformer Engine's packing and reordering of
     blocks, lists of tensors (InternEvo, XTuner), or one permutation (DeepSpeed; ops.head_exchange)."""
     kv_replication: bool = False
-    """Key and value heads fewer than tp are replicated instead of refused."""
+    """Key and value heads are replicated if they are fewer than tp; otherwise such plans are rejected."""
     vocab_pad_multiple: Annotated[int, Whole(most=MAX_PADDING)] = 128
     """The vocabulary is padded to a multiple of this on each tensor rank."""
     overlap: bool = False
-    """Under sequence parallelism collectives overlap the GEMM that makes or uses their array, inside one NVLink domain
-    (Megatron-LM tp_comm_overlap; torchtitan's asynchronous tensor parallelism); how, the next six say."""
+    """With sequence parallelism, collectives inside one NVLink domain overlap with the GEMM that produces or
+    consumes their array (Megatron-LM tp_comm_overlap; torchtitan's asynchronous tensor parallelism); the next
+    six keys say how."""
     overlap_ag: bool = True
-    """All-gathers in pieces as a GEMM reads them (tp_comm_overlap_ag; ops.tp_overlap)."""
+    """All-gathers overlap in pieces with the GEMM that reads them (tp_comm_overlap_ag; ops.tp_overlap)."""
     overlap_rs: bool = True
-    """Reduce-scatters in pieces as the forward's GEMM makes them (tp_comm_overlap_rs)."""
+    """Reduce-scatters overlap in pieces with the forward GEMM that produces them (tp_comm_overlap_rs)."""
     overlap_rs_dgrad: bool = False
-    """The same of input gradients (tp_comm_overlap_rs_dgrad)."""
+    """Reduce-scatters of input gradients overlap in pieces, too (tp_comm_overlap_rs_dgrad)."""
     overlap_rs_method: Literal["pipeline", "ring_exchange"] = "pipeline"
-    """In which pieces: four reduced on multiprocessors, or one a rank sent by copy engines (Transformer
-    Engine's ub_cfgs).
-    """
+    """Pieces of a reduce-scatter: four, reduced on multiprocessors, or one per rank, sent by copy engines
+    (Transformer Engine's ub_cfgs)."""
     bulk_dgrad: bool = True
-    """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
+    """The input is gathered again as a whole, overlapped with the GEMM of its gradient (tp_comm_bulk_dgrad).
+    """
     bulk_wgrad: bool = True
-    """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
+    """The input gradient is reduced as a whole, overlapped with the GEMM of the weight gradient
+    (tp_comm_bulk_wgrad)."""
     dtensor: bool = False
-    """Layers are cut as DTensors: linears that share an input add up its gradients and reduce the sum once, else each
-    reduces its own, and gathers and reductions over several sequences of a micro-batch copy the whole array, which
-    they join along its first dimension (ops.tp_overlap)."""
+    """Layers are split as DTensors: linears that share an input reduce the sum of its gradients once, others
+    reduce one each; gathers and reductions over several sequences copy the whole array (ops.tp_overlap)."""
     reduces_halves: bool = False
-    """Blocks whose halves stand side by side add up both halves' partial outputs before these are reduced,
-    once (GPT-NeoX).
-    """
+    """Blocks with parallel halves add up the partial outputs of both before one all-reduce (GPT-NeoX)."""
     overlap_backward: bool = True
-    """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198
-    sec. 4.2.2).
-    """
+    """Even without `overlap`, collectives of the backward overlap with the GEMM of the other gradient (arXiv
+    2205.05198 sec. 4.2.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,36 +117,37 @@ class Pipeline:
     schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = (
         "1f1b",
     )
-    """Schedules it can run, by solver.plans.schedules' names."""
+    """Pipeline schedules that it supports (solver.plans.schedules)."""
     interleaves: bool = False
-    """A stage may hold several virtual chunks."""
+    """A stage may have several virtual chunks."""
     shards_weights: bool = True
-    """Gradients and parameters of stages may be sharded (ZeRO stages 2 and 3)."""
+    """ZeRO stages 2 and 3 work with pipeline stages."""
     partition: Literal["uniform", "with_embedding", "first_last", "by_cost"] = "uniform"
-    """How layers are partitioned over stages: equally many ("uniform"), with embedding, final norm and head counted
-    as a layer each ("with_embedding"), the embedding, and norm and head together ("first_last"), or by the cost of
-    layers and head ("by_cost", solver.pipeline.stages)."""
+    """How layers are partitioned over stages: evenly ("uniform"), with embedding, final norm and head counted as
+    a layer each ("with_embedding"), the embedding, and norm and head together ("first_last"), or by the cost
+    of layers and head ("by_cost", solver.pipeline.stages)."""
     uneven_chunks: Literal["", "ends", "layout"] = ""
-    """How layers are partitioned that do not divide over virtual chunks: not at all (""), embedding and loss counted as
-    a layer each ("ends"), or stage by stage as written ("layout")."""
+    """Partition of layers that do not divide over virtual chunks: unsupported (""), embedding and loss counted
+    as a layer each ("ends"), or stage by stage as stated ("layout")."""
     fills_pipeline: bool = False
-    """At least pp micro-batches are wanted."""
+    """A step needs at least pp micro-batches."""
     keeps_gathered: bool = False
-    """A stage gathers sharded parameters once a step, and adds up whole gradients before it reduces them."""
+    """A stage gathers sharded parameters once per step, and accumulates whole gradients before it reduces them.
+    """
     scattered_p2p: bool = False
-    """tp ranks send a slice each to the next stage and gather there (arXiv 2104.04473 sec. 4.1)."""
+    """Each tp rank sends a slice to the next stage, which gathers them (arXiv 2104.04473 sec. 4.1)."""
     partitioned_tensors: bool = False
-    """Slices are gathered into zeros and copied out, and a stage's own outputs again for its backward (DeepSpeed)."""
+    """Slices are gathered into zeroed buffers and copied out; a stage's own outputs are gathered again for its
+    backward (DeepSpeed)."""
     overlap_p2p: bool = True
-    """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, its default where they exist)."""
+    """Interleaved stages compute while messages travel (Megatron-LM overlap_p2p_comm, its default where they
+    exist)."""
     post_validation: bool = False
-    """A stage whose backwards are split updates, and begins its next step, before all are done (arXiv
-    2401.10241 sec. 4).
-    """
+    """With a split backward, a stage updates and begins its next step before the others are done (arXiv
+    2401.10241 sec. 4)."""
     keeps_stage_outputs: bool = False
-    """A stage's output stays from its forward to its backward, the last one's logits until the next take
-    their place.
-    """
+    """A stage's output is resident from its forward to its backward; logits of the last stage until the next
+    ones replace them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,25 +155,25 @@ class Recomputation:
     """Which forwards can run again in the backward."""
 
     selective: Literal["core_attn", "every_second_product", ""] = "core_attn"
-    """What selective recomputation repeats: the attention core, every second product (ops.recompute) or ""
-    (nothing).
-    """
+    """What selective recomputation repeats: the attention core, every second product (ops.recompute) or nothing
+    ("")."""
     layers: bool = True
-    """Whole layers can run again."""
+    """Whole layers can be recomputed."""
     partial: bool = True
     """Some layers of a stage may be recomputed and others not."""
     modules: tuple[RecomputedPart, ...] = ()
-    """Parts of layers that can run again by name, beside no whole layer."""
+    """Parts of layers that can be recomputed by name, without a whole layer."""
     recomputes_ends: bool = False
-    """Full recomputation repeats embedding and head as it does layers."""
+    """Full recomputation covers embedding and head, too."""
     keeps_frozen_inputs: bool = False
-    """Inputs of wholly frozen layers and their gradients stay to the backward's end (FSDP1, reentrant checkpoints)."""
+    """Inputs of fully frozen layers and their gradients are resident until the end of the backward (FSDP1,
+    reentrant checkpoints)."""
     stops_early: bool = False
-    """Recomputation of layers ends once everything the backward needs is back, before the layer's last product
-    (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant)."""
+    """Recomputation of a layer ends as soon as the backward has what it needs, before the last product (PyTorch
+    2.1, torch.utils.checkpoint with early_stop, not reentrant)."""
     keeps: frozenset[Literal["qkv", "context", "out", "up"]] = frozenset()
-    """What attention reads or makes, its output product, or gate and up: kept by full recomputation and not
-    made again (MaxText, remat_policy)."""
+    """What full recomputation saves nevertheless: attention's inputs, its result, its output product, or gate
+    and up (MaxText, remat_policy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,53 +181,52 @@ class Layers:
     """How a layer's matrices and activations are laid out."""
 
     transformer_engine: bool = False
-    """Layers are Megatron-Core's with Transformer Engine's products: their buffers and workspaces, weights held in the
-    products' format, hooks of parameters' gathers."""
+    """Layers are Megatron-Core's with Transformer Engine: its buffers and workspaces, weights stored in the
+    format of the products, hooks for parameter gathers."""
     fused_activation: bool = True
-    """A gated activation keeps only its two inputs."""
+    """A gated activation saves only its two inputs."""
     fused_limits: bool = False
-    """Limits on what a gated activation takes (gpt-oss) are part of its kernel (compiled)."""
+    """Clamps inside a gated activation (gpt-oss) are part of its kernel (compiled)."""
     joined_gate: bool = True
     """Gate and up are one matrix."""
     joined_qkv: bool = True
     """Queries, keys and values are one matrix."""
     fused_casts: bool = False
-    """Casts by scales of earlier steps run inside the kernel that makes what they read (XLA)."""
+    """Casts with scales of earlier steps run inside the kernel that produces their input (XLA)."""
     casts_again: bool = False
-    """Products with MXFP8's scales keep what they read in 16 bits and cast it again in the backward, weights
-    too in every forward (torchao)."""
+    """MXFP8 products save their inputs in 16 bits and cast them again in the backward, weights also in every
+    forward (torchao)."""
     fused_sums: bool = False
-    """Input gradients of several matrices are added up by the kernel that follows instead of one after
-    another (compiled).
-    """
+    """Input gradients of several matrices are added up by the next kernel instead of one after another
+    (compiled)."""
     grouped_kernel: bool = False
-    """A product of all experts of a rank is one kernel, which reads their rows on the device (torch._grouped_mm)."""
+    """The product of all experts of a rank is one kernel that reads row counts on the device
+    (torch._grouped_mm)."""
     keeps_joined_qkv: bool = False
-    """Attention keeps values as a view of the joined product, all of which so stays beside the rotated
-    queries and keys.
-    """
+    """Attention saves values as a view of the joined product, so the whole product is resident next to the
+    rotated queries and keys."""
     turns_chunks: bool = False
-    """Experts padded to a capacity get their rows by a copy of a transposed view, by PyTorch's kernel for strides."""
+    """Experts padded to a capacity get their rows by copying a transposed view (PyTorch's strided kernel)."""
     sends_probabilities: bool = False
-    """Behind the tokens of an all-to-all travel their probabilities, by an all-to-all of their own."""
+    """Routing probabilities follow the tokens in an all-to-all of their own."""
     copies_heads: bool = False
     """Queries, keys and values are copied out of their product, keys and values twice more into one tensor,
-    gradients back.
-    """
+    gradients back."""
     splits_joined_qkv: bool = False
-    """With rotary embeddings and a flash kernel, views of the joined product of queries, keys and values become
-    tensors of their own (values, queries that share keys), and their gradients are put together by a copy."""
+    """With rotary embeddings and a flash kernel, views of the joined product become tensors of their own, and a
+    copy joins their gradients."""
     repeats_keys: bool = False
-    """Keys and values are copied to as many heads as queries have before a flash kernel (PyTorch's models
-    before enable_gqa).
-    """
+    """Keys and values are repeated for all query heads before a flash kernel (PyTorch's models before
+    enable_gqa)."""
     two_pass_norms: bool = False
-    """Fused norms are apex's: they read a row twice, and three times backward, where persistent kernels keep it."""
+    """Fused norms are apex's: they read a row twice, three times in the backward, where persistent kernels read
+    it once."""
     shares_kept_inputs: bool = False
-    """Narrow products keep no copy of an input that attention or the router keep whole, unless scales come
-    from earlier steps (Transformer Engine's save_original_input)."""
+    """Low-precision products save no copy of an input that attention or the router saves in full, unless scales
+    come from earlier steps (Transformer Engine's save_original_input)."""
     kept_attention: Literal["", "e5m6"] = ""
-    """Format of what attention and the narrow product after it keep once; "" as activations."""
+    """Format in which attention and the low-precision product after it save their shared tensor; "" for that of
+    activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,15 +235,15 @@ class Host:
 
     code: Literal["modules", "torch", "nanotron", "picotron", "compiled"] = "modules"
     """How its layers are written, a key of ops.cpu_overhead.CALLS: "modules" of many Python layers
-    (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's or Picotron's own, or "compiled" code."""
+    (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's or Picotron's own, or "compiled"
+    code."""
     checks_numbers: bool = False
-    """The host reads each loss before its backward, gradients are read again before they are reduced: to find
-    what is no number.
-    """
+    """The CPU reads each loss before its backward, and gradients are read once more before their reduction, to
+    detect NaN."""
     hooks_modules: bool = False
     """Stages 2 and 3 hook every gradient, stage 3 also every module, from Python (DeepSpeed)."""
     reads_positions: bool = False
-    """The host reads the largest position of the tokens before every layer's rotary embedding."""
+    """The CPU reads the largest token position before every rotary embedding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,12 +251,12 @@ class Offload:
     """What may live in the host's memory."""
 
     optimizer: Literal["backward", "step", ""] = ""
-    """When gradients leave for an optimizer on the host: "backward" (as they are made), "step" (after the last,
-    the device's own part of the update beside the host's), or "" where there is none."""
+    """When gradients are sent to an optimizer on the host: "backward" (as they are produced), "step" (after the
+    last one, with the device's part of the update at the same time), or "" if unsupported."""
     activations: bool = False
-    """Layers may keep what they save on the host."""
+    """Saved activations of layers may be offloaded to the host."""
     modules: tuple[OffloadedPart, ...] = ()
-    """Parts of layers that may keep there what they save, by name."""
+    """Parts of layers whose saved activations may be offloaded, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,89 +264,85 @@ class DataParallel:
     """How gradients are added up and reduced, and parameters, optimizer and gradients sharded."""
 
     zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)] = (0, 1)
-    """Sharding stages it can run."""
+    """ZeRO stages that it supports."""
     hybrid_zero: bool = True
     """zero_size may be smaller than the data-parallel group."""
     fp32_gradients: bool = False
-    """Gradients accumulate and travel in fp32 instead of the format of the products."""
+    """Gradients are accumulated and reduced in fp32 instead of the format of the products."""
     reduction: Literal["gradient", "compute", "fp32"] = "gradient"
-    """Format in which gradients travel: that in which they accumulate, that of the products, or fp32 (FSDP2's
+    """Format in which gradients are reduced: that of their accumulation, that of the products, or fp32 (FSDP2's
     MixedPrecisionPolicy, reduce_dtype)."""
     keeps_micro_gradients: bool = False
-    """Gradients of one micro-batch, in the format of the products, stay beside those that accumulate."""
+    """Gradients of one micro-batch, in the format of the products, are resident next to the accumulated ones.
+    """
     sequence_gradient_dtype: Literal["fp32", ""] = ""
-    """Format in which gradients travel that are summed over the parts of a sequence as well (ulysses), "" for that of
-    all others."""
+    """Format in which gradients are reduced over the parts of a sequence as well (ulysses); "" for that of all
+    others."""
     bucket_elements: Annotated[int, Whole(least=0)] = 0
-    """Elements of one gradient reduction, 0 for one reduction a layer."""
+    """Elements of one gradient bucket; 0 for one reduction per layer."""
     bucket_elements_per_rank: Annotated[int, Whole(least=0)] = 0
-    """A bucket holds at least so many elements for each data-parallel rank."""
+    """Least elements of a bucket per data-parallel rank."""
     gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How gradients of a sharded optimizer are reduced: "reduce_scatter" or "all_reduce"."""
     parameter_sync: Literal["all_gather", "broadcast"] = "all_gather"
-    """How updated shards return: "all_gather" or "broadcast"."""
+    """How updated shards are distributed: "all_gather" or "broadcast"."""
     gathers_every_forward: bool = False
-    """Stage 2 gathers parameters in every forward instead of once a step."""
+    """Stage 2 gathers parameters in every forward instead of once per step."""
     overlap_grad_reduce: bool = True
-    """Gradients are reduced beside the last backward, at stage 2 beside every one (at stage 3 always)."""
+    """Gradient reduction overlaps with the last backward, at stage 2 with every one (at stage 3 always)."""
     overlap_param_gather: bool = True
-    """Updated parameters return beside the first forward."""
+    """The gather of updated parameters overlaps with the first forward."""
     separate_ends: bool = False
-    """Embedding and head that share no weights are units of their own beside the layers, not FSDP's outermost one."""
+    """Untied embedding and head are units of their own, not part of FSDP's outermost one."""
     reduces_once: bool = False
-    """Sharded gradients of a step's micro-batches are added up whole and reduced in the last backward (FSDP under
-    no_sync or set_requires_gradient_sync)."""
+    """Sharded gradients of a step's micro-batches are accumulated whole and reduced in the last backward (FSDP
+    under no_sync or set_requires_gradient_sync)."""
     overlap_weights: bool = True
-    """Sharded weights are gathered ahead."""
+    """Sharded weights are prefetched."""
     contiguous_gradients: bool = False
-    """Gradients lie in one buffer and travel from there instead of through a bucket."""
+    """Gradients are reduced from one contiguous buffer instead of through a bucket."""
     flattened_buckets: bool = False
-    """Gradients are copied into a bucket to travel and back, and averaged on the way, not by a pass of their own."""
+    """Gradients are copied into a bucket and back, and averaged on the way, not in a pass of their own."""
     clips_gradients: bool = True
-    """The norm of gradients is taken before the update, and they are scaled to a limit."""
+    """The gradient norm is computed before the update, and gradients are clipped."""
     divides_buckets: bool = False
-    """Flattened buckets are divided by the number of ranks in a pass of their own before they travel."""
+    """Flattened buckets are divided by the number of ranks in a pass of their own."""
     sliced_collectives: bool = False
-    """Sharded parameters and gradients travel one by one, as lists of slices that the host copies
-    (sliced_collectives).
-    """
+    """Sharded parameters and gradients are communicated one by one, as lists of slices that the CPU copies
+    (sliced_collectives)."""
     lists_of_slices: bool = False
-    """Updated shards return as one all-gather of lists, a slice of every parameter from every rank: into a flat
-    buffer, out of it into one a rank, and from there into the parameters."""
+    """Updated shards return in one all-gather of lists of slices: into a flat buffer, from there into one per
+    rank, and into the parameters."""
     fsdp_version: Annotated[int, Whole(least=0, most=2)] = 0
-    """PyTorch's FSDP: 1 gathers parameters into the flat one that they are views of, and joins, casts and divides
-    gradients before it reduces them; 2 copies parameters out of a gather and gradients into a reduction; 0: another."""
+    """PyTorch's FSDP: 1 gathers into a flat parameter, and joins, casts and divides gradients before their
+    reduction; 2 copies parameters out of a gather and gradients into a reduction; 0: another framework."""
     shards_master: bool = False
-    """What is sharded is the optimizer's own copy of parameters, of which layers gather theirs, and gradients are kept
-    in its format (FSDP's MixedPrecision, FSDP2's MixedPrecisionPolicy)."""
+    """The optimizer's own copy of parameters is what is sharded and gathered, and gradients are kept in its
+    format (FSDP's MixedPrecision, FSDP2's MixedPrecisionPolicy)."""
     keeps_buckets: bool = False
-    """Buckets that leave in the backward are flat copies of all gradients in the parameters' format and stay (torch's
+    """Buckets are flat copies of all gradients in the parameters' format and stay resident (torch's
     DistributedDataParallel without gradient_as_bucket_view)."""
     keeps_stand_ins: bool = False
-    """Products that add up weight gradients themselves hand an empty one to autograd, of which one of each
-    shape stays (Transformer Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
+    """Products that accumulate weight gradients themselves return a dummy gradient to autograd, one per shape
+    stays (Transformer Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
     fresh_gradients: bool = False
-    """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
+    """Gradients are freed after the update and allocated again in the next backward (torch's zero_grad)."""
     gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2
-    """Layers whose gathered weights live at once: those in use and those coming."""
+    """Layers whose gathered weights are resident at once, prefetched ones included."""
     live_elements: Annotated[int, Whole(least=0)] = 0
-    """Elements that are gathered ahead at stage 3 until so many are whole at once, 0 where layers are counted
-    instead.
-    """
+    """Elements that stage 3 gathers ahead at most; 0 if it counts layers instead."""
     held_narrow: frozenset[Literal["tensor", "mx"]] = frozenset()
-    """Scales of formats whose weights are held narrow alone, and with a scale of the whole tensor gathered so
-    (fp8_param_gather).
-    """
+    """Scale recipes whose weights are stored in low precision only; with one scale per tensor they are gathered
+    so, too (fp8_param_gather)."""
     casts_shards: bool = False
-    """Weights that products with a scale of the whole tensor read are cast before they are gathered (XLA)."""
+    """Weights of products with one scale per tensor are cast before they are gathered (XLA)."""
     update_copies: bool = False
-    """The update runs in elementwise operations, which make square roots of the second moments beside them
-    (torch's AdamW, not fused).
-    """
+    """The update is elementwise operations, which write square roots of the second moments (torch's AdamW, not
+    fused)."""
     accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (
         "accumulate_fp32"
     )
-    """The kernel of ops.memory_bound that adds a micro-batch's weight gradients to the sum; "" where sharded
+    """The kernel of ops.memory_bound that accumulates the weight gradients of micro-batches; "" where sharded
     gradients are added in small pieces."""
 
 
@@ -358,10 +351,10 @@ class Log:
     """What the framework's own log counts as a step's FLOPs (solver.problem.result)."""
 
     attention: Literal["whole", "half", ""] = ""
-    """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""
+    """Which part of a causal attention matrix its log counts: "whole" or "half"; "" if no source says."""
     repeats: Literal["layers", "all", ""] = ""
-    """Of a recomputed forward its log counts the "layers", "all" (the head too, and selectively recomputed
-    attention) or nothing ("")."""
+    """What of a recomputed forward its log counts: "layers", "all" (head and selectively recomputed attention
+    included) or nothing ("")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,53 +19,53 @@ class Precision:
     """Number formats of one training job, by what is stored or computed."""
 
     compute: Wide = "bf16"
-    """Format of the products that no narrower one is said for: router and, unless narrow_head, head."""
+    """Format of products without a lower one of their own: the router and, unless narrow_head, the head."""
     parameter: Wide = "bf16"
-    """Parameters that layers compute with."""
+    """Format of the parameters that layers compute with."""
     parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
-    """Format in which sharded parameters travel; one of fewer bits than theirs is that of the weights of
-    narrow products alone, all others travel as they are."""
+    """Format in which sharded parameters are gathered; a lower one than their own applies to the weights of
+    low-precision products only."""
     gradient: Wide = "bf16"
-    """Format in which gradients accumulate."""
+    """Format in which gradients are accumulated."""
     reduce: Wide = "bf16"
-    """Format in which gradients travel."""
+    """Format in which gradients are reduced."""
     master: Literal["fp32", "bf16", "fp16", ""] = "fp32"
-    """The optimizer's own copy of parameters, "" where there is none."""
+    """Format of the optimizer's own copy of parameters; "" for none."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Both moments of Adam, the one of Muon."""
+    """Format of both moments of Adam, of the one moment of Muon."""
     activation: Wide = "bf16"
-    """What layers hand on and keep."""
+    """Format of activations between layers and of what they save."""
     attention: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
-    """Operands of the attention kernel."""
+    """Format of the attention kernel's operands."""
     moe_dispatch: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
-    """Format in which tokens travel to their experts."""
+    """Format in which tokens are sent to their experts."""
     linear: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
-    """Operands of the linear layers' products."""
+    """Format of the operands of linear layers' products."""
     scale_recipe: Literal["tensor", "row", "block", "mx", ""] = ""
-    """What shares a scale in narrow products (GemmCase.scale_recipe)."""
+    """Granularity of scales in low-precision products (GemmCase.scale_recipe)."""
     scaling: Literal["delayed", "current", "block", "dynamic", "row", ""] = ""
-    """How a framework finds the scales and casts (ops.low_precision.RECIPES); "" by the scales. Of scales of
-    blocks "dynamic" finds none beforehand, but casts again in the backward."""
+    """How the framework computes scales and casts (ops.low_precision.RECIPES); "" to derive it from the
+    granularity. With scales of blocks "dynamic" casts again in the backward."""
     transposed_copies: Annotated[bool, "of the architecture"] = True
-    """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
+    """Products need both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
-    """Weights are cast anew in every forward instead of once a step."""
+    """Weights are cast in every forward instead of once per step."""
     narrow_parameters: bool = False
-    """Weights of narrow products are held in their format alone, beside the optimizer's copy (Transformer Engine's
-    primary weights; Megatron-Core, --fp8-param-gather)."""
+    """Weights of low-precision products are stored in that format only, next to the optimizer's copy
+    (Transformer Engine's primary weights; Megatron-Core, --fp8-param-gather)."""
     router: Literal["fp32", ""] = ""
-    """Format of the router's scores and of the gradients' products (Megatron-Core, --moe-router-dtype), "" as
-    compute.
-    """
+    """Format of the router's scores and of the products of their gradients (Megatron-Core, --moe-router-dtype);
+    "" as compute."""
     narrow_head: bool = False
-    """The head's products run as the linear layers' do (Megatron-Core, --fp8-output-proj)."""
+    """The head uses the precision of linear layers (Megatron-Core, --fp8-output-proj)."""
     wide_first_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
-    """Layers at the start whose products and attention run in the activations' format (Megatron-Core,
+    """Layers at the start with products and attention in the activations' format (Megatron-Core,
     --first-last-layers-bf16 with --num-layers-at-start-in-bf16)."""
     wide_last_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
     """The same at the end (--num-layers-at-end-in-bf16)."""
     frozen: Literal["nf4", "int4", ""] = ""
-    """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
+    """Storage format of frozen weights (QLoRA, GPTQ), converted to ``parameter`` for every product; "" as that.
+    """
 
     @property
     def narrows(self) -> bool:
@@ -123,74 +123,74 @@ class JobSpec:
     preset: FrameworkPreset
     precision: Precision = field(default_factory=Precision)
     flash_attention: bool = True
-    """Attention is one kernel that keeps no scores."""
+    """Attention is one kernel that saves no scores."""
     attention_kernel: Literal["flash", "flash2", "flash1", "flash_triton"] = "flash"
     """Its generation: the best for the GPU, FlashAttention-2 (arXiv 2307.08691) or -1 (arXiv 2205.14135), or the
-    same written in Triton."""
+    same in Triton."""
     unfused: frozenset[Literal["norm", "rotary", "softmax"]] = frozenset()
     """What runs as one elementwise kernel after another."""
     wide_norms: bool = False
-    """Norms read an fp32 copy of their input, made by a kernel of its own."""
+    """Norms read an fp32 copy of their input, made by a cast kernel."""
     dropout: bool = False
     """Dropout after embedding, attention and feed-forward layer, and in attention."""
     context_parallel: Literal["ring", "all_gather", "all_to_all"] = "ring"
-    """How sequences cut over cp meet: ring (arXiv 2310.01889), all-gather of keys and values (arXiv 2407.21783
-    sec. 3.3.2) or all-to-all (arXiv 2309.14509)."""
+    """Kind of context parallelism: ring (arXiv 2310.01889), all-gather of keys and values (arXiv 2407.21783 sec.
+    3.3.2) or all-to-all (arXiv 2309.14509)."""
     moe_imbalance: Annotated[float, Number(least=1, most=1024)] = 1.0
-    """The busiest rank's share of routed tokens over the average one, beside what moe_expert_spread makes of it."""
+    """Routed tokens of the busiest rank over the average, on top of what moe_expert_spread adds."""
     moe_expert_spread: Annotated[float, Number(least=0, most=32)] = 0.0
-    """Standard deviation of tokens over a layer's experts, of their mean; 0: each takes the same."""
+    """Standard deviation of tokens over a layer's experts, relative to their mean; 0 for an even load."""
     moe_routing: Literal["uniform", "in_turn"] = "uniform"
-    """Which experts tokens choose: drawn uniformly, or one token after the other the next ones, as benchmarks force it
-    (torchtitan, --debug.moe_force_load_balance; NeMo AutoModel, fake_balanced_gate)."""
+    """How tokens choose experts: uniformly at random, or in turn, as benchmarks force it (torchtitan,
+    --debug.moe_force_load_balance; NeMo AutoModel, fake_balanced_gate)."""
     moe_capacity_factor: Annotated[float | None, Number(least=0.01, most=1024)] = None
-    """Tokens that an expert takes over the even share, the rest dropped; as the model says unless said."""
+    """Capacity of an expert over the even share; tokens beyond it are dropped. Default: the model's."""
     moe_dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"
-    """How tokens reach their experts: a copy for each expert, all tokens to every rank, or one for each rank or node of
-    theirs (DeepEP, HybridEP)."""
+    """How tokens reach their experts: one copy per expert, all tokens to every rank, or one copy per rank or
+    node (DeepEP, HybridEP)."""
     moe_router_fusion: bool = False
-    """The best experts of each token, and the loss that balances them, are fused kernels (Megatron-LM,
-    --moe-router-fusion)."""
+    """Top-k routing and the load-balancing loss are fused kernels (Megatron-LM, --moe-router-fusion)."""
     overlap_expert_a2a: bool = False
-    """The experts' exchange of one micro-batch runs beside another's compute (Megatron-LM,
+    """The experts' all-to-all of one micro-batch overlaps with the compute of another (Megatron-LM,
     --overlap-moe-expert-parallel-comm)."""
     delay_wgrad: bool = False
-    """Beside that exchange weight gradients are put off: experts' behind their input gradients, all others to
-    the layer's end (Megatron-LM, --delay-wgrad-compute)."""
+    """With that overlap, weight gradients are delayed: experts' until after their input gradients, all others to
+    the end of the layer (Megatron-LM, --delay-wgrad-compute)."""
     overlap_shared_experts: bool = False
-    """The experts' exchange runs beside the shared experts' products (--moe-shared-expert-overlap)."""
+    """The experts' all-to-all overlaps with the shared experts' products (--moe-shared-expert-overlap)."""
     fp8_activation_inputs: Literal["", "experts", "all"] = ""
-    """Whose gated activations keep their inputs in fp8: nobody's, the experts' (DeepSeek-V3, arXiv 2412.19437
-    sec. 3.3.3) or all (Megatron-Core, activation_func_fp8_input_store)."""
+    """Gated activations that save their inputs in fp8: none, the experts' (DeepSeek-V3, arXiv 2412.19437 sec.
+    3.3.3) or all (Megatron-Core, activation_func_fp8_input_store)."""
     cuda_graphs: frozenset[
         Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
     ] = frozenset()
-    """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.cpu_overhead.GRAPHED)."""
+    """Scope of CUDA graphs (Megatron-Core's --cuda-graph-scope; ops.cpu_overhead.GRAPHED)."""
     nvlink_segment: Annotated[int, Whole(least=0, most=1024)] = 0
-    """GPUs that the scheduler gives of each NVLink domain of several nodes, as 64 or 72 of 72 (Slurm's --segment, in
-    nodes there); 0: the largest power of two that divides the world, else the most that do."""
-    document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
-    """Tokens of a document, on average, where several are packed into a sequence and attend to themselves alone
-    (flash attention; a ring over cp > 1 attends to all); 0: a sequence is one."""
-    expandable_segments: bool = False
-    """The allocator's segments grow, so that freed memory joins (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """What updates the matrices of layers: AdamW, or Muon (arXiv 2502.16982), which keeps one moment and takes whole
-    matrices; all else is AdamW's."""
-    adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
-    """Rank of low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
-    adapter_dropout: bool = False
-    """Adapters drop inputs: each keeps what is left of its own and the mask (peft's lora_dropout)."""
-    adapter_dtype: Literal["fp32", ""] = ""
-    """Format to which adapters bring their inputs, "" for the activations' (peft's autocast_adapter_dtype
-    makes it fp32).
+    """GPUs that the scheduler allocates in each NVLink domain of several nodes, such as 64 or 72 of 72 (Slurm's
+    --segment, there in nodes); 0: the largest power of two that divides the world, else the most that do.
     """
+    document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
+    """Average tokens of a document if several are packed into a sequence, each attending to itself only (flash
+    attention; a ring over cp > 1 attends to all); 0: a sequence is one document."""
+    expandable_segments: bool = False
+    """The allocator's segments can grow, which avoids fragmentation
+    (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Optimizer of the layers' matrices: AdamW, or Muon (arXiv 2502.16982), which has one moment and needs whole
+    matrices; everything else uses AdamW."""
+    adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
+    """Rank of low-rank adapters on frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
+    adapter_dropout: bool = False
+    """Adapters apply dropout to their inputs; each saves the result and the mask (peft's lora_dropout)."""
+    adapter_dtype: Literal["fp32", ""] = ""
+    """Format to which adapters cast their inputs; "" for the activations' (peft's autocast_adapter_dtype makes
+    it fp32)."""
     adapter_code: Literal["autocast", "fused", ""] = ""
-    """How adapters run: "" as written, in their own format; under torch.autocast, products in the format of
-    all others; or fused, as Unsloth's functions (ops.adapters)."""
+    """How adapters run: "" as written, in their own format; under torch.autocast, products in the format of all
+    others; or fused, as in Unsloth (ops.adapters)."""
     adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
-    """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
-    and out of the feed-forward layer."""
+    """Products with an adapter: queries, keys and values together or one each, attention's output, into and out
+    of the feed-forward layer."""
 
     @property
     def sends_tokens_once(self) -> bool:

@@ -30,13 +30,13 @@ class WrittenConstraints:
     zero: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)] = ()
     """ZeRO stages to try."""
     no_recompute: bool = False
-    """Nothing runs again in the backward."""
+    """No recomputation in the backward."""
     memory_gib: Annotated[float | None, Number(least=1e-3, most=MOST_BYTES / GIB)] = None
     """GiB that a plan may need of each device."""
     headroom: Annotated[float, Share()] = 0.0
-    """Share of a device's usable memory that a plan leaves free."""
+    """Share of a device's usable memory to leave free."""
     keep_tp_in_node: bool = False
-    """Tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger."""
+    """Tensor-parallel groups stay inside a node, or inside a larger NVLink domain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

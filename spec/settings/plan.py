@@ -19,7 +19,7 @@ class WrittenPlan:
     """A plan as written; None means that it does not say."""
 
     strategy: Annotated[str | None, Word(STRATEGIES)] = None
-    """How a layer's weights and tokens are cut."""
+    """How a layer's weights and tokens are split."""
     tp: Annotated[int | None, DEGREE, Column()] = None
     """Tensor-parallel ranks."""
     pp: Annotated[int | None, DEGREE, Column()] = None
@@ -29,7 +29,7 @@ class WrittenPlan:
     ep: Annotated[int | None, Whole(least=0, most=MOST_GPUS), Column()] = None
     """Expert-parallel ranks; 0 for as many as experts and ranks allow."""
     etp: Annotated[int | None, DEGREE, Column()] = None
-    """Tensor-parallel ranks of an expert, 1 unless said."""
+    """Tensor-parallel ranks of an expert (default 1)."""
     cp: Annotated[int, DEGREE, Column()] = 1
     """Context-parallel ranks."""
     vpp: Annotated[int, Whole(most=MOST_LAYERS), Column()] = 1
@@ -37,30 +37,30 @@ class WrittenPlan:
     zero_stage: Annotated[int | None, Whole(least=0, most=3), Column()] = None
     """What is sharded over data-parallel ranks: optimizer state (1), gradients (2), parameters (3)."""
     zero_size: Annotated[int | None, Whole(least=0, most=MOST_GPUS), Column()] = None
-    """Ranks that share one copy of it; 0 for the whole data-parallel group."""
+    """Ranks that shard one copy; 0 for the whole data-parallel group."""
     micro_batch: Annotated[int | None, Whole(most=MOST_STEP_TOKENS), Column()] = None
     """Sequences of a micro-batch."""
     recompute: Literal["none", "selective", "full"] | None = None
-    """What of a layer runs again in the backward."""
+    """What of a layer is recomputed in the backward."""
     recompute_layers: Annotated[int | None, Whole(most=MOST_LAYERS), Column()] = None
-    """Layers of every chunk of a stage that do so, with recompute=full; all unless said."""
+    """Layers of every chunk of a stage that are recomputed, with recompute=full (default: all)."""
     recompute_modules: tuple[RecomputedPart, ...] = ()
-    """Parts of layers that run again beside it."""
+    """Parts of layers that are recomputed in addition."""
     schedule: Annotated[str | None, Text(means="a schedule such as zb-h1")] = None
-    """Order of work in the pipeline (solver.plans.schedules)."""
+    """Pipeline schedule (solver.plans.schedules)."""
     layout: Annotated[
         str | None, Text(means="stages such as Ett|tt|tL, first=7+last=7 or embedding+loss")
     ] = None
-    """What each stage holds (spec.pipeline_layout), the layers of the ends, or which of them count as a layer
-    (spec.pipeline_layout); layers are dealt evenly unless said."""
+    """What each stage holds, the number of layers of the first and last stage, or what counts as a layer
+    (spec.pipeline_layout); default: an even partition."""
     optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0
-    """Share of the optimizer that lives and runs on the host."""
+    """Share of the optimizer that is kept and updated on the host."""
     offloaded_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS), Column()] = 0
-    """Layers whose saved activations wait on the host."""
+    """Layers whose saved activations are offloaded to the host."""
     offload_modules: tuple[OffloadedPart, ...] = ()
-    """Parts of layers of which what they save waits there."""
+    """Parts of layers whose saved activations are offloaded."""
     num_micro: Annotated[int | None, Whole(most=MOST_STEP_TOKENS), Column()] = None
-    """Micro-batches of a step: the batch of the plan where nobody gives one."""
+    """Micro-batches of a step; defines the batch if none is given."""
     preset: Annotated[str | None, Text(means="a framework of configs/frameworks")] = None
     """The framework that runs the plan."""
 

@@ -14,7 +14,7 @@ from solver.estimate import StepTime, estimate_memory
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.memory.stage import TERM_NAMES
 from solver.plans.constraints import CONSTRAINT, SHARED, constraint_rules
-from solver.plans.draft import drafted
+from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
@@ -104,10 +104,10 @@ def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) ->
     if not rows.size:
         return None
     plans, needed = plans.take(rows), needed[rows]
-    draft = drafted(problem.model, problem.job, problem.cluster, plans)
+    draft = plan_columns(problem.model, problem.job, problem.cluster, plans)
     rules = constraint_rules(constraints)
     bounds: list[Bound | None] = [*constraints.bounds, *[None] * (len(rules) - len(constraints.bounds))]
-    breaks = [~rule.keep(draft) for rule in rules]
+    breaks = [~rule.keeps(draft) for rule in rules]
     limit = limit_bytes(problem.cluster, constraints)
     over = needed > limit
     doublings = np.where(over, np.log2(needed / limit), 0.0)

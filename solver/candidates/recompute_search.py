@@ -20,8 +20,8 @@ from solver.candidates.candidates import Candidates, candidates_of, fastest_s, w
 from solver.estimate import Estimate, estimate_memory
 from solver.memory.stage import StageBytes, Tables, stage_memory
 from solver.plans.constraints import constraint_rules
-from solver.plans.draft import drafted
 from solver.plans.layers import LayerBytes, LayerTable, RecomputePolicy
+from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES, Rule
 from solver.problem.problem import Problem
@@ -263,9 +263,9 @@ def _parts(problem: Problem, plans: PlanTable) -> tuple[str, ...]:
 def keeps(problem: Problem, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:
     """Which plans keep all of the rules."""
     kept = np.ones(len(plans), dtype=np.bool_)
-    draft = drafted(problem.model, problem.job, problem.cluster, plans)
+    draft = plan_columns(problem.model, problem.job, problem.cluster, plans)
     for rule in rules:
-        kept &= rule.keep(draft)
+        kept &= rule.keeps(draft)
     return kept
 
 

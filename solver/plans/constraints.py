@@ -9,7 +9,7 @@ import numpy as np
 from ops.layout import group_of
 from ops.op import Axis
 from ops.recompute import Recompute
-from solver.plans.draft import Draft
+from solver.plans.plan_columns import PlanColumns
 from solver.plans.rules import Rule
 from solver.plans.schedules import Schedule
 from spec.arrays import BoolArray, bools
@@ -21,7 +21,7 @@ CONSTRAINT = "constraint: "
 FIRST = "etp"
 # Of numbers that degrees leave, the column after which they are known.
 LEFT = {"dp": "tp", "num_micro": "micro_batch"}
-OF_BLOCK: dict[str, Callable[[Draft], object]] = {
+OF_BLOCK: dict[str, Callable[[PlanColumns], object]] = {
     "strategy": lambda draft: draft.strategy,
     "schedule": lambda draft: draft.schedule.value,
     "recompute": lambda draft: "full" if draft.recompute is Recompute.BLOCK else draft.recompute.value,
@@ -37,18 +37,29 @@ SHARED = ("recompute_modules", "offload_modules")
 def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
     """One rule a constraint; those on memory are the search's own (solver.search)."""
     rules = [
-        Rule(reason=CONSTRAINT + bound.words(), after=_known_after(bound.key), keep=partial(_keeps, bound))
+        Rule(CONSTRAINT + bound.words(), _known_after(bound.key), partial(_keeps, bound))
         for bound in constraints.bounds
     ]
     rules += [
-        Rule(reason=CONSTRAINT + bound.words(), after=FIRST, keep=_nothing_again)
+        Rule(
+            CONSTRAINT + bound.words(),
+            FIRST,
+            # Parts of layers neither, unless they are requested by name.
+            lambda draft: not draft.recompute_modules,
+        )
         for bound in constraints.bounds
         if bound.key == "recompute"
         and bound.among == ("none",)
         and not fixed_modules(constraints, "recompute_modules")
     ]
     if constraints.keep_tp_in_node:
-        rules.append(Rule(reason=CONSTRAINT + "tp inside a node", after="tp", keep=_tp_in_node))
+        rules.append(
+            Rule(
+                CONSTRAINT + "tp inside a node",
+                "tp",
+                lambda draft: group_of(Axis.TP, draft.layout, draft.cluster.server_ranks).inter == 1,
+            )
+        )
     return tuple(rules)
 
 
@@ -81,11 +92,10 @@ def _known_after(key: str) -> str:
     return FIRST if key in OF_BLOCK else LEFT.get(key, key)
 
 
-def _keeps(bound: Bound, draft: Draft) -> BoolArray:
+def _keeps(bound: Bound, draft: PlanColumns) -> BoolArray:
     """Rows that a bound allows."""
     if bound.key in OF_BLOCK:
-        rows = len(draft.columns[FIRST])
-        return np.full(rows, bound.among is None or OF_BLOCK[bound.key](draft) in bound.among)
+        return bools(bound.among is None or OF_BLOCK[bound.key](draft) in bound.among)
     value = _value(bound.key, draft)
     keep = bools((value >= bound.least) & (value <= bound.most))
     if bound.among is None:
@@ -96,7 +106,7 @@ def _keeps(bound: Bound, draft: Draft) -> BoolArray:
     return bools(keep & listed)
 
 
-def _value(key: str, draft: Draft) -> Any:
+def _value(key: str, draft: PlanColumns) -> Any:
     if key == "dp":
         return draft.dp
     if key == "num_micro":
@@ -104,24 +114,15 @@ def _value(key: str, draft: Draft) -> Any:
     return draft.columns[key]
 
 
-def _whole_group(draft: Draft) -> Any:
+def _whole_group(draft: PlanColumns) -> Any:
     """All ranks that hold the same weights of linears."""
     return draft.copies(draft.sharding.traits.copies.linear_owner)
 
 
-def _expert_ranks(draft: Draft) -> Any:
+def _expert_ranks(draft: PlanColumns) -> Any:
     """As many as experts and a stage's ranks allow."""
     return np.gcd(max(draft.experts, 1), draft["tp"] * draft["cp"] * draft.dp)
 
 
-STANDS_FOR_ALL: dict[str, Callable[[Draft], Any]] = {"zero_size": _whole_group, "ep": _expert_ranks}
+STANDS_FOR_ALL: dict[str, Callable[[PlanColumns], Any]] = {"zero_size": _whole_group, "ep": _expert_ranks}
 """Keys whose 0 means as many ranks as there are."""
-
-
-def _nothing_again(draft: Draft) -> BoolArray:
-    """Parts of layers neither, unless they are asked for by name."""
-    return np.full(len(draft.columns[FIRST]), not draft.recompute_modules)
-
-
-def _tp_in_node(draft: Draft) -> BoolArray:
-    return bools(group_of(Axis.TP, draft.layout, draft.cluster.server_ranks).inter == 1)

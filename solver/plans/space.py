@@ -10,9 +10,16 @@ from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.plans.constraints import SHARED, constraint_rules, fixed_degrees, fixed_modules
-from solver.plans.draft import Draft
+from solver.plans.plan_columns import PlanColumns
 from solver.plans.plan_table import PlanTable
-from solver.plans.rules import MOST_CHUNKS, RULES, UNEQUAL, nearly_equal, runs_alone, splits_compiled
+from solver.plans.rules import (
+    MOST_CHUNKS,
+    RULES,
+    UNEQUAL,
+    backward_runs_alone,
+    nearly_equal,
+    splits_no_compiled,
+)
 from solver.plans.schedules import SCHEDULES, Schedule
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
@@ -113,9 +120,9 @@ def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
     axes = job.preset.tensor_parallel.axes
     named = (SCHEDULES[name] for name in job.preset.pipeline.schedules)
     split = (
-        one for one in named if splits_compiled(job, one) and ("pp" in axes or one is Schedule.ONE_F_ONE_B)
+        one for one in named if splits_no_compiled(job, one) and ("pp" in axes or one is Schedule.ONE_F_ONE_B)
     )
-    return tuple(one for one in split if any(runs_alone(job, one, of) for of in copies))
+    return tuple(one for one in split if any(backward_runs_alone(job, one, of) for of in copies))
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:
@@ -166,7 +173,7 @@ def enumerate_block(
         for rule in rules:
             if rule.after != name:
                 continue
-            draft = Draft(
+            draft = PlanColumns(
                 model=model,
                 job=job,
                 cluster=cluster,
@@ -176,7 +183,7 @@ def enumerate_block(
                 schedule=schedule,
                 **modules,
             )
-            keep = rule.keep(draft)
+            keep = rule.keeps(draft)
             fallen = int(np.count_nonzero(~keep))
             if fallen:
                 rejected[rule.reason] = rejected.get(rule.reason, 0) + fallen * to_come

@@ -1,16 +1,20 @@
 """What a user typed, as far as it can be read and checked without a profile: model, framework, cluster, job."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ops.adapters import ADAPTED
+from ops.block import model_ops
+from ops.layout import Layout
+from ops.recompute import Recompute
+from ops.roles import OpKey, Role
 from ops.strategies import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
 from solver.memory.device import limit_bytes
 from solver.plans.constraints import check_schedules
-from solver.plans.rules import check_adapters, check_exchange
 from solver.plans.schedules import Schedule
 from solver.problem.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec, segmented
@@ -285,3 +289,54 @@ def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int |
         return None
     split = (written.tp or 1) * (written.pp or 1) * written.cp
     return max(world_size // split, 1) * written.micro_batch * written.num_micro * seq_len
+
+
+def check_exchange(job: JobSpec) -> None:
+    """Raise ConfigError for weight gradients put off where no exchange runs beside another micro-batch (Megatron-LM
+    ``transformer_config.py``, __post_init__)."""
+    if job.delay_wgrad and not job.overlap_expert_a2a:
+        raise _error("delay_wgrad", "True", "true only beside overlap_expert_a2a true")
+
+
+ADAPTER_SETTINGS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
+
+
+def check_adapters(model: ModelSpec, job: JobSpec) -> None:
+    """Raise ConfigError for frozen weights without an adapter, for settings of adapters where there are none,
+    and for an adapter that no product of the model gets or that two names give it."""
+    if not job.adapter_rank:
+        if job.precision.frozen:
+            raise _error(
+                "precision.frozen", job.precision.frozen, "frozen weights need adapters: adapter_rank above 0"
+            )
+        for setting in fields(JobSpec):
+            value = getattr(job, setting.name)
+            if setting.name in ADAPTER_SETTINGS and value != setting.default:
+                text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+                raise _error(setting.name, text, "a setting of adapters: beside adapter_rank above 0 alone")
+        return
+    if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
+        names = "+".join(sorted(job.adapted)) or "none"
+        raise _error("adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one")
+    served = _adapted_products(model, job)
+    for name in sorted(job.adapted):
+        if served.isdisjoint(ADAPTED[name]):
+            there = [product for product, keys in ADAPTED.items() if not served.isdisjoint(keys)]
+            raise _error("adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}")
+
+
+def _adapted_products(model: ModelSpec, job: JobSpec) -> set[OpKey]:
+    """The products of the model's layers that get an adapter, of any name."""
+    blocks = model_ops(
+        model, replace(job, adapted=frozenset(ADAPTED)), Layout.of(1), "mtp", Recompute.NONE
+    ).blocks
+    return {
+        OpKey(op.module, op.serves)
+        for block in blocks
+        for op in block.forward
+        if op.role is Role.ADAPTER_DOWN and op.serves is not None
+    }
+
+
+def _error(key: str, value: str, allowed: str) -> ConfigError:
+    return ConfigError(where="--job", key=key, value=value, allowed=allowed)

@@ -9,7 +9,7 @@ from ops.context import Sharding
 from ops.layout import Layout, ranks_and_stride
 from ops.recompute import Recompute
 from ops.strategies import strategy_named
-from solver.plans.draft import drafted
+from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, WITHOUT_ORDER, Rule
 from solver.plans.schedules import SCHEDULES, Schedule
@@ -102,7 +102,7 @@ def check_order(plan: Plan, problem: "Problem", where: str) -> None:
     """Raises ConfigError for a schedule that has no order of work on the plan's stages, and so no time."""
     if plan.pp * plan.vpp == 1:
         return
-    draft = drafted(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
+    draft = plan_columns(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     for rule in RULES:
         if rule.reason in WITHOUT_ORDER and not np.all(rule.keep(draft)):
             raise ConfigError(where=where, key="schedule", value=plan.schedule.value, allowed=rule.reason)
@@ -170,7 +170,7 @@ def zero_of(written: WrittenPlan, sharding: Sharding, world_size: int, where: st
 
 def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
     """Every rule of the search, and of those ``also`` held, that the plan breaks, besides memory."""
-    draft = drafted(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
+    draft = plan_columns(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         passed_over.add(UNEVEN_CHUNKS)

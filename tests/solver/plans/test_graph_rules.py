@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute import Recompute
-from solver.plans.rules import RULES, beside_graphs, modules_again
+from solver.plans.rules import RULES, graphs_capture, modules_recompute
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
-REASON = next(rule.reason for rule in RULES if rule.keep is beside_graphs)
+REASON = next(rule.reason for rule in RULES if rule.keep is graphs_capture)
 PARTS = frozenset({"moe_router", "moe_preprocess"})
 WHOLE = frozenset({"full_iteration"})
 
@@ -64,4 +64,4 @@ def test_parts_that_cannot_be_made_again(module: str, changes: dict[str, object]
     told = replace(asked.job, precision=replace(asked.job.precision, **of_precision), **of_job)
     plan = replace(plan_of(parse_plan("strategy=mtp"), asked, "--plan"), recompute_modules=(module,))
     broken = broken_rules(replace(asked, job=told), plan)
-    assert (next(rule.reason for rule in RULES if rule.keep is modules_again) in broken) is refused
+    assert (next(rule.reason for rule in RULES if rule.keep is modules_recompute) in broken) is refused

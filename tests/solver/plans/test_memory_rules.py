@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute import Recompute
-from solver.plans.rules import RULES, parts_on_host
+from solver.plans.rules import RULES, modules_offload
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
-REASON = next(rule.reason for rule in RULES if rule.keep is parts_on_host)
+REASON = next(rule.reason for rule in RULES if rule.keep is modules_offload)
 CORE = {"offload_modules": ("core_attn",)}
 INPUTS = {"offload_modules": ("layer_input",)}
 

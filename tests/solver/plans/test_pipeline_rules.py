@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from solver.plans.draft import drafted
+from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import (
     RULES,
-    chunks,
-    equal_instead,
+    autograd_splits,
+    chunks_are_tried,
+    chunks_fit_order,
+    chunks_interleave,
     nearly_equal,
-    ordered,
-    split_by_autograd,
-    turning,
-    wide_layers_at_ends,
+    two_chunks_fit,
+    wide_layers_fit_stage,
 )
 from solver.plans.schedules import Schedule
 from solver.plans.space import full_space, tensor_degrees
@@ -25,7 +25,13 @@ from tests.solver.questions import question, small_model
 
 ORDERED, TURNING, COMPILED, CHUNKS, WIDE = (
     next(rule.reason for rule in RULES if rule.keep is keep)
-    for keep in (ordered, turning, split_by_autograd, chunks, wide_layers_at_ends)
+    for keep in (
+        chunks_fit_order,
+        two_chunks_fit,
+        autograd_splits,
+        chunks_interleave,
+        wide_layers_fit_stage,
+    )
 )
 
 
@@ -124,8 +130,8 @@ def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int
         model=small_model(layers=layers), world_size=8, sequences=64, preset=framework_preset("megatron")
     )
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, vpp=vpp, dp=4, num_micro=16))
-    draft = drafted(asked.model, asked.job, asked.cluster, plans)
-    assert equal_instead(draft).tolist() == [not refused]
+    draft = plan_columns(asked.model, asked.job, asked.cluster, plans)
+    assert chunks_are_tried(draft).tolist() == [not refused]
 
 
 def test_tensor_parallel_degrees_are_small_even_ones_and_multiples_of_8() -> None:

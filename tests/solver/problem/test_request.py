@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from profdb.store import data_file
-from solver.problem.request import Request, read_request
+from solver.problem.request import Request, check_adapters, check_exchange, read_request
 from spec.errors import ConfigError, ProfileError
-from tests.solver.questions import ROOT
+from spec.readers.read_config import read_config
+from tests.ops.layouts import job
+from tests.solver.questions import ROOT, small_model
 
 SHIPPED = ROOT / "prof_data" / "data.pt"
 
@@ -87,3 +90,60 @@ def test_reading_a_request_imports_neither_torch_nor_scipy() -> None:
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "2 []"
     assert "multiple of 8" in ran.stderr
+
+
+def test_weight_gradients_are_put_off_beside_another_micro_batch_alone() -> None:
+    """transformer_config.py: delay_wgrad_compute wants overlap_moe_expert_parallel_comm."""
+    check_exchange(job(overlap_expert_a2a=True, delay_wgrad=True))
+    with pytest.raises(ConfigError, match=r"delay_wgrad.*overlap_expert_a2a true"):
+        check_exchange(replace(job(), delay_wgrad=True))
+
+
+def test_frozen_weights_need_an_adapter() -> None:
+    plain = job()
+    frozen = replace(plain, precision=replace(plain.precision, frozen="nf4"))
+    check_adapters(small_model(), plain)
+    check_adapters(small_model(), replace(frozen, adapter_rank=8))
+    with pytest.raises(ConfigError, match=r"precision\.frozen = 'nf4'.*adapter_rank above 0"):
+        check_adapters(small_model(), frozen)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"adapted": frozenset({"up"})},
+        {"adapter_dropout": True},
+        {"adapter_dtype": "fp32"},
+        {"adapter_code": "fused"},
+    ],
+)
+def test_what_adapters_do_is_not_said_without_them(change: dict[str, object]) -> None:
+    """Else a job that forgot the rank would be priced as training every weight."""
+    check_adapters(small_model(), job(adapter_rank=8, **change))
+    with pytest.raises(ConfigError, match=f"{next(iter(change))} = .*adapter_rank above 0"):
+        check_adapters(small_model(), job(**change))
+
+
+@pytest.mark.parametrize("names", [(), ("qkv", "q_k_v")])
+def test_an_adapter_is_for_something_and_counted_once(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="of qkv and q_k_v one"):
+        check_adapters(small_model(), job(adapter_rank=8, adapted=frozenset(names)))
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "wrong"),
+    [
+        ("7B_llama2.py", ("q_k_v", "out", "up", "down"), ""),
+        ("671B_deepseek_v3.toml", ("out", "up", "down"), ""),  # the first layers are dense
+        ("671B_deepseek_v3.toml", ("qkv", "out"), "qkv"),
+        ("2.7B_mamba2.toml", ("out",), "out"),
+    ],
+)
+def test_every_name_is_a_product_of_the_model(config: str, names: tuple[str, ...], wrong: str) -> None:
+    model = read_config(ROOT / "configs" / config).model
+    plain = job(adapter_rank=8, adapted=frozenset(names))
+    if not wrong:
+        check_adapters(model, plain)
+        return
+    with pytest.raises(ConfigError, match=f"adapted = '{wrong}': products that "):
+        check_adapters(model, plain)

@@ -20,7 +20,7 @@ from spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PlanColumns:
     """Plans in the making: the columns chosen so far, each of length N; whole numbers but for
     optimizer_offload."""
 
@@ -71,9 +71,9 @@ class Draft:
         return max((run.block.moe.num_experts for run in self.model.blocks if run.block.moe), default=0)
 
 
-def drafted(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, plans: PlanTable) -> Draft:
+def plan_columns(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, plans: PlanTable) -> PlanColumns:
     """The plans as solver.plans.rules takes them."""
-    return Draft(
+    return PlanColumns(
         model=model,
         job=job,
         cluster=cluster,

@@ -207,13 +207,9 @@ def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(
     machine = MachineFacts(gpu="GB200-186GB", cluster="gb200-nvl72")
     save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=()))
     header = LONG.replace("ep: 2", "ep: 64").replace("all_gpus: 32", "all_gpus: 128")
-    for word, one in (
-        ("group: 2", "group: 1"),
-        (" pp: 2", " pp: 1"),
-        ("ga: 4", "ga: 1"),
-        ("comm: 4096", "comm: 0"),
-    ):
-        header = header.replace(word, one)
+    for word in ("group: 2", " pp: 2", "ga: 4"):
+        header = header.replace(word, f"{word[:-1]}1")
+    header = header.replace("comm: 4096", "comm: 0")
     row = f"experts\t-1\t10\tALLTOALL_EP\t{256 * MIB}\t0\tNONE\t0\t0\tNONE\t0\t100"
     (folder / "experts.txt").write_text(f"{header}\n1\n{row}\n")
     words = ["simulate", "experts.txt", "--profile", "p.pt", "--missing", "modelled", "--json", "out.json"]

@@ -247,66 +247,35 @@ def test_picture(tmp_path: Path) -> None:
 # Templates have the counts and layouts of SimAI's generator; what it would bend is refused.
 
 
-# Nodes, NV switches, other switches, links, as the generator writes them into line 1.
-@pytest.mark.parametrize(
-    ("flags", "counts", "file_name"),
-    [
-        (
-            flags_of(template="Spectrum-X", gpus=128, gpu_type="A100"),
-            (216, 16, 72, 768),
-            "Spectrum-X_128g_8gps_400Gbps_A100",
-        ),
-        (
-            flags_of(template="AlibabaHPN", gpus=256),
-            (424, 32, 136, 2688),
-            "AlibabaHPN_256g_8gps_DualToR_SinglePlane_200Gbps_H100",
-        ),
-        (
-            flags_of(template="AlibabaHPN", dual_plane=True, gpus=64, num_asw=16, num_psw=16),
-            (104, 8, 32, 320),
-            "AlibabaHPN_64g_8gps_DualToR_DualPlane_200Gbps_H100",
-        ),
-        (
-            flags_of(template="DCN+", gpus=256, num_psw=64),
-            (356, 32, 68, 768),
-            "DCN+SingleToR_256g_8gps_400Gbps_H100",
-        ),
-        (
-            flags_of(template="DCN+", dual_tor=True, gpus=128, num_asw=2, num_psw=8),
-            (154, 16, 10, 400),
-            "DCN+DualToR_128g_8gps_200Gbps_H100",
-        ),
-        (flags_of(template="Spectrum-X"), (4736, 512, 128, 12288), "Spectrum-X_4096g_8gps_400Gbps_H100"),
-        (
-            flags_of(template="AlibabaHPN"),
-            (17640, 1920, 360, 74880),
-            "AlibabaHPN_15360g_8gps_DualToR_SinglePlane_200Gbps_H100",
-        ),
-        (
-            flags_of(template="AlibabaHPN", dual_plane=True),
-            (17640, 1920, 360, 60480),
-            "AlibabaHPN_15360g_8gps_DualToR_DualPlane_200Gbps_H100",
-        ),
-        (flags_of(template="DCN+"), (592, 64, 16, 1088), "DCN+SingleToR_512g_8gps_400Gbps_H100"),
-        (
-            flags_of(template="DCN+", dual_tor=True),
-            (592, 64, 16, 1600),
-            "DCN+DualToR_512g_8gps_200Gbps_H100",
-        ),
-        (flags_of(template="NVL"), (90, 18, 0, 1296), "NVL72_72g_72gps_400Gbps_B200"),
-        (
-            flags_of(template="NVL", gpus_per_server=36),
-            (108, 36, 0, 1314),
-            "NVL72_72g_36gps_400Gbps_B200",
-        ),
-        (flags_of(template="NVL576"), (1188, 612, 0, 20736), "NVL576_576g_36gps_400Gbps_B200"),
-        (flags_of(rail_optimised=True), (108, 4, 72, 576), "Rail_Opti_SingleToR_32g_8gps_400Gbps_H100"),
-        (flags_of(), (101, 4, 65, 128), "No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100"),
-    ],
-)
-def test_reference_counts(flags: Flags, counts: tuple[int, ...], file_name: str) -> None:
-    topology = build_topology(flags)
-    assert topology.counts == counts
+# Flags; nodes, NV switches, other switches and links, as the generator writes them into line 1; the name of the file.
+REFERENCES = """
+template=Spectrum-X gpus=128 gpu_type=A100: 216 16 72 768: Spectrum-X_128g_8gps_400Gbps_A100
+template=AlibabaHPN gpus=256: 424 32 136 2688: AlibabaHPN_256g_8gps_DualToR_SinglePlane_200Gbps_H100
+template=AlibabaHPN dual_plane=1 gpus=64 num_asw=16 num_psw=16: 104 8 32 320: \
+AlibabaHPN_64g_8gps_DualToR_DualPlane_200Gbps_H100
+template=DCN+ gpus=256 num_psw=64: 356 32 68 768: DCN+SingleToR_256g_8gps_400Gbps_H100
+template=DCN+ dual_tor=1 gpus=128 num_asw=2 num_psw=8: 154 16 10 400: DCN+DualToR_128g_8gps_200Gbps_H100
+template=Spectrum-X: 4736 512 128 12288: Spectrum-X_4096g_8gps_400Gbps_H100
+template=AlibabaHPN: 17640 1920 360 74880: AlibabaHPN_15360g_8gps_DualToR_SinglePlane_200Gbps_H100
+template=AlibabaHPN dual_plane=1: 17640 1920 360 60480: AlibabaHPN_15360g_8gps_DualToR_DualPlane_200Gbps_H100
+template=DCN+: 592 64 16 1088: DCN+SingleToR_512g_8gps_400Gbps_H100
+template=DCN+ dual_tor=1: 592 64 16 1600: DCN+DualToR_512g_8gps_200Gbps_H100
+template=NVL: 90 18 0 1296: NVL72_72g_72gps_400Gbps_B200
+template=NVL gpus_per_server=36: 108 36 0 1314: NVL72_72g_36gps_400Gbps_B200
+template=NVL576: 1188 612 0 20736: NVL576_576g_36gps_400Gbps_B200
+rail_optimised=1: 108 4 72 576: Rail_Opti_SingleToR_32g_8gps_400Gbps_H100
+rail_optimised=0: 101 4 65 128: No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100
+"""
+
+
+@pytest.mark.parametrize("line", REFERENCES.strip().splitlines())
+def test_reference_counts(line: str) -> None:
+    words, counts, file_name = line.split(": ")
+    flags = dict(word.split("=") for word in words.split())
+    topology = build_topology(
+        {name: int(value) if value.isdecimal() else value for name, value in flags.items()}
+    )
+    assert topology.counts == tuple(map(int, counts.split()))
     assert topology.file_name == file_name
 
 

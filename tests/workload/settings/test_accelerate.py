@@ -10,8 +10,8 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.workload.settings.accepted.lists import check_keys
-from tests.workload.settings.problems import asked, known
-from workload.settings.accelerate import accelerate_config, accelerate_settings, check_accelerate
+from tests.workload.settings.problems import asked
+from workload.settings.accelerate import accelerate_config, accelerate_settings
 
 SHARDED = Plan(strategy="mtp", preset="fsdp", dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=3)
 
@@ -102,35 +102,3 @@ def test_pure_sixteen_bits_is_the_models_own_format() -> None:
     assert config_of(SHARDED, job=pure)["mixed_precision"] == "no"
     assert "load the model in bf16" in accelerate_settings(asked(SHARDED, job=pure), SHARDED).notes
     assert config_of(SHARDED)["mixed_precision"] == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"pp": 2}, "pp = 2"),
-        ({"strategy": "fsp", "tp": 2}, "fsp sharding"),
-        ({"cp": 2, "dp": 4, "zero_size": 3}, "shards over 3 ranks beside cp 2"),
-        ({"cp": 2, "dp": 4, "zero_size": 2}, "4 replicas"),
-        ({"zero_stage": 0, "zero_size": 1, "tp": 2}, "without FSDP2"),
-        ({"preset": "megatron"}, "--framework fsdp"),
-    ],
-)
-def test_plans_that_accelerate_does_not_run(changes: dict[str, Any], match: str) -> None:
-    plan = replace(SHARDED, **changes)
-    with pytest.raises(ExportError, match=match):
-        accelerate_config(asked(plan), plan)
-
-
-@pytest.mark.parametrize(
-    ("job", "match"),
-    [
-        ({"compute": "fp32"}, "products in fp32"),
-        ({"linear": "fp8"}, "fp8 products"),
-        ({"reduce": "fp32"}, "reduced in fp32"),
-        ({"moments": "bf16"}, "fp32 master weights beside moments in bf16"),
-        ({"optimizer": "muon"}, "Muon"),
-    ],
-)
-def test_jobs_that_accelerate_does_not_run(job: dict[str, Any], match: str) -> None:
-    with pytest.raises(ExportError, match=match):
-        check_accelerate(*known(SHARDED, job=job))

@@ -147,5 +147,3 @@ def test_what_it_has_no_field_for_is_refused() -> None:
     partial = {"tensor_parallel.bulk_dgrad": False, "tensor_parallel.overlap": True}
     with pytest.raises(ExportError, match="--disable-tp-comm-bulk-dgrad"):
         bridge_fields(asked(PLAN, preset=partial), PLAN)
-    with pytest.raises(ExportError, match="--framework megatron-bridge"):
-        bridge_fields(asked(replace(PLAN, preset="megatron")), replace(PLAN, preset="megatron"))

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from ops.recompute import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.mixers.attention import RopeScaling, RopeSpec
@@ -151,54 +150,6 @@ def test_messages_and_collectives_beside_compute() -> None:
 
 def routed(**changes: Any) -> MoeSpec:
     return replace(EXPERTS, **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "job", "match"),
-    [
-        ({"strategy": "isp"}, {}, "no setting for isp"),
-        ({"schedule": Schedule.ZB_H1}, {}, "schedule = zb-h1"),
-        ({"zero_stage": 2, "dp": 2, "zero_size": 2}, {}, "ZeRO stage 2"),
-        ({"cp": 3}, {}, "1024 tokens over 2 x cp 3"),
-        ({"preset": "internevo"}, {}, "--framework megatron"),
-        ({"optimizer_offload": 0.5}, {}, "not distributed"),
-        ({}, {"moments": "bf16"}, "narrow optimizer states"),
-        ({"pp": 2, "num_micro": 2, "offloaded_layers": 2}, {}, "beside pipeline stages"),
-    ],
-)
-def test_what_megatron_cannot_be_told(changes: dict[str, Any], job: dict[str, Any], match: str) -> None:
-    plan = replace(FSP, **changes)
-    with pytest.raises(ExportError, match=match):
-        megatron_settings(asked(plan, job=job), plan)
-
-
-@pytest.mark.parametrize(
-    ("changes", "job", "match"),
-    [
-        ({"strategy": "mtp", "tp": 2}, {}, "without sequence parallelism"),
-        (
-            {},
-            {
-                "compute": "fp16",
-                "parameter": "fp16",
-                "activation": "fp16",
-                "attention": "fp16",
-                "linear": "fp16",
-                "parameter_gather": "fp16",
-            },
-            "experts in fp16",
-        ),
-        ({}, {"overlap_expert_a2a": True}, "without ep"),
-        ({"ep": 2, "dp": 2, "pp": 2, "num_micro": 2}, {"overlap_expert_a2a": True}, "stages of one chunk"),
-    ],
-)
-def test_what_megatron_cannot_do_with_experts(
-    changes: dict[str, Any], job: dict[str, Any], match: str
-) -> None:
-    plan = replace(FSP, **changes)
-    model = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
-    with pytest.raises(ExportError, match=match):
-        megatron_settings(asked(plan, model=model, job=job), plan)
 
 
 def test_the_file_says_its_use_its_core_and_what_else_is_needed() -> None:

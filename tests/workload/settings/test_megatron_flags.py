@@ -10,8 +10,7 @@ from solver.plans.plan_table import Plan
 from spec.cluster.cluster import segmented
 from spec.cluster.reader import read_cluster
 from spec.errors import ExportError
-from spec.mixers.attention import QkNormWeights
-from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind, NormPlace
+from spec.model import BlockRun, MlpSpec, MoeSpec
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.problems import asked, known, with_block
@@ -58,41 +57,6 @@ def test_experts_beside_dense_layers() -> None:
     assert flags["--moe-shared-expert-intermediate-size"] == EXPERTS.shared_ffn_hidden
     gated = flags_of(mlp=None, moe=replace(EXPERTS, shared_gate=True))
     assert "--moe-shared-expert-gate" in gated
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"parallel_residual": True}, "parallel residuals"),
-        ({"norm": NormKind.LAYER}, "norms of two kinds"),
-        ({"mlp": MlpSpec(ffn_hidden=64, gated=True, activation="gelu")}, "gates by gelu"),
-        ({"mlp": MlpSpec(ffn_hidden=64, gated=False, activation="relu")}, "activations by relu"),
-        ({"mlp": None, "moe": replace(EXPERTS, bias=True)}, "biases"),
-        ({"mlp": None, "moe": replace(EXPERTS, clamped=True)}, "clamped"),
-        ({"mlp": None, "moe": replace(EXPERTS, router_bias=True)}, "softmax router"),
-        ({"mixer": replace(SMALL.blocks[0].block.mixer, v_dim=32)}, "another width"),
-        ({"norm_place": NormPlace.AROUND}, "norms elsewhere"),
-        ({"mixer": replace(SMALL.blocks[0].block.mixer, softcap=True)}, "soft-capped"),
-        ({"mixer": replace(SMALL.blocks[0].block.mixer, alibi=True)}, "ALiBi"),
-        ({"mixer": replace(SMALL.blocks[0].block.mixer, chunk=64)}, "chunked"),
-        (
-            {
-                "mixer": replace(
-                    SMALL.blocks[0].block.mixer, qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS
-                )
-            },
-            "one weight vector",
-        ),
-    ],
-)
-def test_layers_that_megatron_does_not_have(changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(ExportError, match=match):
-        flags_of(**changes)
-
-
-def test_ends_that_megatron_does_not_have() -> None:
-    with pytest.raises(ExportError, match="soft-capped logits"):
-        model_flags(*known(PLAN, model=replace(SMALL, logit_softcap=True)))
 
 
 def test_experts_and_dense_layers_share_their_activation() -> None:
@@ -232,28 +196,6 @@ def test_the_loss_and_the_search_for_what_is_no_number() -> None:
 def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, object]) -> None:
     usual = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
     assert job_flags_of(job, model=ROUTED) == PLAIN | usual | more
-
-
-@pytest.mark.parametrize(
-    ("job", "match"),
-    [
-        ({"compute": "fp32"}, "products in fp32"),
-        ({"linear": "fp8", "scaling": "row"}, "scaled by row"),
-        ({"attention": "fp8"}, "attention"),
-        ({"gradient": "fp32", "reduce": "bf16"}, "summed in fp32, reduced in bf16"),
-        ({"gradient": "fp16", "reduce": "fp16"}, "gradients in fp16"),
-        ({"parameter_gather": "fp32"}, "gathered parameters"),
-        ({"narrow_parameters": True}, "parameters held narrow"),
-        ({"linear": "fp8", "narrow_head": True}, "a narrow head that is not in MXFP8"),
-        ({"moments": "int8"}, "moments in int8"),
-        ({"master": ""}, "no copy"),
-        ({"moe_dispatcher": "deepep", "overlap_shared_experts": True}, "beside deepep"),
-        ({"overlap_expert_a2a": True, "overlap_shared_experts": True}, "shared experts overlapped"),
-    ],
-)
-def test_jobs_that_megatron_does_not_run(job: dict[str, Any], match: str) -> None:
-    with pytest.raises(ExportError, match=match):
-        job_flags_of(job, model=ROUTED)
 
 
 def test_recomputation() -> None:

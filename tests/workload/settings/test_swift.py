@@ -1,7 +1,6 @@
 """A plan as MS-Swift's Megatron arguments: they read back, and what it has no argument for is refused or named."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -77,18 +76,6 @@ def test_what_it_cannot_be_told_is_named() -> None:
     notes = swift_settings(asked(PLAN, job=WIDE, preset=buckets), PLAN).notes
     assert "left out: gradient buckets of 50000000 elements, which it leaves to Megatron-Core" in notes
     assert notes[0].startswith("set --model")
-
-
-@pytest.mark.parametrize(
-    ("job", "match"),
-    [
-        ({"gradient": "bf16", "reduce": "bf16"}, "gradients of bf16 products in bf16"),
-        ({**WIDE, "moe_dispatcher": "hybridep"}, "hybridep"),
-    ],
-)
-def test_jobs_that_it_does_not_run(job: dict[str, Any], match: str) -> None:
-    with pytest.raises(ExportError, match=match):
-        check_swift(*known(PLAN, model=ROUTED, job=job))
 
 
 def test_adapters_are_arguments() -> None:

@@ -166,36 +166,3 @@ def test_graphs_are_of_a_whole_step() -> None:
     assert training(asked(PLAN), PLAN)["disable_cuda_graphs"] is True
     with pytest.raises(ExportError, match="beside pipeline stages"):
         training(asked(replace(PLAN, pp=2), job=graphed), replace(PLAN, pp=2))
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"zero_stage": 1}, "ZeRO-1"),
-        ({"zero_stage": 0, "zero_size": 1, "cp": 2}, "cp without sharding"),
-        ({"cp": 2, "zero_size": 3}, "shards over 3 ranks beside cp 2"),
-        ({"etp": 2}, "etp = 2"),
-        ({"preset": "megatron"}, "--framework torchtitan"),
-    ],
-)
-def test_plans_that_torchtitan_does_not_run(changes: dict[str, Any], match: str) -> None:
-    plan = replace(PLAN, **changes)
-    with pytest.raises(ExportError, match=match):
-        torchtitan_settings(asked(plan, model=LLAMA), plan)
-
-
-@pytest.mark.parametrize(
-    ("job", "match"),
-    [
-        ({"compute": "fp16"}, "products in fp16"),
-        ({"reduce": "bf16"}, "--framework torchtitan"),
-        ({"moments": "bf16"}, "fp32 master weights beside moments in bf16"),
-        ({"linear": "fp8", "scale_recipe": "block"}, "fp8 products scaled by block"),
-        ({"moe_dispatcher": "all_gather"}, "reached by all_gather"),
-        ({"cuda_graphs": frozenset({"attn"})}, "CUDA graphs of attn"),
-        ({"optimizer": "muon"}, "Muon"),
-    ],
-)
-def test_jobs_that_torchtitan_does_not_run(job: dict[str, Any], match: str) -> None:
-    with pytest.raises(ExportError, match=match):
-        check_torchtitan(*known(PLAN, model=LLAMA, job=job))

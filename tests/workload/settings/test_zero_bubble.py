@@ -63,29 +63,6 @@ def test_its_own_optimizer_step_is_for_fp16() -> None:
     assert not any("update before" in note for note in half)
 
 
-@pytest.mark.parametrize(
-    ("changes", "preset", "match"),
-    [
-        ({"dp": 2}, {"data_parallel.overlap_grad_reduce": True}, "overlap-grad-reduce"),
-        (
-            {"dp": 2, "zero_stage": 1, "zero_size": 2},
-            {"data_parallel.overlap_grad_reduce": True, "data_parallel.overlap_param_gather": True},
-            "overlap-grad-reduce",
-        ),
-        ({"pp": 1}, {}, "on 1 stages"),
-        ({"vpp": 2}, {}, "2 chunks"),
-        ({"pp": 3}, {}, "pipeline-model-parallel-layout"),
-        ({"preset": "megatron"}, {}, "--framework zero-bubble"),
-    ],
-)
-def test_plans_that_the_fork_does_not_run(
-    changes: dict[str, Any], preset: dict[str, Any], match: str
-) -> None:
-    plan = replace(PLAN, **changes)
-    with pytest.raises(ExportError, match=match):
-        flags_of(plan, preset=preset)
-
-
 def test_models_that_the_fork_does_not_have() -> None:
     with pytest.raises(ExportError, match="tied"):
         check_zero_bubble(*known(PLAN, model=replace(small_model(), tied_embeddings=True)))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
+from tests.workload.simai_lines import row
 from workload.diagnostics import WorkloadError
 from workload.simai.busbw import BusBandwidths, RatioTables, read_ratio_tables, simai_network
 from workload.simai.closed_form import AnalyticalOptions, price_simai, row_lines, summary_lines
@@ -19,22 +20,6 @@ SMALL = SimaiHeader(tp=8, pp=1, all_gpus=64, policy=TRANSFORMER)
 NONE = ("NONE", 0)
 ACTIVATION = 50331648
 EXPERT = 201326592
-
-
-def row(name: str, cells: tuple[int, int, int], *comms: tuple[str, int]) -> SimaiRow:
-    forward, input_grad, weight_grad = (*comms, NONE, NONE, NONE)[:3]
-    return SimaiRow(
-        name=name,
-        forward_ns=cells[0],
-        forward_comm=forward[0],
-        forward_bytes=forward[1],
-        input_grad_ns=cells[1],
-        input_grad_comm=input_grad[0],
-        input_grad_bytes=input_grad[1],
-        weight_grad_ns=cells[2],
-        weight_grad_comm=weight_grad[0],
-        weight_grad_bytes=weight_grad[1],
-    )
 
 
 def bundled_example() -> SimaiWorkload:

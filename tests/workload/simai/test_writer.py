@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spec.collectives import Collective
 from spec.errors import ExportError
+from tests.workload.simai_lines import row
 from workload.simai.format import (
     TRANSFORMER,
     Column,
@@ -30,18 +31,7 @@ from workload.simai.writer import (
 )
 
 HEADER = SimaiHeader(tp=2, ep=2, pp=2, vpp=3, ga=4, all_gpus=32, pp_comm_bytes=4096)
-ROW = SimaiRow(
-    name="mlp_layer",
-    forward_ns=10,
-    forward_comm="ALLREDUCE",
-    forward_bytes=8192,
-    input_grad_ns=20,
-    input_grad_comm="ALLTOALL_EP",
-    input_grad_bytes=4096,
-    weight_grad_ns=30,
-    weight_grad_comm="REDUCESCATTER_DP_EP",
-    weight_grad_bytes=100,
-)
+ROW = row("mlp_layer", (10, 20, 30), ("ALLREDUCE", 8192), ("ALLTOALL_EP", 4096), ("REDUCESCATTER_DP_EP", 100))
 
 
 def test_layout_is_header_count_and_twelve_tabbed_fields(tmp_path: Path) -> None:
@@ -72,29 +62,22 @@ def test_a_refused_row_leaves_the_old_file(tmp_path: Path) -> None:
         ({"name": "two words"}, "one word"),
         ({"name": ""}, "one word"),
         ({"name": "tab\t"}, "one word"),
-        ({"dependency": 0}, "dependency"),
         ({"forward_ns": 1.5}, "whole number"),
         ({"forward_ns": True}, "whole number"),
         ({"forward_ns": CELL_LIMIT_NS}, "reaches 2147483584"),
         ({"update_ns": -1}, "whole number"),
-        ({"forward_comm": "NONE"}, "NONE with 8192 bytes"),
         ({"forward_comm": "allreduce"}, "lower case"),
-        ({"forward_comm": "ALLREDUCE_CP"}, "moves nothing"),
-        ({"forward_comm": "ALLREDUCEALLTOALL"}, "moves nothing"),
-        ({"forward_comm": "BROADCAST"}, "moves nothing"),
         ({"forward_comm": "ALLGATHER_DP_EP"}, "another group"),
-        ({"weight_grad_comm": "ALLGATHER_EP"}, "another group"),
-        ({"forward_bytes": 0}, "0 bytes"),
         ({"forward_bytes": -8}, "whole number"),
         ({"forward_bytes": 2**63}, "whole number"),
         ({"forward_comm": "ALLGATHER", "forward_bytes": RATIO_LIMIT_BYTES + 1}, "16 GiB"),
-        ({"input_grad_bytes": RATIO_LIMIT_BYTES + 1}, "16 GiB"),
     ],
 )
 def test_rows_that_would_be_misread_are_refused(change: dict[str, object], match: str) -> None:
-    row = dataclasses.replace(ROW, **change)  # type: ignore[arg-type]
+    """Numbers and names, and whatever the checker finds (test_check.py has all of it)."""
+    bad = dataclasses.replace(ROW, **change)  # type: ignore[arg-type]
     with pytest.raises(ExportError, match=match):
-        check_row(row, HEADER, index=0)
+        check_row(bad, HEADER, index=0)
 
 
 def test_an_all_reduce_above_16_gib_is_fine() -> None:
@@ -116,19 +99,11 @@ def test_a_group_of_one_moves_nothing(change: dict[str, int], column: str) -> No
     [
         ({"policy": "MICRO"}, "never learns tp"),
         ({"tp": 0}, "model_parallel_NPU_group"),
-        ({"vpp": 0}, "vpp"),
-        ({"ga": 0}, "ga"),
         ({"ga": 2.0}, "taken as 2"),
-        ({"all_gpus": 30}, "no multiple"),
         ({"all_gpus": 2**31}, "is 2.31 or more"),
-        ({"ep": 3}, "does not divide"),
-        ({"pp_comm_bytes": 2**31}, "is 2.31 or more"),
-        ({"pp_comm_bytes": 0}, "format mismatch"),
         ({"pp": 1}, "format mismatch"),
         ({"checkpoints": (0, 1), "checkpoint_initiates": (0, 1)}, "lists 2 rows"),
         ({"checkpoints": (0,)}, "together"),
-        ({"checkpoints": (0,), "checkpoint_initiates": (1,)}, "rows are 0 to 0"),
-        ({"checkpoints": (1,), "checkpoint_initiates": (0,)}, "no row before it"),
         # the binary runs past its last row when the row that initiates is the checkpoint itself
         ({"checkpoints": (0,), "checkpoint_initiates": (0,)}, "no row before it"),
         ({"checkpoints": (0,), "checkpoint_initiates": (0,), "policy": TRANSFORMER}, "only under"),
@@ -169,19 +144,8 @@ def test_nanoseconds_are_whole_and_finite() -> None:
 def test_splitting_keeps_every_nanosecond_and_byte(
     cells: tuple[int, int, int], sizes: tuple[int, int, int]
 ) -> None:
-    row = SimaiRow(
-        name="embedding_layer",
-        forward_ns=cells[0],
-        forward_comm="ALLGATHER",
-        forward_bytes=sizes[0],
-        input_grad_ns=cells[1],
-        input_grad_comm="ALLTOALL_EP",
-        input_grad_bytes=sizes[1],
-        weight_grad_ns=cells[2],
-        weight_grad_comm="ALLGATHER",
-        weight_grad_bytes=sizes[2],
-    )
-    parts = split_row(row)
+    words = ("ALLGATHER", "ALLTOALL_EP", "ALLGATHER")
+    parts = split_row(row("embedding_layer", cells, *zip(words, sizes, strict=True)))
     for index, part in enumerate(parts):
         check_row(part, HEADER, index=index)
         assert part.name == "embedding_layer"

@@ -5,25 +5,37 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.constants import first_of_each, sampled
-from benchmarks.constants_stated.found import Constant, constants, in_module, in_sheet
-from benchmarks.constants_stated.page import (
+from benchmarks.constant_table import (
+    APART,
+    ENTRIES,
     HEAD,
     UNPRICED,
-    keys_in,
+    Constant,
+    constants,
+    effects_in,
+    in_module,
+    in_spec,
     line_of,
-    replaced,
-    unpriced_in,
+    updated_page,
     why_unpriced,
 )
-from benchmarks.constants_stated.readers import on_sheet, readers
-from benchmarks.constants_stated.told import effect, told
-from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
+from benchmarks.constants import (
+    changed_constant,
+    first_of_each,
+    largest_effects,
+    main,
+    number_of,
+    readers,
+    row_figures,
+    rows_on_spec,
+    sample_rows,
+    scaled,
+    with_number,
+)
 from benchmarks.measured_times import MeasuredTimes
 from ops import cpu_overhead as issuing
 from profdb.modelled import gemm
 from solver.times import op_times
-from spec.errors import ConfigError
 from tests.benchmarks.made_up_rows import EXPERTS, LARGE, ROOT, row
 
 MODULE = '''"""About one thing.
@@ -80,16 +92,25 @@ def test_constants_are_found_by_the_word_near_them() -> None:
         "gpu": {"rate": 0.5},
         "sources": {"gpu.rate": "of that; Assumption: half", "gpu": "a data sheet"},
     }
-    assert [(one.name, one.source) for one in in_sheet("c.toml", sheet)] == [("gpu.rate", "Assumption: half")]
+    assert [(one.name, one.source) for one in in_spec("c.toml", sheet)] == [("gpu.rate", "Assumption: half")]
+
+
+def short(key: str) -> str:
+    """File and name of a constant, whatever the folder."""
+    return key.rsplit("/", maxsplit=1)[-1]
+
+
+def named(short_key: str) -> Constant:
+    """The constant of the tree with this file and name."""
+    (one,) = (one for one in constants(ROOT) if short(one.key) == short_key)
+    return one
 
 
 def test_every_constant_is_listed_and_nothing_else() -> None:
-    """python benchmarks/constants.py --out benchmarks/notes/constants.md adds the lines that lack."""
-    listed = keys_in((ROOT / "benchmarks" / "notes" / "constants.md").read_text(encoding="utf-8"))
-    found = [one.key for one in constants(ROOT)]
-    assert sorted(set(found) - set(listed)) == []
-    assert sorted(set(listed) - set(found)) == []
-    assert len(listed) == len(set(listed))
+    """python benchmarks/constants.py --out benchmarks/notes/constants.md brings the list up to the tree."""
+    listed = effects_in((ROOT / "benchmarks" / "notes" / "constants.md").read_text(encoding="utf-8"))
+    found = [short(one.key) for one in constants(ROOT)]
+    assert sorted(map(short, listed)) == sorted(found)
     assert len(found) > 150
 
 
@@ -109,33 +130,31 @@ def test_numbers_scale_and_words_stay() -> None:
 
 def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) -> None:
     rows, times = [row(tmp_path, LARGE, seq_len=2048)], MeasuredTimes(fitted={})
-    before = told(rows, times, ROOT)
-    (one,) = (one for one in constants(ROOT) if one.key == "profdb/modelled/gemm.py:MMA_EFFICIENCY")
-    with varied(ROOT, one, 0.5, tmp_path / "root") as root:
-        slower = told(rows, times, root)
+    before = row_figures(rows, times, ROOT)
+    one = named("gemm.py:MMA_EFFICIENCY")
+    with changed_constant(ROOT, one, 0.5, tmp_path / "root") as root:
+        slower = row_figures(rows, times, root)
     assert pytest.approx(0.9) == gemm.MMA_EFFICIENCY
     assert slower.seconds[-1] > 1.01 * before.seconds[-1]
-    assert told(rows, times, ROOT).seconds[-1] == before.seconds[-1]
-    (ratio,) = (
-        one for one in constants(ROOT) if one.key.endswith("a100-sxm-80g.toml:gpu.training_rate_ratio")
-    )
-    with varied(ROOT, ratio, 0.5, tmp_path / "root") as root:
-        assert told(rows, times, root).seconds[-1] > 1.01 * before.seconds[-1]
+    assert row_figures(rows, times, ROOT).seconds[-1] == before.seconds[-1]
+    ratio = named("a100-sxm-80g.toml:gpu.training_rate_ratio")
+    with changed_constant(ROOT, ratio, 0.5, tmp_path / "root") as root:
+        assert row_figures(rows, times, root).seconds[-1] > 1.01 * before.seconds[-1]
 
 
 def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
-    (one,) = (one for one in constants(ROOT) if one.key == "solver/times/op_times.py:VARIATION")
+    one = named("op_times.py:VARIATION")
     spread, calls = op_times.SPREAD, issuing.CALLS["modules"].linear
-    with varied(ROOT, one, 2.0, tmp_path):
+    with changed_constant(ROOT, one, 2.0, tmp_path):
         assert pytest.approx(2.0 * spread) == op_times.SPREAD
-    (one,) = (one for one in constants(ROOT) if one.key == "ops/cpu_overhead.py:CALLS")
-    with varied(ROOT, one, 2.0, tmp_path):
+    one = named("cpu_overhead.py:CALLS")
+    with changed_constant(ROOT, one, 2.0, tmp_path):
         assert issuing.CALLS["modules"].linear == pytest.approx(2.0 * calls)
     assert (op_times.SPREAD, issuing.CALLS["modules"].linear) == (spread, calls)
     # A table with a type beside its name, of entries whose class stands at the constant.
     each = {kind: entry.collective for kind, entry in issuing.CALLS.items()}
-    (one,) = (one for one in constants(ROOT) if one.key == "ops/cpu_overhead.py:NCCL_CALLS")
-    with varied(ROOT, one, 2.0, tmp_path):
+    one = named("cpu_overhead.py:NCCL_CALLS")
+    with changed_constant(ROOT, one, 2.0, tmp_path):
         assert issuing.CALLS["modules"].collective == 2.0 * each["modules"] == 4.0
         assert issuing.CALLS["nanotron"].collective == each["nanotron"] + 2.0
     assert {kind: entry.collective for kind, entry in issuing.CALLS.items()} == each
@@ -146,15 +165,15 @@ def test_an_effect_names_the_datasets_that_move_most(tmp_path: Path) -> None:
         row(tmp_path, dataset=name, measured_step_s=seconds)
         for name, seconds in (("near", 0.01), ("far", 1e-6))
     ]
-    plain = told(rows, MeasuredTimes(fitted={}), ROOT)
-    slower = told(
+    plain = row_figures(rows, MeasuredTimes(fitted={}), ROOT)
+    slower = row_figures(
         [row(tmp_path, dataset="near", measured_step_s=0.02), rows[1]], MeasuredTimes(fitted={}), ROOT
     )
     points = 100.0 * (slower.errors[0] - plain.errors[0])
-    assert effect(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
-    assert effect(plain, plain, plain) == "nothing on these rows"
+    assert largest_effects(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
+    assert largest_effects(plain, plain, plain) == "nothing on these rows"
     gone = replace(plain, seconds=0.0 * plain.seconds)
-    assert effect(plain, plain, gone) == "near +0.0 / refused, far +0.0 / refused"
+    assert largest_effects(plain, plain, gone) == "near +0.0 / refused, far +0.0 / refused"
 
 
 def test_rows_are_drawn_evenly_from_each_dataset(tmp_path: Path) -> None:
@@ -162,9 +181,9 @@ def test_rows_are_drawn_evenly_from_each_dataset(tmp_path: Path) -> None:
         row(tmp_path, dataset="other"),
         row(tmp_path, measured_step_s=""),
     ]
-    assert [one.row_id for one in sampled(rows, 1)] == ["r4", "r1"]
-    assert [one.row_id for one in sampled(rows, 2)] == ["r2", "r6", "r1"]
-    drawn = sampled(rows, 3)
+    assert [one.row_id for one in sample_rows(rows, 1)] == ["r4", "r1"]
+    assert [one.row_id for one in sample_rows(rows, 2)] == ["r2", "r6", "r1"]
+    drawn = sample_rows(rows, 3)
     assert [one.row_id for one in drawn] == ["r4", "r1", "r7", "r1"]
     assert first_of_each(drawn, [1, 2, 3]) == [1, 3]
 
@@ -177,40 +196,52 @@ def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
     routed = row(tmp_path / "other", EXPERTS, **experts)
     times = MeasuredTimes(fitted={})
     reading = readers([dense, routed], times, ROOT)
-    by_key = {one.key: one for one in constants(ROOT)}
-    everywhere = by_key["profdb/modelled/gemm.py:MMA_EFFICIENCY"]
+    everywhere = named("gemm.py:MMA_EFFICIENCY")
     assert reading.of(everywhere, ROOT) == [0, 1]
-    made_into = by_key["solver/times/op_times.py:VARIATION"]
+    made_into = named("op_times.py:VARIATION")
     assert reading.of(made_into, ROOT) == [0, 1]
-    assert reading.of(by_key["solver/times/op_times.py:TILE"], ROOT) == [1]
+    assert reading.of(named("op_times.py:TILE"), ROOT) == [1]
     hopper = row(tmp_path, cluster="h100-sxm")
-    assert on_sheet("configs/clusters/h100-sxm.toml", [dense, hopper], ROOT) == [hopper]
-    assert on_sheet("configs/architectures/ampere.toml", [dense, hopper], ROOT) == [dense]
+    assert rows_on_spec("configs/clusters/h100-sxm.toml", [dense, hopper], ROOT) == [hopper]
+    assert rows_on_spec("configs/architectures/ampere.toml", [dense, hopper], ROOT) == [dense]
 
 
-def test_a_page_keeps_the_lines_of_others(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    made = [
-        Constant(path=path, name="NAME", kind="Fitted", source="Fitted: a | b") for path in ("b.py", "a.py")
+def test_a_page_follows_where_constants_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was priced stays, also of a constant that moved; what is gone goes, what is new says that it lacks."""
+    a, b, c = (
+        Constant(path=f"{name}.py", name=name.upper(), kind="Fitted", source="Fitted: a | b")
+        for name in "abc"
+    )
+    empty = f"# Title\n\n{HEAD}\n|---|---|---|---|---|\n\nafter\n"
+    page = updated_page(empty, [b, a], {a.key: "first", b.key: "second"})
+    assert effects_in(page) == {"a.py:A": "first", "b.py:B": "second"}
+    assert "| a / b | first |" in page
+    assert page.startswith("# Title\n")
+    assert page.endswith("\nafter\n")
+    moved = replace(a, path="other/new.py")
+    page = updated_page(page, [moved, b, c], {b.key: "third"})
+    assert list(effects_in(page).items()) == [
+        ("b.py:B", "third"),
+        ("c.py:C", UNPRICED),
+        ("other/new.py:A", "first"),
     ]
-    page.write_text(f"# Title\n\n{HEAD}\n|---|---|---|---|---|\n")
-    keys = {one.key for one in made}
-    replaced(page, {one.key: line_of(one, "first") for one in made}, keep=keys, anew=True)
-    replaced(page, {made[0].key: line_of(made[0], "second")}, keep=keys, anew=True)
-    replaced(page, {one.key: line_of(one, "unpriced") for one in made}, keep=keys, anew=False)
-    text = page.read_text()
-    assert keys_in(text) == ["a.py:NAME", "b.py:NAME"]
-    assert "| a / b | first |" in text
-    assert "| a / b | second |" in text
-    replaced(page, {made[1].key: line_of(made[1], UNPRICED)}, keep=keys, anew=True)
-    assert unpriced_in(page.read_text()) == {"a.py:NAME"}
-    replaced(page, {}, keep={"a.py:NAME"}, anew=False)
-    assert keys_in(page.read_text()) == ["a.py:NAME"]
-    (tmp_path / "other.md").write_text("nothing")
-    with pytest.raises(ConfigError):
-        replaced(tmp_path / "other.md", {}, keep=keys, anew=True)
+    path = tmp_path / "page.md"
+    path.write_text("nothing")
+    assert main(["--out", str(path)]) == 2
+    assert HEAD in capsys.readouterr().err
+    path.write_text(empty)
+    assert main(["--out", str(path)]) == 0
+    assert list(effects_in(path.read_text())) == [one.key for one in sorted(constants(ROOT), key=path_of)]
+
+
+def path_of(constant: Constant) -> str:
+    return constant.path
 
 
 def test_what_no_step_is_made_of_says_why() -> None:
     assert why_unpriced(Constant(path="solver/plans/space.py", name="A", kind="Fitted", source=""))
     assert not why_unpriced(Constant(path="solver/times/op_times.py", name="A", kind="Fitted", source=""))
+    assert line_of(named("flash_generations.py:WIDTHS"), "x").endswith("| x |")
+    # The places are those of the tree.
+    assert all((ROOT / key.split(":")[0]).is_file() for key in ENTRIES)
+    assert all(list(ROOT.glob(f"{start}*")) for start in APART)

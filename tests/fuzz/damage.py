@@ -1,45 +1,23 @@
-"""Ways to spoil what a program is asked, each by a random generator alone, so that a number names an input."""
+"""Ways to spoil a command, each by a random generator alone, so that a number names an input."""
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.fuzz.asked import Asked
+from tests.fuzz.command import Command
 
 NUMBER = re.compile(rb"(?<![\w.])-?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 WORD = re.compile(rb"[\w.+-]+")
 
-MEANINGLESS = (
-    b"nan",
-    b"inf",
-    b"-inf",
-    b"NaN",
-    b"Infinity",
-    b"-7",
-    b"-1.5",
-    b"1e300",
-    b"1e999",
-    b"9" * 30,
-    b"9" * 5000,
-)
+MEANINGLESS = (*b"nan inf -inf NaN Infinity -7 -1.5 1e300 1e999".split(), b"9" * 30, b"9" * 5000)
 """No field of any file or option means one of these, unless it is not read at all (or is free text)."""
 
 BOUNDARIES = (
-    b"0",
-    b"1",
-    b"2",
-    b"3",
-    b"0.5",
-    b"1e-9",
-    b"65536",
-    b"2147483648",
-    b"1_000",
-    b"1,000",
-    b"0x10",
-    b"007",
+    *b"0 1 2 3 0.5 1e-9 65536 2147483648 1_000 1,000 0x10 007 9223372036854775807".split(),
+    "\u0663".encode(),
+    *b'1e3 +4 true [] "4"'.split(),
 )
-BOUNDARIES += (b"9223372036854775807", "\u0663".encode(), b"1e3", b"+4", b"true", b"[]", b'"4"')
 
 JUNK = (b"", b"--", b"-", b"=", b"\x00", b"\xff\xfe", "\ufeff".encode(), "\u2028".encode(), b"'", b'"', b"\\")
 JUNK += (
@@ -70,15 +48,15 @@ SPECIAL = ("absent", "folder", "fifo", "loop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damaged:
-    """What is asked, what was done to it, and whether its answer, if any, has to be the undamaged one."""
+class DamagedCommand:
+    """A spoilt command, what was done to it, and whether its answer, if any, has to be the undamaged one."""
 
-    asked: Asked
+    command: Command
     how: str
     same_or_refused: bool
 
 
-def damaged(seed: Asked, rng: Random, flags: Sequence[str]) -> Damaged:
+def damage(seed: Command, rng: Random, flags: Sequence[str]) -> DamagedCommand:
     """``seed`` with one to three things wrong with it."""
     files = sorted(seed.files)
     if not files or (rng.random() < 0.3 and seed.program != "readers"):
@@ -86,7 +64,9 @@ def damaged(seed: Asked, rng: Random, flags: Sequence[str]) -> Damaged:
     name = rng.choice(files)
     if rng.random() < 0.05:
         kind = rng.choice(SPECIAL if len(files) == 1 else SPECIAL[1:])
-        return Damaged(asked=replace(seed, special=(name, kind)), how=f"{name}: {kind}", same_or_refused=True)
+        return DamagedCommand(
+            command=replace(seed, special=(name, kind)), how=f"{name}: {kind}", same_or_refused=True
+        )
     content = seed.files[name]
     if name.endswith(".pt"):
         spoilt, how = _other_bytes(content, rng)
@@ -103,9 +83,11 @@ def damaged(seed: Asked, rng: Random, flags: Sequence[str]) -> Damaged:
     return _with_file(seed, name, content, how, same_or_refused=False)
 
 
-def _with_file(seed: Asked, name: str, content: bytes, how: str, *, same_or_refused: bool) -> Damaged:
-    asked = replace(seed, files={**seed.files, name: content})
-    return Damaged(asked=asked, how=f"{name}: {how}", same_or_refused=same_or_refused)
+def _with_file(
+    seed: Command, name: str, content: bytes, how: str, *, same_or_refused: bool
+) -> DamagedCommand:
+    command = replace(seed, files={**seed.files, name: content})
+    return DamagedCommand(command=command, how=f"{name}: {how}", same_or_refused=same_or_refused)
 
 
 def _other_bytes(content: bytes, rng: Random) -> tuple[bytes, str]:
@@ -113,19 +95,17 @@ def _other_bytes(content: bytes, rng: Random) -> tuple[bytes, str]:
     at = rng.randrange(len(content))
     kind = rng.randrange(4)
     if kind == 0:
-        return content[:at] + bytes(min(4096, len(content) - at)) + content[
-            at + 4096 :
-        ], f"4 KiB zeroed at {at}"
+        zeros = bytes(min(4096, len(content) - at))
+        return content[:at] + zeros + content[at + 4096 :], f"4 KiB zeroed at {at}"
     if kind == 1:
-        return content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[
-            at + 1 :
-        ], f"bit at {at}"
+        other = bytes([content[at] ^ (1 << rng.randrange(8))])
+        return content[:at] + other + content[at + 1 :], f"bit at {at}"
     if kind == 2:
         return content[:at], f"cut at {at}"
     return content[at:] + content[:at], f"turned by {at}"
 
 
-def _other_words(seed: Asked, rng: Random, flags: Sequence[str]) -> Damaged:
+def _other_words(seed: Command, rng: Random, flags: Sequence[str]) -> DamagedCommand:
     """A command line with a word more, less or changed."""
     words = list(seed.words)
     at = rng.randrange(len(words))
@@ -145,10 +125,10 @@ def _other_words(seed: Asked, rng: Random, flags: Sequence[str]) -> Damaged:
         number = rng.choice(MEANINGLESS)
         words = (line[: spot.start()] + number + line[spot.end() :]).decode().split("\0")
         how = f"{spot[0]!r} becomes {number[:20]!r}"
-        return Damaged(asked=replace(seed, words=tuple(words)), how=how, same_or_refused=True)
+        return DamagedCommand(command=replace(seed, words=tuple(words)), how=how, same_or_refused=True)
     else:
         words[at] = text
-    return Damaged(asked=replace(seed, words=tuple(words)), how="other words", same_or_refused=False)
+    return DamagedCommand(command=replace(seed, words=tuple(words)), how="other words", same_or_refused=False)
 
 
 def _cut(content: bytes, rng: Random) -> bytes:

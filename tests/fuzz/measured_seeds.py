@@ -1,4 +1,4 @@
-"""Questions to python -m profdb and python -m solver.calibrate: what others measured, journals, profiles, steps."""
+"""Commands of python -m profdb and python -m solver.calibrate: what others measured, journals, profiles, steps."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from profdb.sample import Sample
 from profdb.store.case_file import WeighedCase, write_cases
 from profdb.store.data_file import save_profile
 from profiler.journal import Journal
-from tests.fuzz.asked import Asked
+from tests.fuzz.command import Command
 from tests.profdb.profiles import collective_samples, gemm_samples, profile
 
 CURVES = {
@@ -43,7 +43,6 @@ TRACE = (
     b'{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "pid": 0, "tid": 9, "ts": 800,'
     b' "dur": 50, "args": {"Collective name": "allreduce", "In msg nelems": 64, "Group size": 2, "dtype": "Float"}}]}\n'
 )
-BY_SHEET = ("--cluster", "h100-sxm", "--missing", "modelled", "--json", "g.json")
 STEPS = b"""config,world_size,global_batch,measured_step_s,plan
 configs/7B_internlm2.py,128,4194304,6.0,"strategy=fsp,tp=2"
 configs/7B_internlm2.py,128,4194304,6.9,"strategy=fsp,tp=4"
@@ -51,7 +50,8 @@ configs/7B_internlm2.py,128,4194304,7.2,"strategy=fsp,tp=4,pp=2"
 """
 
 
-def measurements(folder: Path) -> dict[str, Asked]:
+def measurements(folder: Path) -> dict[str, Command]:
+    """Commands by their name; their files are written in ``folder`` first."""
     measured = profile([*gemm_samples(), *collective_samples()])
     save_profile(folder / "small.pt", measured)
     small = (folder / "small.pt").read_bytes()
@@ -60,44 +60,29 @@ def measurements(folder: Path) -> dict[str, Asked]:
         journal.append(Sample(case=GemmCase(m=m, k=64, n=64), trials_s=(1e-5, 2e-5)))
     journal.close()
 
-    asked = [GemmCase(m=8, k=16, n=32), GemmCase(m=16, k=16, n=32, layout="TN")]
-    write_cases(folder / "c.json", [WeighedCase(case=one, seconds=0.5) for one in asked], {"rows": 1})
+    cases = [GemmCase(m=8, k=16, n=32), GemmCase(m=16, k=16, n=32, layout="TN")]
+    write_cases(folder / "c.json", [WeighedCase(case=one, seconds=0.5) for one in cases], {"rows": 1})
 
-    def take(form: str, source: str, gpu: str, files: dict[str, bytes]) -> Asked:
-        words = ("import", form, source, "--gpu", gpu, "--into", "into.pt")
-        return Asked(program="profdb", words=words, files=files)
+    def ask(program: str, words: str, **files: bytes) -> Command:
+        return Command(program=program, words=tuple(words.split()), files=files)
+
+    def take(form: str, source: str, gpu: str, files: dict[str, bytes]) -> Command:
+        return ask("profdb", f"import {form} {source} --gpu {gpu} --into into.pt", **files)
 
     curves = {f"{kind} csv": take("csv", "x.csv", "X", {"x.csv": text}) for kind, text in CURVES.items()}
+    compare = "compare t.json --config configs/tiny_internlm2.py --plan micro_batch=1 --cluster h100-sxm"
     return curves | {
         "nccl-tests": take("nccl-tests", "log", "H100", {"log": NCCL_LOG}),
         "vidur": take("vidur", "vidur", "H100", VIDUR),
         "journal": take("journal", "j", "H100", {"j": (folder / "j").read_bytes()}),
         "import into": take("csv", "x.csv", "Testchip", {"x.csv": CURVES["gemm"], "into.pt": small}),
-        "show": Asked(program="profdb", words=("show", "a.pt", "--json"), files={"a.pt": small}),
-        "merge": Asked(
-            program="profdb",
-            words=("merge", "a.pt", "b.pt", "--into", "c.pt"),
-            files={"a.pt": small, "b.pt": small},
+        "show": ask("profdb", "show a.pt --json", **{"a.pt": small}),
+        "merge": ask("profdb", "merge a.pt b.pt --into c.pt", **{"a.pt": small, "b.pt": small}),
+        "cases": ask(
+            "profile",
+            "--device cpu --dry_run --cases c.json --output o.pt",
+            **{"c.json": (folder / "c.json").read_bytes()},
         ),
-        "cases": Asked(
-            program="profile",
-            words=("--device", "cpu", "--dry_run", "--cases", "c.json", "--output", "o.pt"),
-            files={"c.json": (folder / "c.json").read_bytes()},
-        ),
-        "trace": Asked(
-            program="workload",
-            words=(
-                "compare",
-                "t.json",
-                "--config",
-                "configs/tiny_internlm2.py",
-                "--plan",
-                "micro_batch=1",
-                *BY_SHEET,
-            ),
-            files={"t.json": TRACE},
-        ),
-        "calibrate": Asked(
-            program="calibrate", words=("--steps", "s.csv", "--out", "c.json"), files={"s.csv": STEPS}
-        ),
+        "trace": ask("workload", f"{compare} --missing modelled --json g.json", **{"t.json": TRACE}),
+        "calibrate": ask("calibrate", "--steps s.csv --out c.json", **{"s.csv": STEPS}),
     }

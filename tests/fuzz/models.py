@@ -51,6 +51,6 @@ data = dict(seq_len=SEQ_LEN, micro_num=4, micro_bsz=1)
 parallel = dict(zero1=dict(size=-1), tensor=dict(size=2, mode="msp"), pipeline=dict(size=1, interleaved_overlap=True),
     weight=dict(size=1, overlap=True, memory_pool=True))
 """
-PRICE = ("--world_size", "8", "--global_batch_size", "65536", "--json", "answer.json")
-TYPED = ("--plan", "strategy=fsp,tp=2,zero_stage=1,micro_batch=1")
-GENERATE = ("generate", "--world_size", "16", "--global_batch", "32")
+PRICE = "--world_size 8 --global_batch_size 65536 --json answer.json"
+PLAN = "--plan strategy=fsp,tp=2,zero_stage=1,micro_batch=1"
+GENERATE = "generate --world_size 16 --global_batch 32"

@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.asked import Asked
-from tests.fuzz.damage import damaged
+from tests.fuzz.command import Command
+from tests.fuzz.damage import damage
 from tests.fuzz.seeds import seeds
-from tests.fuzz.verdict import Ending, complaint, ended
+from tests.fuzz.verdict import Ending, complaint, run_command
 
 NAMES = (
     *("llama_2_7b config.json", "mixtral_8x7b config.json", "deepseek_v2_lite config.json"),
@@ -48,36 +48,36 @@ LONG_WORK = frozenset({"--measure_missing", "--compile", "--help", "--refit"})
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Asked]:
+def command(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     found = seeds(tmp_path_factory.mktemp("seeds"))
     assert sorted(found) == sorted(NAMES)
     return found
 
 
-def flags_of(seed: Asked, folder: Path) -> list[str]:
+def flags_of(seed: Command, folder: Path) -> list[str]:
     """Every flag of the program, or of its verb, as --help lists them."""
     verb = () if seed.words[0].startswith("-") else seed.words[:1]
     if seed.program == "readers":
         return []
-    shown = ended(Asked(program=seed.program, words=(*verb, "--help")), folder).out
+    shown = run_command(Command(program=seed.program, words=(*verb, "--help")), folder).out
     return sorted(set(re.findall(r"(?<!\w)--?[a-z][\w-]*", shown)) - LONG_WORK)
 
 
-def undamaged(seed: Asked, folder: Path) -> Ending:
-    found = ended(seed, folder)
+def undamaged(seed: Command, folder: Path) -> Ending:
+    found = run_command(seed, folder)
     assert (found.status, complaint(found)) == (0, ""), found
     return found
 
 
-def run_numbers(name: str, seed: Asked, numbers: range, folder: Path) -> None:
+def run_numbers(name: str, seed: Command, numbers: range, folder: Path) -> None:
     """Complain of every input of ``numbers`` that does not end as it should."""
     base, flags = undamaged(seed, folder / "base"), flags_of(seed, folder / "help")
     complaints = []
     for number in numbers:
-        spoilt = damaged(seed, Random(zlib.crc32(f"{name}:{number}".encode())), flags)
-        found = ended(spoilt.asked, folder / str(number))
+        spoilt = damage(seed, Random(zlib.crc32(f"{name}:{number}".encode())), flags)
+        found = run_command(spoilt.command, folder / str(number))
         if wrong := complaint(found, base if spoilt.same_or_refused else None):
-            complaints.append(f"FUZZ={name}:{number} {spoilt.how}\n{spoilt.asked.shown()}\n{wrong}")
+            complaints.append(f"FUZZ={name}:{number} {spoilt.how}\n{spoilt.command.shown()}\n{wrong}")
     assert not complaints, f"{len(complaints)} of {len(numbers)}:\n\n" + "\n\n".join(complaints)
 
 
@@ -88,15 +88,15 @@ def chosen() -> tuple[str, int] | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_few(name: str, asked: dict[str, Asked], tmp_path: Path) -> None:
+def test_a_few(name: str, command: dict[str, Command], tmp_path: Path) -> None:
     if one := chosen():
         if one[0] == name:
-            run_numbers(name, asked[name], range(one[1], one[1] + 1), tmp_path)
+            run_numbers(name, command[name], range(one[1], one[1] + 1), tmp_path)
         return
-    run_numbers(name, asked[name], range(SHORT), tmp_path)
+    run_numbers(name, command[name], range(SHORT), tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
-def test_two_thousand(name: str, asked: dict[str, Asked], tmp_path: Path) -> None:
-    run_numbers(name, asked[name], range(SHORT, LONG), tmp_path)
+def test_two_thousand(name: str, command: dict[str, Command], tmp_path: Path) -> None:
+    run_numbers(name, command[name], range(SHORT, LONG), tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from spec.cluster.reader import read_architecture, read_cluster
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
-from tests.fuzz.asked import PROGRAMS
+from tests.fuzz.command import PROGRAMS
 from tests.fuzz.damage import MEANINGLESS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ LEAF = re.compile(r"(?<![\w.\"'])-?\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.\"'])"
 
 
 class _ParserError(Exception):
-    """Carries the parser that a program would have asked."""
+    """Carries the parser that a program would have command."""
 
 
 def options_of(name: str, verb: str) -> list[argparse.Action]:

@@ -2,10 +2,12 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from profdb.cases import HostCase
+from profiler import sweep as sweeping
 from profiler.profiling_run import RunOptions, run_in
 from profiler.sweep import Budget, sweep
 from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, single_world
@@ -21,13 +23,21 @@ def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:
     assert (result.left, sum(result.statuses.values())) == (3, 0)
 
 
-def test_a_budget_keeps_time_for_fits_and_pictures() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "elapsed_s", "samples", "spent"),
+    [
+        (100.0, 79.0, 2000, False),
+        (100.0, 79.0, 3000, True),
+        (4.0, 1.9, 10**6, False),
+        (4.0, 2.1, 10**6, True),
+    ],
+)
+def test_a_budget_keeps_time_for_fits_and_pictures(
+    seconds: float, elapsed_s: float, samples: int, spent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eight seconds and five milliseconds a sample, at most half of the budget."""
-    budget = Budget(seconds=100.0, started=time.monotonic() - 79.0)
-    assert not budget.spent(2000)
-    assert budget.spent(3000)
-    assert not Budget(seconds=4.0, started=time.monotonic() - 1.9).spent(10**6)
-    assert Budget(seconds=4.0, started=time.monotonic() - 2.1).spent(10**6)
+    monkeypatch.setattr(sweeping, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
+    assert Budget(seconds=seconds, started=0.0).spent(samples) is spent
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One rank of a small run in which rank 1 may go wrong: one_of_two.py OUTPUT WAY.
+"""One rank of a small run in which rank 1 may go wrong: one_of_two.py OUTPUT WAY LIMIT_S.
 
 WAY: well, raises (in preparing a case), dies or stops (in the middle of a
 collective), hangs (in preparing a case), loses (its device, until the program starts anew).
@@ -28,8 +28,6 @@ CASES = (
     CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=1024, intra=2, inter=1),
     GemmCase(m=16, k=8, n=8),
 )
-
-LIMIT_S = 6.0
 
 
 class Wayward:
@@ -70,7 +68,7 @@ WAYS: dict[tuple[str, Case], Call] = {
 def run(layout: RankLayout) -> int:
     """The exit status as gen_profiler_data.py gives it."""
     options = RunOptions(
-        output=Path(sys.argv[1]), root=Path.cwd(), device="cpu", cases=CASES, timeout_s=LIMIT_S
+        output=Path(sys.argv[1]), root=Path.cwd(), device="cpu", cases=CASES, timeout_s=float(sys.argv[3])
     )
     try:
         run_profiling(options, layout, lambda world: Wayward(world, sys.argv[2]))

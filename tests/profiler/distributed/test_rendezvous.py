@@ -1,7 +1,6 @@
 """Ranks that come, come late or never, before there is any group."""
 
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -9,20 +8,21 @@ import pytest
 import torch.distributed as dist
 
 from profiler.device import choose_device
-from profiler.distributed import rendezvous as meeting
+from profiler.distributed import rendezvous
 from profiler.distributed import world as worlds
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.rendezvous import RankFailedError, connect, meet, port_of_start, told
 from profiler.distributed.world import World, open_world
 from spec.errors import ConfigError
+from tests.profiler.fakes import FakeClock
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> dist.Store:
     """The store of a run, kept in this process."""
     kept = dist.HashStore()
-    monkeypatch.setattr(meeting, "connect", lambda *_, **__: kept)
-    monkeypatch.setattr(meeting, "ASK_AGAIN_S", 0.005)
+    monkeypatch.setattr(rendezvous, "connect", lambda *_, **__: kept)
+    monkeypatch.setattr(rendezvous, "ASK_AGAIN_S", 0.005)
     return kept
 
 
@@ -31,13 +31,20 @@ def test_all_ranks_are_waited_for(store: dist.Store) -> None:
     assert meet(RankLayout(rank=0, size=2, local_size=2), 0.0) is store
 
 
-def test_who_has_not_come_is_named_within_the_timeout(store: dist.Store) -> None:
+def test_who_has_not_come_is_named_within_the_timeout(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.set("here/0", "1")
     store.set("here/2", "1")
-    began = time.monotonic()
+    clock = FakeClock()
+
+    def sleep(seconds: float) -> None:
+        clock.now_s += seconds
+
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep))
     with pytest.raises(RankFailedError) as missed:
         meet(RankLayout(rank=2, size=14, local_rank=2, local_size=14), 0.05)
-    assert 0.05 <= time.monotonic() - began < 2.0
+    assert 0.05 <= clock.now_s <= 0.05 + 2 * rendezvous.ASK_AGAIN_S
     # eight by name; the first of those that came says it, of all that know
     assert str(missed.value) == (
         "ranks 1, 3, 4, 5, 6, 7, 8, 9 and 4 more of 14 did not come within 0.05 s (--timeout_s)"

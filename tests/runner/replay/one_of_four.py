@@ -1,4 +1,4 @@
-"""One rank of a run of four, tp 2 x pp 2, in which rank 3 may go wrong: one_of_four.py WORKLOAD RESULTS WAY.
+"""One rank of a run of four, tp 2 x pp 2, in which rank 3 may go wrong: one_of_four.py WORKLOAD RESULTS WAY LIMIT_S.
 
 WAY: well, dies, stops, hangs, fills (its memory) - in the 12th operation of its first iteration -, differs
 (in its file), or small (a workload of other degrees).
@@ -18,7 +18,6 @@ from profiler.device import Device
 from runner.replay import run
 
 AT = 12
-LIMIT_S = 12.0
 
 
 def fills() -> None:
@@ -47,7 +46,7 @@ def wayward(way: str) -> run.Clock:
     return clock
 
 
-def main(workload: str, results: str, way: str) -> int:
+def main(workload: str, results: str, way: str, limit_s: str) -> int:
     rank = int(os.environ.get("RANK") or os.environ["SLURM_PROCID"])
     if rank == 3 and way in WAYS:
 
@@ -55,7 +54,7 @@ def main(workload: str, results: str, way: str) -> int:
             return wayward(way)
 
         run.clock_for = chosen
-    more = ["--quiet", "--timeout_s", str(LIMIT_S), "--warmup", "0", "--epoch_num", "2"]
+    more = ["--quiet", "--timeout_s", limit_s, "--warmup", "0", "--epoch_num", "2"]
     if way == "differs" and rank == 3:
         workload = str(Path(workload).with_name("other-stage0.csv"))
     return run_workload.main(["run", workload, "--device", "cpu", "--results", results, *more])

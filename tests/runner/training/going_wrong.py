@@ -24,7 +24,6 @@ from runner.training.asking import Typed
 from runner.training.run import TrainOptions, run_training
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 8.0
 
 
 def fill() -> NoReturn:
@@ -51,7 +50,7 @@ class Wayward:
         return self.forward(layer, states)
 
 
-def rank_main(rank: int, port: str, way: str, said: str) -> None:
+def rank_main(rank: int, port: str, way: str, said: str, limit_s: float) -> None:
     torch.set_num_threads(1)
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
@@ -76,7 +75,7 @@ def rank_main(rank: int, port: str, way: str, said: str) -> None:
         ),
         device="cpu",
         warmup=0,
-        timeout_s=LIMIT_S,
+        timeout_s=limit_s,
     )
 
     def work(layout: object) -> int:
@@ -94,17 +93,20 @@ def free_port() -> str:
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("fork")
-    for way in sys.argv[1:]:
+    limit_s = float(sys.argv[1])
+    for way in sys.argv[2:]:
         with tempfile.TemporaryDirectory() as folder:
             said, port = f"{folder}/said", free_port()
-            ranks = [context.Process(target=rank_main, args=(rank, port, way, said)) for rank in range(2)]
+            ranks = [
+                context.Process(target=rank_main, args=(rank, port, way, said, limit_s)) for rank in range(2)
+            ]
             for each in ranks:
                 each.start()
             began = time.monotonic()
-            while time.monotonic() - began < 10 * LIMIT_S and any(each.is_alive() for each in ranks):
+            while time.monotonic() - began < 10 * limit_s and any(each.is_alive() for each in ranks):
                 time.sleep(0.1)
                 if way == "hangs" and ranks[0].exitcode is not None:
-                    ranks[1].join(LIMIT_S)
+                    ranks[1].join(limit_s)
             for each in ranks:
                 each.kill()
                 each.join()

@@ -24,7 +24,7 @@ from spec.settings.job import DEFAULT_FRAMEWORK, PRECISIONS
 from spec.settings.setting import typed_values
 
 if TYPE_CHECKING:
-    from solver.analysis.goodput import Reliability, Terms
+    from solver.analysis.goodput import Reliability, RunTerms
     from solver.analysis.named_plans import NamedPlan
 
 PROGRAM = "simulation_train_formulaic.py"
@@ -313,7 +313,7 @@ class RunOptions:
     """What is stated of failures and of a run's length; None where nothing is."""
 
     reliability: "Reliability | None" = None
-    terms: "Terms | None" = None
+    terms: "RunTerms | None" = None
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
@@ -326,7 +326,7 @@ def run_options(options: argparse.Namespace) -> RunOptions:
         raise _refused("price_per_gpu_hour", options.price_per_gpu_hour, "together with --tokens")
     if not goodput and options.tokens is None:
         return RunOptions()
-    from solver.analysis.goodput import Reliability, Terms
+    from solver.analysis.goodput import Reliability, RunTerms
 
     # Each option in the unit of the class: minutes in seconds, GB/s in bytes/s.
     names = {
@@ -338,7 +338,7 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     stated = {names.get(name, name): scales.get(name, 1) * value for name, value in failures.items()}
     terms = None
     if options.tokens is not None:
-        terms = Terms(
+        terms = RunTerms(
             tokens=options.tokens,
             price_per_gpu_hour=options.price_per_gpu_hour,
             spare_nodes=options.spare_nodes or 0,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from solver.problem.loading import LoadedProblem
     from solver.problem.result import Answer
     from solver.report.plans import Plans
-    from solver.report.sections import Section
+    from solver.report.sections import ReportSection
 
 Value = TypeVar("Value")
 NOT_FEASIBLE = 3
@@ -228,7 +228,7 @@ def price_named(
     return found
 
 
-def search_plans(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[Section]]":
+def search_plans(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[ReportSection]]":
     """Searches every plan; returns the plans shown and their sections."""
     from solver.api import Session
     from solver.plans.space import full_space
@@ -243,7 +243,7 @@ def search_plans(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple
 
 def price_one(
     options: argparse.Namespace, opened: "LoadedProblem", plan: WrittenPlan | None
-) -> "tuple[Plans, list[Section]]":
+) -> "tuple[Plans, list[ReportSection]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
     from solver.analysis.named_plans import obstacles
     from solver.api import Session
@@ -263,7 +263,7 @@ def price_one(
     return plans, plan_sections(plans, obstacles(opened.problem, found, opened.constraints))
 
 
-def run_sections(stated: RunOptions, plans: "Plans") -> "list[Section]":
+def run_sections(stated: RunOptions, plans: "Plans") -> "list[ReportSection]":
     """Returns the goodput of the best plan and what a run with it takes, where requested."""
     from solver.analysis.goodput import goodput_of, run_cost
     from solver.report.sweeps import run_sections
@@ -277,7 +277,7 @@ def run_sections(stated: RunOptions, plans: "Plans") -> "list[Section]":
     return run_sections(goodput, cost)
 
 
-def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans") -> "list[Section]":
+def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans") -> "list[ReportSection]":
     """Returns the sections of the plans that --explain, --why_not or --compare names."""
     from solver.analysis.explanation import explain_plan
     from solver.analysis.named_plans import candidate, challenger
@@ -294,7 +294,7 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
     return explanation_sections(found, calibrated=problem.calibration is not None)
 
 
-def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "Section":
+def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "ReportSection":
     """Returns what three changes would bring."""
     from solver.analysis.sensitivity import sensitivities
     from solver.problem.result import check_believable
@@ -306,7 +306,7 @@ def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "Section"
     return sensitivity_section(plans.best, found)
 
 
-def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[Section]") -> None:
+def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[ReportSection]") -> None:
     """Writes the sections as JSON and as a page, where requested."""
     if options.json:
         from solver.report.files import write_json

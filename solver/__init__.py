@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from solver.problem.result import Answer
     from solver.report.frames import to_frame, write_parquet
     from solver.report.page import write_report
-    from solver.search import SearchResult
+    from solver.search import Result
     from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, ProfileError, UserError
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "MissingCurveError",
     "NoFeasiblePlanError",
     "ProfileError",
-    "SearchResult",
+    "Result",
     "Session",
     "SweepRow",
     "UserError",
@@ -41,7 +41,7 @@ _HOMES = {
     "solver.analysis.sweep": ("SweepRow",),
     "solver.report.page": ("write_report",),
     "solver.report.frames": ("to_frame", "write_parquet"),
-    "solver.search": ("SearchResult",),
+    "solver.search": ("Result",),
     "solver.api": ("Session", "ask", "sweep"),
     "spec.errors": (
         "ConfigError",

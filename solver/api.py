@@ -21,7 +21,7 @@ from spec.settings.setting import typed, typed_values
 
 if TYPE_CHECKING:
     from solver.analysis.explanation import Explanation
-    from solver.search import SearchResult
+    from solver.search import Result
 
 
 PlanText = str | Mapping[str, Any] | WrittenPlan | Answer
@@ -39,7 +39,7 @@ class Session:
         """Returns the fastest plan that fits; NoFeasiblePlanError as ``search``."""
         return self.search().best[0]
 
-    def search(self, *, top_k: int = 10, tick: Callable[[], object] = lambda: None) -> "SearchResult":
+    def search(self, *, top_k: int = 10, tick: Callable[[], object] = lambda: None) -> "Result":
         """Returns every plan that keeps the constraints, the ``top_k`` fastest shown; ``tick`` is called now and then.
 
         Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change; ProfileError

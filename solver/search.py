@@ -45,7 +45,7 @@ OVER_LIMIT = "fits, but needs more memory than allowed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
+class Result:
     """The answer to a search.
 
     ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.problem.result);
@@ -88,7 +88,7 @@ def search(
     top_k: int = 10,
     tick: Callable[[], object] = lambda: None,
     everything: bool = False,
-) -> SearchResult:
+) -> Result:
     """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` also
     pipelines are simulated that a bound keeps out of the answer (solver.candidates.candidates), which changes no answer.
 
@@ -168,7 +168,7 @@ def price_plan(problem: Problem, plans: PlanTable) -> tuple[Answer, ...]:
     return tuple(_answer(problem, priced, row, float(used[row])) for row in range(len(plans)))
 
 
-def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> SearchResult:
+def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result:
     """Returns the plans shown: the leaders of groups of plans alike, the best of each strategy, the Pareto front."""
     ranked, groups = pool.ranked(), pool.groups()
     modes = pool.modes[ranked]
@@ -176,7 +176,7 @@ def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Search
     leaders = [int(ranked[group.place]) for group in groups]
     front = [int(number) for number in pool.front()]
     answers = _answers(problem, pool, [*leaders, *best.values(), *front])
-    return SearchResult(
+    return Result(
         best=tuple(
             replace(
                 answers[number],

@@ -20,7 +20,7 @@ from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
 from solver.problem.problem import Problem
 from solver.problem.result import mfu, tokens_per_gpu_per_s
-from solver.search import SearchResult, candidate_pool, interval_s, search
+from solver.search import Result, candidate_pool, interval_s, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Bound, Constraints
@@ -172,7 +172,7 @@ def best_plans(
     *,
     top_k: int = 10,
     tick: Callable[[], object] = lambda: None,
-) -> SearchResult:
+) -> Result:
     """Returns every plan that keeps the constraints, ranked by step time. ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change.

@@ -148,7 +148,7 @@ class RunCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class RunTerms:
     """``tokens`` to train on, the price of a GPU for an hour, and nodes held idle."""
 
     tokens: float
@@ -157,7 +157,7 @@ class Terms:
 
 
 def run_cost(
-    job: JobSpec, cluster: ClusterSpec, step_s: float, terms: Terms, goodput: Goodput | None = None
+    job: JobSpec, cluster: ClusterSpec, step_s: float, terms: RunTerms, goodput: Goodput | None = None
 ) -> RunCost:
     """Returns a run of steps of ``step_s`` seconds; GPUs that wait draw as much as those that train, spare
     ones nothing."""

@@ -10,7 +10,7 @@ from itertools import product
 from math import inf
 
 from profdb.on_demand import MeasuringDevice
-from solver.analysis.goodput import Goodput, Reliability, RunCost, Terms, goodput_of, run_cost
+from solver.analysis.goodput import Goodput, Reliability, RunCost, RunTerms, goodput_of, run_cost
 from solver.plans.space import full_space
 from solver.problem.cluster_times import ClusterTimes, ProfileFile, times_of
 from solver.problem.loading import LoadedProblem, check_cluster, find_profile, problem_with
@@ -183,7 +183,7 @@ RANKED_BY = ("step", "goodput", "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepResult:
+class SweepOutcome:
     """A row of a sweep with its goodput where a reliability was stated, and what a run takes where tokens
     were; ``held_gpus`` train or are spare."""
 
@@ -193,7 +193,7 @@ class SweepResult:
     paid_gpus: int
 
 
-def judge(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -> SweepResult:
+def judge(row: SweepRow, reliability: Reliability | None, terms: RunTerms | None) -> SweepOutcome:
     """Returns goodput and cost of a row's best plan."""
     problem = row.opened.problem
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
@@ -202,16 +202,16 @@ def judge(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -
     cost = None
     if terms is not None and row.answer is not None:
         cost = run_cost(problem.job, problem.cluster, row.answer.step_s, terms, goodput)
-    return SweepResult(row=row, goodput=goodput, cost=cost, paid_gpus=paid)
+    return SweepOutcome(row=row, goodput=goodput, cost=cost, paid_gpus=paid)
 
 
-def rank_rows(rows: list[SweepResult], by: str) -> list[SweepResult]:
+def rank_rows(rows: list[SweepOutcome], by: str) -> list[SweepOutcome]:
     """Returns rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall
     clock) or ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
     return sorted(rows, key=lambda one: _order(one, by))
 
 
-def _order(one: SweepResult, by: str) -> float:
+def _order(one: SweepOutcome, by: str) -> float:
     if one.row.answer is None:
         return inf
     effective = one.goodput.effective if one.goodput else 1.0

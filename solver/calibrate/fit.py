@@ -25,8 +25,8 @@ from solver.problem.calibration import (
     HIGHEST_EFFICIENCY,
     LOWEST_EFFICIENCY,
     Calibration,
+    CalibrationTerms,
     Fit,
-    Terms,
     calibrated_parts,
     cause_shares,
 )
@@ -117,7 +117,7 @@ class PricedStep:
     """R steps before they are measured: their terms, the standard deviation (R) that the interval states of
     log(measured / priced), and the curves' own relative error (R)."""
 
-    terms: Terms
+    terms: CalibrationTerms
     std: FloatArray
     curves: FloatArray
 
@@ -134,14 +134,14 @@ class Steps:
     measured_s: FloatArray
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> CalibrationTerms:
         """The terms of their plans."""
         return self.priced.terms
 
     def take(self, rows: IntArray) -> "Steps":
         """The rows asked for."""
         terms = self.terms
-        taken = Terms(
+        taken = CalibrationTerms(
             parts={name: value[rows] for name, value in terms.parts.items()},
             crosses={name: value[rows] for name, value in terms.crosses.items()},
             hidden={name: value[rows] for name, value in terms.hidden.items()},
@@ -177,7 +177,7 @@ def joined(priced: Sequence[PricedStep], measured_s: Sequence[float]) -> Steps:
     """Steps of one row each."""
     terms = [one.terms for one in priced]
     first = terms[0]
-    together = Terms(
+    together = CalibrationTerms(
         parts={name: np.concatenate([one.parts[name] for one in terms]) for name in first.parts},
         crosses={name: np.concatenate([one.crosses[name] for one in terms]) for name in first.crosses},
         hidden={name: np.concatenate([one.hidden[name] for one in terms]) for name in first.hidden},

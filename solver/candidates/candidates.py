@@ -37,7 +37,7 @@ FIRST_ROUND = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Pipeline:
+class StageEnds:
     """When the stages of a block's plans end: by a simulation, or at the least."""
 
     table: Estimate
@@ -55,7 +55,7 @@ class Candidates:
     """Plans of one block; ``step_s`` is the step where ``simulated``, else a bound below it."""
 
     table: Estimate
-    pipeline: Pipeline | StepTime
+    pipeline: StageEnds | StepTime
     needed_bytes: FloatArray
     step_s: FloatArray
     simulated: BoolArray
@@ -63,7 +63,7 @@ class Candidates:
     @staticmethod
     def of(table: Estimate, timed: StageTimes) -> "Candidates":
         """Bounded, none simulated."""
-        pipeline = Pipeline(table=table, timed=timed, end_s=least_ends_s(table, timed))
+        pipeline = StageEnds(table=table, timed=timed, end_s=least_ends_s(table, timed))
         return Candidates(
             table=table,
             pipeline=pipeline,
@@ -93,7 +93,7 @@ def simulate(wanted: Sequence[tuple[Candidates, BoolArray]]) -> None:
     waiting = [
         (one, one.pipeline, which)
         for one, which in wanted
-        if isinstance(one.pipeline, Pipeline) and which.any()
+        if isinstance(one.pipeline, StageEnds) and which.any()
     ]
     ends = spans_of([pipelines(one.table, of.timed, which=which) for one, of, which in waiting])
     for (one, of, which), end_s in zip(waiting, ends, strict=True):
@@ -128,7 +128,7 @@ def costs(wanted: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
     """The costs of all plans of each table, exact in those of its ``rows`` that are given, which were simulated:
     there what messages cost is apart."""
     shown = [(one, np.bincount(rows, minlength=len(one.simulated)) > 0) for one, rows in wanted]
-    simulated = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, Pipeline)]
+    simulated = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, StageEnds)]
     free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in simulated])
     found = {
         id(one): assembled_step(

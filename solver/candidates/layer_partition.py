@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.recompute import Recompute
-from solver.candidates.candidates import Candidates, Pipeline, candidates_of, fastest_s
+from solver.candidates.candidates import Candidates, StageEnds, candidates_of, fastest_s
 from solver.estimate import Estimate, estimate_memory, least_ends_s, repartitioned, steps_s
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
@@ -34,7 +34,7 @@ Relax = Callable[[Estimate], Iterator[Estimate]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class PlanGroup:
     """Plans of a table that differ in what ZeRO shards alone; ``bound_s`` is below their steps if all stages were
     equally busy, ``beside_s`` what a step takes at least beside the busiest stage's passes, ``mean_bytes`` what a
     stage needs on average, ``recomputed_bytes`` with all layers run again."""
@@ -77,17 +77,17 @@ def repartition(
     return found
 
 
-def _pipeline(group: Group) -> Pipeline:
-    assert isinstance(group.owner.pipeline, Pipeline)
+def _pipeline(group: PlanGroup) -> StageEnds:
+    assert isinstance(group.owner.pipeline, StageEnds)
     return group.owner.pipeline
 
 
-def _groups(problem: Problem, one: Candidates) -> list[Group]:
+def _groups(problem: Problem, one: Candidates) -> list[PlanGroup]:
     """The groups of a table whose stages are a chain that a layout can say."""
     plans, pipeline = one.table.plans, one.pipeline
     schedule = plans.schedule
     chain = schedule.placement.looped and not (schedule.splits_backward or plans.stage_layout)
-    if not chain or not isinstance(pipeline, Pipeline):
+    if not chain or not isinstance(pipeline, StageEnds):
         return []
     stages, busy_s = one.table.stages, pipeline.timed.per_micro.seconds
     mean_s = np.add.reduceat(busy_s * stages.count, stages.starts) / plans.layout.pp
@@ -105,7 +105,7 @@ def _groups(problem: Problem, one: Candidates) -> list[Group]:
         if np.isfinite(bound_s[row]):
             alike.setdefault(replace(plans.plan(row), zero_size=0, zero_stage=0), []).append(row)
     return [
-        Group(
+        PlanGroup(
             owner=one,
             rows=ints(rows),
             bound_s=float(bound_s[rows[0]]),
@@ -124,7 +124,7 @@ def _mean_bytes(table: Estimate) -> FloatArray:
 
 
 def _placed(
-    problem: Problem, group: Group, limit: tuple[float, float]
+    problem: Problem, group: PlanGroup, limit: tuple[float, float]
 ) -> tuple[Estimate | None, Estimate | None]:
     """Of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
     first that fits in the first of it, bytes, and where none does the one that needs least."""
@@ -152,9 +152,9 @@ def _placed(
     return None, lightest
 
 
-def _stage_seconds(problem: Problem, group: Group) -> tuple[FloatArray, FloatArray]:
+def _stage_seconds(problem: Problem, group: PlanGroup) -> tuple[FloatArray, FloatArray]:
     """Seconds of a micro-batch through every layer in order, and through what each virtual stage has besides."""
-    assert isinstance(group.owner.pipeline, Pipeline)
+    assert isinstance(group.owner.pipeline, StageEnds)
     plans: PlanTable = group.owner.table.plans
     row = int(group.rows[0])
     at = group.owner.table.layers.row[row]

@@ -15,10 +15,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.plans.schedules import Kind, Placement, Schedule, Work
+from solver.plans.schedules import Placement, Schedule, Work, WorkKind
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 
-KINDS: tuple[Kind, ...] = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT, Kind.WHOLE_BACKWARD, Kind.PAIR)
+KINDS: tuple[WorkKind, ...] = (
+    WorkKind.FORWARD,
+    WorkKind.BACKWARD,
+    WorkKind.WEIGHT,
+    WorkKind.WHOLE_BACKWARD,
+    WorkKind.PAIR,
+)
 FORWARD, BACKWARD, WEIGHT, WHOLE_BACKWARD, PAIR = range(len(KINDS))
 NONE = -1
 
@@ -39,7 +45,7 @@ ALIKE = 1e-11
 class Instruction:
     """A row of a program; ``needs`` are the rows of other stages whose message it waits for."""
 
-    kind: Kind
+    kind: WorkKind
     stage: int
     chunk: int
     micro: int
@@ -131,7 +137,7 @@ def _program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool) -
 def _forwards_first(order: list[Work]) -> list[Work]:
     """All forwards, then all backwards: what interleaved stages that wait for messages run when there are just as many
     micro-batches as stages (Megatron-LM v2.5, schedules.py, all_warmup_microbatches)."""
-    return sorted(order, key=lambda work: work.kind is not Kind.FORWARD)
+    return sorted(order, key=lambda work: work.kind is not WorkKind.FORWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

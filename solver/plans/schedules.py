@@ -27,7 +27,7 @@ import numpy as np
 from spec.arrays import FloatArray, IntArray, ints
 
 
-class Kind(StrEnum):
+class WorkKind(StrEnum):
     """Forward, backward (the input gradient alone where W is apart), weight gradient; where W is apart of some
     backwards only, the whole of another; a forward beside a whole backward."""
 
@@ -42,7 +42,7 @@ class Work(NamedTuple):
     """One piece of work of a stage: which chunk of its layers, for which micro-batch; of a pair those of the forward,
     the backward is ``beside``."""
 
-    kind: Kind
+    kind: WorkKind
     chunk: int
     micro: int
     beside: "Work | None" = None
@@ -50,10 +50,10 @@ class Work(NamedTuple):
     @property
     def passes(self) -> tuple["Work", ...]:
         """The plain forward and backward in it, whose results other work waits for."""
-        if self.kind is Kind.PAIR and self.beside is not None:
-            return Work(Kind.FORWARD, self.chunk, self.micro), *self.beside.passes
-        if self.kind is Kind.WHOLE_BACKWARD:
-            return (Work(Kind.BACKWARD, self.chunk, self.micro),)
+        if self.kind is WorkKind.PAIR and self.beside is not None:
+            return Work(WorkKind.FORWARD, self.chunk, self.micro), *self.beside.passes
+        if self.kind is WorkKind.WHOLE_BACKWARD:
+            return (Work(WorkKind.BACKWARD, self.chunk, self.micro),)
         return (self,)
 
 
@@ -140,9 +140,9 @@ def _alternating(
         for micro in range(first, min(first + in_turn, num_micro))
     ]
     ahead = min(ahead, len(table))
-    forwards = [Work(Kind.FORWARD, chunk, micro) for chunk, micro in table]
-    backwards = [Work(Kind.BACKWARD, vpp - 1 - chunk, micro) for chunk, micro in table]
-    weights = [] if weights_late is None else [work._replace(kind=Kind.WEIGHT) for work in backwards]
+    forwards = [Work(WorkKind.FORWARD, chunk, micro) for chunk, micro in table]
+    backwards = [Work(WorkKind.BACKWARD, vpp - 1 - chunk, micro) for chunk, micro in table]
+    weights = [] if weights_late is None else [work._replace(kind=WorkKind.WEIGHT) for work in backwards]
     late = weights_late or 0
     order = forwards[:ahead]
     for index, backward in enumerate(backwards):
@@ -165,15 +165,17 @@ def in_flight(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArr
 def gpipe(shape: tuple[int, int, int]) -> list[list[Work]]:
     """The same order on every stage."""
     pp, _, num_micro = shape
-    passes = [[Work(kind, 0, micro) for micro in range(num_micro)] for kind in (Kind.FORWARD, Kind.BACKWARD)]
+    passes = [
+        [Work(kind, 0, micro) for micro in range(num_micro)] for kind in (WorkKind.FORWARD, WorkKind.BACKWARD)
+    ]
     return [passes[0] + passes[1]] * pp
 
 
 def breadth_first(shape: tuple[int, int, int]) -> list[list[Work]]:
     """Chunk by chunk, every micro-batch; backwards from the last of both."""
     pp, vpp, num_micro = shape
-    forwards = [Work(Kind.FORWARD, chunk, micro) for chunk in range(vpp) for micro in range(num_micro)]
-    return [forwards + [work._replace(kind=Kind.BACKWARD) for work in reversed(forwards)]] * pp
+    forwards = [Work(WorkKind.FORWARD, chunk, micro) for chunk in range(vpp) for micro in range(num_micro)]
+    return [forwards + [work._replace(kind=WorkKind.BACKWARD) for work in reversed(forwards)]] * pp
 
 
 def in_flight_all(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArray) -> FloatArray:
@@ -187,18 +189,21 @@ def filled(shape: tuple[int, int, int]) -> list[list[Work]]:
     pp, _, num_micro = shape
     limit = 2 * pp - 1
     orders: list[list[Work]] = [[] for _ in range(pp)]
-    done = [dict.fromkeys(Kind, 0) for _ in range(pp)]
-    while min(counts[Kind.WEIGHT] for counts in done) < num_micro:
-        slot: list[tuple[int, Kind]] = []
+    done = [dict.fromkeys(WorkKind, 0) for _ in range(pp)]
+    while min(counts[WorkKind.WEIGHT] for counts in done) < num_micro:
+        slot: list[tuple[int, WorkKind]] = []
         for stage, counts in enumerate(done):
-            behind = done[stage - 1][Kind.FORWARD] if stage > 0 else num_micro
-            after = done[stage + 1][Kind.BACKWARD] if stage < pp - 1 else counts[Kind.FORWARD]
-            if counts[Kind.BACKWARD] < min(after, counts[Kind.FORWARD]):
-                slot.append((stage, Kind.BACKWARD))
-            elif counts[Kind.FORWARD] < behind and counts[Kind.FORWARD] - counts[Kind.WEIGHT] < limit:
-                slot.append((stage, Kind.FORWARD))
-            elif counts[Kind.WEIGHT] < counts[Kind.BACKWARD]:
-                slot.append((stage, Kind.WEIGHT))
+            behind = done[stage - 1][WorkKind.FORWARD] if stage > 0 else num_micro
+            after = done[stage + 1][WorkKind.BACKWARD] if stage < pp - 1 else counts[WorkKind.FORWARD]
+            if counts[WorkKind.BACKWARD] < min(after, counts[WorkKind.FORWARD]):
+                slot.append((stage, WorkKind.BACKWARD))
+            elif (
+                counts[WorkKind.FORWARD] < behind
+                and counts[WorkKind.FORWARD] - counts[WorkKind.WEIGHT] < limit
+            ):
+                slot.append((stage, WorkKind.FORWARD))
+            elif counts[WorkKind.WEIGHT] < counts[WorkKind.BACKWARD]:
+                slot.append((stage, WorkKind.WEIGHT))
         for stage, kind in slot:
             orders[stage].append(Work(kind, 0, done[stage][kind]))
             done[stage][kind] += 1
@@ -222,33 +227,33 @@ def zero_bubble_v(shape: tuple[int, int, int]) -> list[list[Work]]:
 
 def _v_order(pp: int, stage: int, num_micro: int) -> list[Work]:
     order: list[Work] = []
-    done = dict.fromkeys([(kind, chunk) for kind in Kind for chunk in (0, 1)], 0)
+    done = dict.fromkeys([(kind, chunk) for kind in WorkKind for chunk in (0, 1)], 0)
 
-    def run(chunk: int, *kinds: Kind) -> None:
+    def run(chunk: int, *kinds: WorkKind) -> None:
         for kind in kinds:
             order.append(Work(kind, chunk, done[kind, chunk]))
             done[kind, chunk] += 1
 
     for _ in range(2 * (pp - stage) - 1):
-        run(0, Kind.FORWARD)
+        run(0, WorkKind.FORWARD)
     for _ in range(stage):
-        run(1, Kind.FORWARD)
-        run(0, Kind.FORWARD)
+        run(1, WorkKind.FORWARD)
+        run(0, WorkKind.FORWARD)
     for _ in range(pp - stage):
-        run(1, Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT)
-    while done[Kind.FORWARD, 1] < num_micro:
-        if done[Kind.FORWARD, 0] < num_micro:
-            run(0, Kind.FORWARD)
-        run(0, Kind.BACKWARD, Kind.WEIGHT)
-        run(1, Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT)
+        run(1, WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
+    while done[WorkKind.FORWARD, 1] < num_micro:
+        if done[WorkKind.FORWARD, 0] < num_micro:
+            run(0, WorkKind.FORWARD)
+        run(0, WorkKind.BACKWARD, WorkKind.WEIGHT)
+        run(1, WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
     for _ in range(stage):
-        run(0, Kind.BACKWARD)
-        run(1, Kind.BACKWARD)
+        run(0, WorkKind.BACKWARD)
+        run(1, WorkKind.BACKWARD)
     for _ in range(pp - stage):
-        run(0, Kind.BACKWARD, Kind.WEIGHT)
+        run(0, WorkKind.BACKWARD, WorkKind.WEIGHT)
     for chunk in (1, 0):
-        while done[Kind.WEIGHT, chunk] < num_micro:
-            run(chunk, Kind.WEIGHT)
+        while done[WorkKind.WEIGHT, chunk] < num_micro:
+            run(chunk, WorkKind.WEIGHT)
     return order
 
 
@@ -329,21 +334,21 @@ class _DualPipe:
             split = split or (middle and place % 2 == 0)
             self.backward(0, split=split)
 
-    def _next(self, counts: list[int], kind: Kind, phase: int) -> Work:
+    def _next(self, counts: list[int], kind: WorkKind, phase: int) -> Work:
         work = Work(kind, phase ^ self.near, counts[phase])
         counts[phase] += 1
         return work
 
     def forward(self, phase: int) -> None:
         """A forward alone."""
-        self.order.append(self._next(self.forwards, Kind.FORWARD, phase))
+        self.order.append(self._next(self.forwards, WorkKind.FORWARD, phase))
 
     def backward(self, phase: int, *, split: bool = False) -> None:
         """A backward alone; ``split`` puts its weight gradient off."""
-        work = self._next(self.backwards, Kind.BACKWARD if split else Kind.WHOLE_BACKWARD, phase)
+        work = self._next(self.backwards, WorkKind.BACKWARD if split else WorkKind.WHOLE_BACKWARD, phase)
         self.order.append(work)
         if split:
-            self.put_off.append(work._replace(kind=Kind.WEIGHT))
+            self.put_off.append(work._replace(kind=WorkKind.WEIGHT))
 
     def weight(self) -> None:
         """The oldest weight gradient that was put off."""
@@ -351,8 +356,8 @@ class _DualPipe:
 
     def pair(self, phase: int) -> None:
         """A forward beside a whole backward of the other chunk."""
-        beside = self._next(self.backwards, Kind.WHOLE_BACKWARD, 1 - phase)
-        self.order.append(self._next(self.forwards, Kind.PAIR, phase)._replace(beside=beside))
+        beside = self._next(self.backwards, WorkKind.WHOLE_BACKWARD, 1 - phase)
+        self.order.append(self._next(self.forwards, WorkKind.PAIR, phase)._replace(beside=beside))
 
 
 def pairs(place: IntArray, stages: IntArray, num_micro: IntArray) -> IntArray:
@@ -372,7 +377,7 @@ ANY_NUMBER = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class ScheduleTraits:
     """What a schedule's orders have in common.
 
     ``splits_backward``: weight gradients are scheduled apart; ``pairs``: forwards run beside backwards;
@@ -393,11 +398,11 @@ class Schedule(StrEnum):
 
     orders: Orders
     in_flight: InFlight
-    traits: Traits
+    traits: ScheduleTraits
     placement: Placement
 
     def __new__(
-        cls, name: str, orders: Orders, held: InFlight, traits: Traits, placement: Placement = LOOPED
+        cls, name: str, orders: Orders, held: InFlight, traits: ScheduleTraits, placement: Placement = LOOPED
     ) -> Self:
         """A member is its name."""
         member = str.__new__(cls, name)
@@ -405,38 +410,43 @@ class Schedule(StrEnum):
         member.orders, member.in_flight, member.traits, member.placement = orders, held, traits, placement
         return member
 
-    ONE_F_ONE_B = "1f1b", one_f_one_b, in_flight, Traits(chunks=(1, ANY_NUMBER))
-    GPIPE = "gpipe", gpipe, in_flight_all, Traits(rounds=False)
-    LOOPED_BFS = "looped-bfs", breadth_first, in_flight_all, Traits(rounds=False, chunks=(2, ANY_NUMBER))
-    ZB_H1 = "zb-h1", split_one_f_one_b, in_flight, Traits(splits_backward=True)
-    ZB_H2 = "zb-h2", filled, in_flight_filled, Traits(splits_backward=True)
-    ZB_1P = "zb-1p", split_one_f_one_b, in_flight, Traits(splits_backward=True)
-    ZB_2P = "zb-2p", filled, in_flight_filled, Traits(splits_backward=True)
+    ONE_F_ONE_B = "1f1b", one_f_one_b, in_flight, ScheduleTraits(chunks=(1, ANY_NUMBER))
+    GPIPE = "gpipe", gpipe, in_flight_all, ScheduleTraits(rounds=False)
+    LOOPED_BFS = (
+        "looped-bfs",
+        breadth_first,
+        in_flight_all,
+        ScheduleTraits(rounds=False, chunks=(2, ANY_NUMBER)),
+    )
+    ZB_H1 = "zb-h1", split_one_f_one_b, in_flight, ScheduleTraits(splits_backward=True)
+    ZB_H2 = "zb-h2", filled, in_flight_filled, ScheduleTraits(splits_backward=True)
+    ZB_1P = "zb-1p", split_one_f_one_b, in_flight, ScheduleTraits(splits_backward=True)
+    ZB_2P = "zb-2p", filled, in_flight_filled, ScheduleTraits(splits_backward=True)
     ZB_INTERLEAVED = (
         "zb-interleaved",
         split_one_f_one_b,
         in_flight_chunks,
-        Traits(splits_backward=True, chunks=(2, ANY_NUMBER)),
+        ScheduleTraits(splits_backward=True, chunks=(2, ANY_NUMBER)),
     )
     ZB_V = (
         "zb-v",
         zero_bubble_v,
         in_flight_chunks,
-        Traits(splits_backward=True, chunks=(2, 2)),
+        ScheduleTraits(splits_backward=True, chunks=(2, 2)),
         THERE_AND_BACK,
     )
     DUALPIPE = (
         "dualpipe",
         both_ways,
         in_flight_dual,
-        Traits(splits_backward=True, pairs=True, micros_per_stage=2),
+        ScheduleTraits(splits_backward=True, pairs=True, micros_per_stage=2),
         BOTH_WAYS,
     )
     DUALPIPE_V = (
         "dualpipe-v",
         there_and_back,
         in_flight_dual,
-        Traits(splits_backward=True, pairs=True, chunks=(2, 2), micros_per_stage=2),
+        ScheduleTraits(splits_backward=True, pairs=True, chunks=(2, 2), micros_per_stage=2),
         THERE_AND_BACK,
     )
 

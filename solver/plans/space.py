@@ -63,7 +63,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class EnumeratedPlans:
     """Plans of one strategy and recompute mode, and why the others fell: reason -> plans."""
 
     plans: PlanTable
@@ -154,7 +154,7 @@ def enumerate_block(
     cluster: ClusterSpec,
     space: Space,
     block: Shape,
-) -> Block:
+) -> EnumeratedPlans:
     """All plans of one block. Columns are added one by one and each rule runs as soon as it can; a
     prefix that falls takes every plan it would have grown into with it, and they are counted."""
     strategy, recompute, schedule = block
@@ -188,7 +188,7 @@ def enumerate_block(
             if fallen:
                 rejected[rule.reason] = rejected.get(rule.reason, 0) + fallen * to_come
                 columns = {key: value[keep] for key, value in columns.items()}
-    return Block(
+    return EnumeratedPlans(
         plans=replace(_table(job, columns, block), **modules),
         seen=int(np.prod(sizes, dtype=np.int64)),
         rejected=rejected,

@@ -93,7 +93,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CalibrationTerms:
     """What factors act on, for N plans: priced seconds by part, which communication parts cross
     scale-up domains, seconds by part that overlap hides, and micro-batches that pass a stage."""
 
@@ -102,7 +102,7 @@ class Terms:
     hidden: Mapping[str, FloatArray]
     passes: FloatArray
 
-    def scaled(self, factor: float) -> "Terms":
+    def scaled(self, factor: float) -> "CalibrationTerms":
         """Every second times a factor."""
         return replace(
             self,
@@ -113,7 +113,7 @@ class Terms:
 
 def terms_of(
     model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, cost: StepTime, *, with_hidden: bool
-) -> Terms:
+) -> CalibrationTerms:
     """The terms of priced plans; hidden communication is what a step without any overlap waits for more."""
     plans = table.plans
     hidden: dict[str, FloatArray] = {}
@@ -121,7 +121,7 @@ def terms_of(
         bare = without_overlap(job)
         shown = step_time(model, bare, estimate_memory(model, bare, plans), pricer)
         hidden = {name: np.maximum(shown.parts[name] - cost.parts[name], 0.0) for name in COMM_AXES}
-    return Terms(
+    return CalibrationTerms(
         parts=cost.parts, crosses=crossing(plans, pricer.domain_ranks), hidden=hidden, passes=passes_of(plans)
     )
 
@@ -154,7 +154,7 @@ def without_overlap(job: JobSpec) -> JobSpec:
     return replace(job, preset=preset)
 
 
-def calibrated_parts(terms: Terms, factors: Calibration) -> dict[str, FloatArray]:
+def calibrated_parts(terms: CalibrationTerms, factors: Calibration) -> dict[str, FloatArray]:
     """Seconds by part under the factors; they sum to the calibrated step."""
     parts = dict(terms.parts)
     for factor, names in CAUSES.items():
@@ -175,7 +175,7 @@ def calibrated_parts(terms: Terms, factors: Calibration) -> dict[str, FloatArray
     return parts
 
 
-def cause_shares(terms: Terms) -> FloatArray:
+def cause_shares(terms: CalibrationTerms) -> FloatArray:
     """(R, C) share of a step that each factor of CAUSES acts on; what is waited for in the bubble goes with
     its causes.
     """

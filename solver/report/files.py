@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from solver.plans.space import NO_CONSTRAINTS
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, answer_values
-from solver.search import SearchResult
+from solver.search import Result
 from spec.files import replaced_file
 from spec.settings.constraints import Constraints
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 
 if TYPE_CHECKING:
-    from solver.analysis.sweep import SweepResult
+    from solver.analysis.sweep import SweepOutcome
 
 
 def answer_record(answer: Answer) -> dict[str, object]:
@@ -42,7 +42,7 @@ def question_record(problem: Problem) -> dict[str, object]:
 
 
 def search_record(
-    problem: Problem, result: SearchResult, constraints: Constraints = NO_CONSTRAINTS
+    problem: Problem, result: Result, constraints: Constraints = NO_CONSTRAINTS
 ) -> dict[str, object]:
     """Returns a whole search as plain values."""
     return {
@@ -80,7 +80,7 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
     _write_rows(path, [answer_columns(answer) for answer in answers])
 
 
-def write_sweep_csv(path: Path, rows: "Sequence[SweepResult]") -> None:
+def write_sweep_csv(path: Path, rows: "Sequence[SweepOutcome]") -> None:
     """Writes one line a question: what is varied, the best plan as in write_csv, parallel efficiency, goodput and
     run where they are requested, and why there is no plan where there is none."""
     from solver.analysis.sweep import efficiencies

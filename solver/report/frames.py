@@ -11,7 +11,7 @@ from solver.api import Session
 from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem
 from solver.problem.result import Answer, answer_values
-from solver.search import SearchResult
+from solver.search import Result
 from spec.files import check_parquet, replaced_path
 from spec.program.kinds import Several, Whole
 from spec.program.progress import progress
@@ -21,7 +21,7 @@ from spec.settings.setting import typed
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Found = Session | SearchResult | Explanation | Sequence[Answer] | Sequence[SweepRow]
+Found = Session | Result | Explanation | Sequence[Answer] | Sequence[SweepRow]
 
 
 def to_frame(found: Found) -> "DataFrame":
@@ -33,7 +33,7 @@ def to_frame(found: Found) -> "DataFrame":
     """
     if isinstance(found, Session):
         return frame_of_columns(found.every_plan())
-    if isinstance(found, SearchResult):
+    if isinstance(found, Result):
         return frame_of_columns(_columns([answer_values(answer) for answer in found.best]))
     if isinstance(found, Explanation):
         return frame_of_columns(_columns([asdict(one) for one in found.operations]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from solver.analysis.explanation import Explanation, adjacent_equal, explain_plan
 from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
-from solver.analysis.sweep import SweepResult, tokens_per_s
+from solver.analysis.sweep import SweepOutcome, tokens_per_s
 from solver.api import PlanText, Session, plan_keys
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.problem.loading import LoadedProblem
@@ -32,7 +32,7 @@ from solver.report.reasons import (
     why_not_section,
 )
 from solver.report.scaling_picture import row_words, scaling_picture
-from solver.report.sections import Page, Picture, Section, Table, Tile
+from solver.report.sections import KeyFigure, Page, Picture, ReportSection, Table
 from solver.report.sweeps import row_name
 from solver.report.timeline_picture import timeline_picture
 from spec.origin import ORIGIN_MEANINGS, ORIGIN_NAMES, Origin
@@ -40,7 +40,7 @@ from spec.settings.plan import WrittenPlan
 from spec.units import seconds_to_ms
 
 
-def plans_page(plans: Plans, sections: Sequence[Section], command: str = "") -> Page:
+def plans_page(plans: Plans, sections: Sequence[ReportSection], command: str = "") -> Page:
     """Returns the page of a search, or of a plan that was specified: the ``sections`` that are printed, the
     question first, with pictures, then the best plan taken apart; ``command`` is what was typed."""
     problem = plans.opened.problem
@@ -55,7 +55,7 @@ def plans_page(plans: Plans, sections: Sequence[Section], command: str = "") -> 
     )
 
 
-def sweep_page(judged: Sequence[SweepResult], sections: Sequence[Section], command: str = "") -> Page:
+def sweep_page(judged: Sequence[SweepOutcome], sections: Sequence[ReportSection], command: str = "") -> Page:
     """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, where every row's time goes,
     and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
     best = max(judged, key=lambda one: tokens_per_s(one.row)).row
@@ -66,7 +66,7 @@ def sweep_page(judged: Sequence[SweepResult], sections: Sequence[Section], comma
     plotted = replace(sections[0], pictures=() if curve is None else (curve,))
     named = [(row_words(one), one.row.answer) for one in judged if one.row.answer is not None]
     answers, names = [answer for _, answer in named], [name for name, _ in named]
-    shares = Section(
+    shares = ReportSection(
         anchor="shares",
         title="Where the time goes in each",
         pictures=(shares_picture(named),),
@@ -135,7 +135,7 @@ def _challenger(asked: Session, plan: PlanText) -> Candidate:
     return challenger(priced, asked.opened, ())
 
 
-def tiles(opened: LoadedProblem, best: Answer) -> tuple[Tile, ...]:
+def tiles(opened: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
     """Returns the best plan at a glance."""
     problem = opened.problem
     low, high = (seconds_to_ms(bound) for bound in (best.interval_low_s, best.interval_high_s))
@@ -152,10 +152,10 @@ def tiles(opened: LoadedProblem, best: Answer) -> tuple[Tile, ...]:
         ),
         "origin": (origin_words(best).split(" ")[0], origin_words(best)),
     }
-    return tuple(Tile(what=what, value=value, note=note) for what, (value, note) in figures.items())
+    return tuple(KeyFigure(what=what, value=value, note=note) for what, (value, note) in figures.items())
 
 
-def _asked(problem: Section, command: str) -> Section:
+def _asked(problem: ReportSection, command: str) -> ReportSection:
     """The question as printed, with the command that asks it again."""
     if not command:
         return problem
@@ -167,7 +167,7 @@ def _asked(problem: Section, command: str) -> Section:
     )
 
 
-def _illustrated(plans: Plans, sections: Sequence[Section]) -> list[Section]:
+def _illustrated(plans: Plans, sections: Sequence[ReportSection]) -> list[ReportSection]:
     """The sections with their pictures, then memory, pipeline and origins of the best plan."""
     problem = plans.opened.problem
     found = explain_plan(problem, plans.best.plan)
@@ -187,7 +187,7 @@ def _illustrated(plans: Plans, sections: Sequence[Section]) -> list[Section]:
         )
         for one in sections
     ]
-    memory = Section(
+    memory = ReportSection(
         anchor="memory",
         title="Memory by stage",
         pictures=(memory_picture(stages, limit),),
@@ -196,19 +196,19 @@ def _illustrated(plans: Plans, sections: Sequence[Section]) -> list[Section]:
     return [*illustrated, memory, _timeline(plans), _origins(plans, found)]
 
 
-def _timeline(plans: Plans) -> Section:
+def _timeline(plans: Plans) -> ReportSection:
     plan = plans.best.plan
     if plan.pp == 1:
-        return Section(
+        return ReportSection(
             anchor="timeline",
             title="Pipeline",
             paragraphs=["the best plan has one stage: nothing waits in a pipeline"],
         )
     picture = timeline_picture(plans.opened.problem, plan)
-    return Section(anchor="timeline", title="Pipeline", pictures=(picture,))
+    return ReportSection(anchor="timeline", title="Pipeline", pictures=(picture,))
 
 
-def _origins(plans: Plans, found: Explanation) -> Section:
+def _origins(plans: Plans, found: Explanation) -> ReportSection:
     best = plans.best
     share = 100 * best.standard_error_s / best.step_s
     origins = [
@@ -226,7 +226,7 @@ def _origins(plans: Plans, found: Explanation) -> Section:
         for family, error in sorted(best.errors_s.items(), key=lambda item: -item[1])
         if error > 0
     ]
-    return Section(
+    return ReportSection(
         anchor="origins",
         title="Where the numbers come from",
         paragraphs=(

@@ -19,8 +19,8 @@ from solver.problem.result import (
     products,
     roomiest_fast,
 )
-from solver.report.sections import Section, Table
-from solver.search import SearchResult
+from solver.report.sections import ReportSection, Table
+from solver.search import Result
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
 from spec.settings.constraints import Constraints
@@ -75,7 +75,7 @@ class Plans:
 
     opened: LoadedProblem
     answers: tuple[Answer, ...]
-    result: SearchResult | None = None
+    result: Result | None = None
 
     @property
     def best(self) -> Answer:
@@ -89,7 +89,7 @@ def question_section(
     *,
     assumed_framework: bool = False,
     constraints: Constraints = NO_CONSTRAINTS,
-) -> Section:
+) -> ReportSection:
     """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster, and
     which data answers. ``assumed_framework``: nobody named it."""
     model, job, cluster = problem.model, problem.job, problem.cluster
@@ -113,7 +113,7 @@ def question_section(
         facts["clocks"] = f"products sustain {facts['clocks']} of their benchmark rate (measured)"
     rows = [(key, fact) for key, fact in facts.items() if fact]
     rows[1:1] = [("assumed", assumption) for assumption in model.assumptions]
-    return Section(anchor="question", title="The question", facts=rows)
+    return ReportSection(anchor="question", title="The question", facts=rows)
 
 
 def profile_words(profile: ProfileDatabase) -> str:
@@ -126,10 +126,10 @@ def profile_words(profile: ProfileDatabase) -> str:
     return f"{profile.machine.gpu} ({profile.machine.date or 'undated'}): {shown} samples"
 
 
-def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[Section]:
+def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSection]:
     """Returns the sections of one plan that was specified, with the ``obstacles`` that keep it from running."""
     return [
-        Section(
+        ReportSection(
             anchor="ranking",
             title="The plan",
             tables=(plans_table([plans.best], "the plan (parts of the step in ms)"),),
@@ -141,13 +141,13 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[Section]:
     ]
 
 
-def search_sections(plans: Plans, result: SearchResult) -> list[Section]:
+def search_sections(plans: Plans, result: Result) -> list[ReportSection]:
     """Returns the sections of a search: the ranking, why the best wins, step against memory, what was rejected."""
     problem, best = plans.opened.problem, plans.best
     usable = usable_bytes(problem.cluster)
     modes = list(result.best_of_mode.values())
     return [
-        Section(
+        ReportSection(
             anchor="ranking",
             title="Ranking",
             tables=(
@@ -196,7 +196,7 @@ def breakdown_section(
     problem: Problem,
     best_of_mode: Mapping[str, Answer],
     facts: Sequence[tuple[str, str]] = (),
-) -> Section:
+) -> ReportSection:
     """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
     utilisation, memory and origins, and more ``facts``."""
     others = [answer for mode, answer in best_of_mode.items() if mode != best.plan.strategy]
@@ -208,7 +208,7 @@ def breakdown_section(
         for name in ORIGIN_NAMES
         if best.origins_s.get(name, 0.0) > 0
     ]
-    return Section(
+    return ReportSection(
         anchor="breakdown",
         title="Where the time goes",
         paragraphs=[where_the_time_goes(best), *(difference(best, other) for other in others)],
@@ -281,7 +281,7 @@ def ties(best: Sequence[Answer]) -> list[int]:
     return [place for place, answer in enumerate(best[1:], start=2) if is_tie(best[0], answer)]
 
 
-def _neighbours(result: SearchResult, usable: float) -> list[tuple[str, str]]:
+def _neighbours(result: Result, usable: float) -> list[tuple[str, str]]:
     """The preset, ties within the interval, and the fastest plan with room in memory."""
     best, alike = result.best[0], ties(result.best)
     places = ", ".join(map(str, alike))
@@ -306,7 +306,7 @@ def _neighbours(result: SearchResult, usable: float) -> list[tuple[str, str]]:
     ]
 
 
-def front_section(result: SearchResult, usable: float) -> Section:
+def front_section(result: Result, usable: float) -> ReportSection:
     """Returns the plans that no other beats in both step and memory, numbered as in their picture."""
     front = front_of(result)
     rows = [
@@ -327,20 +327,20 @@ def front_section(result: SearchResult, usable: float) -> Section:
         words=frozenset({1}),
         shown=FRONT_PRINTED,
     )
-    return Section(anchor="pareto", title="Step against memory", tables=(shown,))
+    return ReportSection(anchor="pareto", title="Step against memory", tables=(shown,))
 
 
-def front_of(result: SearchResult) -> list[Answer]:
+def front_of(result: Result) -> list[Answer]:
     """Returns the plans of the front that are listed, fastest first."""
     return sorted(result.pareto, key=lambda one: one.step_s)[:FRONT_LISTED]
 
 
-def rejected_section(result: SearchResult) -> Section:
+def rejected_section(result: Result) -> ReportSection:
     """Returns plans by the reason that removed them, the nearest miss, and how fast feasible plans were priced;
     plans that a rule rejects in bulk count as seen, but not in the rate."""
     rate = result.num_priced / result.seconds
     rejected = sorted(result.rejected.items(), key=lambda item: -item[1])
-    return Section(
+    return ReportSection(
         anchor="dropped",
         title="Rejected plans",
         paragraphs=[
@@ -358,7 +358,7 @@ def rejected_section(result: SearchResult) -> Section:
     )
 
 
-def settings_section(answer: Answer, problem: Problem) -> Section:
+def settings_section(answer: Answer, problem: Problem) -> ReportSection:
     """Returns the plan under InternEvo's keys."""
     plan = answer.plan
     keys = {
@@ -373,12 +373,12 @@ def settings_section(answer: Answer, problem: Problem) -> Section:
         "activation_ckpt": plan.recompute is Recompute.FULL,
         **({"ckpt_layers": plan.num_recompute_layers} if plan.recompute is Recompute.BLOCK else {}),
     }
-    return Section(anchor="settings", title="The plan under InternEvo's keys", typed=str(keys))
+    return ReportSection(anchor="settings", title="The plan under InternEvo's keys", typed=str(keys))
 
 
-def _obstacle_section(obstacles: Sequence[str]) -> list[Section]:
+def _obstacle_section(obstacles: Sequence[str]) -> list[ReportSection]:
     facts = [("not feasible:", reason) for reason in obstacles]
-    return [Section(anchor="obstacles", title="Why the plan cannot run", facts=facts)] if facts else []
+    return [ReportSection(anchor="obstacles", title="Why the plan cannot run", facts=facts)] if facts else []
 
 
 def _priced_record(plans: Plans) -> dict[str, object]:
@@ -387,7 +387,7 @@ def _priced_record(plans: Plans) -> dict[str, object]:
     return question_record(plans.opened.problem) | {"plan": answer_record(plans.best)}
 
 
-def _search_record(plans: Plans, result: SearchResult) -> dict[str, object]:
+def _search_record(plans: Plans, result: Result) -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
     problem = plans.opened.problem

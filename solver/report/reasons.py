@@ -10,17 +10,19 @@ from solver.analysis.sensitivity import WhatIf
 from solver.problem.result import Answer, is_tie
 from solver.report.files import answer_record
 from solver.report.plans import PART_WORDS, TIE, in_gib, in_ms, slower_by
-from solver.report.sections import Section, Table
+from solver.report.sections import ReportSection, Table
 from spec.units import MIB, bytes_to_gib, seconds_to_ms
 
 SMALLEST_MS = 0.05
 SMALLEST_GIB = 0.005
 
 
-def explanation_sections(found: Sequence[tuple[Answer, Explanation]], *, calibrated: bool) -> list[Section]:
+def explanation_sections(
+    found: Sequence[tuple[Answer, Explanation]], *, calibrated: bool
+) -> list[ReportSection]:
     """Returns a section for each plan that is taken apart; ``calibrated``: whether its answer is after a calibration."""
     return [
-        Section(
+        ReportSection(
             anchor=f"apart-{place}",
             title=f"{one.plan.label()}, taken apart",
             paragraphs=[f"before the calibration, which makes {in_ms(answer.step_s)} ms of it"] * calibrated,
@@ -96,7 +98,7 @@ def _operation(row: OpRow) -> list[str]:
     ]
 
 
-def why_not_section(place: int, best: Answer, one: Candidate) -> Section:
+def why_not_section(place: int, best: Answer, one: Candidate) -> ReportSection:
     """Returns the rules that a plan breaks, and what it loses to the best plan and gains, term by term."""
     label = one.answer.plan.label()
     losses = Table(
@@ -110,7 +112,7 @@ def why_not_section(place: int, best: Answer, one: Candidate) -> Section:
         row = {"broken": one.obstacles, "modes": one.modes, "this": answer_record(one.answer)}
         return {"why_not": [row | {"others_searched": None if others is None else answer_record(others)}]}
 
-    return Section(
+    return ReportSection(
         anchor=f"why-not-{place}",
         title=f"Why not {label}",
         paragraphs=_why_not(best, one),
@@ -159,7 +161,7 @@ def _losses(best: Answer, other: Answer) -> list[list[str]]:
     ]
 
 
-def compare_section(plans: Sequence[Candidate]) -> Section:
+def compare_section(plans: Sequence[Candidate]) -> ReportSection:
     """Returns plans side by side: step, throughput, parts of the step, memory."""
     letters = [chr(ord("A") + at) for at in range(len(plans))]
     facts = [(name, one.answer.plan.label()) for name, one in zip(letters, plans, strict=True)]
@@ -173,7 +175,7 @@ def compare_section(plans: Sequence[Candidate]) -> Section:
         header=("", *letters),
         rows=_compared([one.answer for one in plans]),
     )
-    return Section(
+    return ReportSection(
         anchor="compare",
         title="Side by side",
         facts=facts,
@@ -204,7 +206,7 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
     ]
 
 
-def sensitivity_section(now: Answer, found: Sequence[WhatIf]) -> Section:
+def sensitivity_section(now: Answer, found: Sequence[WhatIf]) -> ReportSection:
     """Returns the plan as it is, and the best one with each change."""
     rows = [["as it is", in_ms(now.step_s), "", in_gib(now.needed_bytes), now.plan.label()]]
     for one in found:
@@ -220,7 +222,7 @@ def sensitivity_section(now: Answer, found: Sequence[WhatIf]) -> Section:
         rows=rows,
         words=frozenset({0, 4}),
     )
-    return Section(
+    return ReportSection(
         anchor="what-if",
         title="What if",
         tables=(shown,),

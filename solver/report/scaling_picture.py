@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from solver.analysis.sweep import SweepResult, tokens_per_s
+from solver.analysis.sweep import SweepOutcome, tokens_per_s
 from solver.report.pictures import stacked
 from solver.report.sections import Picture
 from solver.report.themed_svg import colour, is_narrow, legend, patches, picture
@@ -25,7 +25,7 @@ class Point:
     tgs: float
 
 
-def scaling_picture(rows: Sequence[SweepResult]) -> Picture | None:
+def scaling_picture(rows: Sequence[SweepOutcome]) -> Picture | None:
     """Returns curves where several worlds were asked about, bars where something else was varied; None where
     nothing fits."""
     curves = {name: points for name, points in series_of(rows).items() if len(points) > 1}
@@ -35,7 +35,7 @@ def scaling_picture(rows: Sequence[SweepResult]) -> Picture | None:
     return _bars(bars[:MOST_BARS]) if bars else None
 
 
-def series_of(rows: Sequence[SweepResult]) -> dict[str, list[Point]]:
+def series_of(rows: Sequence[SweepOutcome]) -> dict[str, list[Point]]:
     """Returns questions that differ in their number of GPUs alone, by what they share in words."""
     found: dict[str, list[Point]] = {}
     for one in sorted(rows, key=lambda judged: judged.row.opened.problem.job.world_size):
@@ -51,7 +51,7 @@ def series_of(rows: Sequence[SweepResult]) -> dict[str, list[Point]]:
     return found
 
 
-def row_words(one: SweepResult, apart: Sequence[str] = ()) -> str:
+def row_words(one: SweepOutcome, apart: Sequence[str] = ()) -> str:
     """Returns the values that a question has of what is varied."""
     return ", ".join(
         f"{value:,}" if isinstance(value, int) else str(value)

@@ -22,7 +22,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class KeyFigure:
     """One figure at a glance: what it is, how much, and a note beside it."""
 
     what: str
@@ -44,7 +44,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class ReportSection:
     """A part of a report: its anchor, title, sentences, labelled facts, pictures, tables, and text to copy.
 
     ``record`` makes what the section holds for machines, by the keys of ``--json``.
@@ -66,11 +66,11 @@ class Page:
 
     title: str
     lead: str
-    tiles: Sequence[Tile]
-    sections: Sequence[Section]
+    tiles: Sequence[KeyFigure]
+    sections: Sequence[ReportSection]
 
 
-def record(sections: Iterable[Section]) -> dict[str, object]:
+def record(sections: Iterable[ReportSection]) -> dict[str, object]:
     """Returns what all sections hold for machines; lists under one key follow each other."""
     whole: dict[str, object] = {}
     for section in sections:
@@ -80,12 +80,12 @@ def record(sections: Iterable[Section]) -> dict[str, object]:
     return whole
 
 
-def text(sections: Iterable[Section]) -> str:
+def text(sections: Iterable[ReportSection]) -> str:
     """Returns the sections as they are printed, a blank line between their parts; pictures are left out."""
     return "\n\n".join(part for section in sections for part in _parts(section))
 
 
-def _parts(section: Section) -> Iterable[str]:
+def _parts(section: ReportSection) -> Iterable[str]:
     if section.paragraphs:
         yield "\n".join([section.title, *(f"  {line}" for line in section.paragraphs)])
     if section.facts:

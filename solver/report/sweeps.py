@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from solver.analysis.goodput import Goodput, RunCost
 from solver.analysis.sweep import (
-    SweepResult,
+    SweepOutcome,
     SweepRow,
     efficiencies,
     fewest_gpus,
@@ -15,7 +15,7 @@ from solver.analysis.sweep import (
 )
 from solver.report.files import answer_record, question_record
 from solver.report.plans import in_gib, in_ms
-from solver.report.sections import Section, Table
+from solver.report.sections import ReportSection, Table
 from spec.units import DAY_S, bytes_to_gib
 
 TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_batch": "micro-batch"}
@@ -23,18 +23,18 @@ TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_ba
 
 def sweep_sections(
     rows: Sequence[SweepRow],
-    judged: Sequence[SweepResult],
+    judged: Sequence[SweepOutcome],
     *,
     ranked_by: str | None = None,
     by_nodes: bool = False,
-) -> list[Section]:
+) -> list[ReportSection]:
     """Returns the sections of a sweep: ``rows`` in the order of the questions, and as they are ranked (``judged``);
     with ``by_nodes`` also what to run on every number of nodes."""
     sources = [f"answered from {source}" for source in dict.fromkeys(row.opened.source for row in rows)]
     ranked = [f"ranked by {ranked_by}"] if ranked_by else []
     fewest = [fewest_words([one.row for one in judged])] if "world_size" in rows[0].values else []
     sections = [
-        Section(
+        ReportSection(
             anchor="sweep",
             title=f"{len(rows)} questions about {rows[0].opened.problem.model.name}",
             paragraphs=[*sources, *ranked, *fewest],
@@ -44,7 +44,7 @@ def sweep_sections(
     ]
     if by_nodes:
         sections.append(
-            Section(
+            ReportSection(
                 anchor="nodes",
                 title="What to run as nodes come and go",
                 tables=(nodes_table(rows),),
@@ -53,11 +53,11 @@ def sweep_sections(
         )
     if judged[0].goodput is not None:
         words = f"{goodput_words(judged[0].goodput)} (of the first row)"
-        sections.append(Section(anchor="run", title="The run", facts=[("goodput", words)]))
+        sections.append(ReportSection(anchor="run", title="The run", facts=[("goodput", words)]))
     return sections
 
 
-def sweep_table(rows: Sequence[SweepResult]) -> Table:
+def sweep_table(rows: Sequence[SweepOutcome]) -> Table:
     """Returns the best plan of every question; where worlds are varied, with parallel efficiency against the
     fewest GPUs of its series."""
     axes = list(rows[0].row.values)
@@ -99,7 +99,7 @@ def _of_words(axes: Sequence[str], rows: Sequence[SweepRow]) -> list[int]:
     return [at for at, axis in enumerate(axes) if any(isinstance(row.values[axis], str) for row in rows)]
 
 
-def _figures(one: SweepResult, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
+def _figures(one: SweepOutcome, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
     """What stands between the values of a row and its plan; nothing where there is none."""
     answer = one.row.answer
     if answer is None:
@@ -179,7 +179,7 @@ def _idle_nodes(row: SweepRow, runs: SweepRow) -> int:
     return cluster.nodes_for(row.opened.problem.job.world_size) - cluster.nodes_for(used)
 
 
-def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[Section]:
+def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[ReportSection]:
     """Returns the goodput of one plan and what a run with it takes, where requested."""
     facts = [] if goodput is None else [("goodput", goodput_words(goodput))]
     facts += [] if cost is None else [("run", cost_words(cost))]
@@ -188,7 +188,7 @@ def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[Section]
     def record() -> dict[str, object]:
         return {key: asdict(one) for key, one in results.items() if one is not None}
 
-    return [Section(anchor="run", title="The run", facts=facts, record=record)] if facts else []
+    return [ReportSection(anchor="run", title="The run", facts=facts, record=record)] if facts else []
 
 
 def goodput_words(found: Goodput) -> str:
@@ -216,7 +216,7 @@ def cost_words(found: RunCost) -> str:
     )
 
 
-def sweep_record(rows: Sequence[SweepResult]) -> dict[str, object]:
+def sweep_record(rows: Sequence[SweepOutcome]) -> dict[str, object]:
     """Returns a sweep as plain values."""
     return {
         "sweep": [

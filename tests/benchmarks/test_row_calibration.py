@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.row_calibration import calibrated, calibration_lines, least_error, least_errors
 from solver.calibrate.fit import PricedStep, Steps
-from solver.problem.calibration import COMM_AXES, Terms
+from solver.problem.calibration import COMM_AXES, CalibrationTerms
 
 
 def steps(measured_s: Sequence[float], experts: Sequence[float]) -> Steps:
@@ -17,7 +17,9 @@ def steps(measured_s: Sequence[float], experts: Sequence[float]) -> Steps:
     parts = dict.fromkeys((*COMM_AXES, "attention", "memory_bound", "optimizer", "bubble", "host"), zero)
     parts |= {"grouped_gemm": share, "gemm": 1.0 - share}
     crosses = dict.fromkeys(COMM_AXES, zero > 1)
-    terms = Terms(parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8)
+    terms = CalibrationTerms(
+        parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8
+    )
     priced = PricedStep(terms=terms, std=zero + 0.07, curves=zero + 0.06)
     return Steps(priced=priced, measured_s=np.array(measured_s))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pss.plan_options import parser, run_options, sweep_axes
-from solver.analysis.goodput import Reliability, Terms
+from solver.analysis.goodput import Reliability, RunTerms
 from spec.errors import CommandLineError, ConfigError
 
 ONE = ["--world_size", "8"]
@@ -64,7 +64,7 @@ def test_a_run_and_its_failures_as_stated() -> None:
     ]
     typed += ["--mtbf_gpu_hours", "1000", "--restart_minutes", "5", "--checkpoint_gb_per_s", "100"]
     found = run_options(parser({}).parse_args(typed))
-    assert found.terms == Terms(tokens=1.5e12, price_per_gpu_hour=2.0, spare_nodes=3)
+    assert found.terms == RunTerms(tokens=1.5e12, price_per_gpu_hour=2.0, spare_nodes=3)
     assert found.reliability == Reliability(
         mtbf_hours=1000.0, restart_s=300.0, storage_bandwidth=1e11, spare_nodes=3, repair_hours=12.0
     )

@@ -34,7 +34,7 @@ JOB = {"world_size": 8, "global_batch_tokens": 524288, "framework": "megatron"}
 def test_exported_names() -> None:
     assert solver.__all__ == [
         *("Answer", "ConfigError", "Explanation", "MissingCurveError", "NoFeasiblePlanError", "ProfileError"),
-        *("SearchResult", "Session", "SweepRow", "UserError", "ask", "sweep", "to_frame", "write_parquet"),
+        *("Result", "Session", "SweepRow", "UserError", "ask", "sweep", "to_frame", "write_parquet"),
         "write_report",
     ]
     for name in solver.__all__:

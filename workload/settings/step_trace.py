@@ -13,17 +13,17 @@ from collections.abc import Iterator
 
 from solver.analysis.timeline import Timeline, num_passes, timeline_of
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Kind
+from solver.plans.schedules import WorkKind
 from solver.problem.problem import Problem
 from spec.errors import ExportError
 from workload.settings.launch_file import LaunchText
 
 NAMES = {
-    Kind.FORWARD: "forward",
-    Kind.BACKWARD: "backward",
-    Kind.WEIGHT: "weight gradient",
-    Kind.WHOLE_BACKWARD: "whole backward",
-    Kind.PAIR: "beside a backward, forward",
+    WorkKind.FORWARD: "forward",
+    WorkKind.BACKWARD: "backward",
+    WorkKind.WEIGHT: "weight gradient",
+    WorkKind.WHOLE_BACKWARD: "whole backward",
+    WorkKind.PAIR: "beside a backward, forward",
 }
 # A browser shows a few hundred thousand events; more would be no picture.
 MOST_EVENTS = 400_000

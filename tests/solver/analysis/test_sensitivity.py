@@ -13,7 +13,7 @@ from solver.problem.request import Request, read_request
 from solver.report.plans import Plans, search_sections, ties
 from solver.report.reasons import sensitivity_section
 from solver.report.sections import record, text
-from solver.search import SearchResult, search
+from solver.search import Result, search
 from spec.units import GIB
 from tests.solver.questions import ROOT
 
@@ -33,7 +33,7 @@ REQUEST = Request(
 @pytest.fixture(scope="module")
 def answered(
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[SearchResult, tuple[WhatIf, ...], LoadedProblem]:
+) -> tuple[Result, tuple[WhatIf, ...], LoadedProblem]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         asked = read_request(REQUEST)
@@ -45,7 +45,7 @@ def answered(
 
 @pytest.mark.nightly
 def test_each_change_alone_makes_no_best_plan_slower(
-    answered: tuple[SearchResult, tuple[WhatIf, ...], LoadedProblem],
+    answered: tuple[Result, tuple[WhatIf, ...], LoadedProblem],
 ) -> None:
     result, (network, memory, narrow), _ = answered
     now = result.best[0]
@@ -92,7 +92,7 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
 
 @pytest.mark.nightly
 def test_the_report_names_ties_room_and_front(
-    answered: tuple[SearchResult, tuple[WhatIf, ...], LoadedProblem],
+    answered: tuple[Result, tuple[WhatIf, ...], LoadedProblem],
 ) -> None:
     result, found, opened = answered
     sections = search_sections(Plans(opened=opened, answers=result.best, result=result), result)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from solver.analysis.goodput import Reliability, Terms
+from solver.analysis.goodput import Reliability, RunTerms
 from solver.analysis.sweep import (
     Shared,
     SweepRow,
@@ -110,7 +110,7 @@ def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, 
 
 
 def test_rows_are_ranked_by_what_is_asked(rows: tuple[SweepRow, ...]) -> None:
-    terms = Terms(tokens=1e12, price_per_gpu_hour=2.0)
+    terms = RunTerms(tokens=1e12, price_per_gpu_hour=2.0)
     found = [judge(row, Reliability(), terms) for row in rows]
     worlds = {
         by: [one.row.values["world_size"] for one in rank_rows(found, by)]
@@ -129,7 +129,7 @@ def test_nodes_held_idle_are_paid_for_in_any_ranking(rows: tuple[SweepRow, ...])
     # Eight spare nodes make nine of one, and three times as many of four.
     spared = Reliability(spare_nodes=8, repair_hours=1.0)
     assert [judge(row, spared, None).paid_gpus for row in rows] == [65, 72, 80, 88, 96]
-    for terms in (None, Terms(tokens=1e12, spare_nodes=8)):
+    for terms in (None, RunTerms(tokens=1e12, spare_nodes=8)):
         found = [judge(row, spared, terms) for row in rows]
         assert rank_rows(found, "cost")[0].row.values["world_size"] == 32
 
@@ -184,7 +184,7 @@ def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_writ
 
 
 def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, ...]) -> None:
-    found = [judge(row, Reliability(), Terms(tokens=1e12)) for row in rows]
+    found = [judge(row, Reliability(), RunTerms(tokens=1e12)) for row in rows]
     body = sweep_table(found).rows
     assert [row[0] for row in body] == [str(world) for world in WORLDS]
     assert f"{tokens_per_s(rows[1]):,.0f}" in body[1]
@@ -195,7 +195,7 @@ def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, 
 
 
 def test_the_csv_has_every_question_with_its_best_plan(rows: tuple[SweepRow, ...], tmp_path: Path) -> None:
-    found = [judge(row, Reliability(), Terms(tokens=1e12)) for row in rows]
+    found = [judge(row, Reliability(), RunTerms(tokens=1e12)) for row in rows]
     write_sweep_csv(tmp_path / "sweep.csv", found)
     with (tmp_path / "sweep.csv").open(newline="") as handle:
         lines = list(csv.DictReader(handle))

@@ -16,7 +16,7 @@ from solver.problem.calibration import (
     HIGHEST_EFFICIENCY,
     LOWEST_EFFICIENCY,
     Calibration,
-    Terms,
+    CalibrationTerms,
     cause_shares,
 )
 from solver.problem.problem import Problem
@@ -127,7 +127,9 @@ def made_up(share: np.ndarray, slower: np.ndarray) -> Steps:
     parts = dict.fromkeys((*COMM_AXES, "attention", "memory_bound", "optimizer", "bubble"), zero)
     parts |= {"grouped_gemm": share, "host": zero + 0.1, "gemm": 0.9 - share}
     crosses = dict.fromkeys(COMM_AXES, zero > 1)
-    terms = Terms(parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8)
+    terms = CalibrationTerms(
+        parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8
+    )
     priced = PricedStep(terms=terms, std=zero + 0.07, curves=zero + 0.06)
     return Steps(priced=priced, measured_s=np.exp(slower))
 

@@ -11,7 +11,7 @@ from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
 from solver.problem.calibration import Calibration
 from solver.problem.problem import Problem
-from solver.search import SearchResult, search
+from solver.search import Result, search
 from spec.frameworks import framework_preset
 from tests.solver.questions import question
 
@@ -34,7 +34,7 @@ SPACES = [
 ]
 
 
-def shown(result: SearchResult) -> dict[str, object]:
+def shown(result: Result) -> dict[str, object]:
     """Everything that a user sees, but for the time it took."""
     return {
         "best": [

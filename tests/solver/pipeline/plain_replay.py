@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from solver.pipeline.simulation import ChunkTimes, Program, first_and_last, starts_and_ends
-from solver.plans.schedules import Kind, Schedule, Work
+from solver.plans.schedules import Schedule, Work, WorkKind
 from spec.arrays import FloatArray
 
 Place = tuple[int, Work]
@@ -20,14 +20,14 @@ def plain_replay(
     orders = schedule.orders(shape)
     at_once = times.waited and num_micro == pp
     if at_once:
-        orders = [sorted(order, key=lambda work: work.kind is not Kind.FORWARD) for order in orders]
+        orders = [sorted(order, key=lambda work: work.kind is not WorkKind.FORWARD) for order in orders]
     source = sources(schedule, (pp, vpp))
     # A forward directly before a backward hands its result on after that one.
     late = {
         (stage, work): (stage, after)
         for stage, order in enumerate(orders)
         for work, after in pairwise(order)
-        if times.waited and not at_once and (work.kind, after.kind) == (Kind.FORWARD, Kind.BACKWARD)
+        if times.waited and not at_once and (work.kind, after.kind) == (WorkKind.FORWARD, WorkKind.BACKWARD)
     }
     hop_s = float(times.hop_s[0])
     ended: dict[Place, float] = {}
@@ -46,7 +46,7 @@ def plain_replay(
                 ended |= {(stage, of_pass): free[stage] for of_pass in work.passes}
                 done[stage] += 1
                 after = order[done[stage]].kind if done[stage] < len(order) else None
-                exchanges = after and (work.kind is Kind.BACKWARD or after is not Kind.BACKWARD)
+                exchanges = after and (work.kind is WorkKind.BACKWARD or after is not WorkKind.BACKWARD)
                 free[stage] += hop_s if times.waited and after and (exchanges or at_once) else 0.0
     return began, free
 
@@ -58,12 +58,12 @@ def sources(schedule: Schedule, depth: tuple[int, int]) -> Callable[[int, Work],
     after = {one: later for chain in chains for one, later in pairwise(chain)}
 
     def source(stage: int, one: Work) -> Place | None:
-        if one.kind is Kind.WEIGHT:
-            return stage, one._replace(kind=Kind.BACKWARD)
-        other = (before if one.kind is Kind.FORWARD else after).get((stage, one.chunk))
+        if one.kind is WorkKind.WEIGHT:
+            return stage, one._replace(kind=WorkKind.BACKWARD)
+        other = (before if one.kind is WorkKind.FORWARD else after).get((stage, one.chunk))
         if other is not None:
             return other[0], one._replace(chunk=other[1])
-        return None if one.kind is Kind.FORWARD else (stage, one._replace(kind=Kind.FORWARD))
+        return None if one.kind is WorkKind.FORWARD else (stage, one._replace(kind=WorkKind.FORWARD))
 
     return source
 
@@ -71,11 +71,11 @@ def sources(schedule: Schedule, depth: tuple[int, int]) -> Callable[[int, Work],
 def seconds(times: ChunkTimes, stage: int, work: Work) -> float:
     """What a piece of work takes."""
     by_kind = {
-        Kind.FORWARD: times.forward_s,
-        Kind.BACKWARD: times.backward_s,
-        Kind.WEIGHT: times.weight_s,
-        Kind.WHOLE_BACKWARD: times.backward_s + times.weight_s,
-        Kind.PAIR: times.forward_s if times.pair_s is None else times.pair_s,
+        WorkKind.FORWARD: times.forward_s,
+        WorkKind.BACKWARD: times.backward_s,
+        WorkKind.WEIGHT: times.weight_s,
+        WorkKind.WHOLE_BACKWARD: times.backward_s + times.weight_s,
+        WorkKind.PAIR: times.forward_s if times.pair_s is None else times.pair_s,
     }
     return float(by_kind[work.kind][stage, work.chunk, 0])
 

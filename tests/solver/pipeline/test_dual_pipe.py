@@ -11,7 +11,7 @@ from solver.pipeline.simulation import ChunkTimes, program
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Kind, Schedule, Work, pairs
+from solver.plans.schedules import Schedule, Work, WorkKind, pairs
 from solver.plans.space import full_space
 from solver.problem.problem import Problem
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
@@ -63,9 +63,11 @@ def test_every_chunk_does_each_micro_batch_once(schedule: Schedule, pp: int, sta
     entered = num_micro // schedule.placement.directions
     for order in schedule.orders(shape_of(pp, stages, num_micro)):
         done: list[Work] = [one for work in order for one in work.passes]
-        weights = [work._replace(kind=Kind.WEIGHT) for work in order if work.kind is Kind.WHOLE_BACKWARD]
-        weights += [w.beside._replace(kind=Kind.WEIGHT) for w in order if w.beside is not None]
-        kinds = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT)
+        weights = [
+            work._replace(kind=WorkKind.WEIGHT) for work in order if work.kind is WorkKind.WHOLE_BACKWARD
+        ]
+        weights += [w.beside._replace(kind=WorkKind.WEIGHT) for w in order if w.beside is not None]
+        kinds = (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
         wanted = {Work(kind, chunk, m) for kind in kinds for chunk in (0, 1) for m in range(entered)}
         assert len(done) + len(weights) == len(wanted)
         assert {*done, *weights} == wanted
@@ -82,12 +84,12 @@ def test_a_stage_holds_one_more_than_there_are_virtual_stages(
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
         held, peak, both = [0, 0], [0, 0], 0
         for work in order:
-            if work.kind in (Kind.FORWARD, Kind.PAIR):
+            if work.kind in (WorkKind.FORWARD, WorkKind.PAIR):
                 held[work.chunk] += 1
             peak = [max(now, most) for now, most in zip(held, peak, strict=True)]
             both = max(both, sum(held))
             for one in work.passes:
-                held[one.chunk] -= one.kind is Kind.BACKWARD
+                held[one.chunk] -= one.kind is WorkKind.BACKWARD
         assert peak == [stages - place[stage, chunk] for chunk in (0, 1)]
         assert both == stages + 1
     assert schedule.in_flight(ints(0), ints(pp), ints(stages // pp), ints(num_micro))[0] == (stages + 1) / 2
@@ -99,7 +101,7 @@ def test_pairs_are_those_of_the_order(schedule: Schedule, pp: int, stages: int) 
     place = {one: at for chain in schedule.placement.chains(pp, stages // pp) for at, one in enumerate(chain)}
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
         for chunk in (0, 1):
-            found = sum(work.kind is Kind.PAIR and work.chunk == chunk for work in order)
+            found = sum(work.kind is WorkKind.PAIR and work.chunk == chunk for work in order)
             entered = ints(num_micro // schedule.placement.directions)
             assert pairs(ints(place[stage, chunk]), ints(stages), entered)[0] == found
 
@@ -115,7 +117,7 @@ def test_what_pairs_hide_is_that_of_every_pair_of_the_order(schedule: Schedule, 
     passes = PassTimes(forward_s=3.0 * whole, backward_s=5.0 * whole, weight_s=whole, pair_s=6.5 * whole)
     found = hidden_per_micro_s(table, held, passes)
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
-        told = 1.5 * sum(work.kind is Kind.PAIR for work in order) / num_micro
+        told = 1.5 * sum(work.kind is WorkKind.PAIR for work in order) / num_micro
         assert found[held.position == stage] == pytest.approx(told)
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from torch.distributed.pipelining import schedules
 
-from solver.plans.schedules import Kind, Work
+from solver.plans.schedules import Work, WorkKind
 
 KINDS = {
-    "FORWARD": Kind.FORWARD,
-    "FULL_BACKWARD": Kind.BACKWARD,
-    "BACKWARD_INPUT": Kind.BACKWARD,
-    "BACKWARD_WEIGHT": Kind.WEIGHT,
+    "FORWARD": WorkKind.FORWARD,
+    "FULL_BACKWARD": WorkKind.BACKWARD,
+    "BACKWARD_INPUT": WorkKind.BACKWARD,
+    "BACKWARD_WEIGHT": WorkKind.WEIGHT,
 }
 
 

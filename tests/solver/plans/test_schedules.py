@@ -11,9 +11,9 @@ from solver.pipeline.simulation import ChunkTimes, program
 from solver.pipeline.spans import replay_1f1b_s
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import (
-    Kind,
     Schedule,
     Work,
+    WorkKind,
     breadth_first,
     filled,
     gpipe,
@@ -48,7 +48,7 @@ def test_the_closed_form_is_the_peak_of_the_order(pp: int, vpp: int, num_micro: 
     for stage, order in enumerate(one_f_one_b((pp, vpp, num_micro))):
         held = peak = 0
         for work in order:
-            held += 1 if work.kind is Kind.FORWARD else -1
+            held += 1 if work.kind is WorkKind.FORWARD else -1
             peak = max(peak, held)
         assert in_flight(ints(stage), ints(pp), ints(vpp), ints(num_micro))[0] == pytest.approx(peak / vpp)
 
@@ -63,7 +63,7 @@ def test_breadth_first_is_torchs_looped_bfs(shape: tuple[int, int, int]) -> None
 
 def test_gpipe_runs_all_forwards_then_all_backwards_in_turn() -> None:
     """PyTorch 2.11, schedules.py, ScheduleGPipe, _step_microbatches: both loops go from the first to the last."""
-    every = [Work(kind, 0, micro) for kind in (Kind.FORWARD, Kind.BACKWARD) for micro in range(5)]
+    every = [Work(kind, 0, micro) for kind in (WorkKind.FORWARD, WorkKind.BACKWARD) for micro in range(5)]
     assert gpipe((3, 1, 5)) == [every] * 3
 
 
@@ -85,7 +85,7 @@ def test_bubble_is_that_of_1f1b(schedule: Schedule, pp: int, vpp: int, rounds: i
 def test_every_micro_batch_is_held_on_every_stage(shape: tuple[int, int, int]) -> None:
     pp, vpp, num_micro = shape
     for stage, order in enumerate(breadth_first(shape)):
-        steps = np.cumsum([1 if work.kind is Kind.FORWARD else -1 for work in order])
+        steps = np.cumsum([1 if work.kind is WorkKind.FORWARD else -1 for work in order])
         told = in_flight_all(ints(stage), ints(pp), ints(vpp), ints(num_micro))[0]
         assert told == steps.max() / vpp == num_micro
 
@@ -97,7 +97,7 @@ def peak(order: list[Work]) -> int:
     """Micro-batches of which a forward ran and the weight gradients did not."""
     held = most = 0
     for work in order:
-        held += (work.kind is Kind.FORWARD) - (work.kind is Kind.WEIGHT)
+        held += (work.kind is WorkKind.FORWARD) - (work.kind is WorkKind.WEIGHT)
         most = max(most, held)
     return most
 
@@ -107,7 +107,7 @@ def test_every_stage_runs_all_three_of_each_micro_batch_once(pp: int, num_micro:
     for orders in (split_one_f_one_b((pp, 1, num_micro)), filled((pp, 1, num_micro))):
         assert len(orders) == pp
         for order in orders:
-            for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT):
+            for kind in (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT):
                 assert [work.micro for work in order if work.kind is kind] == [*range(num_micro)]
 
 
@@ -173,7 +173,7 @@ def most_held(order: list[Work], weighs: tuple[float, ...]) -> float:
     """The most that an order holds, a micro-batch of each chunk ``weighs`` so much, until its weight gradient
     is there.
     """
-    signs = {Kind.FORWARD: 1.0, Kind.BACKWARD: 0.0, Kind.WEIGHT: -1.0}
+    signs = {WorkKind.FORWARD: 1.0, WorkKind.BACKWARD: 0.0, WorkKind.WEIGHT: -1.0}
     return float(np.cumsum([signs[work.kind] * weighs[work.chunk] for work in order]).max())
 
 
@@ -234,7 +234,7 @@ def test_zero_bubble_closed_forms(pp: int, rounds: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 3), (4, 1, 2), (4, 1, 9), (3, 1, 20)])
 def test_every_stage_does_all_its_work_once(schedule: Schedule, shape: tuple[int, int, int]) -> None:
     _, _, num_micro = shape
-    kinds = [Kind.FORWARD, Kind.BACKWARD] + [Kind.WEIGHT] * schedule.splits_backward
+    kinds = [WorkKind.FORWARD, WorkKind.BACKWARD] + [WorkKind.WEIGHT] * schedule.splits_backward
     expected = sorted(Work(kind, 0, micro) for kind in kinds for micro in range(num_micro))
     for order in schedule.orders(shape):
         assert sorted(order) == expected
@@ -245,7 +245,7 @@ def test_memory_limit_of_the_filled_schedule() -> None:
     for order in Schedule.ZB_2P.orders((4, 1, 40)):
         held = peak = 0
         for work in order:
-            held += {Kind.FORWARD: 1, Kind.BACKWARD: 0, Kind.WEIGHT: -1}[work.kind]
+            held += {WorkKind.FORWARD: 1, WorkKind.BACKWARD: 0, WorkKind.WEIGHT: -1}[work.kind]
             peak = max(peak, held)
         assert peak <= 7
 

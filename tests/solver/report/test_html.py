@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from solver.report.html import check_page_can_be_made, page_text, write_page
-from solver.report.sections import Page, Section, Table, Tile
+from solver.report.sections import KeyFigure, Page, ReportSection, Table
 from spec.errors import ConfigError, ExportError
 
 EVIL = "<script>alert('a')</script>"
@@ -14,8 +14,8 @@ TABLE = Table(caption="Plans", header=("plan", "ms"), rows=[[EVIL, "1,2"], ["b",
 PAGE = Page(
     title=EVIL,
     lead="lead",
-    tiles=(Tile(what="step", value="1 ms"),),
-    sections=(Section(anchor="one", title="One", tables=(TABLE,), typed=f"--config {EVIL}"),),
+    tiles=(KeyFigure(what="step", value="1 ms"),),
+    sections=(ReportSection(anchor="one", title="One", tables=(TABLE,), typed=f"--config {EVIL}"),),
 )
 
 

@@ -11,7 +11,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import ClusterTimes
 from solver.report.plans import difference, plans_table, question_section, rejected_section
 from solver.report.reasons import stages_table
-from solver.search import SearchResult, price_plan
+from solver.search import Result, price_plan
 from spec.frameworks import framework_preset
 from spec.settings.job import AskedJob, job_of
 from spec.units import bytes_to_gib, seconds_to_ms
@@ -57,7 +57,7 @@ def test_settings_that_are_not_the_framework_s_own_are_shown_as_they_are_typed()
 
 
 def test_the_rate_counts_feasible_plans_alone() -> None:
-    found = SearchResult(
+    found = Result(
         best=(),
         best_of_mode={},
         pareto=(),

@@ -60,9 +60,18 @@ def test_two_ranks_measure_what_the_profile_says(measured: tuple[Path, str]) -> 
 
 
 def answers(profile: Path, folder: Path) -> list[tuple[float, dict[str, float]]]:
-    """(step_s, origins_s) of every plan, best first."""
+    """(step_s, origins_s) of every plan, best first.
+
+    On a hardware spec of a thousandfold peak: how much of the spec's assumed peak this machine reaches, and how far its
+    curves stray while other work runs, is not what is tested, and beyond a peak no price is given.
+    """
+    sheet = (ROOT / "configs" / "clusters" / "cpu.toml").read_text(encoding="utf-8")
+    assert "160e9" in sheet
+    cluster = folder / "cpu.toml"
+    cluster.write_text(sheet.replace("160e9", "160e12"), encoding="utf-8")
     out = folder / "answer.json"
     words = ["--pre_profiling_data_path", str(profile), "--config", TINY, "--run_all_solu", "--top_k", "200"]
+    words += ["--cluster", str(cluster)]
     assert command.main([*words, "--world_size", "2", "--global_batch_size", "8192", "--json", str(out)]) == 0
     return [(one["step_s"], one["origins_s"]) for one in json.loads(out.read_text())["best"]]
 

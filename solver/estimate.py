@@ -102,8 +102,7 @@ class StepTime:
     @property
     def standard_error_s(self) -> FloatArray:
         """Families are independent: in quadrature."""
-        squares = [value**2 for value in self.std_s.values()]
-        return np.sqrt(np.sum(squares, axis=0, dtype=np.float64))
+        return np.sqrt(np.sum(np.square(list(self.std_s.values())), axis=0, dtype=np.float64))
 
     def take(self, rows: IntArray) -> "StepTime":
         """The plans of these rows."""
@@ -216,10 +215,9 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     mirrored = plans.schedule.placement.directions > 1
     ops = operations(context, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
-        tensors = {
-            owner: _counted(table, partial(num_tensors, owner=owner))[rows]
-            for owner in (Owner.DENSE, Owner.WEIGHT)
-        }
+        tensors = dict.fromkeys((Owner.DENSE, Owner.WEIGHT), rows)
+        for owner in tensors:
+            tensors[owner] = _counted(table, partial(num_tensors, owner=owner))[rows]
         ops = broadcast_by_owners(ops, tensors)
     if not job.preset.data_parallel.lists_of_slices:
         return ops
@@ -275,11 +273,15 @@ def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray,
     last = _argmax(ready, stages)
     after = _argmax(step.update.seconds + step.gather.seconds, stages)
     after_passes = (step.reduction.take(last), step.update.take(after), step.gather.take(after))
-    whole = added([per_micro.take(last).scaled(plans.num_micro), *after_passes], len(plans))
+    whole = added([per_micro.take(last, plans.num_micro), *after_passes], len(plans))
     step_s = steps_s(table, times, end_s)
     waiting = np.maximum(step_s - whole.seconds, 0.0)
-    stage = _slowest(per_micro, stages, plans.num_micro, end_s, last)
-    slowest = per_micro.take(stage).scaled(plans.num_micro)
+    # The slowest stage works longest on a micro-batch; or the last one to end, where it ends later still (its
+    # reduction is shorter).
+    busiest = _argmax(per_micro.seconds, stages)
+    busy_s = per_micro.seconds[busiest] * plans.num_micro
+    stage = np.where(busy_s <= end_s[last], busiest, last).astype(np.int64)
+    slowest = per_micro.take(stage, plans.num_micro)
     shown = added([slowest, *after_passes], len(plans))
     idle = np.maximum(step_s - shown.seconds, 0.0)
     hops = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
@@ -290,18 +292,8 @@ def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray,
     # The slowest stage sets the pace of the others, and what it waits for is made of the same times: it errs
     # as they do.
     longer = 1.0 + np.divide(idle, shown.seconds, out=np.zeros_like(idle), where=shown.seconds > 0)
-    std_s = shown.scaled(longer).std_s
+    std_s = shown.take(np.arange(len(plans)), longer).std_s
     return StepTime(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)
-
-
-def _slowest(
-    per_micro: SumByPart, stages: StageTable, num_micro: IntArray, end_s: FloatArray, last: IntArray
-) -> IntArray:
-    """For every plan the stage row that works longest on a micro-batch; the ``last`` one to end where that one
-    ends later still (its reduction is shorter)."""
-    busy_s = per_micro.seconds
-    busiest = _argmax(busy_s, stages)
-    return np.where(busy_s[busiest] * num_micro <= end_s[last], busiest, last).astype(np.int64)
 
 
 def _argmax(values: FloatArray, stages: StageTable) -> IntArray:

@@ -24,6 +24,7 @@ import numpy as np
 from ops.cpu_overhead import HOOKS, cpu_overhead
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane
+from profdb.queries import NOTHING_CARRIED
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray, floats
@@ -104,6 +105,7 @@ def host_shares(
                 seconds=np.where(apart, alone_s, joined_s),
                 relative_std=np.full(len(layout), float(call.relative_std[0])),
                 origin=np.full(len(layout), int(call.origin[0]), dtype=np.int64),
+                carried_std=NOTHING_CARRIED,
             )
         )
     return found
@@ -128,11 +130,13 @@ def _issued(
     """Host and device of every operation of a pass; one that takes no time does not run."""
     call_s = float(pricer.cost_model.cpu_s("call").seconds[0])
     launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
-    hooks = [term for term in HOOKS if term.applies(job)]
     found = []
     for one, share in zip(timed, shares, strict=True):
         work = cpu_overhead(one.op, job)
-        calls = work.calls + sum(term.calls(one.op, job, layout) for term in hooks) * one.op.repeat
+        calls = (
+            work.calls
+            + sum(term.calls(one.op, job, layout) for term in HOOKS if term.applies(job)) * one.op.repeat
+        )
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
         found.append(

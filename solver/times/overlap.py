@@ -79,8 +79,8 @@ def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list
             shares[index] = replace(timed, seconds=_beside_one(timed, partners[named], contention))
         main_s = main_s + shares[index].seconds
         products_s = products_s + timed.products_s
-    prefetched = [timed for timed in pass_ops if timed.op.lane is Lane.PREFETCH]
-    if prefetched:
+    if any(timed.op.lane is Lane.PREFETCH for timed in pass_ops):
+        prefetched = [timed for timed in pass_ops if timed.op.lane is Lane.PREFETCH]
         lost = averaged([(one.seconds, one.losses) for one in prefetched])
         shares_lost = contention.lost(main_s, products_s, _thread_blocks(prefetched), lost)
         main_s = main_s + _hidden(Lane.PREFETCH, pass_ops, shares, main_s, shares_lost)

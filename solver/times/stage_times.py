@@ -1,5 +1,6 @@
 """Times of stages: a micro-batch through every stage and every chunk of one, and the messages between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +38,8 @@ class TimedLayers:
 
     def passes(self, rows: StageTable | ChunkTable) -> PassTimes:
         """One micro-batch through every stage row, or through every chunk of one."""
-        row = self.layers.row[self._plan(rows)]
+        plan = rows.plan if isinstance(rows, StageTable) else self.stages.plan[rows.stage]
+        row = self.layers.row[plan]
         forward_s, backward_s, weight_s, products_s = np.zeros((4, len(row)))
         for place, weight in self._weighed(rows):
             piece = self.times[place]
@@ -91,42 +93,43 @@ class TimedLayers:
     def per_micro(self, chunk_passes: PassTimes) -> SumByPart:
         """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model
         has its share, without the exchange that pairs hide."""
-        rows, layouts = len(self.stages.plan), len(self.layers.layout)
-        whole = self._stage_sum([added([time.forward, time.backward], layouts) for time in self.times])
+        rows = len(self.stages.plan)
+        directions = self.plans.schedule.placement.directions
+        whole = self._stage_sum(self.times, 1.0 / directions)
         if not self.plans.schedule.traits.pairs:
             return whole
-        exchange = self._stage_sum([added([one.forward, one.backward], layouts) for one in self._exchanges()])
+        exchange = self._stage_sum(self._exchanges())
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
         share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
-        directions = self.plans.schedule.placement.directions
-        return added([whole.scaled(1.0 / directions), exchange.scaled(-share)], rows)
-
-    def _plan(self, rows: StageTable | ChunkTable) -> IntArray:
-        """The plan of every stage or chunk row."""
-        return rows.plan if isinstance(rows, StageTable) else self.stages.plan[rows.stage]
+        return added([whole, exchange.take(np.arange(rows), -share)], rows)
 
     def _row_sum(self, seconds: list[FloatArray]) -> FloatArray:
         """Seconds of every chunk row from those of each piece."""
-        row = self.layers.row[self._plan(self.stages.chunks)]
+        row = self.layers.row[self.stages.plan[self.stages.chunks.stage]]
         summed = np.zeros(len(row))
         for place, weight in self._weighed(self.stages.chunks):
             summed = summed + seconds[place][row] * weight
         return summed
 
-    def _stage_sum(self, times: list[SumByPart]) -> SumByPart:
-        """The times of every piece, over the pieces of every stage row."""
+    def _stage_sum(self, times: Sequence[LayerTimes | ExchangeTimes], share: float = 1.0) -> SumByPart:
+        """A ``share`` of both passes of every piece, over the pieces of every stage row."""
         row = self.layers.row[self.stages.plan]
-        scaled = [times[place].take(row).scaled(weight) for place, weight in self._weighed(self.stages)]
-        return added(scaled, len(row))
+        sums: list[SumByPart] = []
+        for place, weight in self._weighed(self.stages):
+            both = added([times[place].forward, times[place].backward], len(self.layers.layout))
+            sums.append(both.take(row, weight))
+        whole = added(sums, len(row))
+        return whole if share == 1.0 else whole.take(np.arange(len(row)), share)
 
     def _weighed(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:
         """Pieces that run, by place, and how often on each stage or chunk row; those with the very same times
         are one, as a first layer is that nothing comes ahead of."""
         weights: dict[int, tuple[int, IntArray]] = {}
         for place, (time, weight) in enumerate(zip(self.times, piece_weights(rows), strict=True)):
-            first, known = weights.get(id(time), (place, np.zeros_like(weight)))
-            weights[id(time)] = (first, known + weight)
-        return [(first, weight) for first, weight in weights.values() if weight.any()]
+            if weight.any():
+                first, known = weights.get(id(time), (place, np.zeros_like(weight)))
+                weights[id(time)] = (first, known + weight)
+        return list(weights.values())
 
 
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:

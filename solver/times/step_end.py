@@ -11,6 +11,7 @@ from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
 from ops.op import Axis, Comm, CpuOverhead, HostTransfer, HostUpdate, Ops, Update
 from ops.roles import Role
+from profdb.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.times.contention import Contention, averaged
 from solver.times.op_times import Pricer, TimedOp
@@ -85,7 +86,11 @@ def step_times(
             count = np.where(bucket > 0, np.maximum(own, 1.0), units)
             one = replace(op, size_bytes=np.ceil(op.size_bytes / count).astype(np.int64))
             timed = pricer.time(one, layout)
-            timed = replace(timed, seconds=timed.seconds * count, losses=pricer.losses(op, layout))
+            timed = replace(
+                timed,
+                seconds=timed.seconds * count,
+                losses=pricer.losses(op, layout) if pricer.overlap else None,
+            )
         else:
             timed = pricer.time(op, layout)
         if not isinstance(op, Comm | Update | HostTransfer | HostUpdate | CpuOverhead):
@@ -122,7 +127,9 @@ def _hidden(
         return timed
     total = np.sum([one.seconds for one in timed], axis=0)
     products = np.zeros_like(total) if passes.products is None else passes.products
-    measured = averaged([(one.seconds, one.losses) for one in timed])
+    measured: Losses | None = None
+    if any(one.losses for one in timed):
+        measured = averaged([(one.seconds, one.losses) for one in timed])
     left = bucketed(
         total, pass_s, buckets, *contention.lost(np.ones_like(products), products, measured=measured)
     )

@@ -71,21 +71,12 @@ class SumByPart:
             total = total + value
         return total
 
-    def scaled(self, factor: FloatArray | IntArray | float) -> "SumByPart":
-        """Every sum times a factor per row."""
+    def take(self, rows: IntArray, times: FloatArray | IntArray | float = 1) -> "SumByPart":
+        """Returns these rows, each so many times."""
         return SumByPart(
-            parts={key: value * factor for key, value in self.parts.items()},
-            origins={key: value * factor for key, value in self.origins.items()},
-            std_s={key: value * factor for key, value in self.std_s.items()},
-            length=self.length,
-        )
-
-    def take(self, rows: IntArray) -> "SumByPart":
-        """The rows asked for."""
-        return SumByPart(
-            parts={key: value[rows] for key, value in self.parts.items()},
-            origins={key: value[rows] for key, value in self.origins.items()},
-            std_s={key: value[rows] for key, value in self.std_s.items()},
+            parts={key: value[rows] * times for key, value in self.parts.items()},
+            origins={key: value[rows] * times for key, value in self.origins.items()},
+            std_s={key: value[rows] * times for key, value in self.std_s.items()},
             length=len(rows),
         )
 

@@ -69,8 +69,12 @@ class Section:
         """A number above zero up to ``maximum``, or ``default`` when the key is absent."""
         return float(self.number(key, maximum=maximum)) if self.has(key) else default
 
-    def measure(self, key: str, low: float, high: float, unit: str = "") -> float:
-        """A required number from ``low`` to ``high``: limits of what is believable in that unit."""
+    def measure(
+        self, key: str, low: float, high: float, unit: str = "", default: float | None = None
+    ) -> float:
+        """A number from ``low`` to ``high``, limits of what is believable in that unit; required when there is no default."""
+        if not self.has(key) and default is not None:
+            return default
         allowed = f"a number from {low:g} to {high:g} {unit}".rstrip()
         value = self._finite(key, allowed)
         if not low <= value <= high:
@@ -85,10 +89,6 @@ class Section:
         if not isinstance(value, bool):
             self.fail(key, "True or False" if self.has(key) else "required: True or False")
         return value
-
-    def maybe_flag(self, key: str) -> bool | None:
-        """True, False, or None when the key is absent."""
-        return self.flag(key) if self.has(key) else None
 
     def text(self, key: str, default: str | None = None) -> str:
         """Text that is not empty; required when there is no default."""

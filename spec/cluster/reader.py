@@ -5,11 +5,12 @@ shows the form.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from spec.cluster.cluster import (
     ArchitectureSpec,
@@ -86,6 +87,7 @@ def _leaves(values: Mapping[str, object], around: str = "") -> Iterator[tuple[st
             yield path, value
 
 
+Item = TypeVar("Item")
 ARCHITECTURE_FOLDER = Path("configs") / "architectures"
 
 FP8_SCALES = ("tensor", "row", "block", "mx")
@@ -125,22 +127,34 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
         asynchronous_products=tensor_cores.flag("asynchronous"),
         static_tiles=tensor_cores.flag("static_tiles"),
         wide_tiles=_tiles(tensor_cores, "wide_tiles"),
-        unaligned=_unaligned(tensor_cores.section("unaligned")) if tensor_cores.has("unaligned") else None,
-        best_over_flash2=_ratios(flash.section("best_over_flash2"), 1.0, 10.0),
+        unaligned=_maybe(tensor_cores, "unaligned", _unaligned),
+        best_over_flash2=_all_of(flash.section("best_over_flash2"), lambda table: _ratios(table, 1.0, 10.0)),
         softmax_unhidden=flash.measure("softmax_unhidden", 0.0, 1.0)
         if flash.has("softmax_unhidden")
         else None,
-        fp8_attention=_ratios(flash.section("fp8"), 0.3, 3.0) if flash.has("fp8") else None,
-        flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,
-        fp8=_fp8(top.section("fp8")) if top.has("fp8") else None,
-        nccl=_nccl(top.section("nccl")) if top.has("nccl") else None,
-        own_elementwise=_own_elementwise(top.section("elementwise")) if top.has("elementwise") else False,
+        fp8_attention=_maybe(flash, "fp8", lambda table: _ratios(table, 0.3, 3.0)),
+        flash2=_maybe(flash, "flash2", _flash2),
+        fp8=_maybe(top, "fp8", _fp8),
+        nccl=_maybe(top, "nccl", _nccl),
+        own_elementwise=_maybe(top, "elementwise", lambda table: table.flag("own_kernels")) or False,
         sources=sources,
     )
     for section in (tensor_cores, flash, top):
         section.close()
     check_sources(top, sources, facts_of({key: top.values[key] for key in top.values if key != "sources"}))
     return architecture
+
+
+def _all_of(table: Section, read: Callable[[Section], Item]) -> Item:
+    """Returns what ``read`` makes of a table, of which it leaves no key out."""
+    found = read(table)
+    table.close()
+    return found
+
+
+def _maybe(top: Section, key: str, read: Callable[[Section], Item]) -> Item | None:
+    """Returns what ``read`` makes of the table ``key``, or None without one."""
+    return _all_of(top.section(key), read) if top.has(key) else None
 
 
 def _tiles(table: Section, key: str) -> tuple[tuple[int, int], ...]:
@@ -161,27 +175,17 @@ def _is_tile(value: object) -> bool:
 
 def _ratios(table: Section, minimum: float, maximum: float) -> dict[str, float]:
     """Time of one kernel over another's, forward and backward."""
-    found = {direction: table.measure(direction, minimum, maximum) for direction in ("forward", "backward")}
-    table.close()
-    return found
-
-
-def _own_elementwise(table: Section) -> bool:
-    own = table.flag("own_kernels")
-    table.close()
-    return own
+    return {direction: table.measure(direction, minimum, maximum) for direction in ("forward", "backward")}
 
 
 def _unaligned(table: Section) -> UnalignedRates:
-    rates = UnalignedRates(
+    return UnalignedRates(
         by_one=table.measure("by_one", *PER_CLOCK), by_two=table.measure("by_two", *PER_CLOCK)
     )
-    table.close()
-    return rates
 
 
 def _flash2(table: Section) -> Flash2Rates:
-    rates = Flash2Rates(
+    return Flash2Rates(
         forward=table.measure("forward", *FLASH_FLOPS),
         causal_forward=table.measure("causal_forward", *FLASH_FLOPS),
         backward=table.measure("backward", *FLASH_FLOPS),
@@ -189,33 +193,27 @@ def _flash2(table: Section) -> Flash2Rates:
         num_sms=table.integer("num_sms", maximum=10_000),
         holds_under_load=table.flag("holds_under_load"),
     )
-    table.close()
-    return rates
 
 
 def _fp8(table: Section) -> Fp8Products:
     for key in ("scales", "grouped_scales"):
         if not set(table.texts(key)) <= set(FP8_SCALES):
             table.fail(key, f"a list of {', '.join(FP8_SCALES)}")
-    fp8 = Fp8Products(
+    return Fp8Products(
         scales=table.texts("scales"),
         grouped_scales=table.texts("grouped_scales"),
         transposed_copies=table.flag("transposed_copies"),
     )
-    table.close()
-    return fp8
 
 
 def _nccl(table: Section) -> NcclTuning:
-    tuning = NcclTuning(
+    return NcclTuning(
         ll_max_rate=table.measure("ll_max_rate", *RATE),
         nvlink_share=table.measure("nvlink_share", 0.1, 1.0),
         nvls_share=table.measure("nvls_share", 0.0, 1.0),
         ring_plateau=table.measure("ring_plateau", 1.0, 10.0),
         gathers_plateau=table.flag("gathers_plateau"),
     )
-    table.close()
-    return tuning
 
 
 MOST_NAMED = 8
@@ -255,7 +253,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     own_sources = read_sources(top)
     gpu, lent_sources = _gpu(top, root)
     node = top.section("node")
-    slowdown = node.measure("host_slowdown", 0.1, 10.0) if node.has("host_slowdown") else 1.0
+    slowdown = node.measure("host_slowdown", 0.1, 10.0, default=1.0)
     cluster = ClusterSpec(
         name=top.text("name"),
         gpu=gpu,
@@ -265,10 +263,8 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
         max_nodes=node.integer("max_nodes", maximum=MAX_RANKS),
         sources={**lent_sources, **own_sources},
         host_slowdown=slowdown,
-        driver_slowdown=node.measure("driver_slowdown", 0.1, 10.0)
-        if node.has("driver_slowdown")
-        else slowdown,
-        host=_host(top.section("host")) if top.has("host") else None,
+        driver_slowdown=node.measure("driver_slowdown", 0.1, 10.0, default=slowdown),
+        host=_maybe(top, "host", _host),
     )
     node.close()
     top.close()
@@ -328,12 +324,8 @@ def _read_gpu(table: Section, root: Path) -> GpuSpec:
         boost_clock_hz=table.measure("boost_clock_hz", *CLOCK_HZ),
         l2_bytes=table.measure("l2_bytes", *CACHE_BYTES),
         power_w=table.measure("power_w", *POWER_W),
-        training_rate_ratio=table.measure("training_rate_ratio", 0.1, 1.0)
-        if table.has("training_rate_ratio")
-        else 1.0,
-        training_clock_ratio=table.measure("training_clock_ratio", 0.1, 1.0)
-        if table.has("training_clock_ratio")
-        else 1.0,
+        training_rate_ratio=table.measure("training_rate_ratio", 0.1, 1.0, default=1.0),
+        training_clock_ratio=table.measure("training_clock_ratio", 0.1, 1.0, default=1.0),
     )
     table.close()
     return gpu
@@ -354,13 +346,11 @@ def _rates(table: Section, key: str) -> dict[str, float]:
 
 
 def _host(table: Section) -> HostSpec:
-    host = HostSpec(
+    return HostSpec(
         link_bandwidth=table.measure("link_bandwidth", *HOST_LINK_BANDWIDTH),
         memory_bandwidth=table.measure("memory_bandwidth", *MEMORY_BANDWIDTH),
         links=table.integer_or("links", 0, maximum=MAX_RANKS),
     )
-    table.close()
-    return host
 
 
 def _domains(top: Section) -> tuple[NetworkDomain, ...]:
@@ -375,7 +365,7 @@ def _domains(top: Section) -> tuple[NetworkDomain, ...]:
                 latency_s=table.measure("latency_s", *LATENCY_S),
                 in_network_reduction=table.flag("in_network_reduction", False),
                 links=table.integer_or("links", 0, maximum=MAX_RANKS),
-                payload_share=table.measure("payload_share", 0.1, 1.0) if table.has("payload_share") else 0.0,
+                payload_share=table.measure("payload_share", 0.1, 1.0, default=0.0),
                 peer_access=table.flag("peer_access", True),
             )
         )

@@ -188,28 +188,26 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def whole(minimum: int, maximum: int) -> Callable[[str], int]:
-    """For argparse: a whole number from ``minimum`` to ``maximum``."""
+def _argument(read: Callable[[str], Item]) -> Callable[[str], Item]:
+    """``read``, of which argparse prints what a ValueError says."""
 
-    def read(text: str) -> int:
+    def read_argument(text: str) -> Item:
         try:
-            return whole_number(text, minimum=minimum, maximum=maximum)
+            return read(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return read
+    return read_argument
+
+
+def whole(minimum: int, maximum: int) -> Callable[[str], int]:
+    """For argparse: a whole number from ``minimum`` to ``maximum``."""
+    return _argument(lambda text: whole_number(text, minimum=minimum, maximum=maximum))
 
 
 def decimal(minimum: float, maximum: float) -> Callable[[str], float]:
     """For argparse: a decimal number from ``minimum`` to ``maximum``."""
-
-    def read(text: str) -> float:
-        try:
-            return decimal_number(text, minimum=minimum, maximum=maximum)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
+    return _argument(lambda text: decimal_number(text, minimum=minimum, maximum=maximum))
 
 
 def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:

@@ -5,10 +5,9 @@ Layers as in ``internlm/model/modeling_*.py`` and ``modules/mlp.py``. InternEvo'
 weight 1, mtp.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
@@ -271,18 +270,9 @@ def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
     return frozenset(size for size in (num_layers // pp, -(-num_layers // pp)) if size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSections:
-    """What a config says of its training: see ConfigFile."""
-
-    plan: WrittenPlan | None = None
-    job: Mapping[str, object] = field(default_factory=dict)
-    framework_job: Mapping[str, object] = field(default_factory=dict)
-    sequence_parallel: bool = False
-
-
-def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> TrainingSections:
-    """The written plan and job; raises ConfigError for settings that are wrong or not priced yet."""
+def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> dict[str, Any]:
+    """Returns the written plan, its job and what else ConfigFile holds of a training; raises ConfigError for settings that
+    are wrong or not priced yet."""
     tensor = _entry(parallel, "tensor")
     tp = tensor.integer_or("size", 1)
     strategy = tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp")
@@ -337,9 +327,12 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     weight.only("launch_allgather_before", ("wo",), "another prefetch point is not priced")
     weight.close()
     zero.close(HYBRID_ZERO)
-    return TrainingSections(
-        plan=plan, job=job, framework_job=framework_job, sequence_parallel=sequence_parallel
-    )
+    return {
+        "plan": plan,
+        "job": job,
+        "framework_job": framework_job,
+        "sequence_parallel": sequence_parallel,
+    }
 
 
 def _entry(parallel: Section, key: str) -> Section:
@@ -458,7 +451,9 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
     model_section, data = top.section("model"), top.section("data")
     if not model_section.values:
         top.fail("model", "required: model = dict(num_layers=..., hidden_size=..., ...)")
-    training = _training(top, data, model_section)
+    training = read_internlm_plan(
+        top.section("parallel"), data, model_section, top.section("hybrid_zero_optimizer")
+    )
     model = read_internlm_model(
         model_section,
         top.section("moe"),
@@ -477,18 +472,9 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
         format="internlm",
         model=model,
         seq_len=seq_len,
-        plan=training.plan,
         framework="internevo",
-        job=training.job,
-        framework_job=training.framework_job,
-        sequence_parallel=training.sequence_parallel,
+        **(training if "parallel" in top.values else {}),
     )
-
-
-def _training(top: Section, data: Section, model: Section) -> TrainingSections:
-    zero = top.section("hybrid_zero_optimizer")
-    training = read_internlm_plan(top.section("parallel"), data, model, zero)
-    return training if "parallel" in top.values else TrainingSections()
 
 
 def _close_top(top: Section, config: PyConfig) -> None:

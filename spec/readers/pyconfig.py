@@ -123,12 +123,9 @@ class Evaluator:
         if isinstance(left, (int, float)) and isinstance(right, (int, float)):
             return self.arithmetic(node, left, right)
         if isinstance(node.op, ast.Add):
-            if isinstance(left, str) and isinstance(right, str):
-                return self.bounded(left + right, node)
-            if isinstance(left, list) and isinstance(right, list):
-                return self.bounded(left + right, node)
-            if isinstance(left, tuple) and isinstance(right, tuple):
-                return self.bounded(left + right, node)
+            for kind in (str, list, tuple):
+                if isinstance(left, kind) and isinstance(right, kind):
+                    return self.bounded(left + right, node)
         if isinstance(node.op, ast.Mult):
             if isinstance(left, (str, list, tuple)) and isinstance(right, int):
                 return self.repeated(node, left, right)

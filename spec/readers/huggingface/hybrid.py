@@ -43,9 +43,8 @@ NAMES = {name: name for name in LETTERS.values()} | {
 def nemotron_h(top: Section, name: str) -> ModelSpec:
     """Nemotron-H: one block a layer of ``hybrid_override_pattern`` (or ``layers_block_type``); those of the
     ``mtp_hybrid_override_pattern``, one mixer and one feed-forward network, make one more block that predicts."""
-    top.only("use_bias", (False,), "biases of Mamba-2's projections are not priced")
+    _no_odd_biases(top, "use_bias", "use_conv_bias")
     top.only("mamba_proj_bias", (False,), "biases of Mamba-2's projections are not priced")
-    top.only("use_conv_bias", (True,), "a convolution without biases is not priced")
     top.only("residual_in_fp32", (False,), "residuals in fp32 are not priced")
     kinds = _kinds(top, "hybrid_override_pattern", "layers_block_type")
     if not kinds:

@@ -6,10 +6,13 @@ no table says is harmless. So no setting is ever ignored silently.
 
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from spec.errors import ConfigError
+
+Record = TypeVar("Record")
 
 MAX_COUNT = 2**40  # no size, count or degree of a model or plan comes near
 MAX_NUMBER = sys.float_info.max  # whole numbers of a file may be longer, infinity and NaN are not below it
@@ -149,6 +152,28 @@ class Section:
                 section.fail(named_by, "a different name for each table")
             found.append(section)
         return tuple(found)
+
+    def record(self, of: type[Record], **given: Any) -> Record:
+        """Returns a dataclass whose fields are ``given`` or stand here under their names: flags, words of an Enum, whole
+        numbers (from 0 where that is their default, else from 1) and numbers above zero; those without a default are
+        required."""
+        hints = get_type_hints(of)
+        for one in fields(of):  # type: ignore[arg-type]
+            if one.name not in given:
+                given[one.name] = self._field(one.name, hints[one.name], one.default)
+        return of(**given)
+
+    def _field(self, key: str, hint: Any, default: Any) -> object:
+        if default is not MISSING and not self.has(key):
+            return default
+        kind = next(arm for arm in (*get_args(hint), hint) if arm is not type(None))
+        if kind is bool:
+            return self.flag(key)
+        if kind is float:
+            return float(self.number(key))
+        if issubclass(kind, Enum):
+            return kind(self.choice(key, [each.value for each in kind]))
+        return self.integer(key, minimum=0 if default == 0 else 1)
 
     def close(self, harmless: Collection[str] = ()) -> None:
         """Refuse any key that was neither read nor is ``harmless``."""

@@ -101,31 +101,16 @@ class AttentionSpec:
             section.fail("qk_dim", f"required: hidden = {hidden} and num_heads = {heads} do not fix it")
         qk_dim = section.integer_or("qk_dim", hidden // heads)
         plain = AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA
-        rope_dim = section.integer_or("rope_dim", 0, minimum=0)
-        if rope_dim >= qk_dim:
-            section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
-        attention = cls(
+        attention = section.record(
+            cls,
             kind=AttentionKind.MLA if latent else plain,
             num_heads=heads,
             num_kv_heads=kv_heads,
             qk_dim=qk_dim,
             v_dim=section.integer("v_dim") if latent else section.integer_or("v_dim", qk_dim),
-            rope_dim=rope_dim,
-            q_lora_rank=section.integer_or("q_lora_rank", 0, minimum=0),
-            kv_lora_rank=latent,
-            window=section.maybe_integer("window"),
-            qkv_bias=section.flag("qkv_bias", False),
-            out_bias=section.flag("out_bias", False),
-            qk_norm=section.flag("qk_norm", False),
-            qk_norm_weights=QkNormWeights(
-                section.choice("qk_norm_weights", [each.value for each in QkNormWeights], "head")
-            ),
-            softcap=section.flag("softcap", False),
-            alibi=section.flag("alibi", False),
-            chunk=section.maybe_integer("chunk"),
-            sinks=section.flag("sinks", False),
-            output_gate=section.flag("output_gate", False),
         )
+        if attention.rope_dim >= qk_dim:
+            section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
         if attention.output_gate and latent:
             section.fail("output_gate", "false: latent attention with output gates is not priced")
         section.close()

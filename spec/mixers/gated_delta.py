@@ -26,14 +26,9 @@ class GatedDeltaSpec:
     def read(cls, section: Section, hidden: int) -> Self:
         """As many key heads as value heads unless written, and keys as wide as values."""
         heads = section.integer("num_value_heads")
-        value_dim = section.integer("value_dim")
-        mixer = cls(
-            num_key_heads=section.integer_or("num_key_heads", heads),
-            num_value_heads=heads,
-            key_dim=section.integer_or("key_dim", value_dim),
-            value_dim=value_dim,
-            conv_kernel=section.integer_or("conv_kernel", 4),
-        )
+        key_heads = section.integer_or("num_key_heads", heads)
+        key_dim = section.integer_or("key_dim", section.integer("value_dim"))
+        mixer = section.record(cls, num_key_heads=key_heads, key_dim=key_dim)
         if heads % mixer.num_key_heads:
             section.fail("num_key_heads", f"a divisor of num_value_heads = {heads}")
         section.close()

@@ -32,14 +32,9 @@ class Mamba2Spec:
         head_dim = section.integer_or("head_dim", 64)
         if not section.has("num_heads") and 2 * hidden % head_dim:
             section.fail("num_heads", f"required: 2 x hidden = {2 * hidden} is no multiple of head_dim")
-        mixer = cls(
-            num_heads=section.integer_or("num_heads", 2 * hidden // head_dim),
-            head_dim=head_dim,
-            state_size=section.integer_or("state_size", 128),
-            num_groups=section.integer_or("num_groups", 1),
-            conv_kernel=section.integer_or("conv_kernel", 4),
-            chunk_size=section.integer_or("chunk_size", 256),
-        )
+        heads = section.integer_or("num_heads", 2 * hidden // head_dim)
+        state_size = section.integer_or("state_size", 128)
+        mixer = section.record(cls, num_heads=heads, head_dim=head_dim, state_size=state_size)
         if mixer.num_heads % mixer.num_groups:
             section.fail("num_groups", f"a divisor of num_heads = {mixer.num_heads}")
         section.close()

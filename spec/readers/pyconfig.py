@@ -125,7 +125,7 @@ class Evaluator:
         if isinstance(node.op, ast.Add):
             for kind in (str, list, tuple):
                 if isinstance(left, kind) and isinstance(right, kind):
-                    return self.bounded(left + right, node)
+                    return self.bounded(left + right, node)  # type: ignore[operator]
         if isinstance(node.op, ast.Mult):
             if isinstance(left, (str, list, tuple)) and isinstance(right, int):
                 return self.repeated(node, left, right)

@@ -91,29 +91,18 @@ def read_toml_config(path: Path) -> ConfigFile:
 def _model(section: Section, *, name: str, source: str) -> ModelSpec:
     hidden = section.integer("hidden")
     norm = NormKind(section.choice("norm", [kind.value for kind in NormKind], "rmsnorm"))
-    position = PositionKind(section.choice("position", [kind.value for kind in PositionKind], "rotary"))
-    runs = tuple(_run(block, hidden, norm) for block in section.sections("blocks", maximum=MAX_RUNS))
-    minimum = 1 if position is PositionKind.LEARNED else 0
-    model = ModelSpec(
+    model = section.record(
+        ModelSpec,
         name=name,
-        hidden=hidden,
-        vocab=section.integer("vocab"),
-        blocks=runs,
+        blocks=tuple(_run(block, hidden, norm) for block in section.sections("blocks", maximum=MAX_RUNS)),
         source=source,
-        vocab_pad_multiple=section.integer_or("vocab_pad_multiple", 1),
-        tied_embeddings=section.flag("tied_embeddings", False),
-        position=position,
-        max_positions=section.integer_or("max_positions", 0, minimum=minimum),
-        norm=norm,
-        head_bias=section.flag("head_bias", False),
-        embedding_norm=section.flag("embedding_norm", False),
-        logit_softcap=section.flag("logit_softcap", False),
         rope=_rope(section.section("rope")) if section.has("rope") else None,
         norm_epsilon=section.number("norm_epsilon", maximum=1.0) if section.has("norm_epsilon") else None,
+        assumptions=(),
     )
-    if model.rope is not None and position is not PositionKind.ROTARY:
+    if model.rope is not None and model.position is not PositionKind.ROTARY:
         section.fail("rope", "rotary positions only")
-    if position is PositionKind.LEARNED and not model.max_positions:
+    if model.position is PositionKind.LEARNED and not model.max_positions:
         section.fail("max_positions", "required with learned positions")
     section.close()
     return model
@@ -148,14 +137,14 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     if section.has("mlp") == section.has("moe"):
         section.fail("mlp", "exactly one of mlp and moe in each block (mlp = false: it has neither)")
     has_mlp = section.has("mlp") and section.values["mlp"] is not False
-    block = BlockSpec(
+    block = section.record(
+        BlockSpec,
         mixer=_mixer(section, hidden),
         mlp=_mlp(section.section("mlp")) if has_mlp else None,
         moe=_moe(section.section("moe")) if section.has("moe") else None,
         norm=norm,
         norm_place=_norm_place(section),
-        parallel_residual=section.flag("parallel_residual", False),
-        mtp=section.flag("mtp", False),
+        wide=False,
     )
     count = section.integer("count", maximum=MAX_LAYERS)
     section.close()
@@ -185,36 +174,23 @@ def _mixer(block: Section, hidden: int) -> Mixer | None:
 
 def _mlp(section: Section) -> MlpSpec:
     gated = section.flag("gated", True)
-    mlp = MlpSpec(
-        ffn_hidden=section.integer("ffn_hidden"),
-        gated=gated,
-        bias=section.flag("bias", False),
-        activation=section.choice("activation", ACTIVATIONS, "silu" if gated else "gelu"),
-    )
+    mlp = section.record(MlpSpec, gated=gated, activation=_activation(section, gated))
     section.close()
     return mlp
 
 
+def _activation(section: Section, gated: bool) -> str:
+    return section.choice("activation", ACTIVATIONS, "silu" if gated else "gelu")
+
+
 def _moe(section: Section) -> MoeSpec:
     num_experts, gated = section.integer("num_experts"), section.flag("gated", True)
-    moe = MoeSpec(
-        num_experts=num_experts,
+    moe = section.record(
+        MoeSpec,
         topk=section.integer("topk", maximum=num_experts),
-        expert_ffn_hidden=section.integer("expert_ffn_hidden"),
         gated=gated,
-        bias=section.flag("bias", False),
-        shared_ffn_hidden=section.integer_or("shared_ffn_hidden", 0, minimum=0),
-        shared_gate=section.flag("shared_gate", False),
-        router_bias=section.flag("router_bias", False),
-        clamped=section.flag("clamped", False),
-        latent_hidden=section.integer_or("latent_hidden", 0, minimum=0),
-        route_groups=section.integer_or("route_groups", 1),
-        route_chosen_groups=section.integer_or("route_chosen_groups", 1),
-        capacity_factor=section.number("capacity_factor") if section.has("capacity_factor") else None,
-        activation=section.choice("activation", ACTIVATIONS, "silu" if gated else "gelu"),
+        activation=_activation(section, gated),
         score=section.choice("score", ("softmax", "sigmoid"), "softmax"),
-        normalized=section.flag("normalized", True),
-        route_scale=section.number_or("route_scale", 1.0),
     )
     section.close()
     chosen, groups = moe.route_chosen_groups, moe.route_groups

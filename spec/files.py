@@ -61,9 +61,8 @@ def read_text(path: Path, where: str) -> str:
     try:
         return read_file_text(path, MAX_FILE_BYTES)
     except UnreadableFileError as error:
-        raise ConfigError(
-            where=where, key="config", value=path.name, allowed=f"an existing text file ({error})"
-        ) from error
+        allowed = f"an existing text file ({error})"
+        raise ConfigError(where=where, key="config", value=path.name, allowed=allowed) from error
 
 
 def read_toml(path: Path) -> Section:
@@ -170,20 +169,12 @@ def check_outputs(files: Named, folders: Named, inputs: Named) -> None:
             continue
         folder = path.resolve().parent
         if (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise ConfigError(
-                where=option,
-                key="output path",
-                value=str(path),
-                allowed="a file in a folder that exists and can be written",
-            )
+            allowed = "a file in a folder that exists and can be written"
+            raise ConfigError(where=option, key="output path", value=str(path), allowed=allowed)
         for other, taken in seen.items():
             if _same(path, taken):
-                raise ConfigError(
-                    where=option,
-                    key="output path",
-                    value=str(path),
-                    allowed=f"another file than that of {other}",
-                )
+                allowed = f"another file than that of {other}"
+                raise ConfigError(where=option, key="output path", value=str(path), allowed=allowed)
         seen[option] = path
     for option, path in folders.items():
         if path is not None and path.exists() and not path.is_dir():
@@ -201,9 +192,5 @@ def _same(one: Path, other: Path) -> bool:
 def check_parquet(where: str) -> None:
     """ConfigError, which says how to mend it, where pyarrow is not installed; ``where`` a file is asked for."""
     if find_spec("pyarrow") is None:
-        raise ConfigError(
-            where=where,
-            key="pyarrow",
-            value=None,
-            allowed="an installed one (pip install pyarrow, or the extra parquet)",
-        )
+        allowed = "an installed one (pip install pyarrow, or the extra parquet)"
+        raise ConfigError(where=where, key="pyarrow", value=None, allowed=allowed)

@@ -94,9 +94,8 @@ def _unrolled(text: str, where: str) -> str:
     def repeated(found: re.Match[str]) -> str:
         count = int(found[2])
         if count > MOST_REPEATS:
-            raise ConfigError(
-                where=where, key="layout", value=text, allowed=f"at most {MOST_REPEATS} repeats"
-            )
+            allowed = f"at most {MOST_REPEATS} repeats"
+            raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
         return found[1] * count
 
     plain = re.sub(r"\s|,", "", text)
@@ -105,9 +104,8 @@ def _unrolled(text: str, where: str) -> str:
     while plain != before:
         before, plain = plain, re.sub(r"\(([^()]+)\)\*(\d{1,6})", repeated, plain)
     if not plain or set(plain) - LETTERS:
-        raise ConfigError(
-            where=where, key="layout", value=text, allowed="E, t, m, L and | with x*n and (...)*n"
-        )
+        allowed = "E, t, m, L and | with x*n and (...)*n"
+        raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
     return plain
 
 

@@ -241,13 +241,11 @@ def segmented(
     domain = cluster.domains[0]
     possible = segments(cluster, world_size)
     if segment and segment not in possible:
-        raise ConfigError(
-            where=where,
-            key="nvlink_segment",
-            value=segment,
-            allowed=f"0 or GPUs of one NVLink domain, whole nodes that divide {world_size} GPUs of {cluster.name}: "
-            f"{', '.join(map(str, possible))}",
+        allowed = (
+            f"0 or GPUs of one NVLink domain, whole nodes that divide {world_size} GPUs of {cluster.name}: "
+            f"{', '.join(map(str, possible))}"
         )
+        raise ConfigError(where=where, key="nvlink_segment", value=segment, allowed=allowed)
     power = 1 << (domain.ranks.bit_length() - 1)
     alone = world_size <= domain.ranks
     ranks = segment or (power if power in possible and not alone else possible[-1])

@@ -41,17 +41,12 @@ def check_sources(top: Section, sources: Mapping[str, str], figures: tuple[str, 
     source in the file itself that belongs to no figure."""
     for figure in figures:
         if not is_sourced(figure, sources):
-            raise ConfigError(
-                where=top.where,
-                key=f"sources.{figure!r}",
-                value=None,
-                allowed="where this figure comes from (or a source for the table around it)",
-            )
+            allowed = "where this figure comes from (or a source for the table around it)"
+            raise ConfigError(where=top.where, key=f"sources.{figure!r}", value=None, allowed=allowed)
     for key in top.section("sources").values:
         if not any(figure == key or figure.startswith(f"{key}.") for figure in figures):
-            raise ConfigError(
-                where=top.where, key=f"sources.{key!r}", value=key, allowed="the key of a figure"
-            )
+            allowed = "the key of a figure"
+            raise ConfigError(where=top.where, key=f"sources.{key!r}", value=key, allowed=allowed)
 
 
 def is_sourced(figure: str, sources: Mapping[str, str]) -> bool:
@@ -280,12 +275,8 @@ def _sheet_path(name_or_path: str, root: Path) -> Path:
     path = Path(name_or_path)
     if path.suffix == ".toml" and os.path.isfile(path):
         return path
-    raise ConfigError(
-        where="cluster",
-        key="name or path",
-        value=name_or_path,
-        allowed=f"a .toml file or one of {_names_like(path.stem, root)}",
-    )
+    allowed = f"a .toml file or one of {_names_like(path.stem, root)}"
+    raise ConfigError(where="cluster", key="name or path", value=name_or_path, allowed=allowed)
 
 
 def _names_like(name: str, root: Path) -> str:
@@ -381,27 +372,15 @@ def _check_shape(top: Section, cluster: ClusterSpec) -> None:
     inner = ranks[:-1]
     meshed = [domain.name for domain in cluster.domains[1:] if domain.link == "mesh"]
     if meshed or (cluster.domains[0].link == "mesh" and cluster.domains[0].ranks < 2):
-        raise ConfigError(
-            where=top.where,
-            key="domains.link",
-            value="mesh",
-            allowed="mesh for the first domain alone, of at least 2 ranks",
-        )
+        allowed = "mesh for the first domain alone, of at least 2 ranks"
+        raise ConfigError(where=top.where, key="domains.link", value="mesh", allowed=allowed)
     nested = all(outer % within == 0 for within, outer in pairwise(inner))
     if not inner or ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)) or not nested:
-        raise ConfigError(
-            where=top.where,
-            key="domains.ranks",
-            value=ranks,
-            allowed="two or three, growing by whole multiples from inside out, the last one 0 (unlimited)",
-        )
+        allowed = "two or three, growing by whole multiples from inside out, the last one 0 (unlimited)"
+        raise ConfigError(where=top.where, key="domains.ranks", value=ranks, allowed=allowed)
     if inner[0] % cluster.gpus_per_node and cluster.gpus_per_node % inner[0]:
-        raise ConfigError(
-            where=top.where,
-            key="domains[0].ranks",
-            value=inner[0],
-            allowed=f"a multiple or a divisor of node.gpus = {cluster.gpus_per_node}",
-        )
+        allowed = f"a multiple or a divisor of node.gpus = {cluster.gpus_per_node}"
+        raise ConfigError(where=top.where, key="domains[0].ranks", value=inner[0], allowed=allowed)
 
 
 def sheet_of_gpu(name: str, *, root: Path) -> ClusterSpec | None:

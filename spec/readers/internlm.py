@@ -428,12 +428,8 @@ def _dtype(model: Section) -> str:
     written = model.text("dtype", "torch.float16")
     short = canonical_dtype(written, where=model.where, key="model.dtype")
     if short not in PRICED_DTYPES:
-        raise ConfigError(
-            where=model.where,
-            key="model.dtype",
-            value=written,
-            allowed="torch.bfloat16 or torch.float16: other formats are not priced yet",
-        )
+        allowed = "torch.bfloat16 or torch.float16: other formats are not priced yet"
+        raise ConfigError(where=model.where, key="model.dtype", value=written, allowed=allowed)
     return short
 
 

@@ -335,9 +335,8 @@ def _parse(source: str, where: str) -> ast.Module:
             allowed=f"Python assignments ({error.msg})",
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(
-            where=where, key="syntax", value="", allowed="Python assignments, nested less deeply"
-        ) from error
+        allowed = "Python assignments, nested less deeply"
+        raise ConfigError(where=where, key="syntax", value="", allowed=allowed) from error
 
 
 def _run(statement: ast.stmt, evaluator: Evaluator, lines: dict[str, int], reading: _Reading) -> None:

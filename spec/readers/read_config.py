@@ -39,9 +39,8 @@ def config_for_size(size: str, configs: Path) -> Path:
     """
     known = MODEL_SIZES.get(_canonical(size))
     if known is None:
-        raise ConfigError(
-            where="--model_size", key="model_size", value=size, allowed=f"one of {', '.join(MODEL_SIZES)}"
-        )
+        allowed = f"one of {', '.join(MODEL_SIZES)}"
+        raise ConfigError(where="--model_size", key="model_size", value=size, allowed=allowed)
     return configs / known[0]
 
 
@@ -54,20 +53,12 @@ def check_model_size(model: ModelSpec, size: str) -> None:
     except ValueError:
         billions = 0.0
     if not 0.0 < billions < 1e6:
-        raise ConfigError(
-            where="--model_size",
-            key="model_size",
-            value=size,
-            allowed=f"billions of parameters or one of {', '.join(MODEL_SIZES)}",
-        )
+        allowed = f"billions of parameters or one of {', '.join(MODEL_SIZES)}"
+        raise ConfigError(where="--model_size", key="model_size", value=size, allowed=allowed)
     total = num_parameters(model).total
     if abs(total / 1e9 - billions) > TOLERANCE * billions:
-        raise ConfigError(
-            where="--model_size",
-            key="model_size",
-            value=size,
-            allowed=f"within 20 % of the config's {total / 1e9:.2f} billion parameters ({model.name})",
-        )
+        allowed = f"within 20 % of the config's {total / 1e9:.2f} billion parameters ({model.name})"
+        raise ConfigError(where="--model_size", key="model_size", value=size, allowed=allowed)
 
 
 def _canonical(size: str) -> str:
@@ -126,7 +117,6 @@ def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         endings = ", ".join((*READERS, HUGGING_FACE))
-        raise ConfigError(
-            where=str(path), key="config", value=path.name, allowed=f"a file ending in {endings}"
-        )
+        allowed = f"a file ending in {endings}"
+        raise ConfigError(where=str(path), key="config", value=path.name, allowed=allowed)
     return reader(path)

@@ -109,9 +109,8 @@ def job_of(asked: AskedJob, architecture: ArchitectureSpec | None = None) -> Job
     values: dict[str, Any] = {}
     for key, value in asked.settings.items():
         if key not in table:
-            raise ConfigError(
-                where=asked.where, key=key, value=value, allowed=f"a key of {keys_near(key, table)}"
-            )
+            allowed = f"a key of {keys_near(key, table)}"
+            raise ConfigError(where=asked.where, key=key, value=value, allowed=allowed)
         values[key] = table[key].accept(value, asked.where)
     preset = framework_preset(asked.framework)
     recipe = values.pop(RECIPE.key, RECIPE.default)

@@ -150,22 +150,14 @@ def typed_values(text: str, settings: Settings, where: str) -> dict[str, Any]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = (part.strip() for part in entry.partition("="))
         if key not in settings or not value:
-            raise ConfigError(
-                where=where,
-                key=key,
-                value=value,
-                allowed=f"key=value with a key of {keys_near(key, settings)}",
-            )
+            allowed = f"key=value with a key of {keys_near(key, settings)}"
+            raise ConfigError(where=where, key=key, value=value, allowed=allowed)
         if key in values:
             raise ConfigError(where=where, key=key, value=value, allowed="each key once")
         values[key] = settings[key].read(value, where)
     if not values:
-        raise ConfigError(
-            where=where,
-            key=where.strip("-"),
-            value=text,
-            allowed=f"key=value,... with keys of {keys_near('', settings)}",
-        )
+        allowed = f"key=value,... with keys of {keys_near('', settings)}"
+        raise ConfigError(where=where, key=where.strip("-"), value=text, allowed=allowed)
     return values
 
 

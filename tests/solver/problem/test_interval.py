@@ -134,4 +134,4 @@ def test_the_widths_are_those_that_the_formulas_page_states() -> None:
         r"^\| (\w+) \| [^|]+ \| (\d\.\d+) \|$", page.split("## Interval and calibration")[1], re.M
     )
     assert {name: float(width) for name, width in said} == WIDTHS
-    assert f"`u` = {UNPRICED} is what nobody" in page
+    assert f"`u` = {UNPRICED} is the time that no formula covers" in page

@@ -146,7 +146,7 @@ TRITON_CALLS = 1.0
 # TransformerEngine issue 761: issuing forwards with fp8 linears takes 140 ms where bf16 takes 77 ms.
 FP8_CALLS_RATIO = 140.0 / 77.0
 # A kernel that a C++ extension launches in a loop has neither PyTorch's dispatch nor autograd: half of a launch, the
-# driver's 2 to 3 of 5 us (profdb.modelled.host).
+# driver's 2 to 3 of 5 us (profdb.modelled.cost_model).
 EXTENSION_LAUNCHES = 0.5
 # Transformer Engine 2 GroupedLinear runs one product per expert: splitting, casting and listing each.
 # Assumption: half a call for it, and one more in the backward for the gradient's own tensor and hook.

@@ -15,9 +15,9 @@ import numpy as np
 
 from profdb.cases import CASE_OF, Case, Family, product_dtypes
 from profdb.queries import TimeEstimate
+from profdb.refit import merged_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
 from profdb.store.columns import SampleTable, label_names, number_names
-from profdb.update import merged_into
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.errors import ProfileError

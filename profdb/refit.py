@@ -1,15 +1,19 @@
-"""The fits of a whole profile, family by family, on as many processors as there are."""
+"""The fits of a whole profile, family by family, on as many processors as there are; and new samples into a profile file."""
 
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from profdb.cases import Family
 from profdb.fitting import fit_table, pack_curves, stored_curves
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import SampleTable
+from profdb.store.data_file import load_profile, save_profile
+from profdb.store.merge import Merged, merge
+from profdb.store.sole_writer import sole_writer
 
 PARALLEL_FROM = 10_000
 """Samples from which a second process gains more than its start costs (a second)."""
@@ -64,3 +68,20 @@ def _fit_one(table: SampleTable) -> tuple[Family, Packed]:
 def _leave_interrupts_to_the_parent() -> None:
     """Ctrl-C reaches every process; the parent ends its workers and says one line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def merged_into(into: Path, new: ProfileDatabase) -> Merged:
+    """Merge ``new`` into the profile at ``into`` (made when absent), with new fits, as one step that nobody else can come
+    between; what came of it.
+
+    Raises ProfileError, and leaves the file as it was, when it is of another GPU, cannot be read or written.
+    """
+    with sole_writer(into):
+        merged = (
+            merge(load_profile(into), new)
+            if into.exists()
+            else Merged(profile=new, differences=(), repeats=0)
+        )
+        fitted = with_fits(merged.profile)
+        save_profile(into, fitted)
+    return Merged(profile=fitted, differences=merged.differences, repeats=merged.repeats)

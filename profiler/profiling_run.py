@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profdb.cases import Case
+from profdb.refit import merged_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import Recorded, journal_path, read_journal
 from profdb.store.merge import Difference
-from profdb.update import merged_into
 from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import compiled_kernels

@@ -28,7 +28,7 @@ from spec.arrays import FloatArray, IntArray
 
 # Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
 # Python (torch.Tensor.narrow: 2.1 us, torch 2.13 on one core of an AMD EPYC) against 5 us for a launch
-# (profdb.modelled.host).
+# (profdb.modelled.cost_model).
 VIEW = 0.4
 # Launches' worth of host time per slice: the copy, and the views of the list and of the flat buffer.
 GATHERED_SLICE = 1.0 + 2 * VIEW

@@ -13,17 +13,22 @@ it may be left out where the source names it. Of a file with several GPUs, ``--o
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from profdb.cases import CollectiveCase
 from profdb.cost_model import ProfileCostModel
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
-from profdb.importers.registry import IMPORTERS, Source
+from profdb.importers.aicb_log import read_aicb_log
+from profdb.importers.generic_csv import read_curves_csv
+from profdb.importers.nccl_tests import read_nccl_tests
+from profdb.importers.vidur import read_vidur_folder
+from profdb.refit import merged_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
+from profdb.store.journal import read_journal
 from profdb.store.merge import Difference
-from profdb.update import merged_into
 from spec.cluster.reader import sheet_of_gpu
 from spec.errors import ExportError, MissingCurveError, ProfileError
 from spec.files import shipped_folder
@@ -36,6 +41,34 @@ from spec.readers.read_config import add_config, read_config
 ROOT = shipped_folder()
 PROGRAM = "python -m profdb"
 TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file or folder, and what the form may need beside it: ``domain_ranks`` GPUs of a scale-up domain, 0
+    where the file says so itself."""
+
+    path: Path
+    domain_ranks: int = 0
+
+
+Importer = Callable[[Source], dict[str, list[Sample]]]
+"""Samples by the GPU name that the source gives ("" where it gives none); raises ProfileError."""
+
+
+def _journal(source: Source) -> dict[str, list[Sample]]:
+    """What a profiling run that did not end has measured."""
+    recorded = read_journal(source.path)
+    return {recorded.gpu: list(recorded.samples)}
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "csv": lambda source: read_curves_csv(source.path),
+    "nccl-tests": lambda source: read_nccl_tests(source.path, domain_ranks=source.domain_ranks),
+    "aicb-log": lambda source: read_aicb_log(source.path, domain_ranks=source.domain_ranks),
+    "journal": _journal,
+    "vidur": lambda source: {"": read_vidur_folder(source.path)},
+}
 
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:

@@ -6,8 +6,8 @@ import numpy as np
 
 from ops.memory_bound import KERNELS
 from ops.op import AttentionCall, declared
-from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.errors import collective_std
+from profdb.modelled import attention, gemm, memory_bound
+from profdb.modelled.errors import HOST_STD, collective_std
 from profdb.modelled.network import nccl, send_recv
 from profdb.modelled.network.links import Shape
 from profdb.modelled.rates import over_one_scale
@@ -26,6 +26,13 @@ from spec.cluster.cluster import ClusterSpec
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
+
+# ``launch``, Assumption: an eager framework launches one kernel in about 5 microseconds (dispatch, autograd
+# and the driver's launch of 2 to 3 microseconds). ``call``: a forward of torch.nn.Linear issued from Python
+# on the Xeon 8480C of a DGX H100 (TransformerEngine issue 2053).
+HOST_SECONDS: dict[str, float] = {"launch": 5.0e-6, "call": 13.48e-6}
+# Of a launch the driver's: an empty kernel beside an Intel processor and H100 (arXiv 2504.11750 table V).
+DRIVER_SECONDS: dict[str, float] = {"launch": 2.3746e-6, "call": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,18 +107,21 @@ class ModelledCostModel:
         """One AdamW step."""
         _one_of(query.kernel, ("adamw",), "kernel")
         c = query.columns()
-        seconds = optimizer.adamw_seconds(
+        seconds = memory_bound.adamw_seconds(
             self.cluster.gpu, c["elements"], c["tensors"], query.parameter_dtype, query.gradient_dtype
         )
-        return _modelled(seconds, optimizer.RELATIVE_STD)
+        return _modelled(seconds, memory_bound.RELATIVE_STD)
 
     def cpu_s(self, kind: str) -> TimeEstimate:
-        """One row: the host's cost of launching a kernel or of a call from Python. MissingCurveError for
-        other kinds: a sheet says nothing about them."""
-        if kind not in host.HOST_SECONDS:
+        """One row: the host's cost of launching a kernel or of a call from Python, on a host that is so many times slower
+        than a DGX H100's in Python and PyTorch's dispatch, and in the driver. MissingCurveError for other kinds: a
+        hardware spec says nothing about them."""
+        if kind not in HOST_SECONDS:
             raise MissingCurveError(key=f"host {kind}", command="torchrun gen_profiler_data.py")
-        seconds = host.seconds_of(kind, self.cluster.host_slowdown, self.cluster.driver_slowdown)
-        return _modelled(np.array([seconds]), host.RELATIVE_STD)
+        driver_s = DRIVER_SECONDS[kind]
+        python_s = HOST_SECONDS[kind] - driver_s
+        seconds = python_s * self.cluster.host_slowdown + driver_s * self.cluster.driver_slowdown
+        return _modelled(np.array([seconds]), HOST_STD)
 
 
 def _shape(columns: dict[str, IntArray]) -> Shape:

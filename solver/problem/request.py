@@ -11,8 +11,8 @@ from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.roles import OpKey, Role
 from ops.strategies import strategy_named
+from profdb.store.archive import cluster_named_by
 from profdb.store.data_file import load_profile
-from profdb.store.glance import cluster_named_by
 from solver.memory.device import limit_bytes
 from solver.plans.constraints import check_schedules
 from solver.plans.schedules import Schedule

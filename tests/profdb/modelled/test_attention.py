@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from profdb.modelled.attention import Heads, core_seconds, flash_seconds, is_aligned
 from profdb.modelled.gemm import DRAM_EFFICIENCY, FILL_CYCLES, LAUNCH_S, gemm_seconds
-from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
-from profdb.modelled.optimizer import adamw_seconds
+from profdb.modelled.memory_bound import adamw_seconds, memory_bound_seconds, streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster

@@ -7,8 +7,8 @@ import torch
 
 from profdb.cases import HostCase
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store.archive import cluster_named_by
 from profdb.store.data_file import load_profile, save_profile
-from profdb.store.glance import cluster_named_by
 from spec.errors import ProfileError
 from tests.solver.questions import ROOT
 

@@ -6,9 +6,9 @@ import pytest
 
 from profdb.cases import Family
 from profdb.fitting import stored_curves
+from profdb.refit import merged_into
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile
-from profdb.update import merged_into
 from spec.errors import ProfileError
 from tests.profdb.profiles import collective_samples, gemm_samples, profile
 

@@ -80,33 +80,32 @@ def test_a_whole_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
         read_bytes(path, 9)
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "device", "name", "loop", "binary"])
-def test_what_is_no_text_file_is_refused(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    told = {
-        "missing": "no such file",
-        "folder": "is no regular file",
-        "pipe": "is no regular file",
-        "device": "is no regular file",
-        "name": "cannot be read: its name is none",
-        "loop": "cannot be read: Too many levels of symbolic links",
-        "binary": "cannot be read: is no UTF-8 text",
-    }
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path = Path("/dev/zero")
-    elif kind == "name":
-        path = Path("a\0b")
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "binary":
-        path.write_bytes(b"\xff\xfe")
+MADE = {
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "loop": lambda path: path.symlink_to(path),
+    "binary": lambda path: path.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name_or_path", "said"),
+    [
+        ("missing", "no such file"),
+        ("folder", "is no regular file"),
+        ("pipe", "is no regular file"),
+        ("/dev/zero", "is no regular file"),
+        ("a\0b", "cannot be read: its name is none"),
+        ("loop", "cannot be read: Too many levels of symbolic links"),
+        ("binary", "cannot be read: is no UTF-8 text"),
+    ],
+)
+def test_what_is_no_text_file_is_refused(name_or_path: str, said: str, tmp_path: Path) -> None:
+    for name, make in MADE.items():
+        make(tmp_path / name)
     with pytest.raises(UnreadableFileError) as caught:
-        read_file_text(path, 100)
-    assert str(caught.value) == told[kind]
+        read_file_text(tmp_path / name_or_path, 100)
+    assert str(caught.value) == said
 
 
 def refused_outputs(said: str, **given: dict[str, Path | None]) -> None:

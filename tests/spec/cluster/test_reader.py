@@ -64,26 +64,6 @@ def test_every_shipped_sheet_reads_and_is_named_as_its_file() -> None:
         assert cluster.nodes_for(cluster.scale_up_ranks + 1) >= 1
 
 
-@pytest.mark.parametrize(
-    ("name", "bf16", "bandwidth", "nvlink"),
-    [
-        # NVIDIA datasheets: dense bf16 FLOP/s, HBM bytes/s, NVLink bytes/s one way
-        ("a100-sxm-80g", 312e12, 2.039e12, 300e9),
-        ("a800", 312e12, 2.039e12, 200e9),
-        ("h100-sxm", 989.4e12, 3.35e12, 450e9),
-        ("h800", 989.4e12, 3.35e12, 200e9),
-        ("h200", 989.4e12, 4.8e12, 450e9),
-        ("b200", 2250e12, 7.7e12, 900e9),
-    ],
-)
-def test_figures_of_the_vendor(name: str, bf16: float, bandwidth: float, nvlink: float) -> None:
-    cluster = read_cluster(name, root=ROOT)
-    assert cluster.gpu.peak_flops["bf16"] == bf16
-    assert cluster.gpu.memory_bandwidth == bandwidth
-    assert cluster.domains[0].bandwidth == nvlink
-    assert cluster.gpus_per_node == 8
-
-
 def test_gb200_domain_is_wider_than_its_node() -> None:
     cluster = read_cluster("gb200-nvl72", root=ROOT)
     assert (cluster.gpus_per_node, cluster.scale_up_ranks) == (4, 72)

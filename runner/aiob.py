@@ -1,4 +1,4 @@
-"""Which section of AICB's file an operation of the forward is timed in: AICB's names, where it has them.
+"""Sections of AICB's file in which the operations of the forward are timed, by AICB's names where it has them.
 
 A dense half as AICB's AiobMegatron.py names it; latent attention as its training/AiobDeepSeek.py; the router as its
 inference/AiobQwen3Moe.py, for its training files have none. What it has no name for (the rows of experts put in
@@ -62,7 +62,7 @@ LATENT_SECTIONS: dict[OpKey, str] = {
     OpKey(Module.ATTENTION, Role.CORE): "attention_kv_column",
     OpKey(Module.ATTENTION, Role.OUT): "attention_o_row",
 }
-"""Beside the others: a latent's norm is timed with the product before it, and the core with that of keys and values."""
+"""OperationComparison the others: a latent's norm is timed with the product before it, and the core with that of keys and values."""
 UNTIMED = (
     Module.EMBEDDING,
     Module.ATTENTION,
@@ -99,7 +99,7 @@ SectionCases = Mapping[str, tuple[Case, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRun:
-    """What to time: a model, the ranks that share each layer and those that share the experts, sequences per
+    """A request to time: a model, the ranks that share each layer and those that share the experts, sequences per
     micro-batch and their length."""
 
     model: ModelSpec
@@ -205,7 +205,7 @@ DROPPED_ABOVE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class ModuleTimes:
     """The samples of each case; those of status oom or failed have no time."""
 
     cases: ModuleCases
@@ -232,7 +232,7 @@ class Timed:
         }
 
     def file(self) -> AiobFile:
-        """Of the kind of layer that there is most of. Raises WorkloadError when nothing was measured."""
+        """The file, of the kind of layer that there is most of. Raises WorkloadError when nothing was measured."""
         times = self.times(self.cases.usual)
         if not times:
             raise WorkloadError(f"no submodule could be measured: {'; '.join(self.left_out)}")
@@ -249,7 +249,7 @@ def aiob_time(trials_s: tuple[float, ...]) -> AiobTime:
 
 
 def sum_of(times: Sequence[AiobTime]) -> AiobTime:
-    """Of cases that run one after another."""
+    """Time of cases that run one after another."""
     return AiobTime(
         max_us=sum(one.max_us for one in times),
         min_us=sum(one.min_us for one in times),
@@ -257,7 +257,7 @@ def sum_of(times: Sequence[AiobTime]) -> AiobTime:
     )
 
 
-def time_modules(run: ModuleRun, device: MeasuringDevice) -> Timed:
+def time_modules(run: ModuleRun, device: MeasuringDevice) -> ModuleTimes:
     """Measure every section; equal cases (the norms) once. Raises ConfigError as module_cases."""
     cases = module_cases(run)
     asked = (
@@ -266,10 +266,10 @@ def time_modules(run: ModuleRun, device: MeasuringDevice) -> Timed:
         for section in sections.values()
         for case in section
     )
-    return Timed(cases=cases, samples={case: device.measure(case) for case in dict.fromkeys(asked)})
+    return ModuleTimes(cases=cases, samples={case: device.measure(case) for case in dict.fromkeys(asked)})
 
 
-def write_times(timed: Timed, device: MeasuringDevice, output: Path, into: Path | None) -> list[str]:
+def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into: Path | None) -> list[str]:
     """Write AICB's text, and merge the samples into a profile; what was done, in lines.
 
     Raises WorkloadError when nothing was measured, ProfileError for a profile of another GPU.

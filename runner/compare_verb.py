@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from runner.comparison.logged_run import TRAIN, WARMUP, MeasuredRun, logged_run
-from runner.comparison.operations import LOG_ENDING, Launched, apart, measured, read_launched
+from runner.comparison.operations import LOG_ENDING, LaunchFile, compare_launches, measured, read_launch_file
 from runner.comparison.operations import lines as operation_lines
 from runner.comparison.operations import record as operation_record
-from runner.comparison.train_record import Ran, TrainRecord, append_row, plan_words, train_record
+from runner.comparison.train_record import RowSource, TrainRecord, append_row, plan_words, train_record
 from runner.groups.degrees import check_dp, plan_and_dp
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.loading import LoadedProblem, load_parsed
@@ -58,7 +58,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Comparison:
     """A run beside the answer for its plan; rows of what both say."""
 
     run: MeasuredRun
@@ -68,18 +68,18 @@ class Compared:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured step lies in the 80 % interval."""
+        """True if the measured step lies in the 80 % interval."""
         return self.answer.interval_low_s <= self.run.step_s <= self.answer.interval_high_s
 
     @property
     def largest(self) -> Row:
-        """Of the step and the memory (tokens and MFU follow from the step), the row whose ratio is farthest from 1."""
+        """The row of step or memory (tokens and MFU follow from the step) whose ratio is farthest from 1."""
         told = [row for row in self.rows if row.unit in ("ms", "GiB")]
         return max(told, key=lambda row: abs(log(row.ratio)))
 
 
-def compared(run: MeasuredRun, problem: Problem, answer: Answer) -> Compared:
-    """Every quantity that the run says."""
+def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> Comparison:
+    """The comparison of every quantity that the run reports."""
     step_s = np.array([run.step_s])
     tgs = float(tokens_per_gpu_per_s(problem.job, step_s)[0])
     used = float(mfu(problem.model, problem.job, problem.cluster, step_s)[0])
@@ -98,10 +98,10 @@ def compared(run: MeasuredRun, problem: Problem, answer: Answer) -> Compared:
         if found is not None
     ]
     rows = [Row(name=name, unit=unit, predicted=told, measured=found) for name, unit, told, found in pairs]
-    return Compared(run=run, problem=problem, answer=answer, rows=tuple(rows))
+    return Comparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 
 
-def lines(one: Compared) -> list[str]:
+def lines(one: Comparison) -> list[str]:
     """The comparison in words."""
     run, answer = one.run, one.answer
     low_s, high_s = run.spread_s
@@ -125,8 +125,8 @@ def lines(one: Compared) -> list[str]:
     ]
 
 
-def _worked(one: Compared) -> list[str]:
-    """Where ranks on a processor waited: for how long they worked, which other programs on it do not lengthen."""
+def _worked(one: Comparison) -> list[str]:
+    """A line on ranks of a processor that waited: how long they worked, which other programs on it do not lengthen."""
     cpu_s = one.run.step_cpu_s
     if cpu_s is None or cpu_s > WORKING * one.run.step_s:
         return []
@@ -141,8 +141,8 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def suggestions(one: Compared) -> list[str]:
-    """What would have to be otherwise for the prediction to be right."""
+def suggestions(one: Comparison) -> list[str]:
+    """Changes by which the prediction would be right, in words."""
     said = [] if one.inside else [_step_words(one)]
     modelled = one.answer.origins_s.get("modelled", 0.0) / one.answer.step_s
     if not one.inside and modelled > 0.5:
@@ -160,7 +160,7 @@ def suggestions(one: Compared) -> list[str]:
     return said
 
 
-def _step_words(one: Compared) -> str:
+def _step_words(one: Comparison) -> str:
     """By how much each of the largest parts, alone, would have to change."""
     gap_s = one.run.step_s - one.answer.step_s
     able = [(part, part_s) for part, part_s in one.answer.parts_s.items() if part_s > max(0.0, -gap_s)]
@@ -173,7 +173,7 @@ def _step_words(one: Compared) -> str:
     return f"{more}: to explain it alone, {times[0][0]} would have to take {causes} its predicted time"
 
 
-def record(one: Compared) -> dict[str, object]:
+def record(one: Comparison) -> dict[str, object]:
     """Everything as plain values with the unit in the name."""
     low_s, high_s = one.run.spread_s
     return {
@@ -250,10 +250,10 @@ def compare(options: argparse.Namespace, root: Path) -> int:
         "--calibration": options.calibration,
     }
     check_outputs({"--json": options.json, "--append": options.append}, folders={}, inputs=inputs)
-    launched = read_launched(options.result)
+    launched = read_launch_file(options.result)
     text = "" if launched else _text(options.result)
     told = None if launched else train_record(options.result, text, options.warmup or 0)
-    beside_it = read_launched(options.operations) if options.operations else launched
+    beside_it = read_launch_file(options.operations) if options.operations else launched
     if options.operations and beside_it is None:
         raise ConfigError(
             where="compare",
@@ -273,18 +273,18 @@ def compare(options: argparse.Namespace, root: Path) -> int:
     run = told.run if told else _run(options, text, launched, priced)
     answers = price_plan(problem, PlanTable.of(priced.plan))
     check_believable(answers, priced.opened.source)
-    one = compared(run, problem, answers[0])
+    one = compare_run(run, problem, answers[0])
     if told and told.cluster != problem.cluster.name:
         print(f"note: the run was on {told.cluster}, the prediction is for {problem.cluster.name}")
     print("\n".join([*assumed_lines(problem.model), *lines(one)]))
     values = record(one)
     if beside_it is not None:
         own = beside_it is launched
-        operations = apart(beside_it, problem, priced.plan, (options.warmup or 0) if own else 0)
+        operations = compare_launches(beside_it, problem, priced.plan, (options.warmup or 0) if own else 0)
         print("\n".join(["", *operation_lines(operations)]))
         values["operations"] = operation_record(operations)
     if options.append:
-        ran = Ran(config=options.config, request=priced.request, problem=problem, answer=answers[0])
+        ran = RowSource(config=options.config, request=priced.request, problem=problem, answer=answers[0])
         append_row(options.append, ran, run.step_s)
         print(f"appended to {options.append}")
     if options.json:
@@ -300,7 +300,9 @@ def _text(path: Path) -> str:
         raise ConfigError(where="compare", key="result", value=str(path), allowed=str(error)) from error
 
 
-def _run(options: argparse.Namespace, text: str, launched: Launched | None, priced: PricedRun) -> MeasuredRun:
+def _run(
+    options: argparse.Namespace, text: str, launched: LaunchFile | None, priced: PricedRun
+) -> MeasuredRun:
     """The steps of a trace, a played workload or a framework's log."""
     if launched is not None:
         return measured(launched, options.warmup or 0)
@@ -309,7 +311,7 @@ def _run(options: argparse.Namespace, text: str, launched: Launched | None, pric
 
 
 def _priced(
-    options: argparse.Namespace, root: Path, told: TrainRecord | None, launched: Launched | None
+    options: argparse.Namespace, root: Path, told: TrainRecord | None, launched: LaunchFile | None
 ) -> PricedRun:
     """Open the question; what both the command and a result say must agree (ConfigError)."""
     said = told.world_size if told else launched.world_size if launched else None
@@ -370,7 +372,7 @@ def _words(job: Mapping[str, object]) -> str:
 
 
 def _agreed(option: str, typed: Value | None, told: Value | None) -> Value | None:
-    """What was typed, else what the result says; ConfigError where they differ."""
+    """The typed value, else the result's; ConfigError where they differ."""
     if typed is not None and told is not None and typed != told:
         raise ConfigError(
             where="compare", key=option, value=typed, allowed=f"{told!r}, what the result was run with"

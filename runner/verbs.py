@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.compare_verb import add_compare, compare
-from runner.replay.program import Typed, Work, planned_work, read_work
+from runner.replay.program import DegreeOptions, Work, planned_work, read_work
 from solver.problem.request import Request
 from spec.errors import ConfigError
 from spec.files import check_outputs
@@ -69,7 +69,7 @@ def add_suite(verb: argparse.ArgumentParser) -> None:
 
 
 def _how(verb: argparse.ArgumentParser) -> None:
-    """How to run, whatever is run."""
+    """Options of how to run, of ``run`` and ``suite``."""
     how = verb.add_argument_group("how to run")
     how.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
     how.add_argument(
@@ -183,10 +183,10 @@ def train(options: argparse.Namespace, root: Path) -> int:
     """Time training steps of the reference transformer."""
     with uninterrupted():
         from profiler.distributed.rank_exit import status_in_ranks
-        from runner.training.asking import Typed
         from runner.training.run import TrainOptions, run_training
+        from runner.training.task import TrainRequest
 
-    typed = Typed(
+    typed = TrainRequest(
         root=root,
         config=options.config,
         assume=options.assume,
@@ -271,11 +271,11 @@ def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayo
 
 
 def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:
-    """What makes the work of the command line for a number of ranks: its files, or its plan.
+    """A function that makes the work of the command line for a number of ranks, from its files or its plan.
 
     Raises ConfigError for both, neither, and a plan with typed degrees or no config.
     """
-    typed = Typed(degrees={axis: getattr(options, axis) for axis in DEGREES}, order=options.order)
+    typed = DegreeOptions(degrees={axis: getattr(options, axis) for axis in DEGREES}, order=options.order)
     if options.plan is None:
         if not options.files:
             raise ConfigError(where="run", key="files", value=None, allowed="a general workload, or --plan")
@@ -335,9 +335,9 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
 def analyse(options: argparse.Namespace, root: Path) -> int:
     """Summarise a log, name what stands out, and draw it."""
     with uninterrupted():
-        from runner.logs.analysis import analysed
+        from runner.logs.analysis import analysis_lines
 
-    for line in analysed(options.log, options.pictures):
+    for line in analysis_lines(options.log, options.pictures):
         print(line)
     return 0
 

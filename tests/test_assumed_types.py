@@ -13,7 +13,7 @@ import simulation_train_formulaic
 from profdb.commands import import_export, show
 from profiler.device import Device
 from pss import plans, profile, workload
-from runner.training.asking import Typed, ask
+from runner.training.task import TrainRequest, read_task
 from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,10 +93,14 @@ def test_its_shapes_are_measured_first(unknown: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_training_run_takes_it(unknown: Path) -> None:
-    typed = Typed(
+    typed = TrainRequest(
         root=ROOT, config=unknown, plan="tp=1,micro_batch=1", micro_batches=1, seq_len=64, assume="llama"
     )
     cpu = Device(kind="cpu")
-    assert ask(typed, cpu, 1).training.model.assumptions[0].startswith(SAID)
+    assert read_task(typed, cpu, 1).training.model.assumptions[0].startswith(SAID)
     with pytest.raises(ConfigError, match="--assume llama"):
-        ask(Typed(root=ROOT, config=unknown, plan="tp=1,micro_batch=1", micro_batches=1, seq_len=64), cpu, 1)
+        read_task(
+            TrainRequest(root=ROOT, config=unknown, plan="tp=1,micro_batch=1", micro_batches=1, seq_len=64),
+            cpu,
+            1,
+        )

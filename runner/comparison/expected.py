@@ -1,4 +1,4 @@
-"""What the solver expects one rank to launch in a step, in the order of its schedule: the operations it prices."""
+"""Launches of one rank in a step, in the order of its schedule, as the solver prices them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from workload.aicb.plan_rows import step_items
 from workload.stage_work import StageWork, WorkItem, stage_works
 
 ROUTED = (Role.DISPATCH, Role.COMBINE, Role.GATE, Role.UP, Role.DOWN)
-"""What experts' exchanges and products do in their module."""
+"""Roles of experts' exchanges and products do in their module."""
 LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
 """Phases that run in the backward."""
 

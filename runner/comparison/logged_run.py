@@ -1,4 +1,4 @@
-"""What a run measured, whoever ran it."""
+"""Measurements of a run, whoever ran it, and the readers of frameworks' logs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -137,7 +137,7 @@ WARMUP = 3
 
 
 def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WARMUP) -> MeasuredRun:
-    """The run that a log tells of, for the job and the plan that it is said to be of.
+    """The run that a log reports, for the job and the plan that it is said to be of.
 
     A line counts if all steps that it may cover come after ``warmup`` steps. Of a log in which a run began again the
     last run counts; a step that several ranks log counts once. Raises ConfigError for a log of no known form, one of
@@ -195,7 +195,7 @@ def _number(one: Found) -> int:
 
 
 def _after(found: Sequence[Found], before: Found, warmup: int) -> bool:
-    """Whether what follows the line ``before`` comes after the warm-up: counted from 0 or 1, or from an interval
+    """True if the line after ``before`` comes after the warm-up: counted from 0 or 1, or from an interval
     before the first line of a run that went on from a checkpoint."""
     first = _number(found[0])
     interval = 1 if first <= 1 else _number(found[1]) - first
@@ -203,7 +203,7 @@ def _after(found: Sequence[Found], before: Found, warmup: int) -> bool:
 
 
 def _check_degrees(path: Path, lines: Sequence[str], plan: Plan) -> None:
-    """What Megatron-LM says of its degrees is what the plan says."""
+    """Raise ConfigError if Megatron-LM logs other degrees than the plan's."""
     said = next((match for line in lines if (match := MEGATRON_DEGREES.search(line))), None)
     if said is None:
         return
@@ -214,7 +214,7 @@ def _check_degrees(path: Path, lines: Sequence[str], plan: Plan) -> None:
 
 
 def _check_batch(path: Path, counted: Sequence[Found], job: JobSpec) -> None:
-    """The batch that lines say, or that the tokens of two that follow each other say, is the job's."""
+    """Raise ConfigError if a line's batch, or the tokens between two lines in a row, are not the job's."""
     for one in counted:
         if (batch := one.get("batch")) and int(batch) != job.global_batch_sequences:
             raise ConfigError(
@@ -237,7 +237,7 @@ def _check_batch(path: Path, counted: Sequence[Found], job: JobSpec) -> None:
 
 
 def _seconds(path: Path, one: Found, job: JobSpec) -> float:
-    """Of a step, from what its line says; ConfigError where that is nothing."""
+    """Seconds of a step from its line; ConfigError where the line gives none."""
     kind = next(kind for kind in ("ms", "seconds", "tgs", "samples_per_s") if one.get(kind))
     value = float((one[kind] or "").replace(",", ""))
     if not 0.0 < value < float("inf"):

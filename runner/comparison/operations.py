@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.comparison.expected import Expected, expected_step, seconds_by_part
 from runner.comparison.logged_run import REPLAY, TRACE, MeasuredRun
-from runner.comparison.matched import Lone, Matched, Pair, matched
+from runner.comparison.matching import Matching, Pair, Unmatched, match_launches
 from runner.logs.log import Log, size_text
 from runner.traces.launches import launches
 from runner.traces.names import collective_named
@@ -17,8 +17,8 @@ from runner.traces.trace_file import (
     BACKWARD,
     FORWARD,
     Key,
+    Launched,
     Part,
-    Ran,
     Trace,
     collective_key,
     is_trace,
@@ -41,7 +41,7 @@ SMALL_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class OperationComparison:
     """``expected`` of one step and ``ran`` of all; ``idle_s`` of a step without a kernel, None where that is
     unknown.
     """
@@ -51,7 +51,7 @@ class Beside:
     expected_s: Mapping[Part, float]
     ran_s: Mapping[Part, float]
     idle_s: float | None
-    matched: Matched
+    matched: Matching
 
     @property
     def collectives(self) -> list[Pair]:
@@ -64,26 +64,30 @@ class Beside:
 
     @property
     def matched_share(self) -> float:
-        """Of the seconds that ran, those of a matched operation."""
+        """Share of the measured seconds that belong to a matched operation."""
         whole_s = sum(self.ran_s.values())
         lone_s = sum(one.seconds for one in self.matched.only_ran)
         return 1 - lone_s / whole_s if whole_s > 0 else 1.0
 
 
-def beside(
-    source: str, expected: list[Expected], ran: Sequence[Ran], num_steps: int, idle_s: float | None = None
-) -> Beside:
+def compare_operations(
+    source: str,
+    expected: list[Expected],
+    ran: Sequence[Launched],
+    num_steps: int,
+    idle_s: float | None = None,
+) -> OperationComparison:
     """Match what ran in ``num_steps`` steps, as ``source`` says, to what was expected of one."""
     ran_s: dict[Part, float] = {}
     for one in ran:
         ran_s[one.key.part] = ran_s.get(one.key.part, 0.0) + one.seconds / num_steps
-    return Beside(
+    return OperationComparison(
         source=source,
         num_steps=num_steps,
         expected_s=seconds_by_part(expected),
         ran_s=ran_s,
         idle_s=idle_s,
-        matched=matched(expected, ran, num_steps),
+        matched=match_launches(expected, ran, num_steps),
     )
 
 
@@ -104,7 +108,7 @@ def _joined(pairs: Sequence[Pair]) -> Pair:
     )
 
 
-def lines(one: Beside) -> list[str]:
+def lines(one: OperationComparison) -> list[str]:
     """The comparison in words."""
     parts = [part for part in Part if part in one.expected_s or part in one.ran_s]
     cells = [[part.value, *_both(one.expected_s.get(part, 0.0), one.ran_s.get(part, 0.0))] for part in parts]
@@ -159,7 +163,7 @@ def _collective(pair: Pair) -> list[str]:
     ]
 
 
-def _others(one: Beside) -> list[Pair]:
+def _others(one: OperationComparison) -> list[Pair]:
     """The largest gaps of what is no collective."""
     pairs = [pair for pair in one.matched.pairs if pair.key.part is not Part.COLLECTIVE]
     return sorted(pairs, key=lambda pair: -abs(pair.ran_s - pair.expected_s))[:MOST_SHOWN]
@@ -170,7 +174,7 @@ def _operation(pair: Pair) -> list[str]:
     return [name, str(pair.expected_count), f"{pair.ran_count:g}", *_both(pair.expected_s, pair.ran_s)]
 
 
-def _lone(title: str, lone: Sequence[Lone]) -> list[str]:
+def _lone(title: str, lone: Sequence[Unmatched]) -> list[str]:
     if not lone:
         return []
     seconds = sum(one.seconds for one in lone)
@@ -182,8 +186,8 @@ def _lone(title: str, lone: Sequence[Lone]) -> list[str]:
     return ["", f"{title}: {seconds_to_ms(seconds):.4g} ms of a step", *rows, *more]
 
 
-def lone_name(one: Lone) -> str:
-    """What it is, its size or shape, its group."""
+def lone_name(one: Unmatched) -> str:
+    """Name of unmatched launches: what they are, their size or shape, their group."""
     key = one.key
     words = [one.label] if one.label.endswith(key.what) else [one.label, key.what]
     if key.size_bytes is not None:
@@ -195,8 +199,8 @@ def lone_name(one: Lone) -> str:
     return " ".join(words)
 
 
-def suggestions(one: Beside) -> list[str]:
-    """What the largest gaps of collectives suggest, and what is missing on either side."""
+def suggestions(one: OperationComparison) -> list[str]:
+    """Suggestions from the largest gaps of collectives and from the time without a kernel."""
     said = [words for pair in one.collectives[:3] if (words := _words(pair))]
     if one.idle_s is not None and one.idle_s > 0.1 * sum(one.ran_s.values()):
         said.append(
@@ -206,7 +210,7 @@ def suggestions(one: Beside) -> list[str]:
 
 
 def _words(pair: Pair) -> str:
-    """For a collective that took far longer or shorter than predicted; empty otherwise."""
+    """A sentence on a collective that took far longer or shorter than predicted; empty otherwise."""
     key, each_s = pair.key, pair.expected_s / pair.expected_count
     name = f"{key.what} of {size_text(key.size_bytes or 0)} over {pair.axis} {key.ranks}"
     if key.what == Collective.P2P.value and pair.ratio > FAR:
@@ -227,7 +231,7 @@ def _words(pair: Pair) -> str:
     return ""
 
 
-def record(one: Beside) -> dict[str, object]:
+def record(one: OperationComparison) -> dict[str, object]:
     """Everything as plain values with the unit in the name."""
     return {
         "source": one.source,
@@ -254,8 +258,8 @@ MESSAGES = ("isend", "irecv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """What a file says of a rank's steps; ``log`` where it is one of a played workload, else ``trace``."""
+class LaunchFile:
+    """A file of a rank's launches: the ``log`` of a replayed workload, or a ``trace``."""
 
     path: Path
     trace: Trace | None = None
@@ -267,17 +271,17 @@ class Launched:
         return self.trace.world_size if self.trace is not None else None
 
 
-def read_launched(path: Path) -> Launched | None:
+def read_launch_file(path: Path) -> LaunchFile | None:
     """The operations of a file; None for one that holds none. Raises ConfigError or WorkloadError for a damaged one."""
     if is_trace(path):
-        return Launched(path=path, trace=read_trace(path))
+        return LaunchFile(path=path, trace=read_trace(path))
     if path.name.endswith(LOG_ENDING):
-        return Launched(path=path, log=Log.load(path))
+        return LaunchFile(path=path, log=Log.load(path))
     return None
 
 
-def measured(told: Launched, warmup: int) -> MeasuredRun:
-    """Its steps. Raises ConfigError where none is left after the warm-up."""
+def measured(told: LaunchFile, warmup: int) -> MeasuredRun:
+    """The steps of the file. Raises ConfigError where none is left after the warm-up."""
     seconds = [one.seconds for one in told.trace.steps] if told.trace else _epochs_s(told)
     if len(seconds) <= warmup:
         raise ConfigError(
@@ -290,19 +294,19 @@ def measured(told: Launched, warmup: int) -> MeasuredRun:
     return MeasuredRun(source=str(told.path), form=form, steps_s=tuple(seconds[warmup:]), warmup=warmup)
 
 
-def apart(told: Launched, problem: Problem, plan: Plan, warmup: int) -> Beside:
-    """Its operations beside those of the plan. Raises ConfigError for a rank that the plan does not have."""
+def compare_launches(told: LaunchFile, problem: Problem, plan: Plan, warmup: int) -> OperationComparison:
+    """The launches of the file beside the operations of the plan. Raises ConfigError for a rank that the plan does not have."""
     if told.trace is not None:
         found = launches(told.trace, warmup)
         rank = told.trace.rank or 0
         expected = expected_step(problem, plan, _checked(told.path, rank, plan))
-        return beside(f"rank {rank}", expected, found.ran, found.num_steps, found.idle_s)
+        return compare_operations(f"rank {rank}", expected, found.ran, found.num_steps, found.idle_s)
     stage = STAGE.search(told.path.stem)
     rank = int(stage[1]) * (plan.world_size // plan.pp) if stage else 0
     expected = expected_step(problem, plan, _checked(told.path, rank, plan))
     ran = list(_replayed(told, warmup))
     ours = [one for one in expected if one.key.part not in (Part.KERNEL, Part.OPTIMIZER)]
-    return beside(f"rank {rank}", ours, ran, len(_epochs_s(told)) - warmup)
+    return compare_operations(f"rank {rank}", ours, ran, len(_epochs_s(told)) - warmup)
 
 
 def _checked(path: Path, rank: int, plan: Plan) -> int:
@@ -313,11 +317,11 @@ def _checked(path: Path, rank: int, plan: Plan) -> int:
     return rank
 
 
-def _epochs_s(told: Launched) -> list[float]:
+def _epochs_s(told: LaunchFile) -> list[float]:
     return [one * MS for one in told.log.epoch_times[1:]] if told.log is not None else []
 
 
-def _replayed(told: Launched, warmup: int) -> Iterator[Ran]:
+def _replayed(told: LaunchFile, warmup: int) -> Iterator[Launched]:
     """Collectives, products and attentions of the iterations that ended, one after another."""
     epochs = told.log.comm_log_each_epoch if told.log is not None else []
     at_s = 0.0
@@ -326,12 +330,12 @@ def _replayed(told: Launched, warmup: int) -> Iterator[Ran]:
             seconds = (item.elapsed_ms or 0.0) * MS
             key = _key(item)
             if key is not None:
-                yield Ran(key=key, name=item.stage or item.comm_type, start_s=at_s, seconds=seconds)
+                yield Launched(key=key, name=item.stage or item.comm_type, start_s=at_s, seconds=seconds)
             at_s += seconds
 
 
 def _key(item: GeneralItem) -> Key | None:
-    """Of a row; None for computation that is neither product nor attention."""
+    """Key of a row; None for computation that is neither product nor attention."""
     if item.comm_type != COMPUTATION:
         name = "p2p" if item.comm_type in MESSAGES else collective_named(item.comm_type) or item.comm_type
         return collective_key(name, item.msg_size, item.comm_group_size or None)

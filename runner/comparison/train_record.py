@@ -30,7 +30,7 @@ FORMATS: tuple[Wide, ...] = ("bf16", "fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecord:
-    """What ran, by the names of the file, and what it measured. ``job`` are the settings that were typed, by key;
+    """A training run and its measurements, by the names of the file. ``job`` are the settings that were typed, by key;
     None where the file does not say them."""
 
     run: MeasuredRun
@@ -146,8 +146,8 @@ COLUMNS = ("config", "world_size", "global_batch", "measured_step_s", "plan", "s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """What a row says beside its time: the ``config``, the question, the ``request`` that opened it, and its answer."""
+class RowSource:
+    """Contents of a row beside its time: the ``config``, the ``request``, the problem and its answer."""
 
     config: Path
     request: Request
@@ -155,7 +155,7 @@ class Ran:
     answer: Answer
 
 
-def append_row(path: Path, ran: Ran, step_s: float) -> None:
+def append_row(path: Path, ran: RowSource, step_s: float) -> None:
     """Add the row to the file, which is made where it is missing; columns that it lacks are added.
 
     The file is whole before or after. Raises ConfigError for a file of other columns, and for a job that a

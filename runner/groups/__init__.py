@@ -1,1 +1,1 @@
-"""Which ranks form each group that a workload names, and torch's handles of them."""
+"""Ranks of each group that a workload names, and torch's handles of them."""

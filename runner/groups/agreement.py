@@ -1,4 +1,4 @@
-"""What may fail on some ranks alone, made the same end for all."""
+"""One end for all ranks of what may fail on some of them alone."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ class NotAgreedError(RankFailedError):
     """Raised on all ranks at the same place, which could go on with something else."""
 
 
-def agreed(world: World, action: Callable[[], Found]) -> Found:
+def agree(world: World, action: Callable[[], Found]) -> Found:
     """The result of ``action`` on this rank, when it went well on all.
 
     Raises NotAgreedError, said once, with the ranks on which it raised a UserError and what that was.
@@ -42,7 +42,7 @@ def agreed(world: World, action: Callable[[], Found]) -> Found:
     raise NotAgreedError(f"{who}{first}", speaker=0)
 
 
-def same_everywhere(world: World, word: str, what: str) -> None:
+def check_same(world: World, word: str, what: str) -> None:
     """Raises NotAgreedError naming the ranks whose ``word`` is not rank 0's; ``what`` differs on them."""
     words = world.gather(word)
     others = [rank for rank, said in enumerate(words) if said != words[0]]
@@ -58,16 +58,16 @@ OUTSIDE = "ended from outside (SIGTERM)"
 
 
 @dataclass(slots=True)
-class LastWords:
+class AbortHook:
     """``keep`` saves what the run has so far; whoever has something to save puts it here."""
 
     keep: Callable[[], None] = lambda: None
 
 
-def last_words(world: World) -> LastWords:
-    """From now on a run that hangs, or that its launcher ends because a rank is gone, keeps what it has before this
+def install_abort_hook(world: World) -> AbortHook:
+    """Install the hook: from now on a run that hangs, or that its launcher ends because a rank is gone, keeps what it has before this
     process ends with WRONG_INPUT. Nothing happens in a world of one process."""
-    words, watch = LastWords(), world.watch
+    words, watch = AbortHook(), world.watch
     if watch is None:
         return words
 
@@ -75,7 +75,7 @@ def last_words(world: World) -> LastWords:
         words.keep()
         os._exit(status)
 
-    def ended() -> None:
+    def terminate() -> None:
         if watch.stopped:
             return  # this rank is ending by itself
         found = watch.diagnose(outside=OUTSIDE)
@@ -84,12 +84,12 @@ def last_words(world: World) -> LastWords:
         ends(WRONG_INPUT)
 
     watch.ends = ends
-    on_termination(ended)
+    on_termination(terminate)
     return words
 
 
-def failed(world: World, error: BaseException) -> None:
-    """Before an error ends this process: where this rank is the one that says it, the others need not."""
+def report_failure(world: World, error: BaseException) -> None:
+    """Tell the other ranks, before an error ends this process, that this rank reports it."""
     if world.watch is not None and isinstance(error, RankFailedError) and error.speaker == world.rank:
         world.watch.fail()
 

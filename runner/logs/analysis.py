@@ -1,4 +1,4 @@
-"""Operations that took far longer than their like."""
+"""Analysis of a log: outliers, the summary, slow ranks."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ class Outlier:
     median_ms: float
 
     def line(self) -> str:
-        """For a reader."""
+        """One line on it."""
         item, elapsed_ms = self.item, self.item.elapsed_ms or 0.0
         size = "" if item.comm_type == COMPUTATION else f" of {size_text(item.msg_size)}"
         over = f" over {item.comm_group}" if item.comm_group else ""
@@ -88,7 +88,7 @@ class Spread:
 
     @staticmethod
     def of(readings_ms: Sequence[float]) -> "Spread":
-        """Of at least one reading."""
+        """The spread of at least one reading."""
         values = np.asarray(readings_ms, dtype=np.float64)
         return Spread(
             count=len(values),
@@ -197,7 +197,7 @@ class RankTimes:
 
     @property
     def own_ms(self) -> float:
-        """What the rank spends outside of communication."""
+        """Milliseconds outside of communication."""
         return self.iteration_ms - self.communication_ms
 
 
@@ -211,7 +211,7 @@ class SlowRank:
     others_ms: float
 
     def line(self) -> str:
-        """For a reader."""
+        """One line on it."""
         more = 100 * (self.own_ms / self.others_ms - 1) if self.others_ms > 0 else float("inf")
         return (
             f"slow: rank {self.rank} of stage {self.stage} spends {self.own_ms:.3f} ms an iteration outside of "
@@ -269,7 +269,7 @@ def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
 LOG_ENDING = "_log"
 
 
-def analysed(path: Path, pictures: Path | None) -> list[str]:
+def analysis_lines(path: Path, pictures: Path | None) -> list[str]:
     """The lines; the pictures are drawn into their folder. Raises WorkloadError for a file that is no log."""
     log = Log.load(path)
     name = path.stem.removesuffix(LOG_ENDING)

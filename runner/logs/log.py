@@ -18,7 +18,6 @@ from workload.diagnostics import WorkloadError
 
 GIB = 2**30
 HALVES = frozenset({"all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"})
-SHOWN_DECIMALS = 2
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -58,7 +57,7 @@ class Log:
 
     @property
     def cut_off(self) -> bool:
-        """Whether the last epoch did not end."""
+        """True if the last epoch did not end."""
         return len(self.comm_log_each_epoch) > len(self.epoch_times)
 
     @staticmethod
@@ -92,14 +91,14 @@ class Log:
         return log
 
 
-def logged(item: GeneralItem, elapsed_s: float) -> GeneralItem:
+def with_time(item: GeneralItem, elapsed_s: float) -> GeneralItem:
     """An operation with its time and bandwidths."""
     elapsed_ms = elapsed_s * 1e3
     algbw, busbw = bandwidths(item, elapsed_ms)
     return replace(item, elapsed_ms=round(elapsed_ms, 6), algbw=round(algbw, 4), busbw=round(busbw, 4))
 
 
-def ended(elapsed_s: float) -> GeneralItem:
+def epoch_end(elapsed_s: float) -> GeneralItem:
     """The row that ends an epoch."""
     return GeneralItem(comm_type=EPOCH_END, elapsed_ms=round(elapsed_s * 1e3, 6))
 
@@ -121,7 +120,7 @@ def operation_line(item: GeneralItem, rank: int) -> str:
 
 
 def epoch_line(epoch: int, elapsed_ms: float, rank: int) -> str:
-    """What ends an epoch; 0 is initialisation."""
+    """The line that ends an epoch; 0 is initialisation."""
     return f"[RANK {rank}] --------epoch {epoch} | micro_step time {elapsed_ms:.3f} ---------"
 
 

@@ -54,8 +54,8 @@ def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
     )
 
 
-def beside_it(figure: Figure, axes: Axes) -> None:
-    """What the colours stand for, right of the axes, where no bar and no point lies."""
+def legend_right(figure: Figure, axes: Axes) -> None:
+    """Draw the legend of the colours, right of the axes, where no bar and no point lies."""
     figure.set_size_inches(figure.get_figwidth() + LEGEND_INCHES, figure.get_figheight())
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
 
@@ -91,7 +91,7 @@ def operations(log: Log) -> Figure:
     axes.set_xlabel("iteration")
     axes.set_ylabel("ms")
     if kinds:
-        beside_it(figure, axes)
+        legend_right(figure, axes)
     return figure
 
 
@@ -116,6 +116,6 @@ def bandwidth(log: Log) -> Figure:
         )
     if points:
         powers_axis(axes, "x", "bytes", byte_label)
-        beside_it(figure, axes)
+        legend_right(figure, axes)
     axes.set_ylabel("busbw, GiB/s as AICB counts it")
     return figure

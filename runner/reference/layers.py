@@ -321,7 +321,7 @@ class GatheredKeys:
         self.order = [held.index(chunk) for chunk in range(2 * self.ranks)]
 
     def positions(self, seq_len: int) -> Tensor:
-        """Of both chunks."""
+        """Positions of both chunks."""
         size = seq_len // (2 * self.ranks)
         return torch.cat([torch.arange(chunk * size, (chunk + 1) * size) for chunk in self.chunks])
 
@@ -350,7 +350,7 @@ class ExchangedHeads:
         self.core = WholeCore()
 
     def positions(self, seq_len: int) -> Tensor:
-        """Of one chunk."""
+        """Positions of one chunk."""
         size = seq_len // self.ranks
         return torch.arange(self.rank * size, (self.rank + 1) * size)
 

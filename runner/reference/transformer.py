@@ -128,7 +128,7 @@ Cut = Callable[[str, nn.Module], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a stage holds of a model: blocks by their number in it, the embedding, final norm and head."""
+    """Part of a model that a stage holds: blocks by their number in it, the embedding, final norm and head."""
 
     blocks: Sequence[int]
     embedding: bool = True
@@ -136,8 +136,8 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What blocks need beside their spec: the attention core, the ranks over which experts are spread (None: all
+class BlockContext:
+    """Context of blocks beside their spec: the attention core, the ranks over which experts are spread (None: all
     are here), the places in a sequence of this rank's tokens, the device and the parameters' format."""
 
     core: Core
@@ -151,11 +151,11 @@ class Block(nn.Module):
     """Attention and a feed-forward layer, each behind a norm and beside a residual; ``runs_again`` keeps its input
     alone and repeats it in the backward."""
 
-    def __init__(self, model: ModelSpec, spec: BlockSpec, around: Surroundings) -> None:
+    def __init__(self, model: ModelSpec, spec: BlockSpec, around: BlockContext) -> None:
         super().__init__()
         self.runs_again = False
         hidden, mixer = model.hidden, spec.mixer
-        assert isinstance(mixer, AttentionSpec), "checked before (runner.training.asking)"
+        assert isinstance(mixer, AttentionSpec), "checked before (runner.training.task)"
         rotation = None
         if model.position is PositionKind.ROTARY:
             rotation = Rotation(model.rope or RopeSpec(), mixer.qk_dim, around.positions)
@@ -165,7 +165,7 @@ class Block(nn.Module):
         if spec.moe is not None:
             self.feed_forward: nn.Module = RoutedFeedForward(hidden, spec.moe, around.experts)
         else:
-            assert spec.mlp is not None, "checked before (runner.training.asking)"
+            assert spec.mlp is not None, "checked before (runner.training.task)"
             self.feed_forward = FeedForward(hidden, spec.mlp)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -210,11 +210,11 @@ def norm_of(kind: NormKind, model: ModelSpec) -> nn.Module:
 
 
 def epsilon_of(model: ModelSpec) -> float:
-    """Of every norm."""
+    """Epsilon of every norm."""
     return model.norm_epsilon or NORM_EPSILON
 
 
-def stage_of(model: ModelSpec, share: Share, around: Surroundings, cut: Cut) -> Stage:
+def stage_of(model: ModelSpec, share: Share, around: BlockContext, cut: Cut) -> Stage:
     """The stage with its weights, each part ``cut`` as soon as it is filled: no more than one is ever whole. A weight
     depends on its name alone, so that every plan starts from the same. Tied, the head has the embedding's."""
     parts = {}
@@ -233,7 +233,7 @@ def stage_of(model: ModelSpec, share: Share, around: Surroundings, cut: Cut) -> 
 
 
 def makers_of(
-    model: ModelSpec, share: Share, around: Surroundings
+    model: ModelSpec, share: Share, around: BlockContext
 ) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     """Embedding, blocks, norm and head by name, as far as the stage has them."""
     specs = [run.block for run in model.main_blocks for _ in range(run.count)]

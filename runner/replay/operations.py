@@ -16,7 +16,7 @@ from profiler.benchmarks.launched import Call
 from profiler.benchmarks.linear import launch_gemm
 from profiler.device import Device
 from profiler.outcome import OOM, error_status
-from runner.groups.process_groups import Own
+from runner.groups.process_groups import RankGroup
 from runner.replay.program import Launch
 from workload.aicb.csv_workload import COMPUTATION
 from workload.diagnostics import WorkloadError
@@ -27,7 +27,7 @@ ATTENTION_WORDS = ("mask", "direction", "kernel", "window")
 
 
 class Compute(StrEnum):
-    """What computation is: products of the shapes, sleep for the file's time, or left out."""
+    """Kinds of computation: products of the shapes, sleep for the file's time, or left out."""
 
     REAL = "real"
     SLEEP = "sleep"
@@ -40,7 +40,7 @@ class Operations:
     ``received``. ``pending`` are sends that may still be under way."""
 
     device: Device
-    groups: Mapping[tuple[str, int], Own]
+    groups: Mapping[tuple[str, int], RankGroup]
     compute: Compute
     dtype: str
     sent: torch.Tensor
@@ -50,7 +50,7 @@ class Operations:
     _calls: dict[object, Call | None] = field(default_factory=dict)
 
     def call(self, launch: Launch) -> Call | None:
-        """What to run for a launch, made once for equal ones; None for one that is left out.
+        """The call of a launch, made once for equal ones; None for one that is left out.
 
         Raises torch's out of memory when operands do not fit, UnsupportedCaseError for a product that torch refuses.
         """
@@ -104,7 +104,7 @@ class Operations:
         same = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
         return calls[same.get(item.comm_type, item.comm_type)]
 
-    def _shift(self, own: Own, size_bytes: int) -> None:
+    def _shift(self, own: RankGroup, size_bytes: int) -> None:
         """Every rank of a ring sends to the next and receives from the one before, at once."""
         here = own.ranks.index(self.rank)
         after, before = own.ranks[(here + 1) % len(own.ranks)], own.ranks[here - 1]
@@ -116,7 +116,7 @@ class Operations:
         for work in dist.batch_isend_irecv(both):
             work.wait()
 
-    def _message(self, launch: Launch, own: Own) -> Call:
+    def _message(self, launch: Launch, own: RankGroup) -> Call:
         peer = own.ranks[launch.peer]
         sends = launch.item.comm_type == "isend"
         buffer = whole(self.sent if sends else self.received, launch.item.msg_size, 1)
@@ -188,7 +188,7 @@ def buffer_elements(launches: Sequence[Launch]) -> int:
 def operations_for(
     launches: Sequence[Launch],
     device: Device,
-    groups: Mapping[tuple[str, int], Own],
+    groups: Mapping[tuple[str, int], RankGroup],
     compute: Compute,
     dtype: str,
 ) -> Operations:

@@ -1,4 +1,4 @@
-"""What one pipeline stage runs: the rows of its workload, cut into initialisation and iterations, peers named."""
+"""Programs of pipeline stages: the rows of its workload, cut into initialisation and iterations, peers named."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.groups.degrees import PLAN, Degrees, check_dp, degrees_of, plan_and_dp
-from runner.groups.members import members
+from runner.groups.group_ranks import ranks_of_group
 from solver.plans.plan_table import Plan
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
@@ -136,7 +136,7 @@ def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: P
         return _message(one, line, stage, degrees, place)
     name = item.comm_group or "all"
     try:
-        ranks = len(members(name, item.comm_group_size, degrees)[0])
+        ranks = len(ranks_of_group(name, item.comm_group_size, degrees)[0])
     except WorkloadError as error:
         raise WorkloadError(f"{place} over {error}") from error
     ends = {"dst": item.dst, "src": item.src}
@@ -249,7 +249,7 @@ def _advance(
 
 
 def _received(launch: Launch, waiting: deque[Launch] | None, program: Program) -> bool:
-    """Whether the message is there; it is taken. Raises WorkloadError for one of another size."""
+    """True if the message is there, which is then taken. Raises WorkloadError for one of another size."""
     if not waiting:
         return False
     message = waiting.popleft()
@@ -267,7 +267,7 @@ def _members(launch: Launch, stages: int) -> tuple[int, ...]:
 def _together(
     launch: Launch, stages: Sequence[int], parts: Sequence[Launches], places: Sequence[int]
 ) -> bool:
-    """Whether all stages of a collective stand at it."""
+    """True if all stages of a collective have reached it."""
 
     def key(one: Launch) -> tuple[str, str, int]:
         return one.item.comm_type, one.item.comm_group, one.item.msg_size
@@ -284,7 +284,7 @@ NAME_ENDING = "_workload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What all ranks run: a program a stage. ``digest`` of what it was made of."""
+    """Work of all ranks: a program a stage. ``digest`` is of its sources."""
 
     name: str
     degrees: Degrees
@@ -295,14 +295,14 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Typed:
+class DegreeOptions:
     """Degrees from the command line, which beat a file's; ``order`` as workload.traffic.ranks has it."""
 
     degrees: Mapping[str, int | None]
     order: str
 
 
-def read_work(files: Sequence[Path], typed: Typed, world: int) -> Work:
+def read_work(files: Sequence[Path], typed: DegreeOptions, world: int) -> Work:
     """The workload of ``files`` for ``world`` ranks.
 
     Raises WorkloadError or ConfigError for files that cannot be read, contradict each other or want other ranks.

@@ -1,4 +1,4 @@
-"""For whom the ranks of a run that hangs wait: from each along what it waits for, to one that waits for nobody."""
+"""A physical run of a workload: its passes, their times and logs, and which rank the others wait for if it hangs."""
 
 import json
 import time
@@ -18,12 +18,12 @@ from profiler.distributed.rendezvous import RankFailedError
 from profiler.distributed.watchdog import Beat
 from profiler.distributed.world import World, open_world
 from profiler.outcome import OOM, error_message, error_status
-from runner.groups.agreement import LastWords, agreed, failed, last_words, same_everywhere
+from runner.groups.agreement import AbortHook, agree, check_same, install_abort_hook, report_failure
 from runner.groups.degrees import Degrees
-from runner.groups.members import members
+from runner.groups.group_ranks import ranks_of_group
 from runner.groups.process_groups import close_groups, open_groups
 from runner.logs.analysis import RankTimes, outlier_lines, slow_ranks, summary_lines, write_ranks
-from runner.logs.log import Log, LogFile, ended, epoch_line, logged, operation_line
+from runner.logs.log import Log, LogFile, epoch_end, epoch_line, operation_line, with_time
 from runner.replay.operations import Compute, Operations, operations_for
 from runner.replay.program import Launch, Launches, Program, Work, groups_used
 from spec.errors import ExportError
@@ -33,8 +33,8 @@ from workload.traffic.ranks import rank_groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """How far a rank is: the how-manieth pass, which part of its program that is (0: initialisation), how many
-    communications of it have begun, and whether it computes since."""
+    """Progress of a rank: the number of the pass, the part of its program (0: initialisation), how many communications
+    of it have begun, and whether it computes since."""
 
     passes: int
     part: int
@@ -62,14 +62,14 @@ class Blame:
     degrees: Degrees
 
     def behind(self, beats: Mapping[int, Beat]) -> Sequence[int]:
-        """Of living ranks those for which others wait; all where nobody is to blame."""
+        """Living ranks for which others wait; all of them where nobody is to blame."""
         places = {rank: Place.read(beat.place) for rank, beat in beats.items()}
         ends = [self._end(rank, places) for rank in beats]
         blamed = sorted({end for rank, end in zip(beats, ends, strict=True) if end != rank})
         return blamed or list(beats)
 
     def _end(self, rank: int, places: Mapping[int, Place | None]) -> int:
-        """Where the chain of waiting that begins at ``rank`` ends."""
+        """Rank at which the chain of waiting from ``rank`` ends."""
         seen: set[int] = set()
         while rank not in seen:
             seen.add(rank)
@@ -100,11 +100,11 @@ class Blame:
             group = next(one for one in rank_groups(self.degrees.dense, "pp") if rank in one)
             return (group[launch.peer],)
         assert launch.group is not None
-        group = next(one for one in members(*launch.group, self.degrees) if rank in one)
+        group = next(one for one in ranks_of_group(*launch.group, self.degrees) if rank in one)
         return [other for other in group if other != rank]
 
     def _reached(self, other: int, there: Place | None, here: Place, wanted: tuple[object, int]) -> bool:
-        """Whether ``other`` has come to the ``turn``-th of its communications of a kind in this pass."""
+        """True if ``other`` has come to the ``turn``-th of its communications of a kind in this pass."""
         if there is None or there.passes != here.passes:
             return there is not None and there.passes > here.passes
         kind, turn = wanted
@@ -122,14 +122,14 @@ def communications(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _like(launch: Launch) -> object:
-    """What is counted in turn: collectives of a group, sends or receives of a channel with a peer."""
+    """Key of what is counted in turn: collectives of a group, sends or receives of a channel with a peer."""
     if launch.channel is None:
         return launch.group
     return launch.item.comm_type, launch.channel
 
 
 def _answer(launch: Launch) -> object:
-    """What the other end runs."""
+    """Key of the communication at the other end."""
     return launch.group if launch.channel is None else ("isend", launch.channel)
 
 
@@ -142,7 +142,7 @@ Clock = Callable[[Call], float]
 
 
 @dataclass(slots=True, kw_only=True)
-class Played:
+class Pass:
     """One pass: its launches, the seconds of those that are through, and of all once it has ended."""
 
     launches: Sequence[Launch]
@@ -160,7 +160,7 @@ class Played:
 
 
 @dataclass(slots=True, kw_only=True)
-class Player:
+class Replayer:
     """This rank's side of a run."""
 
     world: World
@@ -180,7 +180,7 @@ class Player:
                 kept.append(launch)
         return kept
 
-    def play(self, played: Played, name: str, part: int) -> None:
+    def play(self, played: Pass, name: str, part: int) -> None:
         """Run the launches of a pass, after all ranks have come to it; fills ``played`` as it goes. ``part`` 0 is
         initialisation."""
         self.world.begin(f"the start of {name}")
@@ -258,7 +258,7 @@ Read = Callable[[int], Work]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run. ``epochs`` None: as many iterations as the file has."""
+    """Options of a run. ``epochs`` None: as many iterations as the file has."""
 
     results: Path
     device: str = "auto"
@@ -272,20 +272,20 @@ class RunOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """What this rank keeps: its log file, where it is the first of its stage, and its times by epoch."""
+    """Record of this rank: its log file, where it is the first of its stage, and its times by epoch."""
 
     rank: int
     file: LogFile | None
     prints: bool
     rows: list[GeneralItem] = field(default_factory=list)
-    epochs: list[Played] = field(default_factory=list)
-    current: Played | None = None
+    epochs: list[Pass] = field(default_factory=list)
+    current: Pass | None = None
 
-    def take(self, played: Played) -> None:
+    def take(self, played: Pass) -> None:
         """A pass that has ended: its rows to the file and, of rank 0, to the terminal."""
         self.current = None
         rows = _rows(played)
-        end = ended(played.elapsed_s)
+        end = epoch_end(played.elapsed_s)
         if self.file is not None:
             self.file.add([*rows, end])
             self.rows += [*rows, end]
@@ -311,14 +311,14 @@ class Recorder:
             self.keep()
 
 
-def _rows(played: Played) -> list[GeneralItem]:
+def _rows(played: Pass) -> list[GeneralItem]:
     pairs = zip(played.launches, list(played.times_s), strict=False)
-    return [logged(launch.item, seconds) for launch, seconds in pairs]
+    return [with_time(launch.item, seconds) for launch, seconds in pairs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Came:
-    """What came of a run: on rank 0 its log and the lines that say so, on others nothing."""
+class RunResult:
+    """Result of a run: on rank 0 its log and summary lines, on others nothing."""
 
     log: Log
     lines: list[str]
@@ -334,46 +334,46 @@ def run_workload(options: RunOptions, read: Read, layout: RankLayout) -> list[st
         layout,
         choose_device(options.device, layout),
         timeout_s=options.timeout_s,
-        first=lambda world: found.append(read_alike(world, read)),
+        first=lambda world: found.append(read_on_all_ranks(world, read)),
     )
-    came = run_in_world(options, lambda _: found[0], world, last_words(world))
+    came = run_in_world(options, lambda _: found[0], world, install_abort_hook(world))
     world.close()
     return came.lines
 
 
-def run_in_world(options: RunOptions, read: Read, world: World, words: LastWords) -> Came:
+def run_in_world(options: RunOptions, read: Read, world: World, words: AbortHook) -> RunResult:
     """Run one work in a world that stays open. Raises NotAgreedError where the world could go on with another,
     RankFailedError where it is lost."""
-    work = read_alike(world, read)
+    work = read_on_all_ranks(world, read)
     program = work.programs[work.degrees.stage_of(world.rank)]
     groups = open_groups(world, groups_used(work.programs), work.degrees)
-    operations = agreed(
+    operations = agree(
         world,
         lambda: operations_for(program.everything, world.device, groups, options.compute, options.dtype),
     )
     operations.rank = world.rank
-    player = Player(world=world, operations=operations, clock=clock_for(world.device))
-    recorder = agreed(world, lambda: _recorder(options, work, world))
+    player = Replayer(world=world, operations=operations, clock=clock_for(world.device))
+    recorder = agree(world, lambda: _recorder(options, work, world))
     if world.watch is not None:
         world.watch.behind = Blame(programs=work.programs, degrees=work.degrees).behind
     words.keep = recorder.keep_what_is_there
     try:
         _play(options, player, program.init, program.iterations, recorder)
-        agreed(world, recorder.keep)
+        agree(world, recorder.keep)
         came = _report(options, work, world, recorder)
     except BaseException as error:
-        failed(world, error)
+        report_failure(world, error)
         recorder.keep_what_is_there()
         raise
     close_groups(groups.values())
     return came
 
 
-def read_alike(world: World, read: Read) -> Work:
+def read_on_all_ranks(world: World, read: Read) -> Work:
     """The work, the same on all ranks. Raises NotAgreedError, said once, where it is not or does not fit them."""
     world.begin("reading the workload")
-    work = agreed(world, lambda: read(world.size))
-    same_everywhere(world, work.digest, f"the workload {work.name}")
+    work = agree(world, lambda: read(world.size))
+    check_same(world, work.digest, f"the workload {work.name}")
     return work
 
 
@@ -395,27 +395,31 @@ def _recorder(options: RunOptions, work: Work, world: World) -> Recorder:
 
 
 def _play(
-    options: RunOptions, player: Player, init: Launches, iterations: tuple[Launches, ...], recorder: Recorder
+    options: RunOptions,
+    player: Replayer,
+    init: Launches,
+    iterations: tuple[Launches, ...],
+    recorder: Recorder,
 ) -> None:
     """Initialisation, warm-up of the first iteration, then every iteration."""
     kept = [player.prepare(one) for one in (init, *iterations)]
 
-    def one_pass(index: int, name: str) -> Played:
-        played = Played(launches=kept[min(index, len(iterations))])
+    def one_pass(index: int, name: str) -> Pass:
+        played = Pass(launches=kept[min(index, len(iterations))])
         recorder.current = played
         player.play(played, name, min(index, len(iterations)))
         return played
 
-    agreed(player.world, partial(recorder.take, one_pass(0, "initialisation")))
+    agree(player.world, partial(recorder.take, one_pass(0, "initialisation")))
     for _ in range(options.warmup):
         one_pass(1, "warm-up")
         recorder.current = None
     for index in range(1, (options.epochs or len(iterations)) + 1):
         played = one_pass(index, f"iteration {index}")
-        agreed(player.world, partial(recorder.take, played))
+        agree(player.world, partial(recorder.take, played))
 
 
-def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -> Came:
+def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -> RunResult:
     """The summary of rank 0, and every rank's times in a file."""
     stage = work.degrees.stage_of(world.rank)
     mine = [
@@ -430,12 +434,12 @@ def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -
     words = world.gather(json.dumps(mine))
     everyone = [RankTimes(*one) for word in words for one in json.loads(word)]
     path = options.results / LOG_FOLDER / f"{work.name}{RANKS_ENDING}"
-    agreed(world, lambda: write_ranks(path, everyone) if world.leads else None)
+    agree(world, lambda: write_ranks(path, everyone) if world.leads else None)
     if not world.leads or recorder.file is None:
-        return Came(log=Log(), lines=[])
+        return RunResult(log=Log(), lines=[])
     left_out = work.programs[stage].left_out
     notes = [f"{left_out} rows over groups of one rank left out"] if left_out else []
     log = Log.of(recorder.rows)
     slow = [one.line() for one in slow_ranks(everyone)]
     wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
-    return Came(log=log, lines=[*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote])
+    return RunResult(log=log, lines=[*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote])

@@ -25,12 +25,12 @@ from pathlib import Path
 from profiler.device import choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World, open_world
-from runner.groups.agreement import NotAgreedError, agreed, last_words
+from runner.groups.agreement import NotAgreedError, agree, install_abort_hook
 from runner.groups.degrees import degrees_of
 from runner.logs.analysis import Spread
 from runner.logs.log import Log
 from runner.replay.operations import Compute
-from runner.replay.program import Typed, Work, read_work, work_of
+from runner.replay.program import DegreeOptions, Work, read_work, work_of
 from runner.replay.run import LOG_ENDING, LOG_FOLDER, RunOptions, run_in_world
 from spec.errors import ConfigError
 from spec.files import UnreadableFileError, read_file_text, replaced_file
@@ -73,7 +73,7 @@ class Entry:
         """The work for ``world`` ranks; ``computation`` whether generated ones have products. Raises UserError as
         generate and run do."""
         if self.files:
-            work = read_work(self.files, Typed(degrees={}, order=DEFAULT_ORDER), world)
+            work = read_work(self.files, DegreeOptions(degrees={}, order=DEFAULT_ORDER), world)
             return replace(work, name=self.name)
         options = self._options(world, computation=computation)
         made = generator_input(options, root)
@@ -189,8 +189,8 @@ def run_suite(entries: Sequence[Entry], options: RunOptions, root: Path, layout:
     Raises RankFailedError when the world is lost; what is done is kept.
     """
     world = open_world(layout, choose_device(options.device, layout), timeout_s=options.timeout_s)
-    words = last_words(world)
-    done = agreed(world, lambda: _done(options.results, world))
+    words = install_abort_hook(world)
+    done = agree(world, lambda: _done(options.results, world))
     table: list[Line] = []
     for number, entry in enumerate(entries, start=1):
         if done.get(entry.name) == repr(entry):
@@ -208,13 +208,13 @@ def run_suite(entries: Sequence[Entry], options: RunOptions, root: Path, layout:
             print("\n".join(came.lines), flush=True)
         table.append(Line(name=entry.name, log=came.log))
         done[entry.name] = repr(entry)
-        agreed(world, partial(_keep_done, options.results, done, world))
+        agree(world, partial(_keep_done, options.results, done, world))
     world.close()
     return [HEADER, *(line.text() for line in table)] if world.leads else []
 
 
 def _done(results: Path, world: World) -> dict[str, str]:
-    """What rank 0 finds done in the results: name -> the entry that was run."""
+    """Workloads that rank 0 finds done in the results: name -> the entry that was run."""
     text = "{}"
     path = results / DONE
     if world.leads and path.is_file():

@@ -18,10 +18,10 @@ from runner.traces.names import (
     key_of_gloo,
     key_of_nccl,
     nccl_function,
-    nested,
+    nest_calls,
     pairs_of,
 )
-from runner.traces.trace_file import BACKWARD, EXTERNAL, FORWARD, Event, Issued, Key, Part, Ran, Trace
+from runner.traces.trace_file import BACKWARD, EXTERNAL, FORWARD, Event, Issued, Key, Launched, Part, Trace
 
 RECORDED = "record_param_comms"
 """What ProcessGroupNCCL.cpp calls around a collective or a message, with what it moves (RECORD_PARAM_COMMS_DATA)."""
@@ -72,21 +72,21 @@ def grouped_calls(
 
 
 def _fits(kernel: str, said: str) -> bool:
-    """Whether a kernel may be what was said; SendRecv is an exchange as well."""
+    """True if a kernel may be the recorded call; SendRecv is an exchange as well."""
     what, function = collective_named(said), nccl_function(kernel)
     if function == "SendRecv":
         return what in MESSAGES
     return what == NCCL_FUNCTIONS.get(function or "", what)
 
 
-def shared(kernel: Event, group: Sequence[Event]) -> Iterator[Ran]:
-    """What the calls of a group moved, each with its part of the kernel's seconds by its bytes, one after another."""
+def split_kernel(kernel: Event, group: Sequence[Event]) -> Iterator[Launched]:
+    """Launches of the calls of a group, each with its part of the kernel's seconds by its bytes, one after another."""
     keys = [key_of_nccl(kernel, one.args) for one in group]
     sizes = [key.size_bytes or 0 for key in keys]
     parts = [size / sum(sizes) if all(sizes) else 1 / len(sizes) for size in sizes]
     start_s = kernel.start_s
     for key, part in zip(keys, parts, strict=True):
-        yield Ran(key=key, name=kernel.name, start_s=start_s, seconds=part * kernel.seconds)
+        yield Launched(key=key, name=kernel.name, start_s=start_s, seconds=part * kernel.seconds)
         start_s += part * kernel.seconds
 
 
@@ -96,7 +96,9 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 SPLIT_SUM = "splitKreduce"
 
 
-def on_device(device: Sequence[Event], calls: Sequence[Call], events: Sequence[Event]) -> Iterator[Issued]:
+def device_launches(
+    device: Sequence[Event], calls: Sequence[Call], events: Sequence[Event]
+) -> Iterator[Issued]:
     """Every kernel and copy of ``device``, those of one product or attention as one launch."""
     by_id = {call.event.args.get(EXTERNAL): call for call in calls if call.event.category == "cpu_op"}
     launched = runtime_calls(events)
@@ -110,7 +112,7 @@ def on_device(device: Sequence[Event], calls: Sequence[Call], events: Sequence[E
     groups = grouped_calls([one for one, _ in nccl], events, launched)
     for place, (one, call) in enumerate(nccl):
         if group := groups.get(place):
-            yield from ((group[0].start_s, ran) for ran in shared(one, group))
+            yield from ((group[0].start_s, ran) for ran in split_kernel(one, group))
             continue
         told = one.args if COLLECTIVE in one.args else call.event.args if call is not None else {}
         yield issued_s(one, call), _ran(key_of_nccl(one, told, call), one)
@@ -133,7 +135,7 @@ def _by_owner(kernels: Sequence[tuple[Event, Call]]) -> Iterator[Issued]:
     for owner, held in grouped.values():
         event = owner.event
         seconds = sum(one.seconds for one in held)
-        ran = Ran(
+        ran = Launched(
             key=key_of_call(owner),
             name=event.name,
             start_s=held[0].start_s,
@@ -164,14 +166,14 @@ def _by_name(kernels: Sequence[tuple[float, Event, Call | None]]) -> Iterator[Is
     yield from (before for before, _ in last.values())
 
 
-def _continues(ran: Ran, before: Ran, same_call: bool) -> bool:
+def _continues(ran: Launched, before: Launched, same_call: bool) -> bool:
     if ran.key.part is Part.PRODUCT:
         return SPLIT_SUM in ran.name
     return same_call and ran.key.direction == before.key.direction
 
 
 def _key_by_name(event: Event, call: Call | None) -> Key:
-    """Of a kernel that no operation of torch's launched by name."""
+    """Key of a kernel that no operation of torch's launched by name."""
     if event.category != "kernel":
         return Key(part=Part.KERNEL, what=Part.KERNEL.value)
     part = Part.OPTIMIZER if call is not None and call.optimizer else kernel_part(event.name)
@@ -182,8 +184,8 @@ def _key_by_name(event: Event, call: Call | None) -> Key:
     return Key(part=part, what=what, direction=direction if part in (Part.PRODUCT, Part.ATTENTION) else None)
 
 
-def _ran(key: Key, event: Event) -> Ran:
-    return Ran(key=key, name=event.name, start_s=event.start_s, seconds=event.seconds)
+def _ran(key: Key, event: Event) -> Launched:
+    return Launched(key=key, name=event.name, start_s=event.start_s, seconds=event.seconds)
 
 
 # Operations of a processor, where it is the device.
@@ -191,7 +193,7 @@ def _ran(key: Key, event: Event) -> Ran:
 ATEN = "aten::"
 
 
-def on_processor(calls: Sequence[Call], events: Sequence[Event]) -> Iterator[Issued]:
+def processor_launches(calls: Sequence[Call], events: Sequence[Event]) -> Iterator[Issued]:
     """Named operations whole, collectives by gloo's work, and of all other operations of ATen what they do
     themselves."""
     begun = {id(call.work) for call in calls}
@@ -209,11 +211,16 @@ def on_processor(calls: Sequence[Call], events: Sequence[Event]) -> Iterator[Iss
         elif event.name.startswith(ATEN) and call.owner is None and not call.wraps and call.self_s > 0:
             part = Part.OPTIMIZER if call.optimizer else Part.KERNEL
             key = Key(part=part, what=part.value)
-            yield event.start_s, Ran(key=key, name=event.name, start_s=event.start_s, seconds=call.self_s)
+            yield (
+                event.start_s,
+                Launched(key=key, name=event.name, start_s=event.start_s, seconds=call.self_s),
+            )
 
 
-def _ran_on_host(key: Key, event: Event) -> Ran:
-    return Ran(key=key, name=event.name, start_s=event.start_s, seconds=event.seconds, pairs=pairs_of(event))
+def _ran_on_host(key: Key, event: Event) -> Launched:
+    return Launched(
+        key=key, name=event.name, start_s=event.start_s, seconds=event.seconds, pairs=pairs_of(event)
+    )
 
 
 # Every launch of a trace's steps: kernels of a device by the operation that launched them, or, where a
@@ -224,19 +231,21 @@ BARRIER = "barrier"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """What ran in the steps, by start; ``idle_s`` of a step in which no kernel ran (None on a processor)."""
+    """Launches of the steps, by start; ``idle_s`` of a step in which no kernel ran (None on a processor)."""
 
-    ran: Sequence[Ran]
+    ran: Sequence[Launched]
     num_steps: int
     idle_s: float | None
 
 
 def launches(trace: Trace, warmup: int = 0) -> Launches:
-    """Of the steps after the first ``warmup`` of them."""
+    """Launches of the steps after the first ``warmup`` of them."""
     steps = trace.steps[warmup:]
-    calls = list(nested(trace.events))
+    calls = list(nest_calls(trace.events))
     device = [one for one in trace.events if one.category in ON_DEVICE]
-    found = list(on_device(device, calls, trace.events) if device else on_processor(calls, trace.events))
+    found = list(
+        device_launches(device, calls, trace.events) if device else processor_launches(calls, trace.events)
+    )
     begin_s = [one.start_s for one in steps]
     ends_s = [one.end_s for one in steps]
 
@@ -254,7 +263,7 @@ def launches(trace: Trace, warmup: int = 0) -> Launches:
     return Launches(ran=kept, num_steps=len(steps), idle_s=idle_s)
 
 
-def _covered_s(ran: Sequence[Ran]) -> float:
+def _covered_s(ran: Sequence[Launched]) -> float:
     """Seconds in which at least one runs; ``ran`` by start."""
     covered_s, until_s = 0.0, float("-inf")
     for one in ran:

@@ -1,4 +1,4 @@
-"""What names of torch's operations and of kernels stand for: one table a kind."""
+"""Meaning of the names of torch's operations and of kernels: one table a kind."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -156,7 +156,7 @@ def type_bytes(name: object) -> int | None:
 
 
 def kernel_part(name: str) -> Part:
-    """What a kernel is by its own name."""
+    """Part of a kernel by its own name."""
     return next((part for part, pattern in KERNELS if pattern.search(name)), Part.KERNEL)
 
 
@@ -189,7 +189,7 @@ class Call:
 
     @property
     def named(self) -> bool:
-        """Whether it is a product, an attention, a collective or gloo's work for one by name."""
+        """True if it is a product, an attention, a collective or gloo's work for one by name."""
         name = self.event.name
         return (
             name in PRODUCTS or name.startswith((COLLECTIVE_CALL, GLOO)) or ATTENTION.search(name) is not None
@@ -204,7 +204,7 @@ class Call:
         return call
 
 
-def nested(events: Iterable[Event]) -> Iterator[Call]:
+def nest_calls(events: Iterable[Event]) -> Iterator[Call]:
     """The calls of every thread, by start. ``holds`` says that a named operation lies within."""
     threads: dict[object, list[Event]] = {}
     for one in events:
@@ -259,7 +259,7 @@ COLLECTIVE = "Collective name"
 
 
 def key_of_call(call: Call) -> Key:
-    """Of a named operation."""
+    """Key of a named operation."""
     name = call.event.name
     if name in PRODUCTS:
         return _product(call)
@@ -290,13 +290,13 @@ def _attention(event: Event) -> Key:
 
 
 def key_of_gloo(call: Call, work: Event | None) -> Key:
-    """Of a collective that gloo runs; its work says the format that the call leaves out."""
+    """Key of a collective that gloo runs; its work says the format that the call leaves out."""
     name = collective_named(call.event.name) or call.event.name
     return collective_key(name, _call_bytes(call.event, work), None)
 
 
 def key_of_nccl(kernel: Event, told: Mapping[str, Any], call: Call | None = None) -> Key:
-    """Of a kernel of NCCL by what torch says of it (appendCollectiveArgs of Kineto's output_json.cpp), else by the
+    """Key of a kernel of NCCL by what torch says of it (appendCollectiveArgs of Kineto's output_json.cpp), else by the
     ``call`` of c10d that launched it, else by its name."""
     function = NCCL_FUNCTIONS.get(nccl_function(kernel.name) or "", kernel.name)
     if COLLECTIVE not in told and call is not None and call.event.name.startswith(COLLECTIVE_CALL):
@@ -327,7 +327,7 @@ def _types(work: Event | None) -> Sequence[object]:
 
 
 def _elements(dims: object) -> int:
-    """Of a tensor's sides, or of a list of tensors; 0 for what is none."""
+    """Elements of a tensor's sides, or of a list of tensors; 0 for what is none."""
     if not isinstance(dims, list) or not dims:
         return 0
     if all(isinstance(side, int) for side in dims):
@@ -353,7 +353,7 @@ CONCRETE = "Concrete Inputs"
 
 
 def pairs_of(event: Event) -> float | None:
-    """Of all its heads and sequences; None for a call of another library than ATen, or whose inputs were not recorded.
+    """Pairs of all its heads and sequences; None for a call of another library than ATen, or whose inputs were not recorded.
 
     A mask that is given as a tensor counts as a causal one: its numbers are in no trace.
     """
@@ -376,6 +376,6 @@ def pairs_of(event: Event) -> float | None:
 
 
 def heads_pairs(heads: int, q_len: int, kv_len: int, *, mask: str, window: int = 0) -> float:
-    """Of ``heads`` heads of all sequences."""
+    """Pairs of ``heads`` heads of all sequences."""
     columns = {"q_len": np.array([q_len]), "kv_len": np.array([kv_len]), "window": np.array([window])}
     return heads * float(attended_pairs(columns, mask)[0])

@@ -1,4 +1,4 @@
-"""One operation that a rank ran, whoever told of it: a trace or a log."""
+"""Launches of a rank, whether a trace or a log reports them, and the reader of traces."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from spec.units import US
 
 
 class Part(StrEnum):
-    """What an operation is, as a comparison adds it up."""
+    """Parts of a step, as a comparison adds them up."""
 
     PRODUCT = "products"
     ATTENTION = "attention"
@@ -30,7 +30,7 @@ FORWARD, BACKWARD = "forward", "backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """By what an operation of a run is known again; None is what its source does not say.
+    """Identity of an operation of a run; None is what its source does not report.
 
     ``what``: the collective's name (profdb's; p2p for a message either way), else the part. ``direction``: in which
     pass it ran, of an attention which of its kernels. ``shape``: of a product (batch, smaller of m and n, k, larger),
@@ -47,7 +47,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class Launched:
     """A launch: seconds on the device, when it began, and the name that its source gives it. ``pairs`` of
     queries and keys that an attention looks at, of all heads; None where that is unknown."""
 
@@ -58,18 +58,18 @@ class Ran:
     pairs: float | None = None
 
 
-Issued = tuple[float, Ran]
+Issued = tuple[float, Launched]
 """When the host issued a launch, and the launch."""
 
 
 def product_key(batch: int, m: int, k: int, n: int, direction: str | None) -> Key:
-    """Of C = A B with A of m x k."""
+    """Key of C = A B with A of m x k."""
     shape = (batch, min(m, n), k, max(m, n))
     return Key(part=Part.PRODUCT, what="product", direction=direction, shape=shape)
 
 
 def collective_key(what: str, size_bytes: int | None, ranks: int | None) -> Key:
-    """Of a collective, by the whole array on one rank."""
+    """Key of a collective, by the whole array on one rank."""
     return Key(part=Part.COLLECTIVE, what=what, size_bytes=size_bytes, ranks=ranks)
 
 
@@ -112,7 +112,7 @@ class Trace:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a regular file begins as the profiler's traces do; False for one that cannot be read."""
+    """True if a regular file begins as the profiler's traces do; False for one that cannot be read."""
     if not path.is_file():
         return False
     try:

@@ -25,7 +25,7 @@ Group = dist.ProcessGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """Where this rank stands. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x ``shard``
+    """Device meshes of this rank. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x ``shard``
     are the data ranks, dp x cp of them, and ``shard`` those that share one copy of what ZeRO cuts. A group is
     None where it would hold one rank; ``experts_data`` are the ranks with the same experts (a mesh of its
     own, of one axis).
@@ -138,7 +138,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """How the stages of a plan are copied and sharded; formats in which FSDP2 computes and reduces. Where the plan's
+    """Replication and sharding of the stages of a plan; formats in which FSDP2 computes and reduces. Where the plan's
     framework keeps the parameters of embedding and head between the passes, these do."""
 
     plan: Plan
@@ -153,12 +153,12 @@ class Copies:
 
     @property
     def sharded(self) -> bool:
-        """Whether gradients, or parameters as well, lie in shards."""
+        """True if gradients, or parameters as well, are sharded."""
         return self.plan.zero_stage >= 2
 
     @property
     def overlaps(self) -> bool:
-        """Whether DistributedDataParallel reduces gradients beside the backward. It takes no layer that is cut by
+        """True if DistributedDataParallel reduces gradients beside the backward. It takes no layer that is cut by
         DTensor, and torch's schedules other than 1F1B let it reduce twice (its reducer then stops with an error)."""
         plain = self.plan.vpp == 1 and not self.plan.schedule.splits_backward
         return self.ranks > 1 and not self.sharded and self.plan.tp == 1 and plain
@@ -219,7 +219,7 @@ class Copies:
         return found
 
     def states(self, stage: Stage) -> list[State]:
-        """What the optimizers hold: under ZeRO stage 1 cut over the ranks with the same parameters."""
+        """Parameters of the optimizers: under ZeRO stage 1 cut over the ranks with the same parameters."""
         apart = {id(each) for each in self._experts(stage)}
         dense = [each for each in stage.parameters() if id(each) not in apart]
         experts = [each for each in stage.parameters() if id(each) in apart]

@@ -1,4 +1,4 @@
-"""Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec.
+"""Stages of a pipeline and its schedule: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec.
 2.2), all forwards first (GPipe, arXiv 1811.06965; breadth first, 2211.05953), its zero bubble, which with one chunk
 a rank is ZB-H1 (arXiv 2401.10241 sec. 2.1), and that in a V (2405.15362), or one micro-batch after another where
 there is one stage."""
@@ -50,7 +50,7 @@ def layers_of(plan: Plan, num_layers: int) -> tuple[int, ...]:
 
 
 def shares_of(plan: Plan, stage: int, layers: Sequence[int]) -> list[Share]:
-    """What pipeline rank ``stage`` holds, one share a chunk."""
+    """Shares of pipeline rank ``stage``, one a chunk."""
     shares = []
     for virtual in virtual_stages(plan, stage):
         first = sum(layers[:virtual])
@@ -65,7 +65,7 @@ def shares_of(plan: Plan, stage: int, layers: Sequence[int]) -> list[Share]:
 
 
 def virtual_stages(plan: Plan, stage: int) -> list[int]:
-    """Of every chunk of pipeline rank ``stage`` its place on the way of a micro-batch."""
+    """Place of every chunk of pipeline rank ``stage`` on the way of a micro-batch."""
     way = plan.schedule.placement.chains(plan.pp, plan.vpp)[0]
     return [way.index((stage, chunk)) for chunk in range(plan.vpp)]
 
@@ -94,7 +94,7 @@ class OneAfterAnother:
 
 
 @dataclass(slots=True, kw_only=True)
-class Pipelined:
+class Pipeline:
     """torch's schedule over the stages of this rank's pipeline, ``modules``."""
 
     schedule: Any
@@ -120,7 +120,7 @@ class Pipelined:
         self.losses = [loss.detach() for loss in self.losses]
 
 
-def pipelined(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group, loss: Loss) -> Pipelined:
+def pipeline_of(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group, loss: Loss) -> Pipeline:
     """The schedule of pipeline rank ``stage``, which runs ``modules``, one a chunk."""
     device = next(modules[0].parameters()).device
     places, count = virtual_stages(plan, stage), plan.pp * plan.vpp
@@ -133,4 +133,4 @@ def pipelined(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group
     held = chunks[0] if made in OF_ONE_CHUNK else chunks
     # The loss is divided already: scaling gradients again would take a pass over all of them.
     schedule = made(held, plan.num_micro, loss_fn=loss, scale_grads=False)
-    return Pipelined(schedule=schedule, modules=modules, first=0 in places, last=count - 1 in places)
+    return Pipeline(schedule=schedule, modules=modules, first=0 in places, last=count - 1 in places)

@@ -1,5 +1,4 @@
-"""What a rank was doing when it failed or stood still, read from its stack: which operation of torch.distributed, on
-which group, in which part of the model."""
+"""A training run: steps, their times and memory, traces, and where a rank failed or stood still, read from its stack."""
 
 import csv
 import json
@@ -28,8 +27,8 @@ from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.rendezvous import RankFailedError
 from profiler.distributed.world import World, open_world
 from profiler.outcome import OOM, error_status
-from runner.groups.agreement import agreed, failed, last_words, same_everywhere
-from runner.training.asking import Asked, Typed, ask
+from runner.groups.agreement import agree, check_same, install_abort_hook, report_failure
+from runner.training.task import TrainRequest, TrainTask, read_task
 from runner.training.trainer import Trainer
 from solver.problem.result import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
 from spec.errors import ExportError
@@ -50,14 +49,14 @@ PLUMBING = ("wrapper", "inner", "_fn", "wait", "__call__", "decorate_context")
 
 
 @contextmanager
-def watched(world: World, doing: str) -> Iterator[None]:
+def guard_step(world: World, doing: str) -> Iterator[None]:
     """For one thing that all ranks do: full memory and a lost rank become one line that names rank and operation.
 
     Raises RankFailedError for these; any other error keeps its traceback.
     """
     world.begin(doing)
     if world.watch is not None:
-        world.watch.inside = standing_in(threading.main_thread().ident)
+        world.watch.inside = place_reader(threading.main_thread().ident)
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's out of memory is a RuntimeError
@@ -80,8 +79,8 @@ def innermost(error: BaseException) -> BaseException:
     return error
 
 
-def standing_in(thread: int | None) -> Callable[[], str]:
-    """What a thread is inside of, asked from another."""
+def place_reader(thread: int | None) -> Callable[[], str]:
+    """A function that says, from another thread, what a thread is in."""
 
     def words() -> str:
         frame = sys._current_frames().get(thread or 0)
@@ -158,7 +157,7 @@ class Measured:
     """A run: seconds of each timed step (of the slowest rank), CPU seconds of each (of the busiest), the loss
     of each, and the most memory of any rank."""
 
-    asked: Asked
+    task: TrainTask
     device: str
     warmup: int
     steps_s: tuple[float, ...]
@@ -168,35 +167,35 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """Mean."""
+        """Mean seconds of a step."""
         return statistics.fmean(self.steps_s)
 
     @property
     def tokens_per_gpu_per_s(self) -> float:
-        """TGS."""
-        return float(tokens_per_gpu_per_s(self.asked.problem.job, np.array([self.step_s]))[0])
+        """Tokens per GPU and second (TGS)."""
+        return float(tokens_per_gpu_per_s(self.task.problem.job, np.array([self.step_s]))[0])
 
     @property
     def mfu(self) -> float:
-        """Of the peak that the cluster's sheet says."""
-        problem = self.asked.problem
+        """Share of the peak in the cluster's hardware spec."""
+        problem = self.task.problem
         return float(mfu(problem.model, problem.job, problem.cluster, np.array([self.step_s]))[0])
 
     @property
     def name(self) -> str:
-        """Of its files."""
-        return run_name(self.asked)
+        """Name of its files."""
+        return file_name(self.task)
 
 
-def run_name(asked: Asked) -> str:
-    """What the files of a run are called."""
-    plan = asked.plan
-    words = f"{asked.problem.model.name}-world{plan.world_size}-{plan.label()}-{asked.dtype}"
+def file_name(task: TrainTask) -> str:
+    """Name of the files of a run."""
+    plan = task.plan
+    words = f"{task.problem.model.name}-world{plan.world_size}-{plan.label()}-{task.dtype}"
     return re.sub(r"[^\w.+=-]+", "-", words)
 
 
-def most(memories: Sequence[Memory]) -> Memory:
-    """Of all ranks, each by itself."""
+def peak_memory(memories: Sequence[Memory]) -> Memory:
+    """Largest of all ranks, each figure by itself."""
     allocated = [each.allocated_bytes for each in memories if each.allocated_bytes is not None]
     reserved = [each.reserved_bytes for each in memories if each.reserved_bytes is not None]
     return Memory(
@@ -206,22 +205,22 @@ def most(memories: Sequence[Memory]) -> Memory:
     )
 
 
-def heading(asked: Asked, device: str) -> str:
-    """What is about to be run."""
-    plan, job = asked.plan, asked.problem.job
-    parameters = num_parameters(asked.problem.model).total
+def heading(task: TrainTask, device: str) -> str:
+    """Lines that announce a run."""
+    plan, job = task.plan, task.problem.job
+    parameters = num_parameters(task.problem.model).total
     degree = f" dp{plan.dp}" if plan.dp > 1 and "dp" not in plan.label() else ""
     cut = f", cp by {job.context_parallel}" if plan.cp > 1 else ""
     return (
-        f"{asked.problem.model.name}, {parameters:,} parameters, on {plan.world_size} x {device}\n"
-        f"plan {plan.label()}{degree}{cut}, {asked.dtype}, "
+        f"{task.problem.model.name}, {parameters:,} parameters, on {plan.world_size} x {device}\n"
+        f"plan {plan.label()}{degree}{cut}, {task.dtype}, "
         f"{job.global_batch_sequences} sequences of {job.seq_len} tokens a step"
     )
 
 
 def lines(measured: Measured) -> list[str]:
     """The summary."""
-    steps, memory, problem = measured.steps_s, measured.memory, measured.asked.problem
+    steps, memory, problem = measured.steps_s, measured.memory, measured.task.problem
     spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
     counted = (
         ""
@@ -236,7 +235,7 @@ def lines(measured: Measured) -> list[str]:
         f"step     {measured.step_s:.4f} s (least {min(steps):.4f}, most {max(steps):.4f}, std {spread:.4f}; "
         f"{len(steps)} steps after {measured.warmup} of warm-up)",
         f"tokens   {measured.tokens_per_gpu_per_s:.1f} per second and device",
-        f"mfu      {100 * measured.mfu:.2f} % of the {measured.asked.dtype} peak of {problem.cluster.gpu.name}{counted}",
+        f"mfu      {100 * measured.mfu:.2f} % of the {measured.task.dtype} peak of {problem.cluster.gpu.name}{counted}",
         f"memory   {held} on the rank with the most",
         f"loss     {measured.losses[0]:.4f} to {measured.losses[-1]:.4f}",
     ]
@@ -244,9 +243,9 @@ def lines(measured: Measured) -> list[str]:
 
 def record(measured: Measured) -> dict[str, object]:
     """Everything, as plain values with the unit in the name; the plan's keys are those of --plan, and dp."""
-    asked, problem = measured.asked, measured.asked.problem
+    task, problem = measured.task, measured.task.problem
     return {
-        "config": str(asked.config),
+        "config": str(task.config),
         "model": problem.model.name,
         "cluster": problem.cluster.name,
         "device": measured.device,
@@ -255,10 +254,10 @@ def record(measured: Measured) -> dict[str, object]:
         "seq_len": problem.job.seq_len,
         "global_batch_tokens": problem.job.global_batch_tokens,
         "preset": problem.job.preset.name,
-        "dtype": asked.dtype,
-        "job": {key: typed(value) for key, value in asked.job.items()},
-        "compiled": asked.training.compiled,
-        "plan": asdict(asked.plan.written) | {"dp": asked.plan.dp},
+        "dtype": task.dtype,
+        "job": {key: typed(value) for key, value in task.job.items()},
+        "compiled": task.training.compiled,
+        "plan": asdict(task.plan.written) | {"dp": task.plan.dp},
         "warmup_steps": measured.warmup,
         "steps_s": list(measured.steps_s),
         "steps_cpu_s": list(measured.steps_cpu_s),
@@ -370,10 +369,10 @@ HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """How to run ``typed``: steps before and while time is taken, the longest wait of one rank for another, the files
+    """Options of a training run of ``typed``: steps before and while time is taken, the longest wait of one rank for another, the files
     to write; ``trace`` is the folder of the traces."""
 
-    typed: Typed
+    typed: TrainRequest
     device: str = "auto"
     steps: int = 10
     warmup: int = 3
@@ -390,38 +389,38 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     Raises UserError for what cannot be run, RankFailedError for a rank that cannot go on.
     """
     device = choose_device(options.device, layout)
-    found: list[Asked] = []
+    found: list[TrainTask] = []
 
     def first(world: World) -> None:
         world.begin("reading the config and the plan")
-        found.append(agreed(world, lambda: ask(options.typed, device, layout.size)))
-        same_everywhere(world, repr(found[0].training), "the config or the command line")
+        found.append(agree(world, lambda: read_task(options.typed, device, layout.size)))
+        check_same(world, repr(found[0].training), "the config or the command line")
 
     world = open_world(layout, device, timeout_s=options.timeout_s, first=first)
-    asked = found[0]
+    task = found[0]
     if world.leads:
-        options.say(heading(asked, device.name))
-    last_words(world)
+        options.say(heading(task, device.name))
+    install_abort_hook(world)
     try:
         with warnings.catch_warnings():
             for message in HARMLESS:
                 warnings.filterwarnings("ignore", message)
-            measured = measure(options, asked, world)
+            measured = measure(options, task, world)
     except BaseException as error:
-        failed(world, error)
+        report_failure(world, error)
         raise
-    written = agreed(world, lambda: write(measured, options.json, options.results) if world.leads else [])
+    written = agree(world, lambda: write(measured, options.json, options.results) if world.leads else [])
     world.close()
     if options.trace is not None:
         written.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
-    return [*assumed_lines(asked.training.model), *lines(measured), *written] if world.leads else []
+    return [*assumed_lines(task.training.model), *lines(measured), *written] if world.leads else []
 
 
-def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
+def measure(options: TrainOptions, task: TrainTask, world: World) -> Measured:
     """Build and run every step; the same on all ranks."""
     device = world.device
-    with watched(world, "building the model"):
-        trainer = Trainer(asked.training, device.torch_device)
+    with guard_step(world, "building the model"):
+        trainer = Trainer(task.training, device.torch_device)
     steps: list[Step] = []
     losses: list[float] = []
     for step in range(options.warmup + options.steps):
@@ -429,7 +428,7 @@ def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
         name = f"step {step - options.warmup + 1}" if timed else f"step {step + 1} of warm-up"
         if step == options.warmup and device.kind == "cuda":
             torch.cuda.reset_peak_memory_stats(device.index)
-        with watched(world, name):
+        with guard_step(world, name):
             took = one_step(trainer, world, step)
             loss = trainer.loss_share()
         if timed:
@@ -437,19 +436,19 @@ def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
             losses.append(loss)
     memory = asdict(memory_of(device))
     if options.trace is not None:
-        path = trace_path(options.trace, run_name(asked), world.rank)
-        with watched(world, "the steps of the trace"):
+        path = trace_path(options.trace, file_name(task), world.rank)
+        with guard_step(world, "the steps of the trace"):
             trace_steps(trainer, world, options.warmup + options.steps, path)
     said = [json.loads(word) for word in world.gather(json.dumps([list(map(asdict, steps)), losses, memory]))]
     everyone = [[Step(**one) for one in taken] for taken, _, _ in said]
     return Measured(
-        asked=asked,
+        task=task,
         device=device.name,
         warmup=options.warmup,
         steps_s=tuple(max(one.wall_s for one in step) for step in zip(*everyone, strict=True)),
         steps_cpu_s=tuple(max(one.cpu_s for one in step) for step in zip(*everyone, strict=True)),
         losses=tuple(map(sum, zip(*(shares for _, shares, _ in said), strict=True))),
-        memory=most([Memory(**each) for _, _, each in said]),
+        memory=peak_memory([Memory(**each) for _, _, each in said]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Layers cut over tp by DTensor plans, as Megatron-LM cuts them (arXiv 1909.08053 sec. 3), with the tokens between them
+"""Training of one plan: layers cut over tp by DTensor plans, as Megatron-LM cuts them (arXiv 1909.08053 sec. 3), with the tokens between them
 cut as well under sequence parallelism (arXiv 2205.05198 sec. 4.2.2).
 
 Experts stay whole: tokens go to them by all-to-all.
@@ -27,9 +27,9 @@ from torch.nn import functional
 from ops.layout import Layout
 from ops.recompute import Recompute
 from runner.reference.layers import FeedForward, SelfAttention, core_of, regathering
-from runner.reference.transformer import Block, RoutedFeedForward, Share, Stage, Surroundings, stage_of
+from runner.reference.transformer import Block, BlockContext, RoutedFeedForward, Share, Stage, stage_of
 from runner.training.data_parallel import Copies, LocalOptimizer, Meshes, Sum, add_up, meshes_of, place
-from runner.training.pipeline import OneAfterAnother, Pipelined, layers_of, pipelined, shares_of
+from runner.training.pipeline import OneAfterAnother, Pipeline, layers_of, pipeline_of, shares_of
 from solver.plans.plan_table import Plan
 from spec.model import ModelSpec
 
@@ -154,7 +154,7 @@ def step_tokens(step: int, sequences: range, seq_len: int, vocab: int) -> Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What to train and how: formats in which layers compute and gradients of FSDP2 are reduced, how sequences cut
+    """A training: model, plan, formats in which layers compute and gradients of FSDP2 are reduced, how sequences cut
     over cp meet ("all_gather" or "all_to_all"), whether blocks are compiled."""
 
     model: ModelSpec
@@ -167,13 +167,13 @@ class Training:
 
     @property
     def tokens_cut(self) -> bool:
-        """Whether tokens are cut over tp between the linears."""
+        """True if tokens are cut over tp between the linears."""
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
         return int(self.plan.sharding.norm_shards(layout)[0]) > 1
 
     @property
     def regathers(self) -> bool:
-        """Whether products keep this rank's tokens for the backward, and not those of all."""
+        """True if products keep this rank's tokens for the backward, and not those of all."""
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
         return int(self.plan.sharding.saved_input_shards(layout)[0]) > 1
 
@@ -188,7 +188,7 @@ class Trainer:
         copies = Copies(plan=plan, meshes=self.meshes, compute=training.compute, reduce=training.reduce)
         core = core_of(training.context_parallel, self.meshes.cp)
         self.positions = core.positions(training.seq_len)
-        around = Surroundings(
+        around = BlockContext(
             core=core,
             experts=self.meshes.experts,
             positions=self.positions.to(device),
@@ -203,9 +203,9 @@ class Trainer:
         self.parameters = [each for stage in self.stages for each in stage.parameters()]
         states = [each for stage in self.stages for each in copies.states(stage)]
         self.optimizers = [LocalOptimizer(held.parameters, held.group) for held in states if held.parameters]
-        self.work: OneAfterAnother | Pipelined = self._work(modules)
+        self.work: OneAfterAnother | Pipeline = self._work(modules)
 
-    def _stage(self, share: Share, around: Surroundings, copies: Copies) -> Stage:
+    def _stage(self, share: Share, around: BlockContext, copies: Copies) -> Stage:
         plan = self.training.plan
         before_head: list[nn.Module] = []
 
@@ -224,11 +224,11 @@ class Trainer:
         repeat(stage, plan)
         return stage
 
-    def _work(self, modules: Sequence[nn.Module]) -> OneAfterAnother | Pipelined:
+    def _work(self, modules: Sequence[nn.Module]) -> OneAfterAnother | Pipeline:
         plan = self.training.plan
         if self.meshes.pp is None:
             return OneAfterAnother(module=modules[0], num_micro=plan.num_micro, loss=self.loss)
-        return pipelined(modules, plan, self.meshes.stage, self.meshes.pp, self.loss)
+        return pipeline_of(modules, plan, self.meshes.stage, self.meshes.pp, self.loss)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """A micro-batch's share of the mean cross entropy of this rank's tokens; logits are cut over tp."""
@@ -263,13 +263,13 @@ class Trainer:
             optimizer.step()
 
     def loss_share(self) -> float:
-        """What this rank adds to the mean loss of the step's global batch: the sum over all ranks is that loss."""
+        """Share of this rank in the mean loss of the step's global batch: the sum over all ranks is that loss."""
         plan = self.training.plan
         return sum(float(loss) for loss in self.work.losses) / (plan.tp * plan.cp * plan.dp)
 
 
 def repeat(stage: Stage, plan: Plan) -> None:
-    """Mark what runs again in the backward."""
+    """Mark the layers that are recomputed in the backward."""
     blocks = [block for block in stage.blocks.values() if isinstance(block, Block)]
     if plan.recompute is Recompute.SELECTIVE:
         for module in stage.modules():

@@ -44,7 +44,7 @@ def trained(folder: Path, **changed: Any) -> Path:
     return path
 
 
-def compared(folder: Path, *words: str) -> dict[str, Any]:
+def compare_run(folder: Path, *words: str) -> dict[str, Any]:
     """The record of a comparison that works."""
     out = folder / "out.json"
     assert main(["compare", *words, "--json", str(out)]) == 0

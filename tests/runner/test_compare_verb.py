@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from run_workload import main
-from tests.runner.comparing import CONFIG, ROOT, SHEET, compared, trained
+from tests.runner.comparing import CONFIG, ROOT, SHEET, compare_run, trained
 from tests.runner.comparison.made_logs import MEGATRON
 
 
 def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = compared(tmp_path, str(trained(tmp_path)), *SHEET)
+    found = compare_run(tmp_path, str(trained(tmp_path)), *SHEET)
     predicted, ratios = found["predicted"], found["ratios"]
     assert found["measured"]["step_s"] == 0.3
     assert found["measured"]["spread_s"] == pytest.approx([0.22, 0.46])
@@ -25,7 +25,8 @@ def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.Cap
     told = {name: abs(log(ratios[name])) for name in ("step", "allocated", "reserved")}
     assert found["largest_gap"] == max(told, key=lambda name: told[name])
     assert (
-        compared(tmp_path, str(trained(tmp_path, allocated_bytes=2**8)), *SHEET)["largest_gap"] == "allocated"
+        compare_run(tmp_path, str(trained(tmp_path, allocated_bytes=2**8)), *SHEET)["largest_gap"]
+        == "allocated"
     )
     assert found["inside_interval"] is False
     # The largest part alone, as long as it is predicted and the gap besides.
@@ -41,7 +42,7 @@ def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
 ) -> None:
     """Three steps with a median of 0.25 s by the clock."""
     steps = {"steps_s": [0.25, 0.2, 0.3], "steps_cpu_s": [cpu_s] * 3}
-    found = compared(
+    found = compare_run(
         tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET
     )
     words = re.findall(
@@ -51,34 +52,34 @@ def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
     assert [float(ratio) for _, ratio in words] == [
         pytest.approx(cpu_s / found["predicted"]["step_s"], rel=1e-3) for _ in said
     ]
-    on_gpu = compared(tmp_path, str(trained(tmp_path, **steps)), *SHEET)
+    on_gpu = compare_run(tmp_path, str(trained(tmp_path, **steps)), *SHEET)
     assert on_gpu["measured"]["steps_cpu_s"] == []
 
 
 def test_a_step_inside_the_interval_suggests_nothing(tmp_path: Path) -> None:
     plain = {"allocated_bytes": None, "reserved_bytes": None}
-    step_s = compared(tmp_path, str(trained(tmp_path, **plain)), *SHEET)["predicted"]["step_s"]
-    found = compared(tmp_path, str(trained(tmp_path, **plain, steps_s=[1.05 * step_s])), *SHEET)
+    step_s = compare_run(tmp_path, str(trained(tmp_path, **plain)), *SHEET)["predicted"]["step_s"]
+    found = compare_run(tmp_path, str(trained(tmp_path, **plain, steps_s=[1.05 * step_s])), *SHEET)
     assert (found["inside_interval"], found["suggestions"]) == (True, [])
-    found = compared(tmp_path, str(trained(tmp_path, **plain, steps_s=[0.01 * step_s])), *SHEET)
+    found = compare_run(tmp_path, str(trained(tmp_path, **plain, steps_s=[0.01 * step_s])), *SHEET)
     assert "no part of the step is that long alone" in found["suggestions"][0]
 
 
 def test_the_job_that_ran_is_the_job_that_is_priced(tmp_path: Path) -> None:
-    plain = compared(tmp_path, str(trained(tmp_path, job={})), *SHEET)
+    plain = compare_run(tmp_path, str(trained(tmp_path, job={})), *SHEET)
     muon = {"job": {"optimizer": "muon"}}
-    told = compared(tmp_path, str(trained(tmp_path, **muon)), *SHEET)
-    typed = compared(tmp_path, str(trained(tmp_path)), *SHEET, "--job", "optimizer=muon")
+    told = compare_run(tmp_path, str(trained(tmp_path, **muon)), *SHEET)
+    typed = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--job", "optimizer=muon")
     assert told["predicted"] == typed["predicted"]
     assert told["predicted"]["parts_s"]["optimizer"] > plain["predicted"]["parts_s"]["optimizer"]
-    again = compared(tmp_path, str(trained(tmp_path, **muon)), *SHEET, "--job", "optimizer=muon")
+    again = compare_run(tmp_path, str(trained(tmp_path, **muon)), *SHEET, "--job", "optimizer=muon")
     assert again["predicted"] == told["predicted"]
 
 
 def test_a_plan_may_say_dp(tmp_path: Path) -> None:
     plan = "tp=2,dp=2,strategy=msp,micro_batch=1,recompute=full"
-    found = compared(tmp_path, str(trained(tmp_path)), *SHEET, "--plan", plan)
-    assert found["predicted"] == compared(tmp_path, str(trained(tmp_path)), *SHEET)["predicted"]
+    found = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--plan", plan)
+    assert found["predicted"] == compare_run(tmp_path, str(trained(tmp_path)), *SHEET)["predicted"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.Capture
         dtype="fp32",
         plan={"strategy": "msp", "tp": 2},
     )
-    found = compared(tmp_path, str(record), *SHEET, "--operations", str(REAL_TRACE))["operations"]
+    found = compare_run(tmp_path, str(record), *SHEET, "--operations", str(REAL_TRACE))["operations"]
     by_kind = {(one["key"]["what"], one["key"]["size_bytes"]): one for one in found["collectives"]}
     assert {key: one["ran_count"] for key, one in by_kind.items()} == {
         ("all_gather", 65536): 18,
@@ -170,7 +171,7 @@ def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_trace_alone(tmp_path: Path) -> None:
-    found = compared(tmp_path, str(REAL_TRACE), *SHEET, *TRACED)
+    found = compare_run(tmp_path, str(REAL_TRACE), *SHEET, *TRACED)
     assert found["measured"]["form"] == "torch.profiler"
     assert found["operations"]["num_steps"] == 1
     assert found["measured"]["steps_s"] == pytest.approx([found["measured"]["step_s"]])
@@ -193,7 +194,7 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
     logits = "CommType.computation,None,None,((1 64 256) (256 512)),forward.head.logits,None,None,None,3.0,None,None,1"
     world = ("--world_size", "2")
     path = played(tmp_path, *[gather] * 18, logits)
-    found = compared(tmp_path, str(path), *SHEET, *TRACED, *world)
+    found = compare_run(tmp_path, str(path), *SHEET, *TRACED, *world)
     assert (found["measured"]["form"], found["measured"]["steps_s"]) == ("run", [0.005])
     (one,) = found["operations"]["collectives"]
     assert (one["ran_count"], one["expected_count"], one["ran_s"]) == (18, 18, pytest.approx(0.036))

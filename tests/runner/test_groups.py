@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ops.layout import Layout, ranks_and_stride
 from ops.op import Axis
 from runner.groups.degrees import Degrees, degrees_of
-from runner.groups.members import members
+from runner.groups.group_ranks import ranks_of_group
 from spec.errors import ConfigError
 from workload.aicb.csv_workload import COMM_GROUPS
 from workload.aicb.plan_rows import GROUP_NAMES
@@ -78,30 +78,30 @@ SIXTEEN = Degrees(tp=2, ep=2, etp=2, dp=4, pp=2)
     ],
 )
 def test_sixteen_ranks(group: str, ranks: int, first: tuple[tuple[int, ...], ...]) -> None:
-    assert members(group, ranks, SIXTEEN)[: len(first)] == first
+    assert ranks_of_group(group, ranks, SIXTEEN)[: len(first)] == first
 
 
 def test_context_parallel_ranks_hold_the_same_weights() -> None:
     degrees = Degrees(tp=2, cp=2, dp=2)
-    assert members("dp_group", 4, degrees) == ((0, 2, 4, 6), (1, 3, 5, 7))
-    assert members("dp_group", 2, degrees)[0] == (0, 4)
-    assert members("cp_group", 2, degrees)[0] == (0, 2)
-    assert members("dp_group", 8, degrees) == (tuple(range(8)),)
+    assert ranks_of_group("dp_group", 4, degrees) == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert ranks_of_group("dp_group", 2, degrees)[0] == (0, 4)
+    assert ranks_of_group("cp_group", 2, degrees)[0] == (0, 2)
+    assert ranks_of_group("dp_group", 8, degrees) == (tuple(range(8)),)
 
 
 def test_four_stages_share_an_embedding_at_their_ends() -> None:
-    assert members("embedding_group", 2, Degrees(dp=2, pp=4)) == ((0, 6), (1, 7))
+    assert ranks_of_group("embedding_group", 2, Degrees(dp=2, pp=4)) == ((0, 6), (1, 7))
 
 
 def test_weight_groups_of_isp() -> None:
     degrees = Degrees(tp=2, dp=4, wp=4)
-    assert members("wp_group", 4, degrees) == ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert members("dp_group", 2, degrees)[0] == (0, 4)
+    assert ranks_of_group("wp_group", 4, degrees) == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert ranks_of_group("dp_group", 2, degrees)[0] == (0, 4)
 
 
 def test_a_size_that_the_degrees_do_not_give_is_refused() -> None:
     with pytest.raises(WorkloadError, match="tp_group of 8 ranks: tp 2 x dp 4 x pp 2 has 2"):
-        members("tp_group", 8, SIXTEEN)
+        ranks_of_group("tp_group", 8, SIXTEEN)
 
 
 degree = st.sampled_from([1, 2, 3, 4])
@@ -120,7 +120,7 @@ def test_groups_are_those_the_solver_prices(tp: int, cp: int, dp: int, pp: int, 
             [range(stage * pp)] if axis is Axis.PP else [range(s * stage, (s + 1) * stage) for s in range(pp)]
         )
         expected = sorted(tuple(one) for ranks in starts for one in groups_of(axis, layout, ranks))
-        found = members(GROUP_NAMES[axis], size, degrees)
+        found = ranks_of_group(GROUP_NAMES[axis], size, degrees)
         if axis is Axis.DP and dp == 1 and cp > 1:
             continue  # groups of one rank, which nothing runs over
         assert sorted(found) == expected
@@ -129,5 +129,5 @@ def test_groups_are_those_the_solver_prices(tp: int, cp: int, dp: int, pp: int, 
 @pytest.mark.parametrize("group", COMM_GROUPS)
 def test_every_rank_is_in_at_most_one_group_of_a_kind(group: str) -> None:
     ranks = 2 if group == "zero_replicate_group" else 0
-    listed = list(chain.from_iterable(members(group, ranks, SIXTEEN)))
+    listed = list(chain.from_iterable(ranks_of_group(group, ranks, SIXTEEN)))
     assert len(listed) == len(set(listed))

@@ -11,7 +11,7 @@ import pytest
 from runner.logs.analysis import (
     RankTimes,
     Spread,
-    analysed,
+    analysis_lines,
     outlier_lines,
     read_ranks,
     rows_by_size,
@@ -25,11 +25,11 @@ from runner.logs.log import (
     LogFile,
     bandwidths,
     bus_factor,
-    ended,
+    epoch_end,
     epoch_line,
-    logged,
     operation_line,
     size_text,
+    with_time,
 )
 from runner.logs.pictures import bandwidth, iterations, operations, page_text
 from spec.errors import ExportError
@@ -103,8 +103,8 @@ def test_the_line_of_an_epoch() -> None:
 
 
 ROWS = [
-    *(logged(collective(), 1e-3), ended(2e-3)),
-    *(logged(collective(), 2e-3), logged(collective(), 3e-3), ended(6e-3)),
+    *(with_time(collective(), 1e-3), epoch_end(2e-3)),
+    *(with_time(collective(), 2e-3), with_time(collective(), 3e-3), epoch_end(6e-3)),
 ]
 
 
@@ -194,9 +194,13 @@ def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path) -> None:
 
 
 def log(*times_ms: float) -> Log:
-    rows = [ended(0.0)]
+    rows = [epoch_end(0.0)]
     for each in times_ms:
-        rows += [logged(collective(stage="forward.x"), each * 1e-3), logged(collective(), 1e-3), ended(1.0)]
+        rows += [
+            with_time(collective(stage="forward.x"), each * 1e-3),
+            with_time(collective(), 1e-3),
+            epoch_end(1.0),
+        ]
     return Log.of(rows)
 
 
@@ -230,8 +234,11 @@ def test_a_spread() -> None:
 
 
 def test_operations_of_a_kind_group_and_size_are_one_row() -> None:
-    items = [logged(collective(), each * 1e-3) for each in TIMES_MS]
-    items += [logged(replace(collective(), msg_size=128), 1e-3), logged(collective(kind="barrier"), 1e-3)]
+    items = [with_time(collective(), each * 1e-3) for each in TIMES_MS]
+    items += [
+        with_time(replace(collective(), msg_size=128), 1e-3),
+        with_time(collective(kind="barrier"), 1e-3),
+    ]
     rows = rows_by_size(items)
     assert [(row.kind, row.size_bytes, row.spread.count) for row in rows] == [
         ("all_reduce", 64, 5),
@@ -242,7 +249,13 @@ def test_operations_of_a_kind_group_and_size_are_one_row() -> None:
 
 def test_initialisation_stands_apart() -> None:
     log = Log.of(
-        [logged(collective(), 9.0), ended(9.0), logged(collective(), 1e-3), ended(2e-3), ended(4e-3)]
+        [
+            with_time(collective(), 9.0),
+            epoch_end(9.0),
+            with_time(collective(), 1e-3),
+            epoch_end(2e-3),
+            epoch_end(4e-3),
+        ]
     )
     text = "\n".join(summary_lines(log))
     assert text.index("9000.000") < text.index("train stage") < text.index("init time: 9000.000 ms")
@@ -294,7 +307,7 @@ def test_a_log_with_its_ranks_and_pictures(tmp_path: Path) -> None:
     with LogFile(tmp_path / "a_log.csv") as file:
         file.add(ROWS[:4])
     write_ranks(tmp_path / "a_ranks.csv", [times(0, 1.0), times(1, 2.0)])
-    lines = analysed(tmp_path / "a_log.csv", tmp_path / "pics")
+    lines = analysis_lines(tmp_path / "a_log.csv", tmp_path / "pics")
     assert "the log breaks off in epoch 1" in lines
     assert any(line.startswith("slow: rank 1 of stage 0") for line in lines)
     assert sorted(path.name for path in (tmp_path / "pics").iterdir()) == [
@@ -326,8 +339,8 @@ def test_a_legend_covers_no_bar() -> None:
 
 
 def test_bandwidth_over_size() -> None:
-    large = logged(replace(collective(), msg_size=2**30), 0.5)
-    (points,) = bandwidth(Log.of([ended(1.0), large, ended(1.0)])).axes[0].lines
+    large = with_time(replace(collective(), msg_size=2**30), 0.5)
+    (points,) = bandwidth(Log.of([epoch_end(1.0), large, epoch_end(1.0)])).axes[0].lines
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([2**30], [2.0])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runner.reference.layers import FeedForward, Rotation, SelfAttention, WholeCore, chunks_of
-from runner.reference.transformer import RoutedFeedForward, Share, Surroundings, stage_of
+from runner.reference.transformer import BlockContext, RoutedFeedForward, Share, stage_of
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.parameters import num_parameters
@@ -35,8 +35,8 @@ BLOCKS = (
 MODEL = ModelSpec(name="tiny", hidden=32, vocab=64, blocks=BLOCKS, source="test")
 
 
-def around(seq_len: int) -> Surroundings:
-    return Surroundings(
+def around(seq_len: int) -> BlockContext:
+    return BlockContext(
         core=WholeCore(), experts=None, positions=torch.arange(seq_len), device=CPU, dtype=torch.float32
     )
 

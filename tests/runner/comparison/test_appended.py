@@ -12,16 +12,16 @@ from runner.comparison.train_record import job_words
 from solver.calibrate.measured_steps import read_steps, steps_of
 from solver.problem.request import Request, read_request
 from spec.errors import ConfigError
-from tests.runner.comparing import LOGGED, ROOT, SHEET, compared, trained
+from tests.runner.comparing import LOGGED, ROOT, SHEET, compare_run, trained
 from tests.runner.comparison.made_logs import MEGATRON
 
 
 def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> None:
     rows, path = tmp_path / "rows.csv", tmp_path / "train.log"
     path.write_text(MEGATRON)
-    trained_one = compared(tmp_path, str(trained(tmp_path)), *SHEET, "--append", str(rows))
+    trained_one = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--append", str(rows))
     plan = "tp=2,strategy=mtp,micro_batch=1,zero_stage=1"
-    logged = compared(tmp_path, str(path), *LOGGED, "--plan", plan, "--append", str(rows))
+    logged = compare_run(tmp_path, str(path), *LOGGED, "--plan", plan, "--append", str(rows))
     read = read_steps(rows, Request(root=ROOT, cluster="h100-sxm", missing="modelled"))
     assert [one.measured_s for one in read] == pytest.approx([0.3, 0.103])
     expected = [trained_one["predicted"]["step_s"], logged["predicted"]["step_s"]]
@@ -43,7 +43,7 @@ def test_a_row_is_read_back_as_the_question_that_ran(
     tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...], said: str | None
 ) -> None:
     rows = tmp_path / "rows.csv"
-    found = compared(tmp_path, str(trained(tmp_path, **changed)), *SHEET, *words, "--append", str(rows))
+    found = compare_run(tmp_path, str(trained(tmp_path, **changed)), *SHEET, *words, "--append", str(rows))
     (row,) = csv.DictReader(rows.open(encoding="utf-8"))
     assert (row["job"] == "") == (not changed and not words)
     assert said in (None, row["job"])
@@ -75,7 +75,7 @@ def test_a_job_that_a_row_cannot_say_is_not_appended(tmp_path: Path) -> None:
 def test_rows_that_are_there_stay_and_get_the_columns_they_lack(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("config,world_size,global_batch,measured_step_s,tp\na.py,8,4096,1.5,2\n")
-    compared(tmp_path, str(trained(tmp_path)), *SHEET, "--append", str(rows))
+    compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--append", str(rows))
     first, second = csv.DictReader(rows.open(encoding="utf-8"))
     assert (first["config"], first["tp"], first["plan"], first["seq_len"]) == ("a.py", "2", "", "")
     assert (second["tp"], second["seq_len"], second["measured_step_s"]) == ("", "64", "0.3")

@@ -8,8 +8,8 @@ import pytest
 from runner.groups.degrees import Degrees
 from runner.replay.program import (
     Channel,
+    DegreeOptions,
     Program,
-    Typed,
     Work,
     check_stages,
     groups_used,
@@ -179,7 +179,7 @@ def test_files_of_other_lengths_are_refused() -> None:
         check_stages([one, replace(one, iterations=one.iterations * 2)])
 
 
-TYPED = Typed(degrees={}, order="tp-cp-ep-dp-pp")
+TYPED = DegreeOptions(degrees={}, order="tp-cp-ep-dp-pp")
 
 
 def written(path: Path, *items: GeneralItem, **arguments: int) -> Path:

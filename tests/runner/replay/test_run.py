@@ -20,7 +20,7 @@ from runner.replay.operations import (
     product_case,
     whole,
 )
-from runner.replay.program import Typed, read_work
+from runner.replay.program import DegreeOptions, read_work
 from runner.replay.run import Blame, Place, RunOptions, run_workload
 from tests.runner.replay.test_program import END, collective, message, program
 from workload.aicb.csv_workload import GeneralItem, Workload
@@ -78,7 +78,7 @@ def test_an_attention_as_launched() -> None:
 
 
 SHAPES = ((8, 16), (16, 4))
-TYPED = Typed(degrees={}, order="tp-cp-ep-dp-pp")
+TYPED = DegreeOptions(degrees={}, order="tp-cp-ep-dp-pp")
 
 
 def played(

@@ -20,8 +20,8 @@ import torch
 
 from profiler.distributed.rank_exit import status_in_ranks
 from runner.reference.layers import FeedForward
-from runner.training.asking import Typed
 from runner.training.run import TrainOptions, run_training
+from runner.training.task import TrainRequest
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -64,7 +64,7 @@ def rank_main(rank: int, port: str, way: str, said: str, limit_s: float) -> None
         FeedForward.forward = forward  # type: ignore[method-assign]
     config = ROOT / "configs" / "tiny_internlm2.py"
     options = TrainOptions(
-        typed=Typed(
+        typed=TrainRequest(
             root=ROOT,
             config=config,
             plan="cp=2" if way == "hangs" else "dp=2",

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runner.training.data_parallel import BETAS, LEARNING_RATE, WEIGHT_DECAY, LocalOptimizer
-from runner.training.pipeline import TORCH, Pipelined, pipelined, shares_of, virtual_stages
+from runner.training.pipeline import TORCH, Pipeline, pipeline_of, shares_of, virtual_stages
 from runner.training.trainer import sequences_of, step_tokens
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
@@ -31,19 +31,19 @@ def plan_of(schedule: Schedule, vpp: int, pp: int, num_micro: int) -> Plan:
     return Plan(strategy="mtp", preset="fsdp", pp=pp, vpp=vpp, num_micro=num_micro, schedule=schedule)
 
 
-Maker = Callable[[Plan], Pipelined]
+Maker = Callable[[Plan], Pipeline]
 
 
 @pytest.fixture
 def made() -> Iterator[Maker]:
     """What makes the schedule of a plan's first stage, in a world that moves nothing."""
 
-    def make(plan: Plan) -> Pipelined:
+    def make(plan: Plan) -> Pipeline:
         dist.init_process_group("fake", rank=0, world_size=plan.pp, store=FakeStore())
         group = dist.group.WORLD
         assert group is not None
         modules = [nn.Linear(1, 1) for _ in range(plan.vpp)]
-        return pipelined(modules, plan, 0, group, lambda logits, targets: logits.sum())
+        return pipeline_of(modules, plan, 0, group, lambda logits, targets: logits.sum())
 
     yield make
     dist.destroy_process_group()

@@ -21,8 +21,8 @@ from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import open_world
 from runner.traces.launches import launches
 from runner.traces.trace_file import Part, read_trace
-from runner.training.asking import Typed, ask
 from runner.training.run import TrainOptions, measure, place_of, run_training
+from runner.training.task import TrainRequest, read_task
 from solver.problem.result import model_flops_per_sequence
 from spec.errors import UserError
 from spec.frameworks import framework_preset
@@ -58,7 +58,9 @@ def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     said: list[str] = []
-    typed = Typed(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
+    typed = TrainRequest(
+        root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32"
+    )
     options = TrainOptions(
         typed=typed,
         device="cpu",
@@ -105,7 +107,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
 
 
 def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
-    options = TrainOptions(typed=Typed(root=ROOT, config=CONFIG, plan="tp=2,dp=2"), device="cpu")
+    options = TrainOptions(typed=TrainRequest(root=ROOT, config=CONFIG, plan="tp=2,dp=2"), device="cpu")
     with pytest.raises(UserError, match=r"divisor of the world size 1"):
         run_training(options, RankLayout())
 
@@ -114,7 +116,7 @@ def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
 def test_compiled_blocks_lose_as_plain_ones_do(tmp_path: Path) -> None:
     losses = []
     for compiled in (False, True):
-        typed = Typed(
+        typed = TrainRequest(
             root=ROOT,
             config=CONFIG,
             plan="micro_batch=1",
@@ -198,12 +200,12 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
 @pytest.mark.nightly
 def test_compiled_blocks_train_as_they_do_uncompiled() -> None:
     def losses(*, compiled: bool) -> list[float]:
-        typed = Typed(
+        typed = TrainRequest(
             root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32"
         )
         options = TrainOptions(typed=replace(typed, compiled=compiled), device="cpu", steps=2, warmup=1)
         world = open_world(RankLayout(), choose_device("cpu", RankLayout()), timeout_s=600.0)
-        asked = ask(options.typed, world.device, 1)
+        asked = read_task(options.typed, world.device, 1)
         assert asked.training.compiled is compiled
         found = list(measure(options, asked, world).losses)
         world.close()

@@ -6,11 +6,11 @@ from runner.groups.degrees import Degrees
 from workload.diagnostics import WorkloadError
 from workload.traffic.ranks import rank_groups
 
-Members = tuple[tuple[int, ...], ...]
+RankGroups = tuple[tuple[int, ...], ...]
 STAGE = "tp-cp-dp"
 
 
-def members(group: str, ranks: int, degrees: Degrees) -> Members:
+def ranks_of_group(group: str, ranks: int, degrees: Degrees) -> RankGroups:
     """All groups called ``group`` of ``ranks`` members each (0: a file that does not say, the usual ones), each in
     rank order.
 
@@ -27,8 +27,8 @@ def members(group: str, ranks: int, degrees: Degrees) -> Members:
     raise WorkloadError(f"{group} of {ranks} ranks: {degrees.label()} has {has}")
 
 
-def candidates(group: str, ranks: int, degrees: Degrees) -> Iterator[Members]:
-    """What the name may mean, the likeliest first."""
+def candidates(group: str, ranks: int, degrees: Degrees) -> Iterator[RankGroups]:
+    """Groups that the name may mean, the likeliest first."""
     dense = degrees.dense
     pipeline = rank_groups(dense, "pp")
     match group:
@@ -57,7 +57,7 @@ def candidates(group: str, ranks: int, degrees: Degrees) -> Iterator[Members]:
             yield (tuple(range(degrees.world_size)),)
 
 
-def _copies(ranks: int, degrees: Degrees) -> Iterator[Members]:
+def _copies(ranks: int, degrees: Degrees) -> Iterator[RankGroups]:
     dense, stage = degrees.dense, rank_groups(degrees.dense, STAGE)
     if degrees.wp > 1:
         yield _every(stage, degrees.wp)
@@ -69,11 +69,11 @@ def _copies(ranks: int, degrees: Degrees) -> Iterator[Members]:
             yield _neighbours(each, ranks)
 
 
-def _neighbours(groups: Members, size: int) -> Members:
+def _neighbours(groups: RankGroups, size: int) -> RankGroups:
     """Each group cut into runs of ``size``."""
     return tuple(one[low : low + size] for one in groups for low in range(0, len(one), size))
 
 
-def _every(groups: Members, stride: int) -> Members:
+def _every(groups: RankGroups, stride: int) -> RankGroups:
     """Each group dealt into ``stride`` ones, whose members stand ``stride`` apart in it."""
     return tuple(one[first::stride] for one in groups for first in range(stride))

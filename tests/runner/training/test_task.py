@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from profiler.device import Device
-from runner.training.asking import Asked, Typed, ask, check_model, check_plan
+from runner.training.task import TrainRequest, TrainTask, check_model, check_plan, read_task
 from spec.errors import ConfigError
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormPlace
@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[3]
 CPU = Device(kind="cpu")
 
 
-def asked(world_size: int = 4, config: str = "tiny_internlm2.py", **typed: Any) -> Asked:
-    return ask(Typed(root=ROOT, config=ROOT / "configs" / config, **typed), CPU, world_size)
+def asked(world_size: int = 4, config: str = "tiny_internlm2.py", **typed: Any) -> TrainTask:
+    return read_task(TrainRequest(root=ROOT, config=ROOT / "configs" / config, **typed), CPU, world_size)
 
 
 def test_the_config_says_plan_batch_and_format() -> None:

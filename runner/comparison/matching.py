@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from runner.comparison.expected import Expected
-from runner.traces.trace_file import Key, Part, Ran
+from runner.traces.trace_file import Key, Launched, Part
 from spec.collectives import Collective
 
 
@@ -42,7 +42,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lone:
+class Unmatched:
     """Launches of a step, or expected operations, that match nothing."""
 
     key: Key
@@ -52,21 +52,21 @@ class Lone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
+class Matching:
     """Pairs, and what is left on each side."""
 
     pairs: Sequence[Pair]
-    only_expected: Sequence[Lone]
-    only_ran: Sequence[Lone]
+    only_expected: Sequence[Unmatched]
+    only_ran: Sequence[Unmatched]
 
 
 @dataclass(slots=True)
 class Pool:
-    """Launches of one key that nothing took yet."""
+    """Launches of one key that are not matched yet."""
 
-    ran: list[Ran]
+    ran: list[Launched]
 
-    def take(self, count: int) -> list[Ran]:
+    def take(self, count: int) -> list[Launched]:
         """The first of them, which are no longer there."""
         taken, self.ran = self.ran[:count], self.ran[count:]
         return taken
@@ -77,8 +77,8 @@ def count_of(same: Iterable[Expected]) -> int:
     return sum(one.count for one in same)
 
 
-def by_order(
-    same: Sequence[Expected], launches: Sequence[Ran], num_steps: int
+def match_in_order(
+    same: Sequence[Expected], launches: Sequence[Launched], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """Operations of one key beside its launches: one by one where there are as many; else each gets the mean of all,
     first come first served."""
@@ -113,7 +113,7 @@ def by_order(
 
 
 def pair_of(held: Sequence[Expected], seconds: Sequence[float], num_steps: int, how: str = "") -> Pair:
-    """What was expected beside the seconds of its launches."""
+    """Expected operations beside the seconds of their launches."""
     return Pair(
         key=held[0].key,
         label=held[0].label,
@@ -135,7 +135,7 @@ MOST_ROWS = 16
 """Times the priced rows, or part of them, that products taken for the experts' may have."""
 
 
-def exchanged(
+def match_exchanges(
     expected: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """Exchanges of rows with the experts, by order, where there are as many launches of their kind. A rank's
@@ -154,17 +154,17 @@ def exchanged(
         if len(launches) != count_of(same) * num_steps or all(one.key == same[0].key for one in launches):
             rest += same
             continue
-        pairs += [replace(one, how=DEALT) for one in by_order(same, launches, num_steps)[0]]
+        pairs += [replace(one, how=DEALT) for one in match_in_order(same, launches, num_steps)[0]]
         for key in found:
             pools[key].ran = []
     return pairs, sorted(rest, key=lambda one: one.place)
 
 
-def without_routed(
+def split_routed(
     expected: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Expected], list[Expected]]:
-    """What is looked for by its shape, and the experts' products of a pass in which some ran in other shapes than the
-    priced one: what has that by chance is of another operation."""
+    """Operations that are matched by their shape, and apart the experts' products of a pass in which some ran in other
+    shapes than the priced one: a launch of that shape is of another operation."""
     wanted: dict[Key, list[Expected]] = {}
     for one in expected:
         if one.weight is not None:
@@ -184,7 +184,7 @@ def _may_be(key: Key, ran: Key) -> bool:
     return alike and size <= (ran.size_bytes or 0) <= most
 
 
-def multiplied(
+def match_expert_products(
     apart: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """Products of the experts of one pass in sum, as each expert may run its own, and gate and up apart."""
@@ -217,7 +217,7 @@ def _weights(inputs: int, outputs: int) -> Iterable[tuple[int, int]]:
 
 
 def _has_one_of(weights: set[tuple[int, int]], ran: Key) -> bool:
-    """Whether two sides of a product are those of a matrix, whatever the third: the rows."""
+    """True if two sides of a product are those of a matrix, whatever the third: the rows."""
     sides = sorted(ran.shape[1:]) if ran.part is Part.PRODUCT and ran.shape else []
     return any(pair in weights for pair in combinations(sides, 2))
 
@@ -234,7 +234,7 @@ MOST_PARTS = 3
 """Products that a framework runs for one of ours: queries, keys and values; gate and up."""
 
 
-def composed(
+def match_composed_products(
     left: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """Products that ran as two or three, whose shapes are alike but for one side, which adds up."""
@@ -275,7 +275,7 @@ def _parts(key: Key, pools: Mapping[Key, Pool], count: int) -> tuple[Key, ...] |
 
 
 def _adds_up(key: Key, parts: Sequence[Key]) -> bool:
-    """Whether the parts have two sides of the product in common and the third in sum. Which of the outer sides is the
+    """True if the parts have two sides of the product in common and the third in sum. Which of the outer sides is the
     smaller may differ between part and whole."""
     if key.shape is None:
         return False
@@ -294,7 +294,7 @@ def _adds_up(key: Key, parts: Sequence[Key]) -> bool:
     return False
 
 
-def without_key(
+def match_without_key(
     left: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """By order, launches whose source says no shape or size, where there are as many as operations;
@@ -318,7 +318,7 @@ def without_key(
         blank = [one for one in found if one.shape is None and one.size_bytes is None]
         unsaid = sorted((each for one in blank for each in pools[one].ran), key=lambda each: each.start_s)
         if unsaid and len(unsaid) == count_of(same) * num_steps:
-            pairs += [replace(one, how="by order") for one in by_order(same, unsaid, num_steps)[0]]
+            pairs += [replace(one, how="by order") for one in match_in_order(same, unsaid, num_steps)[0]]
             found = blank
         elif cut := _cut_otherwise(same, found, pools, num_steps):
             pairs.append(cut)
@@ -349,7 +349,7 @@ def _cut_otherwise(
 
 
 def _amount(key: Key, pairs: float | None) -> float | None:
-    """What stays the same however it is cut: bytes of a collective, pairs of an attention; None of anything else."""
+    """Amount that no cut changes: bytes of a collective, pairs of an attention; None of anything else."""
     return key.size_bytes if key.part is Part.COLLECTIVE else pairs
 
 
@@ -359,13 +359,13 @@ AS_ONE = (Part.KERNEL, Part.OPTIMIZER)
 """Parts whose launches have no shape: they are set beside each other in sum."""
 
 
-def matched(expected: Sequence[Expected], ran: Iterable[Ran], num_steps: int) -> Matched:
-    """Of ``num_steps`` steps, all counts and seconds of one."""
+def match_launches(expected: Sequence[Expected], ran: Iterable[Launched], num_steps: int) -> Matching:
+    """Launches of ``num_steps`` steps matched to the operations of one; counts and seconds are of one step."""
     pools: dict[Key, Pool] = {}
     for one in sorted(ran, key=lambda each: each.start_s):
         pools.setdefault(one.key, Pool([])).ran.append(one)
-    pairs, certain = exchanged(expected, pools, num_steps)
-    certain, dealt = without_routed(certain, pools, num_steps)
+    pairs, certain = match_exchanges(expected, pools, num_steps)
+    certain, dealt = split_routed(certain, pools, num_steps)
     wanted: dict[Key, list[Expected]] = {}
     for want in certain:
         wanted.setdefault(want.key, []).append(want)
@@ -376,14 +376,14 @@ def matched(expected: Sequence[Expected], ran: Iterable[Ran], num_steps: int) ->
             continue
         found = [pools[one] for one in _alike(key, pools)]
         launches = [one for pool in found for one in pool.take(num_steps * count_of(same))]
-        paired, rest = by_order(same, launches, num_steps)
+        paired, rest = match_in_order(same, launches, num_steps)
         pairs += paired
         left += rest
-    made, left = composed(left, pools, num_steps)
-    experts, dealt = multiplied(dealt, pools, num_steps)
-    unsaid, left = without_key([*left, *dealt], pools, num_steps)
+    made, left = match_composed_products(left, pools, num_steps)
+    experts, dealt = match_expert_products(dealt, pools, num_steps)
+    unsaid, left = match_without_key([*left, *dealt], pools, num_steps)
     pairs += [*made, *experts, *unsaid]
-    return Matched(
+    return Matching(
         pairs=pairs,
         only_expected=_lone_expected(left),
         only_ran=_lone_ran((one for pool in pools.values() for one in pool.ran), num_steps),
@@ -404,7 +404,7 @@ def _alike(key: Key, pools: Mapping[Key, Pool]) -> list[Key]:
     return own or (same if key.what == Collective.P2P.value else [])
 
 
-def _sums(key: Key, same: Sequence[Expected], ran: Sequence[Ran], num_steps: int) -> list[Pair]:
+def _sums(key: Key, same: Sequence[Expected], ran: Sequence[Launched], num_steps: int) -> list[Pair]:
     """All of a part beside all of it."""
     if not ran:
         return []
@@ -419,23 +419,25 @@ def _sums(key: Key, same: Sequence[Expected], ran: Sequence[Ran], num_steps: int
     ]
 
 
-def _lone_expected(left: Iterable[Expected]) -> list[Lone]:
+def _lone_expected(left: Iterable[Expected]) -> list[Unmatched]:
     found: dict[tuple[Key, str], list[Expected]] = {}
     for one in left:
         found.setdefault((one.key, one.label), []).append(one)
     lone = [
-        Lone(key=key, label=label, count=count_of(same), seconds=sum(one.seconds * one.count for one in same))
+        Unmatched(
+            key=key, label=label, count=count_of(same), seconds=sum(one.seconds * one.count for one in same)
+        )
         for (key, label), same in found.items()
     ]
     return sorted(lone, key=lambda one: -one.seconds)
 
 
-def _lone_ran(ran: Iterable[Ran], num_steps: int) -> list[Lone]:
-    found: dict[tuple[Key, str], list[Ran]] = {}
+def _lone_ran(ran: Iterable[Launched], num_steps: int) -> list[Unmatched]:
+    found: dict[tuple[Key, str], list[Launched]] = {}
     for one in ran:
         found.setdefault((one.key, one.name), []).append(one)
     lone = [
-        Lone(
+        Unmatched(
             key=key,
             label=name,
             count=len(same) / num_steps,

@@ -1,4 +1,4 @@
-"""From the options of ``train`` to what is trained: the config, the job, the plan, the sheet of the device."""
+"""From the options of ``train`` to a training task: the config, the job, the plan, the device's hardware spec."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,8 +32,8 @@ TORCH_FORMATS: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Typed:
-    """What was typed; None means not given. ``micro_batches`` of a step on each rank stand for the tokens of the
+class TrainRequest:
+    """Options of ``train``; None means not given. ``micro_batches`` of a step on each rank stand for the tokens of the
     batch; ``job`` are values of spec.settings.job by key."""
 
     root: Path
@@ -51,10 +51,8 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is trained, the question to which its step time is an answer, and the settings of the job that
-    were typed.
-    """
+class TrainTask:
+    """A training, the problem to which its step time is an answer, and the typed settings of the job."""
 
     training: Training
     problem: Problem
@@ -68,8 +66,8 @@ class Asked:
         return self.training.plan
 
 
-def ask(typed: Typed, device: Device, world_size: int) -> Asked:
-    """Read what was typed, for so many ranks.
+def read_task(typed: TrainRequest, device: Device, world_size: int) -> TrainTask:
+    """The task of the options, for so many ranks.
 
     Raises ConfigError with one clear line for what does not fit together, and for what torch's APIs do not run.
     """
@@ -115,12 +113,12 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
         compiled=typed.compiled,
     )
     check_plan(training, job)
-    return Asked(
+    return TrainTask(
         training=training, problem=problem, config=typed.config, dtype=precision.linear, job=typed.job
     )
 
 
-def written_plan(typed: Typed) -> tuple[WrittenPlan, int | None]:
+def written_plan(typed: TrainRequest) -> tuple[WrittenPlan, int | None]:
     """The plan as typed, else the config's, and the dp that was typed with it."""
     if typed.plan is None:
         return read_config(typed.config, assume=typed.assume).plan or WrittenPlan(), None
@@ -140,7 +138,7 @@ def sheet_of(device: Device, root: Path) -> str:
     return sheet.stem
 
 
-def _tokens(typed: Typed, written: WrittenPlan, world_size: int) -> int | None:
+def _tokens(typed: TrainRequest, written: WrittenPlan, world_size: int) -> int | None:
     """Tokens of a step as typed."""
     if typed.micro_batches is None:
         return typed.global_batch_tokens

@@ -16,6 +16,7 @@ from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
 from profdb.commands.import_export import import_lines
 from profdb.cost_model import kernel_s
+from profdb.importers.aiob import ModuleTime
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import ProfileDatabase, Sample
 from solver.estimate import estimate_memory, step_operations
@@ -26,7 +27,7 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockSpec, ModelSpec
 from spec.units import US
-from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
+from workload.aicb.aiob import AiobFile, write_aiob
 from workload.aicb.time_source import FixedCostModel
 from workload.diagnostics import WorkloadError
 
@@ -223,7 +224,7 @@ class ModuleTimes:
                     lines.append(f"not measured: {where}: {bad.launched.get('reason', bad.status)}")
         return lines
 
-    def times(self, sections: SectionCases) -> dict[str, AiobTime]:
+    def times(self, sections: SectionCases) -> dict[str, ModuleTime]:
         """Microseconds of the sections all of whose cases were measured."""
         return {
             name: sum_of([aiob_time(self.samples[case].trials_s) for case in cases])
@@ -240,17 +241,17 @@ class ModuleTimes:
         return AiobFile(train_iter=most, sections=times)
 
 
-def aiob_time(trials_s: tuple[float, ...]) -> AiobTime:
+def aiob_time(trials_s: tuple[float, ...]) -> ModuleTime:
     """Largest, smallest and mean of the trials that AICB would keep; microseconds."""
     least = min(trials_s)
     kept = [trial / US for trial in trials_s if trial <= DROPPED_ABOVE * least]
     mean = sum(kept) / len(kept)
-    return AiobTime(max_us=max(kept), min_us=min(kept), avg_us=min(max(mean, min(kept)), max(kept)))
+    return ModuleTime(max_us=max(kept), min_us=min(kept), avg_us=min(max(mean, min(kept)), max(kept)))
 
 
-def sum_of(times: Sequence[AiobTime]) -> AiobTime:
+def sum_of(times: Sequence[ModuleTime]) -> ModuleTime:
     """Time of cases that run one after another."""
-    return AiobTime(
+    return ModuleTime(
         max_us=sum(one.max_us for one in times),
         min_us=sum(one.min_us for one in times),
         avg_us=sum(one.avg_us for one in times),
@@ -289,6 +290,6 @@ def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into:
     return lines
 
 
-def section_lines(sections: Mapping[str, AiobTime]) -> list[str]:
+def section_lines(sections: Mapping[str, ModuleTime]) -> list[str]:
     """A line a section."""
     return [f"{name:26}{time.avg_us:12.1f} us" for name, time in sections.items()]

@@ -1,7 +1,7 @@
 """What run_workload.py prints, as lines of text."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spec.units import GIGA, MIB, seconds_to_ms
 from workload.diagnostics import Finding, summarised
@@ -11,6 +11,13 @@ from workload.traffic.flows import RankFlows
 
 SHOWN_GROUPS = 8
 CLOSED_FORM = "SimAI closed form"
+
+
+def show(lines: Iterable[str]) -> int:
+    """Prints the lines; returns 0, the exit status of a verb that answers."""
+    for line in lines:
+        print(line)
+    return 0
 
 
 def finding_lines(findings: Sequence[Finding], *, everything: bool = False) -> list[str]:

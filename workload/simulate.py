@@ -15,7 +15,7 @@ from spec.program.command import decimal, whole
 from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
 from workload.diagnostics import Severity, summarised
-from workload.report import CLOSED_FORM, part_lines
+from workload.report import CLOSED_FORM, part_lines, show
 from workload.simai.busbw import NIC_GIB, NVLINK_GIB, SHIPPED, read_busbw, read_ratio_tables, simai_network
 from workload.simai.check import check_simai
 from workload.simai.closed_form import (
@@ -203,8 +203,7 @@ def simulate(options: argparse.Namespace, root: Path) -> int:
     pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)
     if pricing == CURVES:
         replay = replayed(options, workload, root)
-        for line in part_lines("replay with curves", replay.parts):
-            print(line)
+        show(part_lines("replay with curves", replay.parts))
         if options.gpus_per_server is None and not wants_files(options):
             write_parts(options, replay.parts)
             return warn(file, ())
@@ -212,8 +211,7 @@ def simulate(options: argparse.Namespace, root: Path) -> int:
     asked = closed_form_options(options, root)
     report = price_simai(workload, asked)
     write_parts(options, report.parts, warnings=list(report.warnings))
-    for line in part_lines(CLOSED_FORM, report.parts):
-        print(line)
+    show(part_lines(CLOSED_FORM, report.parts))
     for path in write_results(options, workload, asked, report):
         print(f"wrote {path}")
     return warn(file, report.warnings)

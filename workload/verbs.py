@@ -21,6 +21,7 @@ from workload.report import (
     flow_lines,
     group_lines,
     shape_line,
+    show,
     topology_line,
 )
 from workload.simai.check import check_simai
@@ -50,19 +51,15 @@ class Verb:
 
 def generate(options: argparse.Namespace, root: Path) -> int:
     """Writes the workload of a training step, or of a communication test."""
-    written = write_files(options, root)
-    for note in written.notes:
+    notes, lines = write_files(options, root)
+    for note in notes:
         print(note, file=sys.stderr)
-    for line in written.lines:
-        print(line)
-    return 0
+    return show(lines)
 
 
 def merge_aiob(options: argparse.Namespace, _: Path) -> int:
     """Merges AICB's module times into a profile."""
-    for line in import_aiob(options):
-        print(line)
-    return 0
+    return show(import_aiob(options))
 
 
 def add_check(verb: argparse.ArgumentParser) -> None:
@@ -76,8 +73,7 @@ def check(options: argparse.Namespace, _: Path) -> int:
     file = read_simai(options.file)
     findings = check_simai(file)
     print(f"{file.name}: {file.num_rows} rows, policy {file.header.policy or 'none'}")
-    for line in finding_lines(findings, everything=options.all):
-        print(line)
+    show(finding_lines(findings, everything=options.all))
     return int(any(each.severity is not Severity.NOTE for each in findings))
 
 
@@ -152,8 +148,7 @@ def check_topology(options: argparse.Namespace, root: Path) -> int:
     """Names the defects of a topology file."""
     read, findings = read_topology(options.check)
     print(f"{options.check}: {topology_line(read) if read else 'cannot be used'}")
-    for line in finding_lines(findings):
-        print(line)
+    show(finding_lines(findings))
     if read:
         print(shape_line(topology_shape(read)))
         use_topology(read, options, root)
@@ -180,8 +175,7 @@ def groups(options: argparse.Namespace, _: Path) -> int:
     if options.group:
         kinds = {options.group: rank_groups(order, options.group, independent_ep=options.independent_ep)}
     for kind, members in kinds.items():
-        for line in group_lines(kind, members):
-            print(line)
+        show(group_lines(kind, members))
     return 0
 
 
@@ -217,8 +211,7 @@ def traffic(options: argparse.Namespace, _: Path) -> int:
         options.algorithm,
         domain_ranks=options.domain_ranks,
     )
-    for line in flow_lines(flows):
-        print(line)
+    show(flow_lines(flows))
     if options.csv:
         write_flows(options.csv, flows)
         print(f"wrote {options.csv}")

@@ -38,20 +38,12 @@ _ITERATIONS = re.compile(r"train_iter\s*:\s*([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AiobTime:
-    """One section: microseconds over the iterations (samples above 3 times the minimum dropped)."""
-
-    max_us: float
-    min_us: float
-    avg_us: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AiobFile:
-    """Number of iterations and the sections in the order of the file."""
+    """Number of iterations and the sections in the order of the file, over the iterations (samples above 3 times the
+    minimum dropped)."""
 
     train_iter: int
-    sections: dict[str, AiobTime]
+    sections: dict[str, ModuleTime]
 
 
 def read_aiob(path: str | os.PathLike[str]) -> AiobFile:
@@ -142,7 +134,7 @@ def _microseconds(word: str, place: str) -> float:
     return value
 
 
-def _complete(found: dict[str, dict[str, float]], where: Path) -> dict[str, AiobTime]:
+def _complete(found: dict[str, dict[str, float]], where: Path) -> dict[str, ModuleTime]:
     if not found:
         raise WorkloadError(f"{where}: has no section")
     sections = {}
@@ -152,7 +144,7 @@ def _complete(found: dict[str, dict[str, float]], where: Path) -> dict[str, Aiob
             raise WorkloadError(f"{where}: section {name} has no time_gpu_{missing[0]}")
         if not times["min"] <= times["avg"] <= times["max"]:
             raise WorkloadError(f"{where}: section {name}: the average lies outside minimum and maximum")
-        sections[name] = AiobTime(max_us=times["max"], min_us=times["min"], avg_us=times["avg"])
+        sections[name] = ModuleTime(max_us=times["max"], min_us=times["min"], avg_us=times["avg"])
     return sections
 
 
@@ -276,7 +268,8 @@ def aiob_of(works: tuple[StageWork, ...]) -> AiobFile:
             section = _section(item)
             sums[section] = sums.get(section, 0.0) + item.seconds * 1e6
     return AiobFile(
-        train_iter=1, sections={name: AiobTime(max_us=us, min_us=us, avg_us=us) for name, us in sums.items()}
+        train_iter=1,
+        sections={name: ModuleTime(max_us=us, min_us=us, avg_us=us) for name, us in sums.items()},
     )
 
 
@@ -323,11 +316,7 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
         micro_batch=options.micro_batch,
         seq_len=options.seq_len,
     )
-    times = {
-        name: ModuleTime(avg_us=time.avg_us, min_us=time.min_us, max_us=time.max_us)
-        for name, time in read_aiob(options.file).sections.items()
-    }
-    samples, left = module_samples(times, run)
+    samples, left = module_samples(read_aiob(options.file).sections, run)
     if not samples:
         raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")
     gpu, sheet = canonical_gpu(options.gpu, options.file)

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from workload.aicb.aiob import aiob_of, write_aiob
@@ -105,21 +105,14 @@ def general_arguments(options: argparse.Namespace) -> Arguments:
 # What a ``generate`` command asks for, written: a communication test, a bundle, or a workload in either format.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What to say: ``notes`` beside the answer, ``lines`` as the answer."""
-
-    notes: tuple[str, ...]
-    lines: tuple[str, ...]
-
-
-def write_files(options: argparse.Namespace, root: Path) -> Written:
-    """Everything that the options ask for. Raises UserError with one line for what cannot be."""
+def write_files(options: argparse.Namespace, root: Path) -> tuple[list[str], list[str]]:
+    """Writes everything that the options request; returns notes and the lines that say what was written. Raises
+    UserError with one line for what cannot be."""
     test = is_test(options)
-    notes = tuple(notes_on(options, default_options(), test=test))
+    notes = list(notes_on(options, default_options(), test=test))
     if test:
         path, rows = write_test(options)
-        return Written(notes=notes, lines=(f"wrote {path}: {rows} rows",))
+        return notes, [f"wrote {path}: {rows} rows"]
     if options.bundle and options.format == GENERAL:
         raise refuse("format", GENERAL, "simai, with --bundle")
     made = generator_input(options, root)
@@ -134,7 +127,7 @@ def write_files(options: argparse.Namespace, root: Path) -> Written:
         path = target(options.output, file_name(made, options, ".txt"))
         exported = export_works(made.plan, made.works, path, strict=options.strict_export)
         beyond, files = exported.beyond_lines(), [f"wrote {path}" for path in exported.paths]
-    return Written(notes=(*notes, *made.notes, *beyond), lines=(*lines, *files))
+    return [*notes, *made.notes, *beyond], [*lines, *files]
 
 
 def _beside(made: GeneratorInput, options: argparse.Namespace) -> list[str]:

@@ -52,15 +52,16 @@ _MISSING = {
 _STOI = re.compile(rb"([+-]?)0*([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RawHeader:
     """What line 1 says; a degree that is not there is not in ``values``, a key whose value SimAI cannot read
-    is in ``unreadable`` alone."""
+    is in ``unreadable`` alone. ``places`` are those of the words that were read."""
 
     policy: str
-    values: dict[str, int]
-    lists: dict[str, tuple[int, ...]]
-    unreadable: frozenset[str] = frozenset()
+    values: dict[str, int] = field(default_factory=dict)
+    lists: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    places: set[int] = field(default_factory=set)
 
     @property
     def fields_per_row(self) -> int:
@@ -112,39 +113,27 @@ def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
     found = Findings()
     if not words:
         found.add(1, BROKEN, "no-policy", "line 1 is empty; it starts with a policy")
-        return RawHeader(policy="", values={}, lists={}), found
+        return RawHeader(policy=""), found
     policy = text(words[0])
     if policy not in POLICIES:
         found.add(1, BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits")
     elif policy not in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
         found.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies")
-    keys = _Keys()
-    _read_keys(words, policy, keys, found)
-    unread = _unread(words, keys.places)
+    header = RawHeader(policy=policy)
+    _read_keys(words, header, found)
+    unread = _unread(words, header.places)
     if policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        _check_degrees(keys, unread, found)
+        _check_degrees(header, unread, found)
     for word, key in unread.items():
         if key:
             found.add(1, WRONG, "unread", f"{word} is not read; the key is {key!r}")
         else:
             found.add(1, NOTE, "unread", f"{word} is not read")
-    header = RawHeader(
-        policy=policy, values=keys.values, lists=keys.lists, unreadable=frozenset(keys.unreadable)
-    )
     return header, found
 
 
-@dataclass(slots=True)
-class _Keys:
-    """What the keys of line 1 hold, and the places of the words that were read."""
-
-    values: dict[str, int] = field(default_factory=dict)
-    lists: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    unreadable: set[str] = field(default_factory=set)
-    places: set[int] = field(default_factory=set)
-
-
-def _read_keys(words: list[bytes], policy: str, keys: _Keys, found: Findings) -> None:
+def _read_keys(words: list[bytes], keys: RawHeader, found: Findings) -> None:
+    policy = keys.policy
     transformer = policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE)
     degrees = {f"{key}:".encode(): key for key in DEGREES} if transformer else {}
     hops = {PP_COMM.encode(): PP_COMM, f"{PP_COMM}:".encode(): PP_COMM}
@@ -212,7 +201,7 @@ def _unread(words: list[bytes], read: set[int]) -> dict[str, str | None]:
     return passed
 
 
-def _check_degrees(keys: _Keys, unread: dict[str, str | None], found: Findings) -> None:
+def _check_degrees(keys: RawHeader, unread: dict[str, str | None], found: Findings) -> None:
     """Degrees that are missing, which takes the words that miss their key out of ``unread``, and that do not fit."""
     values = keys.values
     missing = [key for key in DEGREES if key not in values and key not in keys.unreadable]

@@ -39,11 +39,6 @@ class Wire:
         """One direction."""
         return bandwidth_bits(self.bandwidth) / 8
 
-    @property
-    def latency_s(self) -> float:
-        """Seconds of one hop."""
-        return latency_seconds(self.latency)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:

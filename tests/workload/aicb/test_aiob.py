@@ -8,9 +8,10 @@ import run_workload
 from ops.op import Phase
 from ops.roles import Module, OpKey, Role
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
+from profdb.importers.aiob import ModuleTime
 from profdb.store.data_file import load_profile
 from tests.workload.generator import made
-from workload.aicb.aiob import AiobFile, AiobTime, aiob_of, aiob_times_ns, read_aiob, write_aiob
+from workload.aicb.aiob import AiobFile, aiob_of, aiob_times_ns, read_aiob, write_aiob
 from workload.diagnostics import WorkloadError
 from workload.stage_work import PieceWork, StageWork, stage_works
 
@@ -33,7 +34,7 @@ EXAMPLE = {
 
 def example() -> AiobFile:
     sections = {
-        name: AiobTime(max_us=most, min_us=least, avg_us=mean)
+        name: ModuleTime(max_us=most, min_us=least, avg_us=mean)
         for name, (most, least, mean) in EXAMPLE.items()
     }
     return AiobFile(train_iter=10, sections=sections)
@@ -66,7 +67,7 @@ def test_sums_are_aicbs() -> None:
 
 def test_what_experts_need_besides_counts_in_their_half() -> None:
     sections = {
-        name: AiobTime(max_us=us, min_us=us, avg_us=us)
+        name: ModuleTime(max_us=us, min_us=us, avg_us=us)
         for name, us in {"layernorm2": 1, "moe_route_gate": 2, "moe_sort": 4, "mlp_linear_1": 8}.items()
     }
     assert aiob_times_ns(AiobFile(train_iter=1, sections=sections))["mlp_forward"] == 15_000
@@ -135,7 +136,7 @@ MODEL = "--model_size 7 --num_layers 4 --world_size 8"
 def layer(words: str, sections: dict[str, int], path: Path) -> PieceWork:
     """A layer of the command with the times of these sections."""
     times = {
-        name: AiobTime(max_us=us, min_us=us, avg_us=us)
+        name: ModuleTime(max_us=us, min_us=us, avg_us=us)
         for name, us in {**OTHERS, **sections, "param_time": 60}.items()
     }
     write_aiob(path, AiobFile(train_iter=1, sections=times))

@@ -7,10 +7,11 @@ import pytest
 
 import run_workload
 from ops.recompute import Recompute
+from profdb.importers.aiob import ModuleTime
 from spec.errors import UserError
 from spec.mixers.attention import AttentionKind
 from tests.workload.generator import made
-from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
+from workload.aicb.aiob import AiobFile, write_aiob
 from workload.aicb.csv_workload import Workload
 from workload.aicb.flags import COLLECTIVES
 from workload.aicb.plan_rows import _chunks
@@ -183,8 +184,8 @@ def test_presets_are_written_in_seconds_and_are_clean(words: str, tmp_path: Path
 
 
 def test_times_of_an_aiob_file(tmp_path: Path) -> None:
-    def took(us: float) -> AiobTime:
-        return AiobTime(max_us=us, min_us=us, avg_us=us)
+    def took(us: float) -> ModuleTime:
+        return ModuleTime(max_us=us, min_us=us, avg_us=us)
 
     sections = {
         "Emb": took(10),

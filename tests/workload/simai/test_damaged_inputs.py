@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import run_workload
+from profdb.importers.aiob import ModuleTime
 from spec.errors import UserError
 from tests.solver.questions import question
 from tests.workload.generator import made
-from workload.aicb.aiob import MOST_US, AiobFile, AiobTime, aiob_times_ns, read_aiob, write_aiob
+from workload.aicb.aiob import MOST_US, AiobFile, aiob_times_ns, read_aiob, write_aiob
 from workload.aicb.csv_workload import Workload
 from workload.diagnostics import Severity
 from workload.simai.busbw import BusBandwidths, SimaiNetwork, read_busbw, write_busbw
@@ -69,7 +70,7 @@ def general_bytes(folder: Path) -> bytes:
 def aiob_bytes(folder: Path) -> bytes:
     path = folder / "aiob.txt"
     names = ("Emb", "layernorm", "atten_qkv", "mlp_linear_1", "param_time")
-    times = {name: AiobTime(max_us=9.0, min_us=7.0, avg_us=8.0) for name in names}
+    times = {name: ModuleTime(max_us=9.0, min_us=7.0, avg_us=8.0) for name in names}
     write_aiob(path, AiobFile(train_iter=10, sections=times))
     return path.read_bytes()
 

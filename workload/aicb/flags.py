@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
@@ -29,56 +29,35 @@ FRAMES = (MEGATRON, DEEPSPEED, FSDP, DEEPSEEK)
 MAY_BE_ZERO = ("q_lora_rank", "n_shared_expert", "n_dense_layers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeFlags:
-    """What was typed about the model; None is not given. ``ffn_hidden_size`` is the width of an expert in a
-    model of experts, unless ``moe_ffn_hidden_size`` gives that width apart."""
+# What is counted of a model: the spellings of each flag, and what it says.
+COUNTS = (
+    (("num_layers",), "decoder layers of the whole model"),
+    (("hidden_size",), "hidden size"),
+    (("num_attention_heads",), "attention heads"),
+    (("num_query_groups",), "key-value heads"),
+    (("ffn_hidden_size",), "feed-forward width (of an expert, in a model of experts)"),
+    (("moe_ffn_hidden_size",), "width of an expert; --ffn_hidden_size is then that of dense layers"),
+    (("vocab_size",), "tokens in the vocabulary"),
+    (("max_position_embeddings",), "learned positions"),
+    (("make_vocab_size_divisible_by",), "vocabulary padding unit"),
+    (("num_experts", "experts"), "experts"),
+    (("moe_router_topk", "topk"), "experts per token"),
+    (("n_shared_expert",), "shared experts, each as wide as a routed one"),
+    (("n_dense_layers", "n_dense_layer"), "leading layers without experts"),
+    (("q_lora_rank",), "rank of latent attention's queries (0: none)"),
+    (("kv_lora_rank",), "rank of latent attention's keys and values"),
+    (("qk_nope_dim",), "channels of a head without positions, in latent attention"),
+    (("qk_rope_dim",), "channels of a head with positions, in latent attention"),
+    (("v_head_dim",), "value channels of a head, in latent attention"),
+)
 
-    frame: str = MEGATRON
-    model_size: str | None = None
-    config: Path | None = None
-    assume: str | None = None
-    model_name: str | None = None
-    num_layers: int | None = None
-    hidden_size: int | None = None
-    num_attention_heads: int | None = None
-    num_query_groups: int | None = None
-    ffn_hidden_size: int | None = None
-    moe_ffn_hidden_size: int | None = None
-    vocab_size: int | None = None
-    max_position_embeddings: int | None = None
-    make_vocab_size_divisible_by: int | None = None
-    swiglu: bool = False
-    gated_linear_unit: bool = False
-    add_bias_linear: bool = False
-    moe_enable: bool = False
-    num_experts: int | None = None
-    moe_router_topk: int | None = None
-    n_shared_expert: int | None = None
-    n_dense_layers: int | None = None
-    q_lora_rank: int | None = None
-    kv_lora_rank: int | None = None
-    qk_nope_dim: int | None = None
-    qk_rope_dim: int | None = None
-    v_head_dim: int | None = None
 
-    @property
-    def gated(self) -> bool:
-        """Whether feed-forward layers get a gate."""
-        return self.swiglu or self.gated_linear_unit
-
-    @property
-    def expert_width(self) -> int | None:
-        """Feed-forward width of one expert."""
-        return self.ffn_hidden_size if self.moe_ffn_hidden_size is None else self.moe_ffn_hidden_size
-
-    def check(self) -> None:
-        """Raise ConfigError for a size that no model has."""
-        for each in fields(self):
-            value = getattr(self, each.name)
-            low = 0 if each.name in MAY_BE_ZERO else 1
-            if isinstance(value, int) and not isinstance(value, bool) and value < low:
-                raise refuse(each.name, value, f"{low} or more")
+def check_counts(flags: argparse.Namespace) -> None:
+    """Raises ConfigError for a size that no model has."""
+    for (name, *_), _ in COUNTS:
+        value, low = getattr(flags, name), 0 if name in MAY_BE_ZERO else 1
+        if value is not None and value < low:
+            raise refuse(name, value, f"{low} or more")
 
 
 def refuse(flag: str, value: object, allowed: str) -> ConfigError:
@@ -280,26 +259,7 @@ def _model(out: Options) -> None:
     out.add("model_size", "m", help_text="7, 13, 22, 30, 65, 70, 175, 405, moe, deepseek16|236|671, ...")
     add_config(out.group, "model config instead of a size")
     out.add("model_name", help_text="name in file names")
-    for names, text in (
-        (("num_layers",), "decoder layers of the whole model"),
-        (("hidden_size",), "hidden size"),
-        (("num_attention_heads",), "attention heads"),
-        (("num_query_groups",), "key-value heads"),
-        (("ffn_hidden_size",), "feed-forward width (of an expert, in a model of experts)"),
-        (("moe_ffn_hidden_size",), "width of an expert; --ffn_hidden_size is then that of dense layers"),
-        (("vocab_size",), "tokens in the vocabulary"),
-        (("max_position_embeddings",), "learned positions"),
-        (("make_vocab_size_divisible_by",), "vocabulary padding unit"),
-        (("num_experts", "experts"), "experts"),
-        (("moe_router_topk", "topk"), "experts per token"),
-        (("n_shared_expert",), "shared experts, each as wide as a routed one"),
-        (("n_dense_layers", "n_dense_layer"), "leading layers without experts"),
-        (("q_lora_rank",), "rank of latent attention's queries (0: none)"),
-        (("kv_lora_rank",), "rank of latent attention's keys and values"),
-        (("qk_nope_dim",), "channels of a head without positions, in latent attention"),
-        (("qk_rope_dim",), "channels of a head with positions, in latent attention"),
-        (("v_head_dim",), "value channels of a head, in latent attention"),
-    ):
+    for names, text in COUNTS:
         out.whole(*names, help_text=text)
     out.switch("swiglu", help_text="gated feed-forward")
     out.add("gated_linear_unit", help_text="true: as --swiglu", type=truth, default=False)

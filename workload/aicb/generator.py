@@ -17,7 +17,7 @@ from spec.job import JobSpec, precision_of
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec
 from workload.aicb.aiob import aiob_times_ns, read_aiob, with_aiob_times
-from workload.aicb.flags import DEEPSPEED, FSDP, STAGE_3, STAGES_1_2, ShapeFlags, refuse
+from workload.aicb.flags import DEEPSPEED, FSDP, STAGE_3, STAGES_1_2, refuse
 from workload.aicb.model import model_of
 from workload.aicb.time_source import FixedCostModel, TimeFlags, TimeSource, time_source
 from workload.simai.export import SLOWEST, chosen_stages
@@ -160,8 +160,7 @@ def generator_input(options: argparse.Namespace, root: Path) -> GeneratorInput:
     """Everything the options describe. Raises UserError with one line for what cannot be."""
     world = world_size(options)
     _check_frame(options)
-    shape = ShapeFlags(**{each.name: getattr(options, each.name) for each in fields(ShapeFlags)})
-    model, shape_notes = model_of(shape, root)
+    model, shape_notes = model_of(options, root)
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )

@@ -1,5 +1,6 @@
 """The sizes that AICB's users ask for, and the shipped configs that stand for them."""
 
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import Mixer
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.readers.read_config import read_config
-from workload.aicb.flags import DEEPSEEK, DEEPSPEED, FSDP, MEGATRON, ShapeFlags, refuse
+from workload.aicb.flags import DEEPSEEK, DEEPSPEED, FSDP, MEGATRON, check_counts, refuse
 
 # AICB's GPT presets are Megatron's GPT, its DeepSpeed ones LLaMA.
 GPT_SIZES = {"7": "7B_gpt.toml", "13": "13B_gpt.toml"}
@@ -39,15 +40,14 @@ DEEPSEEK_SIZES = {
 WITHOUT_DIMENSIONS = ("270",)
 
 
-def config_path(flags: ShapeFlags, root: Path) -> Path | None:
+def config_path(flags: Namespace, root: Path) -> Path | None:
     """The config file that stands for a size; None when the dimensions must be given.
 
     Raises ConfigError for an unknown size.
     """
-    if flags.config is not None:
-        return flags.config
-    if flags.model_size is None:
-        return None
+    config: Path | None = flags.config
+    if config is not None or flags.model_size is None:
+        return config
     size = _plain(flags.model_size)
     if flags.frame == DEEPSEEK or size in DEEPSEEK_SIZES:
         size = DEEPSEEK_SIZES.get(size, size)
@@ -59,7 +59,7 @@ def config_path(flags: ShapeFlags, root: Path) -> Path | None:
     return root / "configs" / known[size]
 
 
-def size_notes(flags: ShapeFlags) -> tuple[str, ...]:
+def size_notes(flags: Namespace) -> tuple[str, ...]:
     """What to say of a size that stands for less than it names."""
     if flags.config is None and flags.model_size and _plain(flags.model_size) == ANY_DEEPSEEK:
         return ("--model_size deepseek: the dimensions of deepseek671 where no flag says otherwise",)
@@ -98,7 +98,7 @@ DEEPSEEK_DEFAULTS: dict[str, Any] = {
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
 
 
-def frame_model(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, ShapeFlags]:
+def frame_model(flags: Namespace, root: Path) -> tuple[ModelSpec, Namespace]:
     """Returns the model of the frame and the flags that size it. Raises ConfigError for what is missing."""
     needed = (*NEEDED, "num_experts", "ffn_hidden_size") if flags.frame == DEEPSEEK else NEEDED
     missing = ", ".join(f"--{name}" for name in needed if getattr(flags, name) is None)
@@ -115,7 +115,8 @@ def frame_model(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, ShapeFlags]:
     # AICB gives dense layers and experts one width, and has no groups to choose experts in.
     defaults = {name: value for name, value in DEEPSEEK_DEFAULTS.items() if getattr(flags, name) is None}
     runs = tuple(replace(run, block=_without_groups(run.block)) for run in model.main_blocks)
-    return replace(model, blocks=runs), replace(flags, moe_ffn_hidden_size=flags.expert_width, **defaults)
+    given = vars(flags) | {"moe_ffn_hidden_size": flags.expert_width} | defaults
+    return replace(model, blocks=runs), Namespace(**given)
 
 
 def _without_groups(block: BlockSpec) -> BlockSpec:
@@ -145,7 +146,7 @@ class Resized:
     changed: bool
 
 
-def sized_block(flags: ShapeFlags, block: BlockSpec, size: Resized, *, mixed: bool) -> BlockSpec:
+def sized_block(flags: Namespace, block: BlockSpec, size: Resized, *, mixed: bool) -> BlockSpec:
     """``block`` of a preset in a model of another size; ``mixed``: some layers of the model have experts.
     Raises ConfigError for flags that the layer cannot take."""
     mixer = _mixer(flags, block.mixer, size)
@@ -156,7 +157,7 @@ def sized_block(flags: ShapeFlags, block: BlockSpec, size: Resized, *, mixed: bo
     return replace(block, mixer=mixer, mlp=block.mlp and _dense(flags, block.mlp, width, size))
 
 
-def experts_of(flags: ShapeFlags, mlp: MlpSpec, size: Resized) -> MoeSpec:
+def experts_of(flags: Namespace, mlp: MlpSpec, size: Resized) -> MoeSpec:
     """Experts each of which is the dense layer ``mlp``."""
     if (flags.num_experts or 0) < 2:
         raise refuse("num_experts", flags.num_experts, "--moe_enable needs 2 experts or more")
@@ -170,7 +171,7 @@ def experts_of(flags: ShapeFlags, mlp: MlpSpec, size: Resized) -> MoeSpec:
     )
 
 
-def _mixer(flags: ShapeFlags, mixer: Mixer | None, size: Resized) -> Mixer | None:
+def _mixer(flags: Namespace, mixer: Mixer | None, size: Resized) -> Mixer | None:
     """Attention with the heads and ranks typed; any other kind stays as its config has it."""
     if isinstance(mixer, AttentionSpec):
         return _attention(flags, mixer, size)
@@ -182,7 +183,7 @@ def _mixer(flags: ShapeFlags, mixer: Mixer | None, size: Resized) -> Mixer | Non
     return mixer
 
 
-def _attention(flags: ShapeFlags, attention: AttentionSpec, size: Resized) -> AttentionSpec:
+def _attention(flags: Namespace, attention: AttentionSpec, size: Resized) -> AttentionSpec:
     """Heads and their size. With another hidden size or number of heads a head has hidden / heads
     channels; MLA's head sizes are its own."""
     heads = flags.num_attention_heads or attention.num_heads
@@ -209,7 +210,7 @@ def _attention(flags: ShapeFlags, attention: AttentionSpec, size: Resized) -> At
     return replace(biased, kind=kind, num_heads=heads, num_kv_heads=groups, qk_dim=dim, v_dim=dim)
 
 
-def _latent(flags: ShapeFlags, attention: AttentionSpec) -> AttentionSpec:
+def _latent(flags: Namespace, attention: AttentionSpec) -> AttentionSpec:
     """Multi-head latent attention: its ranks, and a head of nope + rope channels (arXiv 2405.04434 sec. 2.1)."""
     if flags.num_query_groups is not None:
         raise refuse("num_query_groups", flags.num_query_groups, "no latent attention: it has no groups")
@@ -227,7 +228,7 @@ def _latent(flags: ShapeFlags, attention: AttentionSpec) -> AttentionSpec:
     )
 
 
-def _dense(flags: ShapeFlags, mlp: MlpSpec, width: int | None, size: Resized) -> MlpSpec:
+def _dense(flags: Namespace, mlp: MlpSpec, width: int | None, size: Resized) -> MlpSpec:
     """The feed-forward layer ``width`` wide; without a width as wide as it was, or as its frame makes it where
     the hidden size or the gate is another."""
     gated = mlp.gated or flags.gated
@@ -243,7 +244,7 @@ def _dense(flags: ShapeFlags, mlp: MlpSpec, width: int | None, size: Resized) ->
     )
 
 
-def _experts(flags: ShapeFlags, moe: MoeSpec) -> MoeSpec:
+def _experts(flags: Namespace, moe: MoeSpec) -> MoeSpec:
     """Experts by the flags; shared experts are a number of experts' widths, as DeepSeek's are. Groups to choose
     experts in stay where these experts fill them."""
     experts = flags.num_experts or moe.num_experts
@@ -277,11 +278,17 @@ def _experts(flags: ShapeFlags, moe: MoeSpec) -> MoeSpec:
 # A preset never overrides a flag. Presets are the shipped configs; sizes are AICB's names.
 
 
-def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]:
+def model_of(options: Namespace, root: Path) -> tuple[ModelSpec, tuple[str, ...]]:
     """The preset with every given flag in its place, and what to say of it; raises ConfigError for what cannot
     be built."""
-    flags.check()
-    path, typed = config_path(flags, root), flags
+    check_counts(options)
+    moe_width, width = options.moe_ffn_hidden_size, options.ffn_hidden_size
+    typed = Namespace(
+        **vars(options),
+        gated=options.swiglu or options.gated_linear_unit,
+        expert_width=width if moe_width is None else moe_width,
+    )
+    path, flags = config_path(typed, root), typed
     if path is None:
         model, flags = frame_model(flags, root)
     else:
@@ -304,7 +311,7 @@ def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]
     return shaped, (*assumed, *size_notes(typed), *_notes(typed, model, shaped))
 
 
-def _notes(flags: ShapeFlags, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:
+def _notes(flags: Namespace, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:
     """What nobody typed."""
     groups = [
         {run.block.moe.route_groups for run in model.blocks if run.block.moe} for model in (preset, shaped)
@@ -317,7 +324,7 @@ def _notes(flags: ShapeFlags, preset: ModelSpec, shaped: ModelSpec) -> Iterator[
         yield f"assumed: {count} dense layers as wide as an expert, as in AICB (--moe_ffn_hidden_size sets experts apart)"
 
 
-def _check_expert_flags(flags: ShapeFlags, *, mixed: bool) -> None:
+def _check_expert_flags(flags: Namespace, *, mixed: bool) -> None:
     for name in ("moe_ffn_hidden_size", "n_shared_expert", "n_dense_layers"):
         if getattr(flags, name) is not None and not mixed:
             raise refuse(
@@ -327,7 +334,7 @@ def _check_expert_flags(flags: ShapeFlags, *, mixed: bool) -> None:
         raise refuse("num_experts", flags.num_experts, "experts need --moe_enable")
 
 
-def _layers(flags: ShapeFlags, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
+def _layers(flags: Namespace, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
     """Which layers there are and which of them have experts, before their sizes."""
     has_experts = any(run.block.moe is not None for run in model.blocks)
     if flags.n_dense_layers is not None and (has_experts or flags.moe_enable):
@@ -338,7 +345,7 @@ def _layers(flags: ShapeFlags, model: ModelSpec, size: Resized) -> tuple[BlockRu
     return _counted(flags, runs, model.name)
 
 
-def _counted(flags: ShapeFlags, runs: tuple[BlockRun, ...], name: str) -> tuple[BlockRun, ...]:
+def _counted(flags: Namespace, runs: tuple[BlockRun, ...], name: str) -> tuple[BlockRun, ...]:
     """The runs with --num_layers decoder layers: the last of them grows or shrinks."""
     main = [run for run in runs if not run.block.mtp]
     before = sum(run.count for run in main[:-1])
@@ -350,7 +357,7 @@ def _counted(flags: ShapeFlags, runs: tuple[BlockRun, ...], name: str) -> tuple[
     return (*main[:-1], last, *(run for run in runs if run.block.mtp))
 
 
-def _dense_first(flags: ShapeFlags, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
+def _dense_first(flags: Namespace, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
     """--n_dense_layers dense layers, then layers of experts."""
     main = model.main_blocks
     if [run.block.moe is not None for run in main] not in ([False], [True], [False, True]):
@@ -366,11 +373,11 @@ def _dense_first(flags: ShapeFlags, model: ModelSpec, size: Resized) -> tuple[Bl
     return (*runs, *(run for run in model.blocks if run.block.mtp))
 
 
-def _with_experts(flags: ShapeFlags, block: BlockSpec, size: Resized) -> BlockSpec:
+def _with_experts(flags: Namespace, block: BlockSpec, size: Resized) -> BlockSpec:
     return replace(block, mlp=None, moe=experts_of(flags, block.mlp, size)) if block.mlp else block
 
 
-def _without_experts(flags: ShapeFlags, block: BlockSpec) -> BlockSpec:
+def _without_experts(flags: Namespace, block: BlockSpec) -> BlockSpec:
     """A dense layer beside layers of experts, of the width that --ffn_hidden_size has for it."""
     if block.moe is None:
         return block

@@ -70,5 +70,5 @@ VERBS: dict[str, Verb] = {
     "show": Verb(what="say what a profile holds", module="profdb.commands.show"),
     "run": Verb(what="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
     "train": Verb(what="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
-    "compare": Verb(what="a measured run beside its prediction", module=WORKLOAD, part="compare"),
+    "compare": Verb(what="compare a measured run with its prediction", module=WORKLOAD, part="compare"),
 }

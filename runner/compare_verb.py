@@ -210,7 +210,9 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
         "*_log.csv of run",
     )
     verb.add_argument(
-        "--operations", type=Path, help="beside RESULT: a trace or *_log.csv, compared operation by operation"
+        "--operations",
+        type=Path,
+        help="in addition to RESULT: a trace or *_log.csv, compared operation by operation",
     )
     what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
     add_config(what, required=True)
@@ -231,7 +233,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     )
     where = verb.add_argument_group("what predicts it")
     where.add_argument("--pre_profiling_data_path", type=Path, help="profile (default prof_data/data.pt)")
-    where.add_argument("--cluster", help="sheet of configs/clusters (default: the profile's)")
+    where.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
     where.add_argument("--missing", choices=("error", "modelled"), default="error", help="curves that lack")
     where.add_argument("--calibration", type=Path, help="factors that python -m solver.calibrate wrote")
     out = verb.add_argument_group("results")

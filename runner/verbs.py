@@ -345,7 +345,7 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
 VERBS: dict[str, Verb] = {
     "train": Verb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
     "compare": Verb(
-        what="print a measured run beside its prediction, ours or a framework's log",
+        what="compare a measured run, ours or a framework's log, with its prediction",
         add_flags=add_compare,
         run=compare,
     ),

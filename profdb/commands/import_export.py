@@ -123,7 +123,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     take.add_argument("source", type=Path)
     take.add_argument("--gpu", default="", help="GPU of the samples (default: as the source names it)")
     take.add_argument("--of", default="", help="which GPU of a file that holds several")
-    take.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
+    take.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
     take.add_argument(
         "--domain_ranks",
         type=whole(0, MOST_GPUS),

@@ -133,7 +133,7 @@ def sheet_of(device: Device, root: Path) -> str:
             where="command line",
             key="--cluster",
             value=None,
-            allowed=f"a sheet of configs/clusters: none is of {device.name}",
+            allowed=f"a hardware spec of configs/clusters: none is of {device.name}",
         )
     return sheet.stem
 

@@ -46,7 +46,9 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     parser.add_argument(
         "--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)"
     )
-    parser.add_argument("--cluster", help="a sheet of configs/clusters (default: the profile's machine)")
+    parser.add_argument(
+        "--cluster", help="a hardware spec of configs/clusters (default: the profile's machine)"
+    )
     parser.add_argument("--missing", choices=("error", "modelled"), default="error")
     parser.add_argument(
         "--out", type=Path, help="the file (default: beside the profile, or here for the shipped one)"

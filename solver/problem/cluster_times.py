@@ -162,7 +162,10 @@ def _transferred(held: ProfileFile, cluster: ClusterSpec, root: Path) -> Cluster
         )
     if not profile.machine.cluster:
         raise ConfigError(
-            where=str(held.path), key="machine.cluster", value="", allowed="the sheet that it was measured on"
+            where=str(held.path),
+            key="machine.cluster",
+            value="",
+            allowed="the cluster that it was measured on",
         )
 
     measured_on = read_cluster(profile.machine.cluster, root=root)

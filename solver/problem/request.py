@@ -137,7 +137,7 @@ def _sheet(request: Request) -> ClusterSpec:
     path = profile_path(request)
     if request.profile is None and not path.exists():
         raise ProfileError(
-            f"{path}: no such profile; answer from a hardware sheet with --cluster, or make a profile with: "
+            f"{path}: no such profile; answer from a hardware spec with --cluster, or make a profile with: "
             "torchrun --nproc-per-node=8 gen_profiler_data.py"
         )
     taken_on = cluster_named_by(path) or load_profile(path).machine.cluster
@@ -146,7 +146,7 @@ def _sheet(request: Request) -> ClusterSpec:
             where=str(path),
             key="machine.cluster",
             value=taken_on,
-            allowed="the profile names no cluster sheet: choose one with --cluster",
+            allowed="the profile names no cluster: choose one with --cluster",
         )
     return read_cluster(taken_on, root=request.root)
 
@@ -263,7 +263,7 @@ def check_head(model: ModelSpec, precision: Precision) -> None:
     (Megatron-LM d98e8a6 ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``:
     "does not support skip_weight_param_allocation")."""
     if precision.narrow_head and (model.tied_embeddings or not precision.narrows):
-        allowed = "true only beside narrow products, of a model whose head is not its embedding"
+        allowed = "true only with low-precision products, for a model with untied embeddings"
         raise ConfigError(where="--job", key="precision.narrow_head", value=True, allowed=allowed)
 
 
@@ -295,7 +295,7 @@ def check_exchange(job: JobSpec) -> None:
     """Raise ConfigError for weight gradients put off where no exchange runs beside another micro-batch (Megatron-LM
     ``transformer_config.py``, __post_init__)."""
     if job.delay_wgrad and not job.overlap_expert_a2a:
-        raise _error("delay_wgrad", "True", "true only beside overlap_expert_a2a true")
+        raise _error("delay_wgrad", "True", "true only with overlap_expert_a2a true")
 
 
 ADAPTER_SETTINGS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
@@ -313,7 +313,7 @@ def check_adapters(model: ModelSpec, job: JobSpec) -> None:
             value = getattr(job, setting.name)
             if setting.name in ADAPTER_SETTINGS and value != setting.default:
                 text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-                raise _error(setting.name, text, "a setting of adapters: beside adapter_rank above 0 alone")
+                raise _error(setting.name, text, "a setting of adapters: only with adapter_rank above 0")
         return
     if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
         names = "+".join(sorted(job.adapted)) or "none"

@@ -422,7 +422,7 @@ def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -
             where=cluster.name,
             key=f"gpu.peak_flops.{dtype}",
             value=None,
-            allowed=f"a figure for {dtype}; the sheet has {', '.join(peaks)}",
+            allowed=f"a figure for {dtype}; the hardware spec has {', '.join(peaks)}",
         )
     counted = products(model, job)
     half = 1.0 if counts_whole_attention(counted) else 0.5

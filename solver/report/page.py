@@ -161,7 +161,7 @@ def _asked(problem: ReportSection, command: str) -> ReportSection:
         return problem
     return replace(
         problem,
-        title="The question, and how to ask it again",
+        title="Question and command",
         paragraphs=["the same question, from the project's folder"],
         typed=command,
     )

@@ -208,7 +208,7 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
 
 def sensitivity_section(now: Answer, found: Sequence[WhatIf]) -> ReportSection:
     """Returns the plan as it is, and the best one with each change."""
-    rows = [["as it is", in_ms(now.step_s), "", in_gib(now.needed_bytes), now.plan.label()]]
+    rows = [["baseline", in_ms(now.step_s), "", in_gib(now.needed_bytes), now.plan.label()]]
     for one in found:
         if one.answer is None:
             rows.append([one.words, "", "", "", one.why_none or "no plan fits"])

@@ -22,7 +22,7 @@ ROLES: Mapping[str, tuple[str, str]] = {
     WorkKind.BACKWARD: ("backward", "c3"),
     WorkKind.WEIGHT: ("weight gradient", "c4"),
     WorkKind.WHOLE_BACKWARD: ("whole backward", "c7"),
-    WorkKind.PAIR: ("forward beside a backward", "c13"),
+    WorkKind.PAIR: ("forward overlapping a backward", "c13"),
     **dict(
         zip(
             AFTER_PASSES,

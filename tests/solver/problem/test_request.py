@@ -49,7 +49,7 @@ def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.M
         ({"framework": "horovod"}, "one of composer, deepspeed"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
-        ({"job": {"precision.narrow_head": True}}, "only beside narrow products"),
+        ({"job": {"precision.narrow_head": True}}, "only with low-precision products"),
         ({"job": {"precision.wide_last_layers": 1}}, "0 unless linear layers multiply in 8 bits or fewer"),
         (
             {

@@ -137,7 +137,7 @@ def test_a_page_from_python_is_that_of_a_search_or_of_one_plan(tmp_path: Path) -
     assert "No strategy is named: this is the best of mtp, fsp." in text
     for anchor in ("ranking", "why-not-1", "compare", "dropped"):
         assert f'<section id="{anchor}"' in text
-    assert "how to ask it again" not in text
+    assert "Question and command" not in text
     alone = write_report(tmp_path / "plan", asked, plan="strategy=mtp,tp=2").read_text(encoding="utf-8")
     assert "constraint: strategy = fsp" in alone
     assert '<section id="dropped"' not in alone

@@ -165,20 +165,20 @@ def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) 
 
         check_exports(exports, asked.config.model, asked.job)
     device = measuring_device(options) if options.measure_missing else None
-    opened = load_parsed(request, asked, device)
+    inputs = load_parsed(request, asked, device)
     sections = [
         question_section(
-            opened.problem,
-            opened.times,
+            inputs.problem,
+            inputs.times,
             assumed_framework=asked.assumed_framework,
             constraints=asked.constraints,
         )
     ]
     print(text(sections), end="\n\n", flush=True)
     try:
-        named = {option: price_named(option, plans, opened) for option, plans in named.items()}
+        named = {option: price_named(option, plans, inputs) for option, plans in named.items()}
         plans, found = (
-            search_plans(options, opened) if options.run_all_solu else price_one(options, opened, plan)
+            search_plans(options, inputs) if options.run_all_solu else price_one(options, inputs, plan)
         )
         sections += found
         if stated != RunOptions():
@@ -190,10 +190,10 @@ def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) 
             sections.append(what_if(request, asked, plans))
             print("", text(sections[-1:]), sep="\n")
     finally:
-        keep_learned(options, opened, device)
+        keep_learned(options, inputs, device)
     write_results(options, plans, sections)
     chosen = hand_on(options, plans)
-    runs = options.run_all_solu or not obstacles(opened.problem, chosen, opened.constraints)
+    runs = options.run_all_solu or not obstacles(inputs.problem, chosen, inputs.constraints)
     return 0 if runs else NOT_FEASIBLE
 
 
@@ -204,7 +204,7 @@ def first_written(named: "dict[str, tuple[NamedPlan, ...]]") -> WrittenPlan | No
 
 
 def price_named(
-    option: str, plans: "tuple[NamedPlan, ...]", opened: "LoadedProblem"
+    option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem"
 ) -> "tuple[NamedPlan, ...]":
     """Returns the plans that are written out with their prices, before any search; why one of --why_not cannot run
     is printed.
@@ -213,54 +213,54 @@ def price_named(
     """
     from solver.analysis.named_plans import obstacles, with_best_price, with_price
 
-    problem = opened.problem
+    problem = inputs.problem
     if option != "why_not":
         return tuple(with_price(one, problem) for one in plans)
-    found = tuple(with_best_price(one, problem, opened.constraints) for one in plans)
+    found = tuple(with_best_price(one, problem, inputs.constraints) for one in plans)
     lines = [
         f"{one.answer.plan.label()} cannot run: {reason}"
         for one in found
         if one.answer is not None
-        for reason in obstacles(problem, one.answer, opened.constraints)
+        for reason in obstacles(problem, one.answer, inputs.constraints)
     ]
     if lines:
         print(*lines, sep="\n", end="\n\n", flush=True)
     return found
 
 
-def search_plans(options: argparse.Namespace, opened: "LoadedProblem") -> "tuple[Plans, list[ReportSection]]":
+def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple[Plans, list[ReportSection]]":
     """Searches every plan; returns the plans shown and their sections."""
     from solver.api import Session
     from solver.plans.space import full_space
     from solver.report.plans import Plans, search_sections
 
-    blocks = len(full_space(opened.problem.model, opened.problem.job).blocks)
+    blocks = len(full_space(inputs.problem.model, inputs.problem.job).blocks)
     with progress(blocks, "search", "block") as bar:
-        result = Session(opened=opened).search(top_k=options.top_k, tick=bar.update)
-    plans = Plans(opened=opened, answers=result.best, result=result)
+        result = Session(inputs=inputs).search(top_k=options.top_k, tick=bar.update)
+    plans = Plans(inputs=inputs, answers=result.best, result=result)
     return plans, search_sections(plans, result)
 
 
 def price_one(
-    options: argparse.Namespace, opened: "LoadedProblem", plan: WrittenPlan | None
+    options: argparse.Namespace, inputs: "LoadedProblem", plan: WrittenPlan | None
 ) -> "tuple[Plans, list[ReportSection]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
     from solver.analysis.named_plans import obstacles
     from solver.api import Session
     from solver.report.plans import Plans, plan_sections
 
-    written = plan or opened.config.plan
+    written = plan or inputs.config.plan
     if written is None or written == WrittenPlan():
         raise ConfigError(
-            where=opened.config.path,
+            where=inputs.config.path,
             key="plan",
             value=None,
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
-    where = "--plan" if options.plan else opened.config.path
-    found = Session(opened=opened).price(written, where=where)
-    plans = Plans(opened=opened, answers=(found,))
-    return plans, plan_sections(plans, obstacles(opened.problem, found, opened.constraints))
+    where = "--plan" if options.plan else inputs.config.path
+    found = Session(inputs=inputs).price(written, where=where)
+    plans = Plans(inputs=inputs, answers=(found,))
+    return plans, plan_sections(plans, obstacles(inputs.problem, found, inputs.constraints))
 
 
 def run_sections(stated: RunOptions, plans: "Plans") -> "list[ReportSection]":
@@ -268,7 +268,7 @@ def run_sections(stated: RunOptions, plans: "Plans") -> "list[ReportSection]":
     from solver.analysis.goodput import goodput_of, run_cost
     from solver.report.sweeps import run_sections
 
-    problem = plans.opened.problem
+    problem = plans.inputs.problem
     reliability, terms = stated.reliability, stated.terms
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     cost = None
@@ -283,11 +283,11 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
     from solver.analysis.named_plans import candidate, challenger
     from solver.report.reasons import compare_section, explanation_sections, why_not_section
 
-    opened, problem = plans.opened, plans.opened.problem
+    inputs, problem = plans.inputs, plans.inputs.problem
     if option == "why_not":
-        others = [challenger(one, opened, plans.answers) for one in named]
+        others = [challenger(one, inputs, plans.answers) for one in named]
         return [why_not_section(place, plans.best, one) for place, one in enumerate(others, start=1)]
-    candidates = [candidate(one, opened, plans.answers) for one in named]
+    candidates = [candidate(one, inputs, plans.answers) for one in named]
     if option == "compare":
         return [compare_section(candidates)] if candidates else []
     found = [(one.answer, explain_plan(problem, one.answer.plan)) for one in candidates]
@@ -301,8 +301,8 @@ def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "ReportSe
     from solver.report.reasons import sensitivity_section
 
     with progress(3, "what if", "question") as bar:
-        found = sensitivities(request, asked, plans.opened, tick=bar.update)
-    check_believable([one.answer for one in found if one.answer is not None], plans.opened.source)
+        found = sensitivities(request, asked, plans.inputs, tick=bar.update)
+    check_believable([one.answer for one in found if one.answer is not None], plans.inputs.source)
     return sensitivity_section(plans.best, found)
 
 
@@ -336,7 +336,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         rows = run_sweep(requests, shared=Shared(), tick=bar.update)
     for row in rows:
         if row.answer is not None:
-            check_believable((row.answer,), row.opened.source)
+            check_believable((row.answer,), row.inputs.source)
     found = [judge(row, stated.reliability, stated.terms) for row in rows]
     if options.rank_by:
         found = rank_rows(found, options.rank_by)
@@ -356,7 +356,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
 
 def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
     """Writes what was requested of the plans shown, and of the one chosen, which is returned."""
-    answers, opened = plans.answers, plans.opened
+    answers, inputs = plans.answers, plans.inputs
     if options.csv:
         from solver.report.files import write_csv
 
@@ -364,7 +364,7 @@ def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
     if options.parquet:
         from solver.report.frames import write_every_plan
 
-        write_every_plan(options.parquet, opened)
+        write_every_plan(options.parquet, inputs)
     if options.write_cases:
         write_look_ups(options.write_cases, plans)
     if options.rank > len(answers):
@@ -375,12 +375,12 @@ def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
     if options.draw_heatmap:
         from workload.traffic.plan_traffic import draw_plan_traffic
 
-        announce(draw_plan_traffic(opened.problem, chosen.plan, options.draw_heatmap_path))
+        announce(draw_plan_traffic(inputs.problem, chosen.plan, options.draw_heatmap_path))
     if options.export_simai:
         from workload.simai.export import export_simai
 
         exported = export_simai(
-            opened.problem,
+            inputs.problem,
             chosen.plan,
             options.export_simai,
             strict=options.strict_export,
@@ -392,11 +392,11 @@ def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
         from workload.simai.busbw import SHIPPED, read_ratio_tables
 
         ratios = read_ratio_tables(ROOT / SHIPPED)
-        announce(export_bundle(opened.problem, chosen.plan, options.export_bundle, ratios).paths)
+        announce(export_bundle(inputs.problem, chosen.plan, options.export_bundle, ratios).paths)
     if files := launch_files(options):
         from workload.launch_files import write_launch_files
 
-        announce(*write_launch_files(opened.problem, chosen.plan, files))
+        announce(*write_launch_files(inputs.problem, chosen.plan, files))
     return chosen
 
 
@@ -414,8 +414,8 @@ def write_look_ups(path: Path, plans: "Plans") -> None:
     from solver.analysis.look_ups import look_ups
     from solver.report.files import question_record
 
-    problem = plans.opened.problem
-    origin = question_record(problem) | {"times": plans.opened.source, "plans": len(plans.answers)}
+    problem = plans.inputs.problem
+    origin = question_record(problem) | {"times": plans.inputs.source, "plans": len(plans.answers)}
     cases = look_ups(problem, [one.plan for one in plans.answers])
     write_cases(path, cases, origin)
     print(f"\n{path}: {len(cases)} cases to measure (gen_profiler_data.py --cases {path})")
@@ -429,20 +429,20 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
 
 
 def keep_learned(
-    options: argparse.Namespace, opened: "LoadedProblem", device: "MeasuringDevice | None"
+    options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice | None"
 ) -> None:
     """Merges what was measured into the profile, also after a search that failed or was interrupted."""
-    on_demand = opened.times.on_demand
+    on_demand = inputs.times.on_demand
     if device is None or on_demand is None:
         return
     from profdb.on_demand import keep
 
     samples = on_demand.samples()
-    keep(opened.profile_path, samples, device.machine)
+    keep(inputs.profile_path, samples, device.machine)
     failed = sum(sample.status != "ok" for sample in samples)
     print(
         f"\nmeasured {len(samples)} shapes in {on_demand.spent_s:.1f} s, {failed} of which do not run here; "
-        f"kept in {opened.profile_path}"
+        f"kept in {inputs.profile_path}"
     )
     if on_demand.left:
         print(f"{on_demand.left} more were left to the curves: --measure_minutes was spent", file=sys.stderr)

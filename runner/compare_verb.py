@@ -197,7 +197,7 @@ class PricedRun:
     """The question that a run answers, and its plan."""
 
     request: Request
-    opened: LoadedProblem
+    inputs: LoadedProblem
     plan: Plan
 
 
@@ -271,10 +271,10 @@ def compare(options: argparse.Namespace, root: Path) -> int:
             allowed="steps of a training: a played workload runs one operation after another and hides nothing",
         )
     priced = _priced(options, root, told, launched)
-    problem = priced.opened.problem
+    problem = priced.inputs.problem
     run = told.run if told else _run(options, text, launched, priced)
     answers = price_plan(problem, PlanTable.of(priced.plan))
-    check_believable(answers, priced.opened.source)
+    check_believable(answers, priced.inputs.source)
     one = compare_run(run, problem, answers[0])
     if told and told.cluster != problem.cluster.name:
         print(f"note: the run was on {told.cluster}, the prediction is for {problem.cluster.name}")
@@ -309,7 +309,7 @@ def _run(
     if launched is not None:
         return measured(launched, options.warmup or 0)
     warmup = WARMUP if options.warmup is None else options.warmup
-    return logged_run(options.result, text, priced.opened.problem.job, priced.plan, warmup)
+    return logged_run(options.result, text, priced.inputs.problem.job, priced.plan, warmup)
 
 
 def _priced(
@@ -348,18 +348,18 @@ def _priced(
         if told.dtype != asked.job.precision.linear:
             precision = precision_of(asked.job.preset, told.dtype)
             asked = replace(asked, job=replace(asked.job, precision=precision))
-    opened = load_parsed(request, asked)
+    inputs = load_parsed(request, asked)
     asked_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
-    written = asked_plan or (told.plan if told else opened.config.plan) or WrittenPlan()
+    written = asked_plan or (told.plan if told else inputs.config.plan) or WrittenPlan()
     where = "--plan" if asked_plan else str(options.result if told else options.config)
-    plan = plan_of(written, opened.problem, where)
+    plan = plan_of(written, inputs.problem, where)
     check_dp(plan, dp)
-    check_order(plan, opened.problem, where)
+    check_order(plan, inputs.problem, where)
     if told is not None:
-        ran = plan_of(told.plan, opened.problem, str(options.result))
+        ran = plan_of(told.plan, inputs.problem, str(options.result))
         if plan != ran:
             _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
-    return PricedRun(request=request, opened=opened, plan=plan)
+    return PricedRun(request=request, inputs=inputs, plan=plan)
 
 
 def _job(options: argparse.Namespace, told: TrainRecord | None) -> dict[str, object]:

@@ -32,7 +32,7 @@ PlanText = str | Mapping[str, Any] | WrittenPlan | Answer
 class Session:
     """The question, with the times that answer it; they remember the shapes that they priced."""
 
-    opened: LoadedProblem
+    inputs: LoadedProblem
 
     @cached_property
     def best(self) -> Answer:
@@ -47,7 +47,7 @@ class Session:
         """
         from solver.analysis.best_plans import best_plans
 
-        result = best_plans(self.opened.problem, self.opened.constraints, top_k=top_k, tick=tick)
+        result = best_plans(self.inputs.problem, self.inputs.constraints, top_k=top_k, tick=tick)
         self._check(*result.best, *result.best_of_mode.values(), *result.pareto)
         return result
 
@@ -56,28 +56,28 @@ class Session:
         plan of this world, naming ``where`` it is written."""
         if isinstance(plan, Answer):
             return plan
-        answer = price_written(written_plan(plan, where), self.opened.problem, where)
+        answer = price_written(written_plan(plan, where), self.inputs.problem, where)
         self._check(answer)
         return answer
 
     def obstacles(self, plan: PlanText) -> tuple[str, ...]:
         """Returns why a plan cannot run: rules and constraints that it breaks, and memory; () for one that can."""
-        return obstacles(self.opened.problem, self.price(plan), self.opened.constraints)
+        return obstacles(self.inputs.problem, self.price(plan), self.inputs.constraints)
 
     def explain(self, plan: PlanText) -> "Explanation":
         """Returns a plan taken apart: operations, how the step is put together, memory by stage; before any calibration."""
         from solver.analysis.explanation import explain_plan
 
-        return explain_plan(self.opened.problem, self.price(plan).plan)
+        return explain_plan(self.inputs.problem, self.price(plan).plan)
 
     def every_plan(self, *, tick: Callable[[], object] = lambda: None) -> dict[str, list[Any]]:
         """Returns every plan that fits and keeps the constraints, by column, fastest first (solver.analysis.best_plans)."""
         from solver.analysis.best_plans import every_plan
 
-        return every_plan(self.opened.problem, self.opened.constraints, tick)
+        return every_plan(self.inputs.problem, self.inputs.constraints, tick)
 
     def _check(self, *answers: Answer) -> None:
-        check_believable(answers, self.opened.source)
+        check_believable(answers, self.inputs.source)
 
 
 def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> WrittenPlan:
@@ -129,7 +129,7 @@ def ask(**asking: Unpack[Asking]) -> Session:
 
     Raises ConfigError or ProfileError, in one line, for whatever does not fit together.
     """
-    return Session(opened=load_problem(request_of(**asking)))
+    return Session(inputs=load_problem(request_of(**asking)))
 
 
 def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tuple[SweepRow, ...]:
@@ -147,7 +147,7 @@ def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tup
     rows = run_sweep(sweep_requests(request_of(**asking), over))
     for row in rows:
         if row.answer is not None:
-            check_believable((row.answer,), row.opened.source)
+            check_believable((row.answer,), row.inputs.source)
     return rows
 
 

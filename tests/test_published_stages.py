@@ -25,7 +25,7 @@ def test_126_layers_on_16_stages_have_virtual_ones(tmp_path: Path) -> None:
     assert plan.vpp > 1
     assert plan.recompute is not Recompute.FULL
     path = tmp_path / "flags.txt"
-    write_launch_files(asked.opened.problem, plan, {"megatron": path})
+    write_launch_files(asked.inputs.problem, plan, {"megatron": path})
     text = path.read_text()
     assert "--pipeline-model-parallel-layout" in text or "--account-for-" in text
 

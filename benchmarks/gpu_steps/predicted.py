@@ -77,7 +77,7 @@ def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Problem, Plan]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "decoder.toml"
         config.write_text(MODEL.format(**{name: getattr(case.shape, name) for name in case.shape.__slots__}))
-        opened = load_problem(
+        inputs = load_problem(
             Request(
                 root=asking.root,
                 profile=asking.profile,
@@ -92,7 +92,7 @@ def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Problem, Plan]:
         )
     recompute = "full" if case.recompute else "none"
     text = f"strategy=mtp,tp=1,pp=1,zero_stage=0,micro_batch={case.micro_batch},recompute={recompute}"
-    return opened.problem, plan_of(parse_plan(text), opened.problem, "benchmarks/gpu_step.py")
+    return inputs.problem, plan_of(parse_plan(text), inputs.problem, "benchmarks/gpu_step.py")
 
 
 def predicted(case: StepCase, ranks: int, asking: Asking) -> Predicted:

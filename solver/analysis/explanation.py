@@ -308,13 +308,17 @@ def _stages(table: Estimate) -> tuple[StageMemory, ...]:
 def adjacent_equal(stages: Sequence[StageMemory]) -> list[StageMemory]:
     """Returns the stages with neighbours that hold the same bytes in every term as one: they may differ in what
     they compute."""
-    found: list[StageMemory] = []
-    for one in stages:
-        if found and found[-1].terms_bytes == one.terms_bytes and found[-1].needed_bytes == one.needed_bytes:
-            found[-1] = replace(found[-1], last=one.last)
+    classes: list[StageMemory] = []
+    for stage in stages:
+        if (
+            classes
+            and classes[-1].terms_bytes == stage.terms_bytes
+            and classes[-1].needed_bytes == stage.needed_bytes
+        ):
+            classes[-1] = replace(classes[-1], last=stage.last)
         else:
-            found.append(one)
-    return found
+            classes.append(stage)
+    return classes
 
 
 def memory_terms(stage: StageMemory) -> dict[str, float]:

@@ -27,7 +27,7 @@ class NotingPricer(Pricer):
     """Prices as any, and adds to ``seconds`` of each case what the operation that asks for it takes on its device,
     hidden or not."""
 
-    asked: CaseRecorder
+    recorder: CaseRecorder
     seconds: dict[Case, float]
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -46,14 +46,14 @@ class NotingPricer(Pricer):
 
     def _begin(self) -> None:
         """What was asked outside of an operation (the host's costs) weighs its own seconds."""
-        for case, one_s in self.asked.asked.items():
+        for case, one_s in self.recorder.asked.items():
             self.seconds.setdefault(case, one_s)
-        self.asked.asked.clear()
+        self.recorder.asked.clear()
 
     def _weigh(self, seconds: float) -> None:
-        for case in self.asked.asked:
+        for case in self.recorder.asked:
             self.seconds[case] = self.seconds.get(case, 0.0) + seconds
-        self.asked.asked.clear()
+        self.recorder.asked.clear()
 
 
 def look_ups(problem: Problem, plans: Sequence[Plan]) -> list[WeighedCase]:
@@ -90,6 +90,6 @@ def _most_runs(table: Estimate) -> list[int]:
 
 
 def _noting(pricer: Pricer) -> NotingPricer:
-    asked = CaseRecorder(cost_model=pricer.cost_model)
-    values = {item.name: getattr(pricer, item.name) for item in fields(Pricer)} | {"cost_model": asked}
-    return NotingPricer(**values, asked=asked, seconds={})
+    recorder = CaseRecorder(cost_model=pricer.cost_model)
+    values = {item.name: getattr(pricer, item.name) for item in fields(Pricer)} | {"cost_model": recorder}
+    return NotingPricer(**values, recorder=recorder, seconds={})

@@ -120,14 +120,14 @@ class Candidate:
     none_runs: bool = False
 
 
-def candidate(named: NamedPlan, opened: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
+def candidate(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
     """Returns a named plan that was priced (with_price), or is one of those ``shown``, and its obstacles.
 
     Raises ProfileError for times that no machine could take.
     """
     answer = answer_named(named, shown)
-    check_believable((answer,), opened.source)
-    return Candidate(answer=answer, obstacles=obstacles(opened.problem, answer, opened.constraints))
+    check_believable((answer,), inputs.source)
+    return Candidate(answer=answer, obstacles=obstacles(inputs.problem, answer, inputs.constraints))
 
 
 def are_searched(keys: Mapping[str, Any]) -> bool:
@@ -135,14 +135,14 @@ def are_searched(keys: Mapping[str, Any]) -> bool:
     return bool(keys) and keys.keys() <= bounded_settings().keys()
 
 
-def challenger(named: NamedPlan, opened: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
+def challenger(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
     """Returns the same with the best plan of its keys, which a search finds where they are_searched."""
-    one = replace(candidate(named, opened, shown), modes=named.modes)
+    one = replace(candidate(named, inputs, shown), modes=named.modes)
     if not are_searched(named.keys):
         return one
-    best = best_with(named.keys, opened.problem, opened.constraints)
+    best = best_with(named.keys, inputs.problem, inputs.constraints)
     if best is not None:
-        check_believable((best,), opened.source)
+        check_believable((best,), inputs.source)
     return replace(one, best_of_keys=best, none_runs=best is None and bool(one.obstacles))
 
 

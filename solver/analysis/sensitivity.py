@@ -35,15 +35,15 @@ class WhatIf:
 
 
 def sensitivities(
-    request: Request, asked: ParsedRequest, opened: LoadedProblem, tick: Callable[[], object] = lambda: None
+    request: Request, parsed: ParsedRequest, inputs: LoadedProblem, tick: Callable[[], object] = lambda: None
 ) -> tuple[WhatIf, ...]:
     """Returns the network between nodes twice as fast, 40 GB more memory, products in fp8: each alone.
     ``tick`` is called after each."""
-    found = []
+    answers = []
     for ask in (_faster_network, _more_memory, _narrow_products):
-        found.append(ask(request, asked, opened))
+        answers.append(ask(request, parsed, inputs))
         tick()
-    return tuple(found)
+    return tuple(answers)
 
 
 def _best(problem: Problem, constraints: Constraints) -> Answer | None:
@@ -53,11 +53,11 @@ def _best(problem: Problem, constraints: Constraints) -> Answer | None:
         return None
 
 
-def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
+def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
     """Where today's network was measured, both are modelled from the hardware spec, so that only the change differs."""
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
-    cluster = asked.cluster
-    if cluster.nodes_for(asked.job.world_size) == 1:
+    cluster = parsed.cluster
+    if cluster.nodes_for(parsed.job.world_size) == 1:
         return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
     if request.transfer:
         return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer scales")
@@ -65,8 +65,8 @@ def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProble
 
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(file, changed, missing=request.missing)
-        problem = replace(opened.problem, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
-        return _best(problem, opened.constraints)
+        problem = replace(inputs.problem, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
+        return _best(problem, inputs.constraints)
 
     outer = cluster.domains[-1]
     faster = replace(
@@ -76,30 +76,30 @@ def _faster_network(request: Request, asked: ParsedRequest, opened: LoadedProble
     measured = (
         profile is not None
         and profile.machine.gpu == cluster.gpu.name
-        and suits_network(profile, asked.sheet, root=request.root)
+        and suits_network(profile, parsed.sheet, root=request.root)
     )
     if measured:
         words += " (both modelled)"
     return WhatIf(words=words, answer=on(faster), against=on(cluster) if measured else None)
 
 
-def _more_memory(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
+def _more_memory(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
     """Also of what plans may need, where that is less than all."""
-    cluster = opened.problem.cluster
+    cluster = inputs.problem.cluster
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
     larger = replace(cluster, gpu=gpu)
-    problem = replace(opened.problem, cluster=larger)
-    limit = GIB * opened.constraints.memory_gib + usable_bytes(larger) - usable_bytes(cluster)
+    problem = replace(inputs.problem, cluster=larger)
+    limit = GIB * inputs.constraints.memory_gib + usable_bytes(larger) - usable_bytes(cluster)
     memory_gib = limit / GIB if limit < usable_bytes(larger) else inf
-    more = replace(opened.constraints, memory_gib=memory_gib)
+    more = replace(inputs.constraints, memory_gib=memory_gib)
     return WhatIf(words="40 GB more memory a GPU", answer=_best(problem, more))
 
 
-def _narrow_products(request: Request, asked: ParsedRequest, opened: LoadedProblem) -> WhatIf:
+def _narrow_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
     """The first named precision with fp8 products that the GPU has scales for."""
-    if asked.job.precision.linear in ("fp8", "fp4"):
+    if parsed.job.precision.linear in ("fp8", "fp4"):
         return WhatIf(
-            words="products in fp8", answer=None, why_none=f"they are in {asked.job.precision.linear}"
+            words="products in fp8", answer=None, why_none=f"they are in {parsed.job.precision.linear}"
         )
     for recipe in (name for name in PRECISIONS if "fp8" in name):
         try:
@@ -107,10 +107,10 @@ def _narrow_products(request: Request, asked: ParsedRequest, opened: LoadedProbl
         except ConfigError:
             continue
         file = find_profile(request)
-        problem = problem_with(request, narrow, file, opened.times).problem
+        problem = problem_with(request, narrow, file, inputs.times).problem
         words = f"products in fp8 ({recipe})"
         try:
-            return WhatIf(words=words, answer=_best(problem, opened.constraints))
+            return WhatIf(words=words, answer=_best(problem, inputs.constraints))
         except MissingCurveError as error:
             return WhatIf(words=words, answer=None, why_none=str(error))
-    return WhatIf(words="products in fp8", answer=None, why_none=f"{asked.cluster.gpu.name} has none")
+    return WhatIf(words="products in fp8", answer=None, why_none=f"{parsed.cluster.gpu.name} has none")

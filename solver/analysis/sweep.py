@@ -30,7 +30,7 @@ class SweepRow:
     """One question: ``values`` of what is varied, the best plan, or in words why there is none."""
 
     values: dict[str, object]
-    opened: LoadedProblem
+    inputs: LoadedProblem
     answer: Answer | None
     why_none: str = ""
 
@@ -95,14 +95,14 @@ def run_sweep(
     shared = shared or Shared()
     rows = []
     for values, request, one in asked:
-        opened = shared.open(request, one)
-        problem = opened.problem
-        space = full_space(problem.model, problem.job, opened.constraints)
+        inputs = shared.open(request, one)
+        problem = inputs.problem
+        space = full_space(problem.model, problem.job, inputs.constraints)
         try:
             answer = search(problem, space, top_k=1).best[0]
-            rows.append(SweepRow(values=values, opened=opened, answer=answer))
+            rows.append(SweepRow(values=values, inputs=inputs, answer=answer))
         except NoFeasiblePlanError as error:
-            rows.append(SweepRow(values=values, opened=opened, answer=None, why_none=_first_reason(error)))
+            rows.append(SweepRow(values=values, inputs=inputs, answer=None, why_none=_first_reason(error)))
         tick()
     return tuple(rows)
 
@@ -124,30 +124,30 @@ def plans_by_nodes(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow |
     """Returns for each row, series after series, the row of its series to run with as many GPUs: of the most
     tokens per second with that many or fewer, as a world that a model or a batch does not divide by is worse
     than a smaller one. None where none fits."""
-    found: list[tuple[SweepRow, SweepRow | None]] = []
+    result: list[tuple[SweepRow, SweepRow | None]] = []
     for series in series_of(rows).values():
         best: SweepRow | None = None
-        for row in sorted(series, key=lambda one: one.opened.problem.job.world_size):
+        for row in sorted(series, key=lambda one: one.inputs.problem.job.world_size):
             if row.answer is not None and (best is None or tokens_per_s(row) > tokens_per_s(best)):
                 best = row
-            found.append((row, best))
-    return tuple(found)
+            result.append((row, best))
+    return tuple(result)
 
 
 def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int | None]]:
     """Returns of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
-    found: list[tuple[dict[str, object], int | None]] = []
+    result: list[tuple[dict[str, object], int | None]] = []
     for series in series_of(rows).values():
-        worlds = [row.opened.problem.job.world_size for row in series if row.answer is not None]
-        found.append((shared_values(series[0]), min(worlds, default=None)))
-    return found
+        worlds = [row.inputs.problem.job.world_size for row in series if row.answer is not None]
+        result.append((shared_values(series[0]), min(worlds, default=None)))
+    return result
 
 
 def tokens_per_s(row: SweepRow) -> float:
     """Tokens per second of all GPUs together, 0 where no plan fits."""
     if row.answer is None:
         return 0.0
-    return row.opened.problem.job.global_batch_tokens / row.answer.step_s
+    return row.inputs.problem.job.global_batch_tokens / row.answer.step_s
 
 
 def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
@@ -156,7 +156,7 @@ def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
     base: dict[str, Answer] = {}
     for name, series in series_of(rows).items():
         fitting = [one for one in series if one.answer is not None]
-        first = min(fitting, key=lambda one: one.opened.problem.job.world_size, default=None)
+        first = min(fitting, key=lambda one: one.inputs.problem.job.world_size, default=None)
         if first is not None and first.answer is not None:
             base[name] = first.answer
     return [None if row.answer is None else row.answer.tgs / base[_series(row)].tgs for row in rows]
@@ -195,7 +195,7 @@ class SweepOutcome:
 
 def judge(row: SweepRow, reliability: Reliability | None, terms: RunTerms | None) -> SweepOutcome:
     """Returns goodput and cost of a row's best plan."""
-    problem = row.opened.problem
+    problem = row.inputs.problem
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     spares = 0 if reliability is None else reliability.spare_nodes or 0
     paid = problem.job.world_size + spares * problem.cluster.gpus_per_node

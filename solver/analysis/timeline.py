@@ -79,15 +79,15 @@ def _afterwards(
     step = timed.step
     reduced = ended + step.reduction.seconds[per_stage]
     ready_s = float((reduced - began).max())
-    found = []
+    work = []
     for stage, row in enumerate(per_stage):
         at = float(began[stage]) + ready_s
         update_s = float(step.update.seconds[row])
         starts = (float(ended[stage]), at, at + update_s)
         seconds = (float(step.reduction.seconds[row]), update_s, float(step.gather.seconds[row]))
-        found += [
-            StepEndWork(what=what, stage=stage, start_s=start, end_s=start + taken)
-            for what, start, taken in zip(AFTER_PASSES, starts, seconds, strict=True)
-            if taken > 0
+        work += [
+            StepEndWork(what=what, stage=stage, start_s=start, end_s=start + lasts_s)
+            for what, start, lasts_s in zip(AFTER_PASSES, starts, seconds, strict=True)
+            if lasts_s > 0
         ]
-    return tuple(found)
+    return tuple(work)

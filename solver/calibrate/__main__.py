@@ -56,33 +56,35 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     return parser
 
 
-def fit_steps(asked: argparse.Namespace) -> int:
+def fit_steps(options: argparse.Namespace) -> int:
     """Read the measured steps, fit, print the errors and write the file; 0."""
     request = Request(
-        root=ROOT, profile=asked.pre_profiling_data_path, cluster=asked.cluster, missing=asked.missing
+        root=ROOT, profile=options.pre_profiling_data_path, cluster=options.cluster, missing=options.missing
     )
     profile = profile_path(request)
-    measured = read_steps(asked.steps, replace(request, profile=profile))
+    measured = read_steps(options.steps, replace(request, profile=profile))
     if not measured:
         raise ConfigError(
-            where="--steps", key="steps", value=str(asked.steps), allowed="a line a measured step"
+            where="--steps", key="steps", value=str(options.steps), allowed="a line a measured step"
         )
     steps = steps_of(measured)
-    found = fit(steps)
+    result = fit(steps)
     print(
         "\n".join(
-            report_lines(measured, steps.priced_s.tolist(), steps.predicted_s(found.factors).tolist(), found)
+            report_lines(
+                measured, steps.priced_s.tolist(), steps.predicted_s(result.factors).tolist(), result
+            )
         )
     )
     here = beside(profile) if profile in (request.profile, DEFAULT_PROFILE) else Path(beside(profile).name)
-    out = asked.out or here
-    write_calibration(out, found, measured[0].problem.cluster)
+    out = options.out or here
+    write_calibration(out, result, measured[0].problem.cluster)
     print(f"wrote {out}; use it with --calibration {out}")
     return 0
 
 
 def report_lines(
-    measured: Sequence[MeasuredStep], priced_s: Sequence[float], fitted_s: Sequence[float], found: Fit
+    measured: Sequence[MeasuredStep], priced_s: Sequence[float], fitted_s: Sequence[float], result: Fit
 ) -> list[str]:
     """Every step before, after, and by a fit without it; then the factors."""
     rows = [
@@ -93,11 +95,11 @@ def report_lines(
             f"{seconds_to_ms(after):.1f}",
             f"{seconds_to_ms(one.measured_s * exp(miss)):.1f}",
         ]
-        for one, before, after, miss in zip(measured, priced_s, fitted_s, found.left_out, strict=True)
+        for one, before, after, miss in zip(measured, priced_s, fitted_s, result.left_out, strict=True)
     ]
     lines = [table(rows, ["plan", "measured ms", "priced", "calibrated", "left out"]), ""]
-    lines += [f"{field.name:26} {getattr(found.factors, field.name):.4g}" for field in fields(Calibration)]
-    lines.append(f"leave-one-out error {100 * found.left_out_error:.1f} % over {len(found.left_out)} steps")
+    lines += [f"{field.name:26} {getattr(result.factors, field.name):.4g}" for field in fields(Calibration)]
+    lines.append(f"leave-one-out error {100 * result.left_out_error:.1f} % over {len(result.left_out)} steps")
     return lines
 
 

@@ -141,13 +141,13 @@ class Steps:
     def take(self, rows: IntArray) -> "Steps":
         """The rows asked for."""
         terms = self.terms
-        taken = CalibrationTerms(
+        terms = CalibrationTerms(
             parts={name: value[rows] for name, value in terms.parts.items()},
             crosses={name: value[rows] for name, value in terms.crosses.items()},
             hidden={name: value[rows] for name, value in terms.hidden.items()},
             passes=terms.passes[rows],
         )
-        priced = PricedStep(terms=taken, std=self.priced.std[rows], curves=self.priced.curves[rows])
+        priced = PricedStep(terms=terms, std=self.priced.std[rows], curves=self.priced.curves[rows])
         return Steps(priced=priced, measured_s=self.measured_s[rows])
 
     @property

@@ -106,7 +106,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
     if not config:
         raise ConfigError(where=where, key="config", value=config, allowed="a model config")
     job = line.get("job", "").strip()
-    opened = load_problem(
+    inputs = load_problem(
         replace(
             request,
             config=folder / config,
@@ -117,7 +117,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             job={**request.job, **(typed_values(job, job_settings(), where) if job else {})},
         )
     )
-    written = _written(where, line) or opened.config.plan
+    written = _written(where, line) or inputs.config.plan
     if written is None or written == WrittenPlan():
         raise ConfigError(
             where=where,
@@ -125,11 +125,11 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             value=None,
             allowed="a plan in column plan, in tp, pp, ..., or in the config",
         )
-    plan = plan_of(written, opened.problem, where)
-    check_order(plan, opened.problem, where)
+    plan = plan_of(written, inputs.problem, where)
+    check_order(plan, inputs.problem, where)
     return MeasuredStep(
         where=where,
-        problem=opened.problem,
+        problem=inputs.problem,
         plan=plan,
         measured_s=_seconds(where, line["measured_step_s"]),
     )

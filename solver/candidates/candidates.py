@@ -112,8 +112,8 @@ def candidates_of(problem: Problem, table: Estimate, pieces: list[LayerTimes] | 
 
 def with_own_layers(problem: Problem, table: Estimate, rows: IntArray) -> Estimate:
     """These plans of the table, with no layer rows but theirs: what is timed next is timed for each."""
-    taken = table.take(rows)
-    return replace(taken, layers=layer_table(problem.model, problem.job, taken.plans))
+    selected = table.take(rows)
+    return replace(selected, layers=layer_table(problem.model, problem.job, selected.plans))
 
 
 def fastest_s(one: Candidates) -> float:
@@ -130,13 +130,13 @@ def costs(wanted: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
     shown = [(one, np.bincount(rows, minlength=len(one.simulated)) > 0) for one, rows in wanted]
     simulated = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, StageEnds)]
     free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in simulated])
-    found = {
+    assembled = {
         id(one): assembled_step(
             one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s))
         )
         for (one, of, which), free_s in zip(simulated, free, strict=True)
     }
-    return [one.pipeline if isinstance(one.pipeline, StepTime) else found[id(one)] for one, _ in wanted]
+    return [one.pipeline if isinstance(one.pipeline, StepTime) else assembled[id(one)] for one, _ in wanted]
 
 
 class CandidatePool:

@@ -62,7 +62,7 @@ def repartition(
     in_order = sorted((one for one in groups if one.bound_s < incumbent_s), key=lambda one: one.bound_s)
     even = [one for one in in_order if one.mean_bytes <= limit_bytes]
     short = [one for one in in_order if one.recomputed_bytes <= limit_bytes < one.mean_bytes]
-    found: list[Candidates] = []
+    result: list[Candidates] = []
     for group in sorted([*even[:MOST_GROUPS], *short[:MOST_RELAXED]], key=lambda one: one.bound_s):
         if group.bound_s >= incumbent_s:
             break
@@ -72,9 +72,9 @@ def repartition(
             tables = list(relax(lightest))
         for table in tables:
             pieces = _pipeline(group).timed.pieces if table is fitting else None
-            found.append(candidates_of(problem, table, pieces))
-            incumbent_s = min(incumbent_s, fastest_s(found[-1]))
-    return found
+            result.append(candidates_of(problem, table, pieces))
+            incumbent_s = min(incumbent_s, fastest_s(result[-1]))
+    return result
 
 
 def _pipeline(group: PlanGroup) -> StageEnds:
@@ -185,7 +185,7 @@ def _fewer_at_ends(num_layers: int, shape: tuple[int, int]) -> set[tuple[int, ..
     """Up to FEWER layers less on the first and on the last virtual stage than on those between, which differ by one at
     most, the later ones with more."""
     stages = shape[0] * shape[1]
-    found: set[tuple[int, ...]] = set()
+    result: set[tuple[int, ...]] = set()
     for first in range(FEWER + 1):
         for last in range(FEWER + 1):
             even, more = divmod(num_layers + first + last, stages)
@@ -193,8 +193,8 @@ def _fewer_at_ends(num_layers: int, shape: tuple[int, int]) -> set[tuple[int, ..
             layers[0] -= first
             layers[-1] -= last
             if min(layers[0], layers[-1]) >= 0 and min(layers[1:-1], default=1) >= 1:
-                found.add(tuple(layers))
-    return found
+                result.add(tuple(layers))
+    return result
 
 
 def _by_cost(layer_s: FloatArray, ends_s: FloatArray) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def relax_recompute(
 ) -> tuple[list[Candidates], list[Candidates]]:
     """Plans between those without recomputation, which do not fit, and those with all of it: of each block the ones
     that could still be faster than ``incumbent_s``; and those that did not fit."""
-    found: list[Candidates] = []
+    result: list[Candidates] = []
     short: list[Candidates] = []
     for tight in oom_candidates(problem, split, incumbent_s):
         short.append(tight)
@@ -63,9 +63,9 @@ def relax_recompute(
             for table in way(problem, plain, split.limit_bytes):
                 kept = keeping_rules(problem, constraints, table)
                 if kept is not None:
-                    found.append(candidates_of(problem, kept))
-                    incumbent_s = min(incumbent_s, fastest_s(found[-1]))
-    return found, short
+                    result.append(candidates_of(problem, kept))
+                    incumbent_s = min(incumbent_s, fastest_s(result[-1]))
+    return result, short
 
 
 def relaxed_on_stages(
@@ -297,11 +297,11 @@ def module_sets(blocks: Sequence[Pass], names: Sequence[str]) -> tuple[tuple[str
     # Parts do together what each of them does.
     each = {name: _done(blocks, name) for name in names}
     useful = [name for name in names if any(drops for *_, drops in each[name])]
-    found: dict[frozenset[Done], tuple[str, ...]] = {frozenset(): ()}
+    result: dict[frozenset[Done], tuple[str, ...]] = {frozenset(): ()}
     for size in range(1, len(useful) + 1):
         for chosen in combinations(useful, size):
-            found.setdefault(frozenset().union(*(each[name] for name in chosen)), chosen)
-    return tuple(one for one in found.values() if one)
+            result.setdefault(frozenset().union(*(each[name] for name in chosen)), chosen)
+    return tuple(one for one in result.values() if one)
 
 
 def _done(blocks: Sequence[Pass], name: str) -> frozenset[Done]:
@@ -397,8 +397,8 @@ def recompute_subsets(problem: Problem, plain: Estimate, sets: Sequence[Set]) ->
         stages=plain.stages.take(every),
         cluster=problem.cluster,
     )
-    found = stage_memory(problem.model, problem.job, tables)
-    return RecomputeSubsets(plain=plain, sets=sets, layers=layers, tables=tables, bytes=found)
+    result = stage_memory(problem.model, problem.job, tables)
+    return RecomputeSubsets(plain=plain, sets=sets, layers=layers, tables=tables, bytes=result)
 
 
 def with_recompute(plain: PlanTable, chosen: Set) -> PlanTable:

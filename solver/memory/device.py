@@ -213,14 +213,14 @@ def transformer_engine_bytes(context: LayerContext, cluster: ClusterSpec) -> Flo
 def user_buffer_bytes(context: LayerContext) -> FloatArray:
     """Bytes of a buffer for each overlapped product; 0 where tokens are not cut between linears."""
     choices, layout = context.job.preset.tensor_parallel, context.layout
-    one = 1.0 * context.tokens * context.model.hidden
+    elements = 1.0 * context.tokens * context.model.hidden
     fp8 = context.job.precision.linear == "fp8"
     gathered, wide = (1.0 if fp8 else context.activation_bytes), context.activation_bytes
     ring = choices.overlap_rs_method == "ring_exchange"
     reduced = wide * ((2 * layout.tp - 1) / layout.tp if ring else 1.0)
     dgrad = reduced if choices.overlap_rs_dgrad else gathered
     each = GATHERING * gathered + REDUCING * reduced + BULK * (dgrad + wide)
-    return np.where(np.asarray(context.sharding.norm_shards(layout)) > 1, one * each, 0.0)
+    return np.where(np.asarray(context.sharding.norm_shards(layout)) > 1, elements * each, 0.0)
 
 
 def usable_bytes(cluster: ClusterSpec) -> float:

@@ -342,9 +342,9 @@ def gathered_weights_bytes(
     layers, edges, edge, stays = (np.zeros(len(row)) for _ in range(4))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
         isp = np.where(layout.wp > 1, (kind.parameters.weight + kind.frozen.weight)[row] * layout.wp, 0)
-        held = kind.parameters.total + kind.frozen.total
-        held = held - spared * (kind.parameters.low_precision_total + kind.frozen.low_precision_total)
-        sharded = np.where(layout.zero_stage >= 3, held[row], 0)
+        elements = kind.parameters.total + kind.frozen.total
+        elements = elements - spared * (kind.parameters.low_precision_total + kind.frozen.low_precision_total)
+        sharded = np.where(layout.zero_stage >= 3, elements[row], 0)
         gathered = (isp + sharded) * (weight > 0)
         stays = stays + sharded * weight
         if index < len(kinds) - 2:
@@ -599,8 +599,8 @@ def experts_backward_bytes(context: LayerContext, moe: MoeSpec) -> FloatArray:
     ``moe/experts.py`` TEGroupedMLP, ``moe/token_dispatcher.py`` combine_preprocess; Transformer Engine
     ``module/grouped_linear.py``)."""
     layout, job = context.layout, context.job
-    held = ceil_div(context.tokens, layout.tp)
-    rows = routed_rows(context, moe, held) * layout.etp
+    tokens = ceil_div(context.tokens, layout.tp)
+    rows = routed_rows(context, moe, tokens) * layout.etp
     hidden, width = (
         moe.routed_hidden(context.model.hidden),
         ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp),

@@ -65,12 +65,12 @@ def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
 
 def fixed_degrees(constraints: Constraints, degrees: dict[str, tuple[float, ...]]) -> dict[str, Any]:
     """The degrees with values asked for that no search tries by itself; 0, which stands for a whole group, is none."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for bound in constraints.bounds:
         if bound.key in degrees and bound.among is not None:
-            asked = {value for value in bound.among if value or bound.key not in STANDS_FOR_ALL}
-            found[bound.key] = tuple(sorted({*degrees[bound.key], *asked}))
-    return found
+            choices = {value for value in bound.among if value or bound.key not in STANDS_FOR_ALL}
+            values[bound.key] = tuple(sorted({*degrees[bound.key], *choices}))
+    return values
 
 
 def check_schedules(constraints: Constraints) -> None:
@@ -84,8 +84,8 @@ def check_schedules(constraints: Constraints) -> None:
 
 def fixed_modules(constraints: Constraints, key: str) -> tuple[str, ...]:
     """The modules asked for under a ``key`` of SHARED, which all plans of a search share."""
-    asked = [bound.among for bound in constraints.bounds if bound.key == key]
-    return tuple(asked[0][0]) if asked and asked[0] else ()
+    choices = [bound.among for bound in constraints.bounds if bound.key == key]
+    return tuple(choices[0][0]) if choices and choices[0] else ()
 
 
 def _known_after(key: str) -> str:

@@ -53,18 +53,18 @@ class LayerBytes:
 
         def joined(of_parts: list[RankParameters]) -> RankParameters:
             return RankParameters.by_owner(
-                lambda owner: np.concatenate([one.of(owner) for one in of_parts]),
-                lambda owner: np.concatenate([one.low_precision_of(owner) for one in of_parts]),
+                lambda owner: np.concatenate([part.of(owner) for part in of_parts]),
+                lambda owner: np.concatenate([part.low_precision_of(owner) for part in of_parts]),
             )
 
         return LayerBytes(
-            parameters=joined([one.parameters for one in parts]),
-            frozen=joined([one.frozen for one in parts]),
-            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in BYTES},
+            parameters=joined([part.parameters for part in parts]),
+            frozen=joined([part.frozen for part in parts]),
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in BYTES},
         )
 
 
-BYTES = tuple(one.name for one in fields(LayerBytes) if one.type is FloatArray)
+BYTES = tuple(column.name for column in fields(LayerBytes) if column.type is FloatArray)
 
 
 class RecomputePolicy(NamedTuple):
@@ -172,7 +172,7 @@ def _rows_among(job: JobSpec, there: Layout, wanted: Layout) -> IntArray:
     if there.world_size != wanted.world_size:
         return wanted.constant(-1)
     both = zip(layer_keys(job, there), layer_keys(job, wanted), strict=True)
-    first, inverse = unique_rows(tuple(np.concatenate(one) for one in both))
+    first, inverse = unique_rows(tuple(np.concatenate(column) for column in both))
     row = first[inverse[len(there) :]]
     return np.where(row < len(there), row, -1).astype(np.int64)
 

@@ -143,20 +143,20 @@ class PlanTable:
         """Whether the stages of these plans hold what those of the other table's do, plan by plan: nothing
         else decides it but how many layers are recomputed where only some are."""
         words = [
-            (one.schedule, one.preset, one.stage_layout, one.recompute is Recompute.BLOCK)
-            for one in (self, other)
+            (table.schedule, table.preset, table.stage_layout, table.recompute is Recompute.BLOCK)
+            for table in (self, other)
         ]
         columns = (
             (self.layout.pp, other.layout.pp),
             (self.vpp, other.vpp),
             (self.num_recompute_layers, other.num_recompute_layers),
         )
-        return words[0] == words[1] and all(np.array_equal(one, like) for one, like in columns)
+        return words[0] == words[1] and all(np.array_equal(table, like) for table, like in columns)
 
     def take(self, rows: IntArray) -> "PlanTable":
         """The rows asked for, in that order."""
-        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in OWN_COLUMNS}
-        return replace(self, layout=self.layout.take(rows), **taken)
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in OWN_COLUMNS}
+        return replace(self, layout=self.layout.take(rows), **columns)
 
     def plan(self, row: int) -> Plan:
         """One row in plain numbers."""
@@ -181,6 +181,6 @@ class PlanTable:
         return PlanTable(layout=Layout(world_size=plans[0].world_size, **degrees), **columns, **shared)
 
 
-LAYOUT_COLUMNS = tuple(one.name for one in fields(Layout) if one.name != "world_size")
-OWN_COLUMNS = tuple(one.name for one in fields(PlanTable) if one.type is IntArray)
-CONSTANTS = tuple(one.name for one in fields(PlanTable) if one.name not in ("layout", *OWN_COLUMNS))
+LAYOUT_COLUMNS = tuple(column.name for column in fields(Layout) if column.name != "world_size")
+OWN_COLUMNS = tuple(column.name for column in fields(PlanTable) if column.type is IntArray)
+CONSTANTS = tuple(column.name for column in fields(PlanTable) if column.name not in ("layout", *OWN_COLUMNS))

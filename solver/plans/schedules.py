@@ -402,12 +402,22 @@ class Schedule(StrEnum):
     placement: Placement
 
     def __new__(
-        cls, name: str, orders: Orders, held: InFlight, traits: ScheduleTraits, placement: Placement = LOOPED
+        cls,
+        name: str,
+        orders: Orders,
+        in_flight: InFlight,
+        traits: ScheduleTraits,
+        placement: Placement = LOOPED,
     ) -> Self:
         """A member is its name."""
         member = str.__new__(cls, name)
         member._value_ = name
-        member.orders, member.in_flight, member.traits, member.placement = orders, held, traits, placement
+        member.orders, member.in_flight, member.traits, member.placement = (
+            orders,
+            in_flight,
+            traits,
+            placement,
+        )
         return member
 
     ONE_F_ONE_B = "1f1b", one_f_one_b, in_flight, ScheduleTraits(chunks=(1, ANY_NUMBER))

@@ -118,11 +118,15 @@ def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
     """The framework's, without those that no strategy runs in this job."""
     copies = [STRATEGIES[name].traits.copies for name in job.preset.tensor_parallel.strategies]
     axes = job.preset.tensor_parallel.axes
-    named = (SCHEDULES[name] for name in job.preset.pipeline.schedules)
+    schedules = (SCHEDULES[name] for name in job.preset.pipeline.schedules)
     split = (
-        one for one in named if splits_no_compiled(job, one) and ("pp" in axes or one is Schedule.ONE_F_ONE_B)
+        schedule
+        for schedule in schedules
+        if splits_no_compiled(job, schedule) and ("pp" in axes or schedule is Schedule.ONE_F_ONE_B)
     )
-    return tuple(one for one in split if any(backward_runs_alone(job, one, of) for of in copies))
+    return tuple(
+        schedule for schedule in split if any(backward_runs_alone(job, schedule, of) for of in copies)
+    )
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:
@@ -139,13 +143,13 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     if not pipeline.interleaves:
         return tuple(sorted({1} | turning))
     counted = [model.num_layers + ends for ends in range(3 if pipeline.uneven_chunks else 1)]
-    found = {1} | turning
+    numbers = {1} | turning
     for pp in (depth for depth in divisors(job.world_size) if 1 < depth <= model.num_layers):
         equal = {n for n in range(2, MOST_CHUNKS + 1) if any(layers % (pp * n) == 0 for layers in counted)}
         if not equal and pipeline.uneven_chunks == "layout":
             equal = {n for n in UNEQUAL if nearly_equal(model.num_layers, ints(pp * n))[0]}
-        found |= equal
-    return tuple(sorted(found))
+        numbers |= equal
+    return tuple(sorted(numbers))
 
 
 def enumerate_block(

@@ -183,14 +183,14 @@ def cause_shares(terms: CalibrationTerms) -> FloatArray:
     inside = {name: terms.parts[name] - value for name, value in crossing.items()}
     acted = {factor: {name: terms.parts[name] for name in names} for factor, names in CAUSES.items()}
     acted |= {"intra_comm_efficiency": inside, "inter_comm_efficiency": crossing}
-    found = [
+    sums = [
         (_total(of, tuple(of)), _total(of, tuple(name for name in of if name in PER_MICRO_BATCH)))
         for of in acted.values()
     ]
     busy = _total(terms.parts, PER_MICRO_BATCH)
     waits = np.divide(terms.parts["bubble"], busy, out=np.zeros_like(busy), where=busy > 0)
     step_s = _total(terms.parts, tuple(terms.parts))
-    return np.stack([(whole + waits * repeated) / step_s for whole, repeated in found], axis=1)
+    return np.stack([(whole + waits * repeated) / step_s for whole, repeated in sums], axis=1)
 
 
 def _total(parts: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArray:
@@ -257,8 +257,10 @@ def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
             allowed=f"a file that python -m solver.calibrate wrote: {error}",
         ) from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        found = record.get("schema") if isinstance(record, dict) else None
-        raise ConfigError(where=where, key="schema", value=found, allowed=f"a calibration of schema {SCHEMA}")
+        schema = record.get("schema") if isinstance(record, dict) else None
+        raise ConfigError(
+            where=where, key="schema", value=schema, allowed=f"a calibration of schema {SCHEMA}"
+        )
     for key, own in (("cluster", cluster.name), ("gpu", cluster.gpu.name)):
         if record.get(key) != own:
             raise ConfigError(

@@ -87,50 +87,50 @@ class OtherNetwork(ProfileCostModel):
 
 
 def times_of(
-    held: ProfileFile, request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
+    file: ProfileFile, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None
 ) -> ClusterTimes:
     """Times of the cluster asked about, by the profile at hand or without it.
 
     Raises ConfigError where ``--transfer`` has nothing to transfer, and where ``device`` would add to a profile of
     another cluster.
     """
-    profile, cluster = held.profile, asked.cluster
+    profile, cluster = file.profile, parsed.cluster
     of_its_gpu = profile is not None and profile.machine.gpu == cluster.gpu.name
-    suits = of_its_gpu and profile is not None and suits_network(profile, asked.sheet, root=request.root)
+    suits = of_its_gpu and profile is not None and suits_network(profile, parsed.sheet, root=request.root)
     if device is not None and (request.transfer or not suits):
         raise ConfigError(
             where="--measure_missing",
             key="profile",
-            value=str(held.path),
+            value=str(file.path),
             allowed=f"a profile of {cluster.name}, to which what is measured is added",
         )
     on_demand = (
-        device.on_demand(profile, str(held.path)) if device is not None and profile is not None else None
+        device.on_demand(profile, str(file.path)) if device is not None and profile is not None else None
     )
     if request.transfer:
-        return _transferred(held, cluster, request.root)
+        return _transferred(file, cluster, request.root)
     if profile is None or not suits:
-        return without_profile(held, cluster, missing=request.missing)
+        return without_profile(file, cluster, missing=request.missing)
     modelled = ModelledCostModel(cluster=cluster) if request.missing == "modelled" else None
     cost_model = ProfileCostModel(profile, missing=request.missing, modelled=modelled, on_demand=on_demand)
     return ClusterTimes(cost_model=cost_model, profile=profile, source="", on_demand=on_demand)
 
 
-def without_profile(held: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
+def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """The sheet alone, or for the GPU of a measured profile the sheet's network."""
-    profile, modelled = held.profile, ModelledCostModel(cluster=cluster)
-    if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
+    profile, modelled = file.profile, ModelledCostModel(cluster=cluster)
+    if profile is not None and profile.machine.gpu == cluster.gpu.name and file.measured:
         cost_model = OtherNetwork(profile, missing=missing, network=modelled)
         where = profile.machine.cluster or "an unnamed cluster"
         said = (
-            f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
+            f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
         )
         return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said)
     nothing = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
     )
-    other = f" ({held.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
-    hint = "; --transfer scales what was measured" if held.measured else ""
+    other = f" ({file.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
+    hint = "; --transfer scales what was measured" if file.measured else ""
     return ClusterTimes(
         cost_model=ProfileCostModel(nothing, missing="modelled", modelled=modelled),
         profile=nothing,
@@ -150,27 +150,27 @@ def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path)
         return False
 
 
-def _transferred(held: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
+def _transferred(file: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
     """Times measured on another GPU, scaled to this one; the hardware spec models what cannot be."""
-    profile = held.profile
-    if profile is None or not held.measured or profile.machine.gpu == cluster.gpu.name:
+    profile = file.profile
+    if profile is None or not file.measured or profile.machine.gpu == cluster.gpu.name:
         raise ConfigError(
             where="--transfer",
             key="profile",
-            value=str(held.path),
+            value=str(file.path),
             allowed=f"measurements of another GPU than {cluster.gpu.name}: without any, leave --transfer out",
         )
     if not profile.machine.cluster:
         raise ConfigError(
-            where=str(held.path),
+            where=str(file.path),
             key="machine.cluster",
             value="",
             allowed="the cluster that it was measured on",
         )
 
     measured_on = read_cluster(profile.machine.cluster, root=root)
-    answering = transfer(profile, held.path, measured_on, cluster, cache_folder())
-    said = f"{held.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
+    answering = transfer(profile, file.path, measured_on, cluster, cache_folder())
+    said = f"{file.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
     modelled = ModelledCostModel(cluster=cluster)
     cost_model = ProfileCostModel(answering, missing="modelled", modelled=modelled)
     return ClusterTimes(cost_model=cost_model, profile=answering, source=said)

@@ -1,4 +1,4 @@
-"""From a request to a question: the profile is loaded, or the cluster's sheet asked, and the cost model opened."""
+"""From a request to a problem: the profile is loaded, or the hardware spec modelled, and the cost model made."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,22 +39,22 @@ def load_problem(request: Request) -> LoadedProblem:
 
 
 def load_parsed(
-    request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
+    request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None
 ) -> LoadedProblem:
     """The question of a request that is read; ``device`` measures what no sample surrounds.
 
     Raises ConfigError or ProfileError for a profile or factors that do not fit it.
     """
-    held = find_profile(request)
-    check_cluster(held, request, asked)
-    return problem_with(request, asked, held, times_of(held, request, asked, device))
+    file = find_profile(request)
+    check_cluster(file, request, parsed)
+    return problem_with(request, parsed, file, times_of(file, request, parsed, device))
 
 
 def problem_with(
-    request: Request, asked: ParsedRequest, held: ProfileFile, times: ClusterTimes
+    request: Request, parsed: ParsedRequest, file: ProfileFile, times: ClusterTimes
 ) -> LoadedProblem:
     """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
-    cluster = asked.cluster
+    cluster = parsed.cluster
     pricer = times.pricer(cluster)
     calibration = None
     if request.calibration:
@@ -63,16 +63,16 @@ def problem_with(
         calibration = read_calibration(request.calibration, cluster)
     return LoadedProblem(
         problem=Problem(
-            model=asked.config.model,
-            job=asked.job,
+            model=parsed.config.model,
+            job=parsed.job,
             cluster=cluster,
             pricer=pricer,
             calibration=calibration,
         ),
-        config=asked.config,
+        config=parsed.config,
         times=times,
-        profile_path=held.path,
-        constraints=asked.constraints,
+        profile_path=file.path,
+        constraints=parsed.constraints,
     )
 
 
@@ -84,11 +84,11 @@ def find_profile(request: Request) -> ProfileFile:
     return ProfileFile(profile=load_profile(path), path=path)
 
 
-def check_cluster(held: ProfileFile, request: Request, asked: ParsedRequest) -> None:
+def check_cluster(file: ProfileFile, request: Request, parsed: ParsedRequest) -> None:
     """Raise ProfileError unless the profile as loaded is of the cluster that a glance at it said."""
-    if request.cluster is None and held.profile is not None:
-        taken_on = held.profile.machine.cluster
-        if not taken_on or read_cluster(taken_on, root=request.root) != asked.sheet:
+    if request.cluster is None and file.profile is not None:
+        taken_on = file.profile.machine.cluster
+        if not taken_on or read_cluster(taken_on, root=request.root) != parsed.sheet:
             raise ProfileError(
-                f"{held.path}: changed while it was read, or names its cluster twice; try again"
+                f"{file.path}: changed while it was read, or names its cluster twice; try again"
             )

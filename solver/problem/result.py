@@ -50,12 +50,12 @@ class SlowestStage:
             which = f"stage {self.first} of {self.stages}"
         else:
             which = f"stages {self.first} to {self.last} of {self.stages}, all alike"
-        held = [f"{self.layers} layer{'s' * (self.layers != 1)}"]
-        held += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(
+        contents = [f"{self.layers} layer{'s' * (self.layers != 1)}"]
+        contents += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(
             self.predictions
         )
-        held += ["embedding"] * self.embedding + ["head"] * self.head
-        return f"{which}: {', '.join(held)}"
+        contents += ["embedding"] * self.embedding + ["head"] * self.head
+        return f"{which}: {', '.join(contents)}"
 
 
 def slowest_stage(model: ModelSpec, table: StageTable, row: int, stages: int) -> SlowestStage:
@@ -240,16 +240,16 @@ def roomiest_fast(front: Sequence[Answer], usable_bytes: float, share: float = R
     return min(fitting, key=lambda answer: answer.step_s, default=None)
 
 
-def is_tie(one: Answer, other: Answer) -> bool:
+def is_tie(answer: Answer, other: Answer) -> bool:
     """Returns whether the steps of two plans differ by less than the 80 % interval of their difference."""
-    return abs(other.step_s - one.step_s) < EIGHTY_PERCENT * paired_error_s(one, other)
+    return abs(other.step_s - answer.step_s) < EIGHTY_PERCENT * paired_error_s(answer, other)
 
 
-def paired_error_s(one: Answer, other: Answer) -> float:
+def paired_error_s(answer: Answer, other: Answer) -> float:
     """Standard error of the difference of two plans in seconds: what both take from one family of curves errs alike
     and cancels."""
-    families = one.errors_s.keys() | other.errors_s.keys()
-    return sqrt(sum((one.errors_s.get(f, 0.0) - other.errors_s.get(f, 0.0)) ** 2 for f in families))
+    families = answer.errors_s.keys() | other.errors_s.keys()
+    return sqrt(sum((answer.errors_s.get(f, 0.0) - other.errors_s.get(f, 0.0)) ** 2 for f in families))
 
 
 # Half of an 80 % interval of a normal distribution, in standard deviations.

@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 Found = Session | Result | Explanation | Sequence[Answer] | Sequence[SweepRow]
 
 
-def to_frame(found: Found) -> "DataFrame":
+def to_frame(answers: Found) -> "DataFrame":
     """Returns a table of what was found: of a Session every plan that fits, of a search or of answers a row a
     plan, of a sweep a row a question, of a plan taken apart a row an operation. Seconds, bytes and tokens,
     with the unit in the column's name.
 
     Raises NoFeasiblePlanError for a Reply without plans.
     """
-    if isinstance(found, Session):
-        return frame_of_columns(found.every_plan())
-    if isinstance(found, Result):
-        return frame_of_columns(_columns([answer_values(answer) for answer in found.best]))
-    if isinstance(found, Explanation):
-        return frame_of_columns(_columns([asdict(one) for one in found.operations]))
-    rows = [one for one in found if isinstance(one, SweepRow)]
+    if isinstance(answers, Session):
+        return frame_of_columns(answers.every_plan())
+    if isinstance(answers, Result):
+        return frame_of_columns(_columns([answer_values(answer) for answer in answers.best]))
+    if isinstance(answers, Explanation):
+        return frame_of_columns(_columns([asdict(row) for row in answers.operations]))
+    rows = [row for row in answers if isinstance(row, SweepRow)]
     if rows:
         return frame_of_columns(_columns(_swept(rows)))
     return frame_of_columns(
-        _columns([answer_values(answer) for answer in found if isinstance(answer, Answer)])
+        _columns([answer_values(answer) for answer in answers if isinstance(answer, Answer)])
     )
 
 
@@ -70,25 +70,25 @@ def write_parquet(path: Path, frame: "DataFrame") -> None:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 
-def write_every_plan(path: Path, opened: LoadedProblem) -> None:
+def write_every_plan(path: Path, inputs: LoadedProblem) -> None:
     """Writes all plans that fit, priced, and say how many they are."""
-    problem = opened.problem
-    blocks = len(full_space(problem.model, problem.job, opened.constraints).blocks)
+    problem = inputs.problem
+    blocks = len(full_space(problem.model, problem.job, inputs.constraints).blocks)
     with progress(blocks, "every plan", "block") as bar:
-        frame = frame_of_columns(Session(opened=opened).every_plan(tick=bar.update))
+        frame = frame_of_columns(Session(inputs=inputs).every_plan(tick=bar.update))
     write_parquet(path, frame)
     print(f"\n{path}: {len(frame):,} plans that fit, fastest first")
 
 
 def _swept(rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
     """What was varied, with ``asked_`` before its name, the best plan and parallel efficiency, or why there is none."""
-    found = []
+    lines = []
     for row, efficiency in zip(rows, efficiencies(rows), strict=True):
         values: dict[str, Any] = {f"asked_{axis}": value for axis, value in row.values.items()}
         if row.answer is not None:
             values |= answer_values(row.answer) | {"efficiency": efficiency}
-        found.append(values | {"why_none": row.why_none})
-    return found
+        lines.append(values | {"why_none": row.why_none})
+    return lines
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -43,14 +43,14 @@ from spec.units import seconds_to_ms
 def plans_page(plans: Plans, sections: Sequence[ReportSection], command: str = "") -> Page:
     """Returns the page of a search, or of a plan that was specified: the ``sections`` that are printed, the
     question first, with pictures, then the best plan taken apart; ``command`` is what was typed."""
-    problem = plans.opened.problem
+    problem = plans.inputs.problem
     nodes = problem.cluster.nodes_for(problem.job.world_size)
     gpus = f"{problem.job.world_size:,} x {problem.cluster.gpu.name} ({nodes:,} node{'s' * (nodes > 1)})"
     lead = "The fastest plan that fits" if plans.result is not None else "The plan"
     return Page(
         title=f"{problem.model.name} on {gpus}",
         lead=f"{lead}: {plans.best.label()}",
-        tiles=tiles(plans.opened, plans.best),
+        tiles=tiles(plans.inputs, plans.best),
         sections=(*_illustrated(plans, sections[1:]), _asked(sections[0], command)),
     )
 
@@ -59,7 +59,7 @@ def sweep_page(judged: Sequence[SweepOutcome], sections: Sequence[ReportSection]
     """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, where every row's time goes,
     and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
     best = max(judged, key=lambda one: tokens_per_s(one.row)).row
-    title = f"{best.opened.problem.model.name}: {len(judged)} questions"
+    title = f"{best.inputs.problem.model.name}: {len(judged)} questions"
     if best.answer is None:
         return Page(title=title, lead="No plan fits any of the questions", tiles=(), sections=sections)
     curve = scaling_picture(judged)
@@ -72,12 +72,12 @@ def sweep_page(judged: Sequence[SweepOutcome], sections: Sequence[ReportSection]
         pictures=(shares_picture(named),),
         tables=(plans_table(answers, "parts of the step, ms", names),),
     )
-    plans = Plans(opened=best.opened, answers=(best.answer,))
-    problem = question_section(best.opened.problem, best.opened.times, constraints=best.opened.constraints)
+    plans = Plans(inputs=best.inputs, answers=(best.answer,))
+    problem = question_section(best.inputs.problem, best.inputs.times, constraints=best.inputs.constraints)
     return Page(
         title=title,
         lead=f"Most tokens per second: {row_name(best.values)}: {best.answer.label()}",
-        tiles=tiles(best.opened, best.answer),
+        tiles=tiles(best.inputs, best.answer),
         sections=(
             plotted,
             *sections[1:],
@@ -90,7 +90,7 @@ def sweep_page(judged: Sequence[SweepOutcome], sections: Sequence[ReportSection]
 
 def write_report(
     folder: str | Path,
-    asked: Session,
+    session: Session,
     *,
     plan: PlanText | None = None,
     top_k: int = 10,
@@ -104,40 +104,40 @@ def write_report(
     cannot be written.
     """
     check_page_can_be_made(Path(folder))
-    opened = asked.opened
-    against = [_challenger(asked, one) for one in why_not]
-    compared = [_candidate(asked, one, "compare") for one in compare]
+    inputs = session.inputs
+    against = [_challenger(session, one) for one in why_not]
+    compared = [_candidate(session, one, "compare") for one in compare]
     if plan is None:
-        result = asked.search(top_k=top_k)
-        plans = Plans(opened=opened, answers=result.best, result=result)
+        result = session.search(top_k=top_k)
+        plans = Plans(inputs=inputs, answers=result.best, result=result)
         sections = search_sections(plans, result)
     else:
-        alone = _candidate(asked, plan, "plan")
-        plans = Plans(opened=opened, answers=(alone.answer,))
+        alone = _candidate(session, plan, "plan")
+        plans = Plans(inputs=inputs, answers=(alone.answer,))
         sections = plan_sections(plans, alone.obstacles)
     sections += [why_not_section(place, plans.best, one) for place, one in enumerate(against, start=1)]
     sections += [compare_section(compared)] if compared else []
-    problem = question_section(opened.problem, opened.times, constraints=opened.constraints)
+    problem = question_section(inputs.problem, inputs.times, constraints=inputs.constraints)
     return write_page(plans_page(plans, [problem, *sections]), Path(folder))
 
 
-def _candidate(asked: Session, plan: PlanText, where: str) -> Candidate:
-    named = NamedPlan(option=where, answer=asked.price(plan, where=where))
-    return candidate(named, asked.opened, ())
+def _candidate(session: Session, plan: PlanText, where: str) -> Candidate:
+    named = NamedPlan(option=where, answer=session.price(plan, where=where))
+    return candidate(named, session.inputs, ())
 
 
-def _challenger(asked: Session, plan: PlanText) -> Candidate:
+def _challenger(session: Session, plan: PlanText) -> Candidate:
     if isinstance(plan, Answer):
-        return _candidate(asked, plan, "why_not")
+        return _candidate(session, plan, "why_not")
     keys = plan_keys(plan, "why_not")
     named = NamedPlan(option="why_not", written=WrittenPlan(**keys), keys=keys)
-    priced = with_best_price(named, asked.opened.problem, asked.opened.constraints)
-    return challenger(priced, asked.opened, ())
+    priced = with_best_price(named, session.inputs.problem, session.inputs.constraints)
+    return challenger(priced, session.inputs, ())
 
 
-def tiles(opened: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
+def tiles(inputs: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
     """Returns the best plan at a glance."""
-    problem = opened.problem
+    problem = inputs.problem
     low, high = (seconds_to_ms(bound) for bound in (best.interval_low_s, best.interval_high_s))
     figures = {
         "step": (f"{seconds_to_ms(best.step_s):,.1f} ms", f"80 % interval {low:,.0f} to {high:,.0f}"),
@@ -148,7 +148,7 @@ def tiles(opened: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
         "MFU": (f"{100 * best.mfu:.1f} %", f"of the dense peak of {problem.job.precision.compute}"),
         "memory": (
             f"{in_gib(best.needed_bytes)} GiB",
-            f"of {in_gib(limit_bytes(problem.cluster, opened.constraints))} to use",
+            f"of {in_gib(limit_bytes(problem.cluster, inputs.constraints))} to use",
         ),
         "origin": (origin_words(best).split(" ")[0], origin_words(best)),
     }
@@ -169,14 +169,14 @@ def _asked(problem: ReportSection, command: str) -> ReportSection:
 
 def _illustrated(plans: Plans, sections: Sequence[ReportSection]) -> list[ReportSection]:
     """The sections with their pictures, then memory, pipeline and origins of the best plan."""
-    problem = plans.opened.problem
-    found = explain_plan(problem, plans.best.plan)
-    usable, limit = usable_bytes(problem.cluster), limit_bytes(problem.cluster, plans.opened.constraints)
-    stages = adjacent_equal(found.stages)
+    problem = plans.inputs.problem
+    explanation = explain_plan(problem, plans.best.plan)
+    usable, limit = usable_bytes(problem.cluster), limit_bytes(problem.cluster, plans.inputs.constraints)
+    stages = adjacent_equal(explanation.stages)
     pictures: dict[str, Picture] = {"breakdown": breakdown_picture(plans.answers)}
     if plans.result is not None:
         pictures["pareto"] = pareto_picture(front_of(plans.result), plans.answers, usable)
-    added: Mapping[str, tuple[Table, ...]] = {"breakdown": (assembly_table(found),)}
+    added: Mapping[str, tuple[Table, ...]] = {"breakdown": (assembly_table(explanation),)}
     calibrated = ["the sum below is before the calibration"] * (problem.calibration is not None)
     illustrated = [
         replace(
@@ -193,7 +193,7 @@ def _illustrated(plans: Plans, sections: Sequence[ReportSection]) -> list[Report
         pictures=(memory_picture(stages, limit),),
         tables=(stages_table(stages),),
     )
-    return [*illustrated, memory, _timeline(plans), _origins(plans, found)]
+    return [*illustrated, memory, _timeline(plans), _origins(plans, explanation)]
 
 
 def _timeline(plans: Plans) -> ReportSection:
@@ -204,11 +204,11 @@ def _timeline(plans: Plans) -> ReportSection:
             title="Pipeline",
             paragraphs=["the best plan has one stage: nothing waits in a pipeline"],
         )
-    picture = timeline_picture(plans.opened.problem, plan)
+    picture = timeline_picture(plans.inputs.problem, plan)
     return ReportSection(anchor="timeline", title="Pipeline", pictures=(picture,))
 
 
-def _origins(plans: Plans, found: Explanation) -> ReportSection:
+def _origins(plans: Plans, explanation: Explanation) -> ReportSection:
     best = plans.best
     share = 100 * best.standard_error_s / best.step_s
     origins = [
@@ -230,7 +230,7 @@ def _origins(plans: Plans, found: Explanation) -> ReportSection:
         anchor="origins",
         title="Where the numbers come from",
         paragraphs=(
-            f"times: {plans.opened.source}",
+            f"times: {plans.inputs.source}",
             f"standard error of the step from its curves: {share:.1f} %; the interval also holds the errors of "
             "formulas (docs/accuracy.md)",
         ),
@@ -246,6 +246,6 @@ def _origins(plans: Plans, found: Explanation) -> ReportSection:
                 header=("curves", "ms", "% of the step"),
                 rows=errors,
             ),
-            operations_table(found),
+            operations_table(explanation),
         ),
     )

@@ -73,7 +73,7 @@ def slower_by(answer: Answer, best: Answer) -> str:
 class Plans:
     """Plans of one question, best first, and the search that ranked them, None where one was specified."""
 
-    opened: LoadedProblem
+    inputs: LoadedProblem
     answers: tuple[Answer, ...]
     result: Result | None = None
 
@@ -135,15 +135,15 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSec
             tables=(plans_table([plans.best], "the plan (parts of the step in ms)"),),
             record=lambda: _priced_record(plans),
         ),
-        breakdown_section(plans.best, plans.opened.problem, {}),
+        breakdown_section(plans.best, plans.inputs.problem, {}),
         *_obstacle_section(obstacles),
-        settings_section(plans.best, plans.opened.problem),
+        settings_section(plans.best, plans.inputs.problem),
     ]
 
 
 def search_sections(plans: Plans, result: Result) -> list[ReportSection]:
     """Returns the sections of a search: the ranking, why the best wins, step against memory, what was rejected."""
-    problem, best = plans.opened.problem, plans.best
+    problem, best = plans.inputs.problem, plans.best
     usable = usable_bytes(problem.cluster)
     modes = list(result.best_of_mode.values())
     return [
@@ -384,15 +384,15 @@ def _obstacle_section(obstacles: Sequence[str]) -> list[ReportSection]:
 def _priced_record(plans: Plans) -> dict[str, object]:
     from solver.report.files import answer_record, question_record
 
-    return question_record(plans.opened.problem) | {"plan": answer_record(plans.best)}
+    return question_record(plans.inputs.problem) | {"plan": answer_record(plans.best)}
 
 
 def _search_record(plans: Plans, result: Result) -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
-    problem = plans.opened.problem
+    problem = plans.inputs.problem
     roomy = roomiest_fast(result.pareto, usable_bytes(problem.cluster))
-    return search_record(problem, result, plans.opened.constraints) | {
+    return search_record(problem, result, plans.inputs.constraints) | {
         "ties": ties(result.best),
         "roomy": None if roomy is None else answer_record(roomy),
     }

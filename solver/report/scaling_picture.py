@@ -37,18 +37,18 @@ def scaling_picture(rows: Sequence[SweepOutcome]) -> Picture | None:
 
 def series_of(rows: Sequence[SweepOutcome]) -> dict[str, list[Point]]:
     """Returns questions that differ in their number of GPUs alone, by what they share in words."""
-    found: dict[str, list[Point]] = {}
-    for one in sorted(rows, key=lambda judged: judged.row.opened.problem.job.world_size):
-        if one.row.answer is None:
+    series: dict[str, list[Point]] = {}
+    for judged in sorted(rows, key=lambda judged: judged.row.inputs.problem.job.world_size):
+        if judged.row.answer is None:
             continue
-        name = row_words(one, apart=("world_size",)) or "best plan"
+        name = row_words(judged, apart=("world_size",)) or "best plan"
         point = Point(
-            gpus=one.row.opened.problem.job.world_size,
-            tokens_per_s=tokens_per_s(one.row),
-            tgs=one.row.answer.tgs,
+            gpus=judged.row.inputs.problem.job.world_size,
+            tokens_per_s=tokens_per_s(judged.row),
+            tgs=judged.row.answer.tgs,
         )
-        found.setdefault(name, []).append(point)
-    return found
+        series.setdefault(name, []).append(point)
+    return series
 
 
 def row_words(one: SweepOutcome, apart: Sequence[str] = ()) -> str:

@@ -40,9 +40,9 @@ def schemas() -> dict[str, Schema]:
 
 def answer_schema() -> Schema:
     """Returns a search, one priced plan, or a sweep, with what else was asked of it."""
-    found = _with_title("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
-    found["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in ("search", "priced", "sweep")]
-    found["$defs"] = {
+    schema = _with_title("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
+    schema["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in ("search", "priced", "sweep")]
+    schema["$defs"] = {
         "plan": _plan(),
         "answer": record_schema(Answer, {"plan": _of("plan")}),
         "question": table_schema(_question(), tuple(_question())),
@@ -53,7 +53,7 @@ def answer_schema() -> Schema:
         "priced": _priced(),
         "sweep": _sweep(),
     }
-    return found
+    return schema
 
 
 def _with_title(title: str, schema: Schema) -> Schema:
@@ -125,8 +125,8 @@ def _search() -> Schema:
         "ties": type_schema(list[int]),
         "roomy": _or_null(_of("answer")),
     }
-    asked = _beside() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
-    return table_schema(always | asked, tuple(always))
+    optional = _beside() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
+    return table_schema(always | optional, tuple(always))
 
 
 def _priced() -> Schema:
@@ -154,6 +154,6 @@ def _sweep() -> Schema:
 
 
 def _constraints() -> Schema:
-    found = settings_schema(constraint_settings())
-    found["properties"] |= {verb: settings_schema(keys_of(verb)) for verb in BY_KEY}
-    return found
+    schema = settings_schema(constraint_settings())
+    schema["properties"] |= {verb: settings_schema(keys_of(verb)) for verb in BY_KEY}
+    return schema

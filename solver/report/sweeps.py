@@ -30,13 +30,13 @@ def sweep_sections(
 ) -> list[ReportSection]:
     """Returns the sections of a sweep: ``rows`` in the order of the questions, and as they are ranked (``judged``);
     with ``by_nodes`` also what to run on every number of nodes."""
-    sources = [f"answered from {source}" for source in dict.fromkeys(row.opened.source for row in rows)]
+    sources = [f"answered from {source}" for source in dict.fromkeys(row.inputs.source for row in rows)]
     ranked = [f"ranked by {ranked_by}"] if ranked_by else []
     fewest = [fewest_words([one.row for one in judged])] if "world_size" in rows[0].values else []
     sections = [
         ReportSection(
             anchor="sweep",
-            title=f"{len(rows)} questions about {rows[0].opened.problem.model.name}",
+            title=f"{len(rows)} questions about {rows[0].inputs.problem.model.name}",
             paragraphs=[*sources, *ranked, *fewest],
             tables=(sweep_table(judged),),
             record=lambda: sweep_record(judged),
@@ -104,15 +104,15 @@ def _figures(one: SweepOutcome, efficiency: list[str], *, goodput: bool, price: 
     answer = one.row.answer
     if answer is None:
         return []
-    found = [in_ms(answer.step_s), f"{tokens_per_s(one.row):,.0f}", f"{answer.tgs:.0f}", *efficiency]
-    found += [f"{100 * answer.mfu:.1f}", in_gib(answer.needed_bytes)]
+    figures = [in_ms(answer.step_s), f"{tokens_per_s(one.row):,.0f}", f"{answer.tgs:.0f}", *efficiency]
+    figures += [f"{100 * answer.mfu:.1f}", in_gib(answer.needed_bytes)]
     if goodput:
-        found.append(_share(None if one.goodput is None else one.goodput.effective))
+        figures.append(_share(None if one.goodput is None else one.goodput.effective))
     if one.cost is not None:
-        found += [f"{one.cost.days:.1f}", f"{one.cost.gpu_hours:,.0f}"]
-        found += [f"{one.cost.price or 0.0:,.0f}"] * price
-        found.append(f"{one.cost.energy_kwh / 1e3:,.1f}" if one.cost.energy_kwh else "no watts specified")
-    return found
+        figures += [f"{one.cost.days:.1f}", f"{one.cost.gpu_hours:,.0f}"]
+        figures += [f"{one.cost.price or 0.0:,.0f}"] * price
+        figures.append(f"{one.cost.energy_kwh / 1e3:,.1f}" if one.cost.energy_kwh else "no watts specified")
+    return figures
 
 
 def fewest_words(rows: Sequence[SweepRow]) -> str:
@@ -144,7 +144,7 @@ def nodes_table(rows: Sequence[SweepRow]) -> Table:
     ]
     cells = []
     for row, best in plans_by_nodes(rows):
-        cluster, world = row.opened.problem.cluster, row.opened.problem.job.world_size
+        cluster, world = row.inputs.problem.cluster, row.inputs.problem.job.world_size
         varied = [in_words(value) for value in shared_values(row).values()]
         varied += [f"{cluster.nodes_for(world)}", f"{world:,}"]
         if best is None or best.answer is None:
@@ -174,9 +174,9 @@ def nodes_record(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
 
 
 def _idle_nodes(row: SweepRow, runs: SweepRow) -> int:
-    cluster = row.opened.problem.cluster
-    used = runs.opened.problem.job.world_size
-    return cluster.nodes_for(row.opened.problem.job.world_size) - cluster.nodes_for(used)
+    cluster = row.inputs.problem.cluster
+    used = runs.inputs.problem.job.world_size
+    return cluster.nodes_for(row.inputs.problem.job.world_size) - cluster.nodes_for(used)
 
 
 def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[ReportSection]:
@@ -191,28 +191,28 @@ def run_sections(goodput: Goodput | None, cost: RunCost | None) -> list[ReportSe
     return [ReportSection(anchor="run", title="The run", facts=facts, record=record)] if facts else []
 
 
-def goodput_words(found: Goodput) -> str:
+def goodput_words(goodput: Goodput) -> str:
     """Returns how the goodput comes about."""
-    waits = f" (of which {found.spare_wait_s / 60:.1f} for a node)" if found.spare_wait_s >= 3.0 else ""
+    waits = f" (of which {goodput.spare_wait_s / 60:.1f} for a node)" if goodput.spare_wait_s >= 3.0 else ""
     return (
-        f"{100 * found.effective:.1f} % of the time trains: an interruption every {found.mtbf_s / 3600:.1f} h, "
-        f"{found.restart_s / 60:.1f} min to train again{waits}, a checkpoint of "
-        f"{bytes_to_gib(found.checkpoint_bytes):,.0f} GiB in {found.checkpoint_s:.1f} s every "
-        f"{found.interval_s / 60:.1f} min"
+        f"{100 * goodput.effective:.1f} % of the time trains: an interruption every {goodput.mtbf_s / 3600:.1f} h, "
+        f"{goodput.restart_s / 60:.1f} min to train again{waits}, a checkpoint of "
+        f"{bytes_to_gib(goodput.checkpoint_bytes):,.0f} GiB in {goodput.checkpoint_s:.1f} s every "
+        f"{goodput.interval_s / 60:.1f} min"
     )
 
 
-def cost_words(found: RunCost) -> str:
+def cost_words(run: RunCost) -> str:
     """Returns what a run takes."""
-    cost = "" if found.price is None else f", cost: {found.price:,.0f}"
+    cost = "" if run.price is None else f", cost: {run.price:,.0f}"
     energy = (
-        f", {found.energy_kwh / 1e3:,.1f} MWh at the hardware spec's watts"
-        if found.energy_kwh
+        f", {run.energy_kwh / 1e3:,.1f} MWh at the hardware spec's watts"
+        if run.energy_kwh
         else ", the hardware spec has no watts"
     )
     return (
-        f"{found.tokens / 1e9:,.1f} G tokens: {found.seconds / DAY_S:.1f} days, "
-        f"{found.gpu_hours:,.0f} GPU-hours{cost}{energy}"
+        f"{run.tokens / 1e9:,.1f} G tokens: {run.seconds / DAY_S:.1f} days, "
+        f"{run.gpu_hours:,.0f} GPU-hours{cost}{energy}"
     )
 
 
@@ -222,7 +222,7 @@ def sweep_record(rows: Sequence[SweepOutcome]) -> dict[str, object]:
         "sweep": [
             {
                 "values": one.row.values,
-                "question": question_record(one.row.opened.problem),
+                "question": question_record(one.row.inputs.problem),
                 "best": None if one.row.answer is None else answer_record(one.row.answer),
                 "efficiency": efficiency,
                 "why_none": one.row.why_none,

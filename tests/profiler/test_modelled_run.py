@@ -36,7 +36,7 @@ def copied(tmp_path: Path) -> Path:
 def test_a_copied_sheet_can_be_asked(copied: Path, tmp_path: Path) -> None:
     made = model_profile(str(copied), tmp_path / "lab.pt", root=ROOT)
     assert made.profile.machine.cluster == "lab"
-    opened = load_problem(
+    inputs = load_problem(
         Request(
             root=ROOT,
             profile=made.output,
@@ -46,7 +46,7 @@ def test_a_copied_sheet_can_be_asked(copied: Path, tmp_path: Path) -> None:
             global_batch_tokens=2**20,
         )
     )
-    assert opened.problem.cluster.name == "lab"
+    assert inputs.problem.cluster.name == "lab"
 
 
 def test_progress_is_told_without_a_terminal(

@@ -143,7 +143,7 @@ ASKED = question(world_size=8, sequences=16, preset=framework_preset("megatron")
 def session(asked=ASKED, **constraints: object) -> Session:
     profile = ProfileDatabase(machine=MachineFacts(gpu="flat"))
     return Session(
-        opened=LoadedProblem(
+        inputs=LoadedProblem(
             problem=asked,
             config=ConfigFile(path="made for tests", format="toml", model=asked.model),
             times=ClusterTimes(

@@ -133,9 +133,9 @@ def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: P
         config = ROOT / "configs" / "7B_internlm2.py"
         return Request(root=ROOT, profile=profile, config=config, world_size=64, cluster=cluster)
 
-    opened = load_problem(asked(str(tmp_path / "mine.toml")))
-    assert opened.problem.cluster.domains[-1].bandwidth == 100 * GBPS
-    assert opened.source == str(profile)
+    inputs = load_problem(asked(str(tmp_path / "mine.toml")))
+    assert inputs.problem.cluster.domains[-1].bandwidth == 100 * GBPS
+    assert inputs.source == str(profile)
     assert "using the hardware spec" in load_problem(asked("h100-sxm")).source
 
 

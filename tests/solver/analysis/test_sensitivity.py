@@ -37,10 +37,10 @@ def answered(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         asked = read_request(REQUEST)
-        opened = load_parsed(REQUEST, asked)
-        space = full_space(opened.problem.model, opened.problem.job, opened.constraints)
-        result = search(opened.problem, space, top_k=3)
-        return result, sensitivities(REQUEST, asked, opened), opened
+        inputs = load_parsed(REQUEST, asked)
+        space = full_space(inputs.problem.model, inputs.problem.job, inputs.constraints)
+        result = search(inputs.problem, space, top_k=3)
+        return result, sensitivities(REQUEST, asked, inputs), inputs
 
 
 @pytest.mark.nightly
@@ -80,13 +80,13 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
     constraints = {**REQUEST.constraints, "fix": {"tp": 2, "pp": 1, "cp": 1, "vpp": 1}, "memory_gib": 40}
     request = replace(REQUEST, world_size=8, constraints=constraints)
     asked = read_request(request)
-    opened = load_parsed(request, asked)
-    more = _more_memory(request, asked, opened).answer
+    inputs = load_parsed(request, asked)
+    more = _more_memory(request, asked, inputs).answer
     assert more is not None
     assert 40 * GIB < more.needed_bytes <= 40 * GIB + 40e9
     # All of the device is asked for in two ways, and neither is beyond the larger one.
-    for memory_gib in (usable_bytes(opened.problem.cluster) / GIB, inf):
-        whole = replace(opened, constraints=replace(opened.constraints, memory_gib=memory_gib))
+    for memory_gib in (usable_bytes(inputs.problem.cluster) / GIB, inf):
+        whole = replace(inputs, constraints=replace(inputs.constraints, memory_gib=memory_gib))
         assert _more_memory(request, asked, whole).answer is not None
 
 
@@ -94,8 +94,8 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
 def test_the_report_names_ties_room_and_front(
     answered: tuple[Result, tuple[WhatIf, ...], LoadedProblem],
 ) -> None:
-    result, found, opened = answered
-    sections = search_sections(Plans(opened=opened, answers=result.best, result=result), result)
+    result, found, inputs = answered
+    sections = search_sections(Plans(inputs=inputs, answers=result.best, result=result), result)
     facts = dict(sections[1].facts)
     assert {"ties", "headroom"} <= facts.keys()
     printed = text(sections)

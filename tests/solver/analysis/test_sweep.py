@@ -105,8 +105,8 @@ def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, 
     }
     assert taken == {1: None, 8: 8, 16: 16, 24: 16, 32: 32}
     assert next(row for row in nodes_table(rows).rows if row[0] == "3")[:3] == ["3", "24", "1"]
-    assert node_counts(32, rows[0].opened.problem.cluster) == (8, 16, 24, 32)
-    assert node_counts(4, rows[0].opened.problem.cluster) == (4,)
+    assert node_counts(32, rows[0].inputs.problem.cluster) == (8, 16, 24, 32)
+    assert node_counts(4, rows[0].inputs.problem.cluster) == (4,)
 
 
 def test_rows_are_ranked_by_what_is_asked(rows: tuple[SweepRow, ...]) -> None:

@@ -44,8 +44,8 @@ def asked(folder: Path, cluster: str, *cases: Case, origin: Origin = Origin.MEAS
 
 def book_of(request: Request) -> tuple[CostModel, ClusterTimes]:
     """The cost model that answers, and what is said of it."""
-    opened = load_problem(request)
-    return opened.times.cost_model, opened.times
+    inputs = load_problem(request)
+    return inputs.times.cost_model, inputs.times
 
 
 SUM = CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=[1024], intra=[8], inter=[2])
@@ -53,9 +53,9 @@ PRODUCT = LinearQuery(m=[4096], k=[4096], n=[4096])
 
 
 def test_a_profile_of_one_gpu_suits_another_network(tmp_path: Path) -> None:
-    opened = load_problem(asked(tmp_path, "gcp-a3-mega", COMPUTE))
-    assert opened.problem.cluster.name == "gcp-a3-mega"
-    assert opened.source == str(tmp_path / "p.pt")
+    inputs = load_problem(asked(tmp_path, "gcp-a3-mega", COMPUTE))
+    assert inputs.problem.cluster.name == "gcp-a3-mega"
+    assert inputs.source == str(tmp_path / "p.pt")
 
 
 def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:

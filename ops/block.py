@@ -216,9 +216,12 @@ class LayerOps:
             shares = offloaded_shares(model, context.layout.offloaded_layers) * len(modes)
             blocks = tuple(map(offload_activations, blocks, shares))
         if (mode, Module.HEAD) not in self.cache:
-            first, last = ends(context, mode)
-            self.cache[mode, Module.EMBEDDING] = shard_parameters(context, first, Module.EMBEDDING)
-            self.cache[mode, Module.HEAD] = shard_parameters(context, last, Module.HEAD)
+            for module, end in zip((Module.EMBEDDING, Module.HEAD), ends(context, mode), strict=True):
+                self.cache[mode, module] = end
+                if (context.layout.zero_stage >= 2).any():
+                    from ops.data_parallel.weight_sharding import shard_over_data
+
+                    self.cache[mode, module] = shard_over_data(context, end, module)
         first, last = self.cache[mode, Module.EMBEDDING], self.cache[mode, Module.HEAD]
         return ModelOps(blocks=blocks, embedding=first, head=last)
 
@@ -231,7 +234,11 @@ class LayerOps:
         effective = affecting_modules(ops.piece, modules) if modules and not whole else ()
         key = (mode, block, effective, offloaded)
         if key not in self.cache:
-            layer = shard_parameters(self.context, ops.apply_recompute(mode, effective), Module.LAYER)
+            layer = ops.apply_recompute(mode, effective)
+            if (self.context.layout.zero_stage >= 2).any():
+                from ops.data_parallel.weight_sharding import shard_over_data
+
+                layer = shard_over_data(self.context, layer, Module.LAYER)
             if offloaded:
                 from ops.data_parallel.offload import LAYER_INPUT, offload_named
 
@@ -239,15 +246,6 @@ class LayerOps:
                 layer = offload_named(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
             self.cache[key] = layer
         return self.cache[key]
-
-
-def shard_parameters(context: LayerContext, piece: Pass, module: Module, name: str = "") -> Pass:
-    """Returns ``piece`` of ``module`` with the gathers and reductions of ZeRO stages 2 and 3, where a row has one."""
-    if not (context.layout.zero_stage >= 2).any():
-        return piece
-    from ops.data_parallel.weight_sharding import shard_over_data
-
-    return shard_over_data(context, piece, module, name)
 
 
 def layer_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> LayerOps:

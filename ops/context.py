@@ -149,8 +149,12 @@ class LayerContext:
     """One model and job under N layouts, cut by the strategy ``sharding``; ``norm_place`` is that of the block at hand.
 
     Tokens of one micro-batch on one rank: ``tokens`` after the context-parallel split and before any tensor-parallel
-    one, ``sequence`` of them from each sequence; ``norm_rows`` between the linears, ``gemm_rows`` that linears multiply,
+    one, ``sequence`` of them from each sequence, of which a mixer's core holds ``core_sequence`` at a time; ``norm_rows`` between the linears, ``gemm_rows`` that linears multiply,
     ``saved_rows`` of which a column-parallel linear saves its input. ``activation_bytes`` are those of one element.
+
+    Gradients of dense weights and of experts travel in ``reduce_dtype``: the preset's own where ranks that hold parts of
+    one sequence hold the same weights, else the job's. Context parallelism ``exchanges_context``, tokens for heads; else
+    keys and values travel a ring.
     """
 
     model: ModelSpec
@@ -160,7 +164,10 @@ class LayerContext:
     norm_place: NormPlace = NormPlace.BEFORE
     traits: Traits = field(init=False, repr=False, compare=False)
     activation_bytes: float = field(init=False, repr=False, compare=False)
+    reduce_dtype: str = field(init=False, repr=False, compare=False)
+    exchanges_context: bool = field(init=False, repr=False, compare=False)
     sequence: IntArray = field(init=False, repr=False, compare=False)
+    core_sequence: IntArray = field(init=False, repr=False, compare=False)
     tokens: IntArray = field(init=False, repr=False, compare=False)
     norm_rows: IntArray = field(init=False, repr=False, compare=False)
     gemm_rows: IntArray = field(init=False, repr=False, compare=False)
@@ -168,12 +175,20 @@ class LayerContext:
 
     def __post_init__(self) -> None:
         layout, sharding = self.layout, self.sharding
-        sequence = ceil_div(layout.constant(self.job.seq_len), layout.cp)
+        whole = layout.constant(self.job.seq_len)
+        sequence = ceil_div(whole, layout.cp)
+        exchanges = self.job.context_parallel == "all_to_all"
         tokens = layout.micro_batch * sequence
+        reduce_dtype: str = self.job.precision.reduce
+        if sharding.traits.copies.dense is Axis.SDP:
+            reduce_dtype = self.job.preset.data_parallel.sequence_gradient_dtype or reduce_dtype
         columns = {
             "traits": sharding.traits,
             "activation_bytes": dtype_bytes(self.job.precision.activation),
+            "reduce_dtype": reduce_dtype,
+            "exchanges_context": exchanges,
             "sequence": sequence,
+            "core_sequence": whole if exchanges else sequence,
             "tokens": tokens,
             "norm_rows": ceil_div(tokens, sharding.norm_shards(layout)),
             "gemm_rows": ceil_div(tokens, sharding.gemm_shards(layout)),
@@ -181,19 +196,6 @@ class LayerContext:
         }
         for name, column in columns.items():
             object.__setattr__(self, name, column)
-
-    @property
-    def exchanges_context(self) -> bool:
-        """Returns whether context parallelism exchanges tokens for heads; else keys and values travel a ring."""
-        return self.job.context_parallel == "all_to_all"
-
-    @property
-    def reduce_dtype(self) -> str:
-        """Format in which gradients of dense weights and of experts travel: the preset's own where ranks that hold parts
-        of one sequence hold the same weights, else the job's."""
-        if self.traits.copies.dense is not Axis.SDP:
-            return self.job.precision.reduce
-        return self.job.preset.data_parallel.sequence_gradient_dtype or self.job.precision.reduce
 
     @property
     def parameter_bytes(self) -> float:

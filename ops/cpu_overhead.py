@@ -1,4 +1,4 @@
-"""What the host does so that an operation runs: Python calls and kernel launches of the framework.
+"""The host's work to issue an operation: Python calls and kernel launches of the framework.
 
 A framework issues every operation from one Python thread. *Calls* are what that thread spends in Python,
 counted in forwards of ``torch.nn.Linear`` (the first launch of each is part of it); *launches* are further
@@ -241,12 +241,12 @@ REPLAYS = frozenset(
 
 
 def is_replayed(op: Op, scopes: Iterable[str]) -> bool:
-    """Whether a graph of one of ``scopes`` holds the operation."""
+    """Returns whether a graph of one of ``scopes`` holds the operation."""
     return any(op.is_within(GRAPHED.get(scope, frozenset())) for scope in scopes)
 
 
 def replay_calls(op: Op, scopes: Iterable[str]) -> float:
-    """Calls of the replay that ``op`` stands for; a graph of the whole iteration has none."""
+    """Returns the calls of the replay that ``op`` stands for; a graph of the whole iteration has none."""
     stands = op.key in REPLAYS and op.phase is not Phase.WEIGHT_GRAD
     return REPLAY_CALLS if stands and "full_iteration" not in scopes else 0.0
 
@@ -260,98 +260,99 @@ class IssueCost:
 
 
 def cpu_overhead(op: Op, job: JobSpec) -> IssueCost:
-    """Calls and launches of ``op`` for every row; nothing where a CUDA graph replays it."""
+    """Returns the calls and launches of ``op`` for every row; nothing where a CUDA graph replays it."""
     if job.cuda_graphs and is_replayed(op, job.cuda_graphs):
-        return _work(replay_calls(op, job.cuda_graphs), 0.0)
+        return IssueCost(calls=floats(replay_calls(op, job.cuda_graphs)), launches=floats(0.0))
     calls = CALLS[job.preset.host.code]
+    # Transformer Engine's parameters in the format of their products
+    low_precision_weights = job.precision.narrow_parameters and job.preset.layers.transformer_engine
+    work: Work
     match op:
         case CpuOverhead():
             # Host time already, priced as an operation of its own.
-            work = _work(0.0, 0.0)
+            work = (0.0, 0.0)
         case Comm():
             work = _collective(op, calls)
         case GroupedGemm():
-            work = _grouped(op, calls, _held_narrow(op, job))
+            work = _grouped(op, calls, low_precision_weights=low_precision_weights)
         case BatchedGemm():
-            work = _linear(op, calls, job)
+            work = _linear(op, calls, job, low_precision_weights=low_precision_weights)
         case Attention():
             backward = 1.0 if op.phase is Phase.INPUT_GRAD else 0.0
-            work = _work(calls.attention, calls.first_launch + backward)
+            work = (calls.attention, calls.first_launch + backward)
         case MemoryBound():
             work = _kernel(op, calls)
         case HostTransfer() if op.tensors:
             back = int(op.phase is not Phase.FORWARD)
-            work = _work(OFFLOADED_PART_CALLS[back] + OFFLOADED_TENSOR_CALLS * op.tensors, float(op.tensors))
+            work = (OFFLOADED_PART_CALLS[back] + OFFLOADED_TENSOR_CALLS * op.tensors, float(op.tensors))
         case _:
-            work = _work(0.0, 1.0)
-    return IssueCost(calls=work.calls * op.repeat, launches=work.launches * op.repeat)
+            work = (0.0, 1.0)
+    return IssueCost(calls=floats(work[0]) * op.repeat, launches=floats(work[1]) * op.repeat)
 
 
-def _work(calls: float | FloatArray, launches: float | FloatArray) -> IssueCost:
-    return IssueCost(calls=floats(calls), launches=floats(launches))
+Work = tuple[float | FloatArray, float | FloatArray]
+"""Calls and launches of one of an operation's repeats."""
 
 
-def _collective(op: Comm, calls: ModuleCalls) -> IssueCost:
-    """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function; what serves it is a
+def _collective(op: Comm, calls: ModuleCalls) -> Work:
+    """Returns those of a collective. Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function; what serves it is a
     collective like others."""
     if op.axis is Axis.EP and op.serves is None and calls.exchange:
         counts = calls.token_counts if op.synchronises else 0.0
-        return _work(calls.exchange + counts, calls.collective)
+        return (calls.exchange + counts, calls.collective)
     if op.role is Role.DISPATCH and op.serves is not None and calls.exchange:
-        return _work(0.0, 0.0)  # the weights' calls are among the tokens'
+        return (0.0, 0.0)  # the weights' calls are among the tokens'
     pieces = 0.0 if op.pieces is None else PIECE_LAUNCHES * (op.pieces.count - 1)
-    return _work(calls.collective, pieces)
+    return (calls.collective, pieces)
 
 
-def _held_narrow(op: BatchedGemm | GroupedGemm, job: JobSpec) -> bool:
-    """Whether the product's weight is one of Transformer Engine's narrow parameters."""
-    return job.precision.narrow_parameters and op.scale_recipe != "" and job.preset.layers.transformer_engine
-
-
-def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec) -> IssueCost:
-    """One call forward and one backward, which launches both products; fp8's casts are operations of their
+def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec, *, low_precision_weights: bool) -> Work:
+    """Returns those of a product: one call forward and one backward, which launches both products; fp8's casts are operations of their
     own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
-        return _work(NARROW_GRADIENT_CALLS * _held_narrow(op, job), 1.0)
+        return (NARROW_GRADIENT_CALLS * (low_precision_weights and op.scale_recipe != ""), 1.0)
     if op.role is Role.ROUTER:
         back = int(op.phase is Phase.INPUT_GRAD)
         launches = OF_ROLE[op.role][back] - FUSED_ROUTER[back] * job.moe_router_fusion
-        return _work(calls.by_role.get(op.role, 0.0), launches)
+        return (calls.by_role.get(op.role, 0.0), launches)
     if op.role is Role.CORE:
-        return _work(min(calls.linear, TRITON_CALLS), calls.first_launch)
+        return (min(calls.linear, TRITON_CALLS), calls.first_launch)
     fp8 = op.scale_recipe != ""
-    return _work(calls.linear * (FP8_CALLS_RATIO if fp8 else 1.0), calls.first_launch)
+    return (calls.linear * (FP8_CALLS_RATIO if fp8 else 1.0), calls.first_launch)
 
 
-def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> IssueCost:
-    """A call, and for each expert a product with its Python around it, in fp8 also that of its quantizer and narrow
-    weight, or of the gradient of a weight held ``narrow``; the kernels that cast are operations of their own."""
+def _grouped(op: GroupedGemm, calls: ModuleCalls, *, low_precision_weights: bool) -> Work:
+    """Returns those of experts' products: a call, and for each expert a product with its Python around it, in fp8 also that of its quantizer and narrow
+    weight, or of the gradient of a weight of ``low_precision_weights``; the kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
     fp8 = op.scale_recipe != ""
     if op.one_kernel:
-        return _work(calls.linear * (op.phase is not Phase.WEIGHT_GRAD), 1.0)
+        return (calls.linear * (op.phase is not Phase.WEIGHT_GRAD), 1.0)
     if not calls.linear:
-        return _work(0.0, experts)
+        return (0.0, experts)
     if op.phase is Phase.WEIGHT_GRAD:
-        return _work(experts * (EXPERT_GRADIENT_CALLS + NARROW_GRADIENT_CALLS * narrow), experts)
+        return (
+            experts * (EXPERT_GRADIENT_CALLS + NARROW_GRADIENT_CALLS * (low_precision_weights and fp8)),
+            experts,
+        )
     cast = EXPERT_BULK_CAST_CALLS if op.scale_recipe in BLOCK_SCALES else EXPERT_CAST_CALLS
     casts = cast if fp8 and op.phase is not Phase.INPUT_GRAD else 0.0
     ratio = FP8_CALLS_RATIO if fp8 else 1.0
-    return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts)
+    return (calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts)
 
 
-def _kernel(op: MemoryBound, calls: ModuleCalls) -> IssueCost:
-    """A module's calls with its further kernels, or the one launch of a kernel that is none; where the host waits, the
+def _kernel(op: MemoryBound, calls: ModuleCalls) -> Work:
+    """Returns those of a kernel: a module's calls with its further kernels, or the one launch of a kernel that is none; where the host waits, the
     Python that reads what it waits for, or, before an activation, one more launch that copies to the device."""
     if KERNELS[op.kernel].in_product:
-        return _work(0.0, 0.0)
+        return (0.0, 0.0)
     further = OF_ROLE.get(op.role) or OF_KERNEL.get(op.kernel, (0.0, 0.0))
     if op.role is Role.CAST and op.module is Module.MOE:
-        return _work(0.0, EXTENSION_LAUNCHES)
+        return (0.0, EXTENSION_LAUNCHES)
     copied = op.synchronises and op.role is Role.ACTIVATION
     reads = op.synchronises and not copied
     own = calls.by_role.get(op.role, 0.0) + calls.token_counts * reads
-    return _work(own, further[int(op.backward)] + copied + (0.0 if own else 1.0))
+    return (own, further[int(op.backward)] + copied + (0.0 if own else 1.0))
 
 
 # What Megatron-Core runs before every module's forward where parameters are gathered beside it.
@@ -375,7 +376,7 @@ def gathers_before_forwards(job: JobSpec) -> bool:
 
 
 def gather_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
-    """Calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat;
+    """Returns the calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat;
     nothing in backwards, where a CUDA graph replays it and where the optimizer is whole."""
     forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if not forward or (job.cuda_graphs and is_replayed(op, job.cuda_graphs)):
@@ -423,7 +424,7 @@ MODULES = {Role.NORM: 1, Role.ACTIVATION: 1, Role.RESIDUAL: 1, Role.CORE: 1}
 
 
 def sharding_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
-    """Calls beside what ``op`` stands for, per row and repeat; nothing below stage 2."""
+    """Returns the calls beside what ``op`` stands for, per row and repeat; nothing below stage 2."""
     third, second = layout.zero_stage >= 3, layout.zero_stage == 2
     apart = op.role is Role.QKV and not job.preset.layers.joined_qkv
     matrices = (3 if apart else 1) * (isinstance(op, BatchedGemm) and op.role is not Role.CORE)

@@ -1,12 +1,18 @@
-"""The degrees of N plans as columns: everything the operations of one rank depend on."""
+"""The degrees of N plans as columns, everything the operations of one rank depend on, and their groups of ranks.
+
+Rank order is fastest first: tp, cp, ep, dp, pp (Megatron-LM, ``RankGenerator``), so that an axis is a
+number of ranks at a stride. The expert grid is etp, ep, edp, pp over the same ranks
+(arXiv 2504.14960 sec. 3.2).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 import numpy as np
 
 from ops.op import Axis
-from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div, floats, ints
+from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +46,14 @@ class Layout:
         return len(self.tp)
 
     def take(self, rows: IntArray) -> "Layout":
-        """The rows asked for, in that order."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "world_size"}
-        return Layout(world_size=self.world_size, **columns)
+        """Returns these rows, in that order."""
+        taken = (column[rows] for column in attrgetter(*COLUMNS)(self))
+        return Layout(world_size=self.world_size, **dict(zip(COLUMNS, taken, strict=True)))
 
     @staticmethod
     def joined(parts: Sequence["Layout"]) -> "Layout":
-        """The rows of all parts, of one world, one part after another."""
-        columns = {
-            f.name: np.concatenate([getattr(one, f.name) for one in parts])
-            for f in fields(Layout)
-            if f.name != "world_size"
-        }
+        """Returns the rows of all parts, of one world, one part after another."""
+        columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in COLUMNS}
         return Layout(world_size=parts[0].world_size, **columns)
 
     @property
@@ -65,27 +67,29 @@ class Layout:
         return self.world_size // (self.pp * self.wp)
 
     def constant(self, value: int) -> IntArray:
-        """A column that holds one value."""
+        """Returns a column that holds one value."""
         return np.full(len(self), value, dtype=np.int64)
 
     @staticmethod
     def of(world_size: int, **columns: object) -> "Layout":
-        """A layout from plain numbers or sequences; degrees left out are 1, sharding and offloading 0, and dp
+        """Returns a layout from plain numbers or sequences; degrees left out are 1, sharding and offloading 0, and dp
         fills the world."""
         left_out = {"zero_stage": 0, "optimizer_offload": 0.0, "offloaded_layers": 0}
-        names = [f.name for f in fields(Layout) if f.name not in ("world_size", "dp")]
-        said = [columns.get(name, left_out.get(name, 1)) for name in names]
-        read = [
-            floats(value) if name == "optimizer_offload" else ints(value)
-            for name, value in zip(names, said, strict=True)
-        ]
-        whole = dict(zip(names, map(np.ascontiguousarray, np.broadcast_arrays(*read)), strict=True))
+        names = tuple(name for name in COLUMNS if name != "dp")
+        given = (np.atleast_1d(np.asarray(columns.get(name, left_out.get(name, 1)))) for name in names)
+        whole = dict(zip(names, np.broadcast_arrays(*given), strict=True))
+        for name, column in whole.items():
+            dtype = np.float64 if name == "optimizer_offload" else np.int64
+            whole[name] = np.ascontiguousarray(column, dtype=dtype)
         dp = world_size // (whole["tp"] * whole["cp"] * whole["pp"])
         return Layout(world_size=world_size, dp=dp, **whole)
 
 
+COLUMNS = tuple(column.name for column in fields(Layout) if column.name != "world_size")
+
+
 def unique_rows(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
-    """Indices of the first of each distinct row, and for each row the index of its distinct one."""
+    """Returns the indices of the first of each distinct row, and for each row the index of its distinct one."""
     packed = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, codes = np.unique(column, return_inverse=True)
@@ -95,13 +99,13 @@ def unique_rows(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
 
 
 def as_column(value: FloatArray | IntArray | float, length: int) -> FloatArray:
-    """``value`` as a float64 column of that length."""
+    """Returns ``value`` as a float64 column of that length."""
     return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float64), (length,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Shape of an axis' groups for N plans.
+    """The shape of an axis' groups for N plans.
 
     ``intra`` ranks in each of ``inter`` scale-up domains; ``siblings`` groups of this axis share one
     domain's way out; ``uneven`` marks a group that straddles domains unevenly and is priced as its
@@ -142,12 +146,12 @@ PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
 
 
 def ranks_and_stride(axis: Axis, layout: Layout) -> RanksAndStride:
-    """Members of a group of ``axis`` and the distance between neighbours in rank order."""
+    """Returns the members of a group of ``axis`` and the distance between neighbours in rank order."""
     return PLACES[axis](layout)
 
 
 def place(ranks: IntArray, stride: IntArray, world_size: int, domain_ranks: int) -> Group:
-    """Lay groups of ``ranks`` members at ``stride`` on scale-up domains of ``domain_ranks``.
+    """Returns groups of ``ranks`` members at ``stride``, laid on scale-up domains of ``domain_ranks``.
 
     Group starts range over the whole world, so a group whose span does not divide the domain (tp 6
     on 8) has members that straddle a border: its worst member group decides.
@@ -179,13 +183,13 @@ def place(ranks: IntArray, stride: IntArray, world_size: int, domain_ranks: int)
 
 
 def group_of(axis: Axis, layout: Layout, domain_ranks: int) -> Group:
-    """The shape of every plan's groups of ``axis`` on scale-up domains of ``domain_ranks`` GPUs."""
+    """Returns the shape of every plan's groups of ``axis`` on scale-up domains of ``domain_ranks`` GPUs."""
     ranks, stride = ranks_and_stride(axis, layout)
     return place(ranks, stride, layout.world_size, domain_ranks)
 
 
 def neighbours(group: Group, domain_ranks: int) -> Group:
-    """The pair of ranks that a message to the next member of a group joins, the slowest of them.
+    """Returns the pair of ranks that a message to the next member of a group joins, the slowest of them.
 
     All members send at once, so every rank of a domain is a sibling.
     """

@@ -5,7 +5,6 @@ count activation-sized tensors; weights and statistics are negligible beside the
 Counts follow from what a fused kernel must read and write once.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -307,23 +306,16 @@ def residual(context: LayerContext, module: Module, rows: IntArray, name: str = 
 # Parameters that operations own, tensor by tensor: what collectives over lists of them, and owners of whole ones, count.
 
 
-def num_matrices(op: Op) -> int:
-    """Returns the matrices of an operation that owns parameters: a product's weight, or a table."""
-    return int(isinstance(op, BatchedGemm | GroupedGemm) or op.role is Role.TABLE)
-
-
-def num_vectors(op: Op) -> int:
-    """Returns the vectors of an operation that owns parameters: a product's bias, a norm's scale and shift."""
-    if isinstance(op, BatchedGemm):
-        return int(op.bias)
-    return KERNELS[op.kernel].vectors if isinstance(op, MemoryBound) else 0
-
-
-def num_tensors(
-    piece: Pass,
-    owner: Owner | None = None,
-    kinds: tuple[Callable[[Op], int], ...] = (num_matrices, num_vectors),
-) -> IntArray:
-    """Returns the parameters that a piece owns (``owner``'s alone, where it is given) of these ``kinds``, per row."""
+def num_tensors(piece: Pass, owner: Owner | None = None) -> IntArray:
+    """Returns the parameters that a piece owns (``owner``'s alone, where it is given), per row."""
     own = (op for op in piece.forward if owner is None or op.owner is owner)
-    return sum((ints(op.parameters > 0) * sum(kind(op) for kind in kinds) for op in own), ints(0))
+    return sum((ints(op.parameters > 0) * sum(tensors_of(op)) for op in own), ints(0))
+
+
+def tensors_of(op: Op) -> tuple[int, int]:
+    """Returns the matrices of an operation that owns parameters, a product's weight or a table, and its vectors: a
+    product's bias, a norm's scale and shift."""
+    if isinstance(op, BatchedGemm):
+        return 1, int(op.bias)
+    vectors = KERNELS[op.kernel].vectors if isinstance(op, MemoryBound) else 0
+    return int(isinstance(op, GroupedGemm) or op.role is Role.TABLE), vectors

@@ -7,6 +7,7 @@ runner all read this list. Numeric fields are 1-D arrays of length N.
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -245,7 +246,8 @@ def flag_names(call: type) -> tuple[str, ...]:
 
 def declared(call: type, view: object) -> dict[str, Any]:
     """Returns the fields of a declaration with a view's values, to make another view of them."""
-    return {field.name: getattr(view, field.name) for field in fields(call)}
+    names = tuple(field.name for field in fields(call))
+    return dict(zip(names, attrgetter(*names)(view), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

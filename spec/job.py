@@ -103,11 +103,6 @@ class Precision:
         )
 
     @property
-    def casts_once_a_step(self) -> bool:
-        """Whether weights are cast once a step, of which each micro-batch has its share."""
-        return self.narrows and not self.casts_every_forward
-
-    @property
     def master_bytes(self) -> float:
         """Bytes of an element of the optimizer's own copy, 0 where there is none."""
         return dtype_bytes(self.master) if self.master else 0.0

@@ -12,7 +12,7 @@ import pytest
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import KERNELS, Kernel, KernelTraffic, kernel
-from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.mixers.mixer import MixerRow, core_heads, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.registry import MIXERS as OPERATIONS
 from ops.op import Pass
 from ops.roles import Module as Part
@@ -66,7 +66,7 @@ def projections(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
 
 def core(context: LayerContext, mixer: RecurrenceSpec) -> Pass:
     heads = core_heads(context, mixer.num_heads)
-    rows = context.layout.micro_batch * core_length(context)
+    rows = context.layout.micro_batch * context.core_sequence
     width = heads * mixer.head_dim
     scan = Kernel(
         OpKey(Part.MIXER, Role.CORE),

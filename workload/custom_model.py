@@ -11,11 +11,12 @@ from math import prod
 
 import numpy as np
 
-from ops.block import block_ops, ends, mixer_half, second_half, shard_parameters
+from ops.block import block_ops, ends, mixer_half, second_half
 from ops.context import LayerContext
 from ops.data_parallel.offload import offload_named
 from ops.data_parallel.sliced_collectives import return_slices
 from ops.data_parallel.step import RankParameters
+from ops.data_parallel.weight_sharding import shard_over_data
 from ops.layout import Layout
 from ops.linear import linear
 from ops.memory_bound import norm, residual
@@ -126,7 +127,7 @@ class Workshop:
 
     def leaf(self, name: str, piece: Pass, module: Module = Module.OTHER) -> MockedOps:
         """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
-        whole = shard_parameters(self.context, piece, module, name)
+        whole = shard_over_data(self.context, piece, module, name)
 
         def items(ops: tuple[Op, ...]) -> WorkItems:
             return tuple(work_item(self.problem.pricer, self.layout, op) for op in ops)

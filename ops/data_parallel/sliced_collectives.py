@@ -21,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.memory_bound import memory_pass, num_matrices, num_tensors, num_vectors
+from ops.memory_bound import memory_pass, tensors_of
 from ops.op import CpuOverhead, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Identity, Module, Role
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray, ints
 
 # Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
 # Python (torch.Tensor.narrow: 2.1 us, torch 2.13 on one core of an AMD EPYC) against 5 us for a launch
@@ -46,8 +46,10 @@ def slice_overhead(
     if not context.job.preset.data_parallel.sliced_collectives:
         return (), ()
     ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
-    matrices, vectors = (num_tensors(piece, kinds=(kind,)) for kind in (num_matrices, num_vectors))
-    again = 1 + any(op.phase is Phase.RECOMPUTE and num_matrices(op) for op in piece.backward)
+    owned = [(ints(op.parameters > 0), *tensors_of(op)) for op in piece.forward]
+    matrices = sum((rows * count for rows, count, _ in owned), ints(0))
+    vectors = sum((rows * count for rows, _, count in owned), ints(0))
+    again = 1 + any(op.phase is Phase.RECOMPUTE and tensors_of(op)[0] for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> CpuOverhead:
         return CpuOverhead(

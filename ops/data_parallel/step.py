@@ -349,7 +349,7 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     layout, job = context.layout, context.job
     dtype, parts = job.precision.parameter_gather, shards(context, owner)
     width: float | FloatArray = dtype_bytes(dtype)
-    if job.precision.gathers_narrow:
+    if job.precision.narrows and job.precision.gathers_narrow:
         low, whole = on_rank.low_precision_of(owner), on_rank.of(owner)
         share = np.divide(low, whole, out=np.zeros(len(whole)), where=whole > 0)
         wide = dtype_bytes(job.precision.wide_gather)

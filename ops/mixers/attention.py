@@ -17,7 +17,7 @@ from ops.mixers.attention_kernels import (
     split_heads,
     split_projection,
 )
-from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.mixers.mixer import MixerRow, core_heads, into_mixer, out_of_mixer, projected_heads
 from ops.op import Attention, Linear, Pass, Phase, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
@@ -200,7 +200,7 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     """
     layout, job = context.layout, context.job
     low_precision = job.precision.narrows_attention
-    heads, length = core_heads(context, attention.num_heads), core_length(context)
+    heads, length = core_heads(context, attention.num_heads), context.core_sequence
     rows, kv_heads = layout.micro_batch * length, heads
     if attention.kind is not AttentionKind.MLA:
         kv_heads = core_heads(context, attention.num_kv_heads)

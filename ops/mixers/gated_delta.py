@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.mixers.mixer import MixerRow, core_heads, into_mixer, out_of_mixer, projected_heads
 from ops.op import BatchedGemm, Pass, Phase, as_recompute, gemm, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
@@ -176,11 +176,11 @@ def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Everything between the projections: over whole sequences of this rank's heads."""
     heads = core_heads(context, spec.num_value_heads)
     keys = core_heads(context, spec.num_key_heads) * spec.key_dim
-    rows = context.layout.micro_batch * core_length(context)
+    rows = context.layout.micro_batch * context.core_sequence
     widths = Widths(keys=keys, values=heads * spec.value_dim, heads=heads)
     rule = DeltaRule(
         sequences=context.layout.micro_batch * heads,
-        length=core_length(context),
+        length=context.core_sequence,
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
     )

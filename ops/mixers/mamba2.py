@@ -16,7 +16,7 @@ import numpy as np
 
 from ops.context import HeadTensor, HeadTensors, LayerContext
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.mixer import MixerRow, core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.mixers.mixer import MixerRow, core_heads, into_mixer, out_of_mixer, projected_heads
 from ops.op import BatchedGemm, MemoryBound, Op, Pass, Phase, as_recompute, gemm, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
@@ -84,7 +84,7 @@ def core_tensors(spec: Mamba2Spec) -> HeadTensors:
 
 def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
     """Convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
-    layout, length = context.layout, core_length(context)
+    layout, length = context.layout, context.core_sequence
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
     chunk = np.minimum(length, spec.chunk_size)
     chunks = Chunks(
@@ -111,7 +111,7 @@ def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
 def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Pass, Pass, Pass]:
     """The convolution over x, B and C with its SiLU; softplus(dt) and its running sum over a chunk, both fp32;
     the output times SiLU(z). Kept: all that came in, and what the gate reads."""
-    rows = context.layout.micro_batch * core_length(context)
+    rows = context.layout.micro_batch * context.core_sequence
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
     inner, states = _channels(spec, heads, groups)
     own_heads = projected_heads(context, spec.num_heads)

@@ -64,11 +64,6 @@ def core_heads(context: LayerContext, heads: int) -> IntArray:
     return np.maximum(ceil_div(layout.constant(heads), cut), 1)
 
 
-def core_length(context: LayerContext) -> IntArray:
-    """Returns the tokens of one sequence that the core of one rank holds at a time."""
-    return context.layout.constant(context.job.seq_len) if context.exchanges_context else context.sequence
-
-
 def into_mixer(
     context: LayerContext, key: OpKey, outputs: IntArray, *, bias: bool = False, matrices: int = 1
 ) -> Pass:

@@ -194,8 +194,10 @@ def elements_of(
         elements: RankParameters = getattr(kind, name)
         for owner in Owner:
             whole[owner] = whole[owner] + elements.of(owner)[row] * number
-            narrow[owner] = narrow[owner] + elements.low_precision_of(owner)[row] * number
-    return RankParameters.by_owner(whole.__getitem__, narrow.__getitem__)
+            if elements.narrow is not None:
+                narrow[owner] = narrow[owner] + elements.narrow.of(owner)[row] * number
+    low_precision = any(getattr(kind, name).narrow is not None for kind in kinds)
+    return RankParameters.by_owner(whole.__getitem__, narrow.__getitem__ if low_precision else None)
 
 
 class Term(NamedTuple):

@@ -124,10 +124,14 @@ class LayerTable:
     def bytes(self) -> list[LayerBytes]:
         """Bytes of every piece; runs of equal blocks share one."""
         result: list[LayerBytes] = []
-        with_shapes = self.bare.context.job.preset.data_parallel.keeps_stand_ins
+        job = self.bare.context.job
+        reads = {
+            "with_shapes": job.preset.data_parallel.keeps_stand_ins,
+            "low_precision": job.precision.narrows,
+        }
         for piece in self.pieces:
             if id(piece) not in self.memo.bytes:
-                self.memo.bytes[id(piece)] = layer_bytes(piece, len(self.layout), with_shapes=with_shapes)
+                self.memo.bytes[id(piece)] = layer_bytes(piece, len(self.layout), **reads)
             result.append(self.memo.bytes[id(piece)])
         return result
 
@@ -188,13 +192,15 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     stage = np.where((layout.zero_stage >= 2) | gathers_before_forwards(job), layout.zero_stage, 0)
     groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
-    copies = layout.dp if job.precision.casts_once_a_step else layout.constant(0)
+    casts_once = job.precision.narrows and not job.precision.casts_every_forward
+    copies = layout.dp if casts_once else layout.constant(0)
     return (*sizes, several, stage, groups, layout.offloaded_layers, copies)
 
 
-def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool) -> LayerBytes:
+def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool, low_precision: bool) -> LayerBytes:
     """Sums over the operations of a piece; what they hold for a moment counts as held together while the piece runs.
-    Shapes are counted where somebody reads them (``with_shapes``)."""
+    Shapes are counted where somebody reads them (``with_shapes``), weights of products of 8 bits or fewer apart where
+    there are any (``low_precision``)."""
     sums: dict[str, FloatArray] = dict.fromkeys(BYTES, np.zeros(rows))
     none = np.zeros(rows, dtype=np.int64)
     trained, frozen = dict.fromkeys(Owner, none), dict.fromkeys(Owner, none)
@@ -204,7 +210,7 @@ def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool) -> LayerBytes:
             sums[name] = sums[name] + getattr(op, name)
         trained[op.owner] = trained[op.owner] + op.parameters
         frozen[op.owner] = frozen[op.owner] + op.frozen
-        if multiplies_low_precision(op):
+        if low_precision and multiplies_low_precision(op):
             narrow_trained[op.owner] = narrow_trained[op.owner] + op.parameters
             narrow_frozen[op.owner] = narrow_frozen[op.owner] + op.frozen
         if op.cached_bytes.any():
@@ -216,8 +222,12 @@ def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool) -> LayerBytes:
     if with_shapes:
         sums["shapes"] = one_of_each_shape(piece.forward, rows)
     return LayerBytes(
-        parameters=RankParameters.by_owner(trained.__getitem__, narrow_trained.__getitem__),
-        frozen=RankParameters.by_owner(frozen.__getitem__, narrow_frozen.__getitem__),
+        parameters=RankParameters.by_owner(
+            trained.__getitem__, narrow_trained.__getitem__ if low_precision else None
+        ),
+        frozen=RankParameters.by_owner(
+            frozen.__getitem__, narrow_frozen.__getitem__ if low_precision else None
+        ),
         **sums,
     )
 

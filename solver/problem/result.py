@@ -379,8 +379,8 @@ class ModelProduct(NamedTuple):
 def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     """Returns the model's products for one sequence. What low precision pads experts' rows with is no model FLOP, nor
     is padding of the vocabulary, nor what uneven experts wait for."""
-    unpadded = job.preset.changed({"tensor_parallel.vocab_pad_multiple": 1})
-    balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0, moe_expert_spread=0.0)
+    unpadded = replace(job.preset, tensor_parallel=replace(job.preset.tensor_parallel, vocab_pad_multiple=1))
+    balanced = replace(job, preset=unpadded, moe_imbalance=1.0, moe_expert_spread=0.0)
     ops = plain = model_ops(model, balanced, Layout.of(1), "mtp", Recompute.NONE)
     if job.precision.linear != job.precision.activation:
         high_precision = replace(job.precision, linear=job.precision.activation)

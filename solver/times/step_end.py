@@ -48,6 +48,8 @@ def operations(
 def units_of_stages(job: JobSpec, layout: Layout, stages: StageTable) -> FloatArray:
     """Layers and ends of every stage row, where each is reduced, or gathered too, by itself once a step (reduces_once),
     else 1."""
+    if not (layout.zero_stage >= 2).any():
+        return np.ones(len(layout))
     once = reduces_once(job, layout)
     held = (
         stages.embedding.astype(np.int64)

@@ -73,4 +73,4 @@ def plan_settings() -> Settings:
 
 def typed_plan_settings() -> Settings:
     """Every key that --plan takes."""
-    return {key: one for key, one in plan_settings().items() if key not in IN_FILES_ONLY}
+    return dict(setting for setting in plan_settings().items() if setting[0] not in IN_FILES_ONLY)

@@ -90,18 +90,17 @@ def settings_of(of: type, group: str = "") -> Settings:
 def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
     """Returns the string literals directly under the fields of a module's classes, on one line each: by class, by
     field. Fields without one are left out."""
-    classes = [
-        one for one in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(one, ast.ClassDef)
-    ]
-    return {
-        one.name: {
-            statement.target.id: " ".join(str(below.value.value).split())
-            for statement, below in pairwise(one.body)
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        }
-        for one in classes
-    }
+    found: dict[str, dict[str, str]] = {}
+    for one in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if not isinstance(one, ast.ClassDef):
+            continue
+        found[one.name] = {}
+        for statement, below in pairwise(one.body):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[one.name][statement.target.id] = " ".join(str(below.value.value).split())
+    return found
 
 
 def kind_of(hint: Any) -> Kind | None:
@@ -109,8 +108,8 @@ def kind_of(hint: Any) -> Kind | None:
     if get_origin(hint) is Annotated:
         return next((mark for mark in hint.__metadata__ if isinstance(mark, KINDS)), None)
     if get_origin(hint) in (Union, types.UnionType):
-        said = [arm for arm in get_args(hint) if arm is not type(None)]
-        return kind_of(said[0]) if len(said) == 1 else None
+        arms = tuple(arm for arm in get_args(hint) if arm is not type(None))
+        return kind_of(arms[0]) if len(arms) == 1 else None
     if hint is bool:
         return Flag()
     if get_origin(hint) is Literal:

@@ -45,5 +45,5 @@ def test_a_wide_layer_is_the_layer_of_a_job_that_narrows_nothing() -> None:
 def test_formats_of_wide_layers_are_those_of_activations() -> None:
     wide = NARROW.of_wide_layers
     assert (wide.linear, wide.attention, wide.parameter_gather) == ("bf16", "bf16", "bf16")
-    assert (wide.narrows, wide.casts_once_a_step, wide.narrow_parameters) == (False, False, False)
+    assert (wide.narrows, wide.casts_every_forward, wide.narrow_parameters) == (False, False, False)
     assert replace(NARROW, activation="fp16", attention="fp32").of_wide_layers.attention == "fp32"

@@ -1,4 +1,4 @@
-"""Whether the program still says what it said: predictions and files of thousands of questions, stored and compared.
+"""Store predictions and files of thousands of questions, and compare: does the program still answer as it did?
 
     python benchmarks/frozen.py --out FROZEN.json.gz [--quick] [--measurements PATH [PATH ...] [--curves DIR]]
     python benchmarks/frozen.py --compare FROZEN.json.gz [--quick] [--measurements PATH [PATH ...] [--curves DIR]]
@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import gzip
 import io
+import itertools
 import json
 import math
 import random
@@ -49,7 +50,14 @@ PRECISIONS = ("bf16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4")
 WORLDS = (8, 16, 32, 64, 128, 256)
 STRATEGIES = ("mtp", "msp", "fsp", "isp", "ulysses")
 PLANS_A_QUESTION = 10
-COUNTS = {"plans": 200, "searches": 40, "exports": 30, "workloads": 10}
+COUNTS = {"plans": 200, "searches": 40, "exports": 30, "launch_files": 12, "workloads": 10}
+# What one exporter or another writes: models that frameworks have, and plain plans on 16 GPUs.
+LAUNCHED_MODELS = ("8B_llama3.py", "8B_qwen3.json", "7B_llama2.py", "235B_qwen3_moe.json")
+LAUNCHED_PLANS = (
+    "strategy=mtp,micro_batch=1,zero_stage=1,recompute=none",
+    "strategy=mtp,micro_batch=1,zero_stage=3,recompute=none",
+    "strategy=fsp,tp=2,pp=2,micro_batch=1,zero_stage=1,recompute=full",
+)
 
 Question = dict[str, Any]
 Frozen = dict[str, Any]
@@ -154,18 +162,8 @@ def exports(count: int) -> Iterator[object]:
     def exported() -> object:
         question = drawn_question(rng, largest=32)
         question["job"]["framework"] = rng.choice(sorted(frameworks))
-        job, plan = question["job"], solver.ask(**question).best.plan
-        words = [
-            "--config",
-            question["model"],
-            "--cluster",
-            question["cluster"],
-            "--plan",
-            typed(plan.written),
-        ]
-        words += ["--world_size", str(job["world_size"]), "--framework", job["framework"]]
-        words += ["--precision", job["precision"], "--seq_len", str(job["seq_len"])]
-        words += ["--global_batch_size", str(job["global_batch_tokens"])]
+        plan = solver.ask(**question).best.plan
+        words = command_words(question, typed(plan.written))
         options = [("export_simai", "workload.txt"), ("export_bundle", "bundle")]
         options += [(f"export_{name}", f"{name}.out") for name in WRITTEN]
         return {
@@ -174,6 +172,27 @@ def exports(count: int) -> Iterator[object]:
         }
 
     return accepted(lambda: refused_or(exported), count)
+
+
+def launch_files(count: int) -> Iterator[object]:
+    """What every exporter writes of so many pairs of a model and a plan, under each framework that it is for."""
+    job = {"world_size": 16, "global_batch_tokens": 64 * 4096, "seq_len": 4096, "precision": "bf16"}
+    pairs = itertools.islice(itertools.product(LAUNCHED_MODELS, LAUNCHED_PLANS), count)
+    for (model, plan), (name, exporter) in itertools.product(pairs, sorted(WRITTEN.items())):
+        for framework in sorted(exporter.frameworks):
+            path = str(ROOT / "configs" / model)
+            question = {"model": path, "cluster": "h100-sxm", "job": job | {"framework": framework}}
+            words = [*command_words(question, plan), f"--export_{name}"]
+            yield {f"{name} {framework}": written(simulation_train_formulaic.main, words, f"{name}.out")}
+
+
+def command_words(question: Question, plan: str) -> list[str]:
+    """A question and a plan as they are typed."""
+    job = question["job"]
+    words = ["--config", question["model"], "--cluster", question["cluster"], "--plan", plan]
+    words += ["--world_size", str(job["world_size"]), "--framework", job["framework"]]
+    words += ["--precision", job["precision"], "--seq_len", str(job["seq_len"])]
+    return [*words, "--global_batch_size", str(job["global_batch_tokens"])]
 
 
 def typed(plan: WrittenPlan) -> str:
@@ -210,7 +229,10 @@ def written(main: Callable[[list[str]], int], words: list[str], file: str) -> Fr
         quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
         status = main([*words, str(Path(folder) / file)])
         found = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        texts = {str(path.relative_to(folder)): path.read_text().replace(folder, "") for path in found}
+        texts = {
+            str(path.relative_to(folder)): path.read_text().replace(folder, "").replace(str(ROOT), "")
+            for path in found
+        }
     lines = {name: [line for line in text.splitlines() if line[:1] != "#"] for name, text in texts.items()}
     return {"status": status, "files": lines}
 
@@ -228,6 +250,7 @@ KINDS: Mapping[str, Callable[[int], Iterator[object]]] = {
     "plans": plans,
     "searches": searches,
     "exports": exports,
+    "launch_files": launch_files,
     "workloads": workloads,
 }
 
@@ -276,7 +299,10 @@ def main(argv: list[str] | None = None) -> int:
         stored = json.load(handle)
     differ = 0
     for kind, now in found.items():
-        before = stored.get(kind, [])
+        if kind not in stored:
+            print(f"{kind}: not stored")
+            continue
+        before = stored[kind]
         if kind == "rows" and options.quick:
             names = {name for one in now for name in one}
             before = [one for one in before if not names.isdisjoint(one)]

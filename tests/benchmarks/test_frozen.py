@@ -51,3 +51,18 @@ def test_predictions_of_rows_are_stored_where_there_are_rows(tmp_path, one_plan,
     assert "tensor x pipeline" in stored[1]["made_up r2"]["refused"]
     assert frozen.main(["--compare", str(path), *words, "--quick"]) == 0
     assert "rows: 1 questions, 0 differences" in capsys.readouterr().out
+
+
+def test_every_exporter_writes_under_each_of_its_frameworks(monkeypatch):
+    monkeypatch.setattr(frozen, "WRITTEN", {"megatron": frozen.WRITTEN["megatron"]})
+    files = {name: one for each in frozen.launch_files(1) for name, one in each.items()}
+    assert list(files) == ["megatron megatron", "megatron zero-bubble"]
+    assert all(one["status"] == 0 and one["files"] for one in files.values())
+
+
+def test_a_kind_that_was_not_stored_is_passed_over(tmp_path, one_plan, monkeypatch, capsys):
+    path = tmp_path / "frozen.json.gz"
+    frozen.main(["--out", str(path)])
+    monkeypatch.setattr(frozen, "COUNTS", {"plans": 1, "workloads": 0})
+    assert frozen.main(["--compare", str(path)]) == 0
+    assert "workloads: not stored" in capsys.readouterr().out

@@ -110,7 +110,7 @@ def _value(key: str, draft: PlanColumns) -> Any:
     if key == "dp":
         return draft.dp
     if key == "num_micro":
-        return draft.sequences_per_rank // draft["micro_batch"]
+        return draft.num_micro
     return draft.columns[key]
 
 
@@ -121,7 +121,7 @@ def _whole_group(draft: PlanColumns) -> Any:
 
 def _expert_ranks(draft: PlanColumns) -> Any:
     """As many as experts and a stage's ranks allow."""
-    return np.gcd(max(draft.experts, 1), draft["tp"] * draft["cp"] * draft.dp)
+    return np.gcd(max(draft.experts, 1), draft.stage_ranks)
 
 
 STANDS_FOR_ALL: dict[str, Callable[[PlanColumns], Any]] = {"zero_size": _whole_group, "ep": _expert_ranks}

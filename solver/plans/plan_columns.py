@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ops.context import Sharding
+from ops.context import Sharding, Traits
 from ops.layout import Layout, ranks_and_stride
 from ops.op import Owner
 from ops.recompute import Recompute
@@ -15,6 +15,7 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Schedule
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
+from spec.frameworks import FrameworkPreset
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
@@ -43,9 +44,29 @@ class PlanColumns:
         return self.job.world_size // (self["tp"] * self["cp"] * self["pp"])
 
     @property
+    def preset(self) -> FrameworkPreset:
+        """The framework's choices."""
+        return self.job.preset
+
+    @property
     def sharding(self) -> Sharding:
-        """The strategy, to be asked what it needs."""
+        """The strategy, which says what it needs."""
         return STRATEGIES[self.strategy]
+
+    @property
+    def traits(self) -> Traits:
+        """Returns what the strategy does."""
+        return self.sharding.traits
+
+    @property
+    def stage_ranks(self) -> IntArray:
+        """Ranks of one pipeline stage."""
+        return self["tp"] * self["cp"] * self.dp
+
+    @property
+    def num_micro(self) -> IntArray:
+        """Micro-batches of a step (rounded down)."""
+        return self.sequences_per_rank // self["micro_batch"]
 
     @property
     def layout(self) -> Layout:

@@ -160,7 +160,9 @@ class PlanTable:
 
     def plan(self, row: int) -> Plan:
         """One row in plain numbers."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in CONSTANTS}
+        values: dict[str, Any] = {}
+        for name in CONSTANTS:
+            values[name] = getattr(self, name)
         for name in LAYOUT_COLUMNS:
             values[name] = getattr(self.layout, name)[row].item()
         for name in OWN_COLUMNS:

@@ -40,7 +40,7 @@ class Rule(NamedTuple):
 def kv_heads_divide(d: PlanColumns) -> BoolArray:
     """Key and value heads are cut over tp, or shared by as many ranks each where framework or strategy repeats them."""
     tp = d["tp"]
-    repeats = d.job.preset.tensor_parallel.kv_replication or d.sharding.traits.repeats_kv_heads
+    repeats = d.preset.tensor_parallel.kv_replication or d.traits.repeats_kv_heads
     kept = [(kv % tp == 0) | (tp % kv == 0) & (tp > kv) & repeats for kv in d.model.repeatable_heads]
     return bools(np.all(kept, axis=0))
 
@@ -96,7 +96,7 @@ def autograd_splits(d: PlanColumns) -> BoolArray:
     its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py, stage_backward_weight;
     torch/utils/checkpoint.py, is_recomputed by task), and FSDP2 is left without some gradients (PyTorch 2.13, tried on
     two stages of two shards)."""
-    by_autograd = d.schedule.splits_backward and d.job.preset.pipeline.keeps_gathered
+    by_autograd = d.schedule.splits_backward and d.preset.pipeline.keeps_gathered
     runs = not by_autograd or ((d["zero_stage"] < 2) & (d.recompute is Recompute.NONE))
     return bools(runs & np.bool_(splits_no_compiled(d.job, d.schedule)))
 
@@ -114,10 +114,10 @@ def two_chunks_fit(d: PlanColumns) -> BoolArray:
     stages, two on each, and twice as many micro-batches or more, which halve where they enter at both ends.
     Of ZB-V the two alone."""
     placement = d.schedule.placement
-    num_micro, stages = d.sequences_per_rank // d["micro_batch"], d["pp"] * d["vpp"]
+    stages = d["pp"] * d["vpp"]
     two = (d["pp"] > 1) & (placement.chunks(1) * d["vpp"] == 2) & (stages % 2 == 0)
-    enough = (num_micro >= d.schedule.traits.micros_per_stage * d["pp"]) & (
-        num_micro % placement.directions == 0
+    enough = (d.num_micro >= d.schedule.traits.micros_per_stage * d["pp"]) & (
+        d.num_micro % placement.directions == 0
     )
     return bools(placement.looped | two & (stages <= d.model.num_layers + 2) & enough)
 
@@ -126,18 +126,18 @@ def divide_equally(d: PlanColumns, chunks: IntArray) -> BoolArray:
     """Megatron-LM's conditions for equal chunks (arguments.py): layers divide over them, with the loss, or embedding
     and loss, counted as a layer each where the preset can (--account-for-embedding-in-pipeline-split,
     --account-for-loss-in-pipeline-split)."""
-    ends = (0, 1, 2) if d.job.preset.pipeline.uneven_chunks else (0,)
+    ends = (0, 1, 2) if d.preset.pipeline.uneven_chunks else (0,)
     return bools(np.any([(d.model.num_layers + counted) % chunks == 0 for counted in ends], axis=0))
 
 
 def chunks_interleave(d: PlanColumns) -> BoolArray:
     """Interleaving wants rounds of pp micro-batches, and equal chunks or, written out as a layout, a layer or an
     end of the model on each of them."""
-    pipeline, number = d.job.preset.pipeline, d["pp"] * d["vpp"]
+    pipeline, number = d.preset.pipeline, d["pp"] * d["vpp"]
     if not d.schedule.placement.looped:
         return bools(True)
     by_layout = (pipeline.uneven_chunks == "layout") & (number <= d.model.num_layers + 2)
-    rounds = d.sequences_per_rank // d["micro_batch"] % d["pp"] == 0
+    rounds = d.num_micro % d["pp"] == 0
     possible = (d["pp"] > 1) & (divide_equally(d, number) | by_layout) & rounds
     return bools((d["vpp"] == 1) | possible & pipeline.interleaves)
 
@@ -200,7 +200,7 @@ def tokens_fit_queues(d: PlanColumns) -> BoolArray:
 
 def weight_shards_divide(d: PlanColumns) -> BoolArray:
     """Shards divide the ranks that hold the same weights, where wp cuts these."""
-    copies = d.sharding.traits.copies
+    copies = d.traits.copies
     if not copies.has_weight_groups:
         return bools(True)
     return bools(d.copies(copies.linear_owner) % d["zero_size"] == 0)
@@ -210,21 +210,21 @@ def shards_over_all(d: PlanColumns) -> BoolArray:
     """Muon's matrices are dealt over all ranks that hold them (Megatron-LM layer_wise_optimizer.py,
     dp_cp_params_list), and parts of them are the distributed optimizer's alone (distributed_data_parallel.py:
     "Partial DistOpt cannot be used without DistOpt")."""
-    partly = d.job.preset.data_parallel.hybrid_zero and d.job.optimizer != "muon"
+    partly = d.preset.data_parallel.hybrid_zero and d.job.optimizer != "muon"
     return bools((d["zero_size"] == d.copies(Owner.DENSE)) | (d["zero_size"] == 1) | partly)
 
 
 def parameters_shard(d: PlanColumns) -> BoolArray:
     """Gradients and parameters are cut where wp does not already, and in pipeline stages only by frameworks
     that can."""
-    staged = (d["pp"] == 1) | d.job.preset.pipeline.shards_weights
-    return bools((d["zero_stage"] < 2) | staged & (not d.sharding.traits.copies.has_weight_groups))
+    staged = (d["pp"] == 1) | d.preset.pipeline.shards_weights
+    return bools((d["zero_stage"] < 2) | staged & (not d.traits.copies.has_weight_groups))
 
 
 def matrices_stay_whole(d: PlanColumns) -> BoolArray:
     """Muon wants whole matrices: only optimizer state is cut, by matrices, and it stays on the device
     (layer_wise_optimizer.py); a strategy that cuts weights over wp has none."""
-    uncut = d.sharding.traits.copies.linear_owner is not Owner.WEIGHT
+    uncut = d.traits.copies.linear_owner is not Owner.WEIGHT
     runs = (d["zero_stage"] <= 1) & (d.columns["optimizer_offload"] == 0.0) & uncut
     return bools(runs | (d.job.optimizer != "muon"))
 
@@ -240,7 +240,7 @@ GRAPH_ENDS = {"attn_norm": {"attn"}, "mlp_norm": {"attn", "moe_router"}}
 def optimizer_offloads(d: PlanColumns) -> BoolArray:
     """DeepSpeed: sharded, a part of it at stage 3 only (zero/offload_config.py, ratio); Megatron-LM: with its
     distributed optimizer (arguments.py, --use-precision-aware-optimizer)."""
-    share, kind = d.columns["optimizer_offload"], d.job.preset.offload.optimizer
+    share, kind = d.columns["optimizer_offload"], d.preset.offload.optimizer
     parted = (d["zero_stage"] >= 3) | (share == 1.0) | (kind == "step")
     return bools((d["zero_stage"] >= 1) & (kind != "") & parted | (share == 0.0))
 
@@ -249,7 +249,7 @@ def layers_offload(d: PlanColumns) -> BoolArray:
     """Megatron-Core, transformer_config.py, where cpu_offloading: no pipeline, no recomputation, one layer stays."""
     layers = d["offloaded_layers"]
     recomputes = d.recompute is not Recompute.NONE or bool(d.recompute_modules)
-    runs = d.job.preset.offload.activations and not recomputes
+    runs = d.preset.offload.activations and not recomputes
     return bools((d["pp"] == 1) & runs & (layers < d.model.num_layers) | (layers == 0))
 
 
@@ -267,13 +267,13 @@ def modules_offload(d: PlanColumns) -> BoolArray:
     cut = "moe" in scopes or any(name in modules and ends & scopes for name, ends in GRAPH_ENDS.items())
     whole = d.recompute in WHOLE_LAYERS
     odd = whole != (modules == {LAYER_INPUT}) or (LAYER_INPUT in modules and not whole)
-    runs = modules <= set(d.job.preset.offload.modules) and not (kept_whole or twice or again or cut or odd)
+    runs = modules <= set(d.preset.offload.modules) and not (kept_whole or twice or again or cut or odd)
     return bools((d["offloaded_layers"] == 0) & runs)
 
 
 def framework_recomputes(d: PlanColumns) -> bool:
     """The framework has the kind of recomputation."""
-    recomputation = d.job.preset.recomputation
+    recomputation = d.preset.recomputation
     runs = {
         Recompute.SELECTIVE: bool(recomputation.selective),
         Recompute.FULL: recomputation.layers,
@@ -291,7 +291,7 @@ def modules_recompute(d: PlanColumns) -> bool:
     refused = {"moe_act", "layernorm"} if d.job.precision.scaling == "delayed" else set()
     if d.job.overlap_shared_experts:
         refused.add("shared_experts")
-    allowed = set(d.job.preset.recomputation.modules) - refused
+    allowed = set(d.preset.recomputation.modules) - refused
     return not modules or (modules <= allowed and d.recompute not in WHOLE_LAYERS)
 
 
@@ -322,25 +322,23 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "the framework has no pipeline stages",
         "pp",
-        lambda d: (d["pp"] == 1) | ("pp" in d.job.preset.tensor_parallel.axes),
+        lambda d: (d["pp"] == 1) | ("pp" in d.preset.tensor_parallel.axes),
     ),
     Rule(
         "the framework does not cut layers over tp",
         "tp",
         # Strategies that exchange tokens for heads leave matrices whole.
-        lambda d: (
-            (d["tp"] == 1) | ("tp" in d.job.preset.tensor_parallel.axes) | d.sharding.traits.exchanges_heads
-        ),
+        lambda d: (d["tp"] == 1) | ("tp" in d.preset.tensor_parallel.axes) | d.traits.exchanges_heads,
     ),
     Rule(
         "the framework keeps all experts on every rank",
         "ep",
-        lambda d: (d["ep"] == 1) | ("ep" in d.job.preset.tensor_parallel.axes),
+        lambda d: (d["ep"] == 1) | ("ep" in d.preset.tensor_parallel.axes),
     ),
     Rule(
         "the framework does not cut sequences over cp",
         "cp",
-        lambda d: (d["cp"] == 1) | ("cp" in d.job.preset.tensor_parallel.axes),
+        lambda d: (d["cp"] == 1) | ("cp" in d.preset.tensor_parallel.axes),
     ),
     Rule(
         "a layer of the model cannot cut sequences over cp so",
@@ -350,13 +348,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "the framework has no such schedule",
         "pp",
-        lambda d: d.schedule.value in d.job.preset.pipeline.schedules,
+        lambda d: d.schedule.value in d.preset.pipeline.schedules,
     ),
     # Pipeline stages.
     Rule(
         "zero-bubble schedules reduce and gather nothing beside a backward",
         "pp",
-        lambda d: backward_runs_alone(d.job, d.schedule, d.sharding.traits.copies),
+        lambda d: backward_runs_alone(d.job, d.schedule, d.traits.copies),
     ),
     Rule(
         "PyTorch splits no backward that is compiled, has checkpoints or gathers its weights",
@@ -364,11 +362,7 @@ RULES: tuple[Rule, ...] = (
         autograd_splits,
     ),
     Rule("more pipeline stages than layers", "pp", lambda d: d["pp"] <= d.model.num_layers),
-    Rule(
-        "the strategy does not run in pipeline stages",
-        "pp",
-        lambda d: (d["pp"] == 1) | d.sharding.traits.pipelined,
-    ),
+    Rule("the strategy does not run in pipeline stages", "pp", lambda d: (d["pp"] == 1) | d.traits.pipelined),
     # Tensor and sequence parallelism.
     Rule(
         "tp x cp x pp does not divide the world",
@@ -397,24 +391,20 @@ RULES: tuple[Rule, ...] = (
         "wp",
         lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0,
     ),
-    Rule(UNCUT, "wp", lambda d: (d["tp"] > 1) | (d["wp"] > 1) | d.sharding.traits.uncut),
+    Rule(UNCUT, "wp", lambda d: (d["tp"] > 1) | (d["wp"] > 1) | d.traits.uncut),
     # Experts.
     Rule(
         "experts do not divide by ep",
         "ep",
         lambda d: d.experts % d["ep"] == 0 if d.experts else d["ep"] == 1,
     ),
-    Rule(
-        "ep does not divide the stage's ranks",
-        "ep",
-        lambda d: (d["tp"] * d["cp"] * d.dp) % d["ep"] == 0,
-    ),
+    Rule("ep does not divide the stage's ranks", "ep", lambda d: d.stage_ranks % d["ep"] == 0),
     Rule(
         "ep x etp does not divide the stage's ranks, or nothing to cut",
         "ep",
         lambda d: (
-            ((d["tp"] * d["cp"] * d.dp) % (d["ep"] * d["etp"]) == 0)
-            & ((d["etp"] == 1) | (d.experts > 0 and d.sharding.traits.cuts_experts))
+            (d.stage_ranks % (d["ep"] * d["etp"]) == 0)
+            & ((d["etp"] == 1) | (d.experts > 0 and d.traits.cuts_experts))
         ),
     ),
     Rule(
@@ -431,11 +421,7 @@ RULES: tuple[Rule, ...] = (
         "zero_size",
         lambda d: d.copies(Owner.DENSE) % d["zero_size"] == 0,
     ),
-    Rule(
-        "zero_size does not divide the weight data-parallel ranks",
-        "zero_size",
-        weight_shards_divide,
-    ),
+    Rule("zero_size does not divide the weight data-parallel ranks", "zero_size", weight_shards_divide),
     Rule(
         "ZeRO stage and shard count disagree",
         "zero_size",
@@ -444,12 +430,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "the framework has no such ZeRO stage",
         "zero_stage",
-        lambda d: np.isin(d["zero_stage"], d.job.preset.data_parallel.zero_stages),
+        lambda d: np.isin(d["zero_stage"], d.preset.data_parallel.zero_stages),
     ),
     Rule(
         "the strategy has no experts over ep at this ZeRO stage",
         "zero_stage",
-        lambda d: (d["ep"] == 1) | (d["zero_stage"] <= d.sharding.traits.deepest_stage_with_ep),
+        lambda d: (d["ep"] == 1) | (d["zero_stage"] <= d.traits.deepest_stage_with_ep),
     ),
     Rule(
         "the framework shards no gradients or parameters in pipeline stages, or under isp",
@@ -457,11 +443,7 @@ RULES: tuple[Rule, ...] = (
         parameters_shard,
     ),
     # The host's memory, and Muon.
-    Rule(
-        "the framework cannot run so much of this optimizer on the host",
-        "zero_stage",
-        optimizer_offloads,
-    ),
+    Rule("the framework cannot run so much of this optimizer on the host", "zero_stage", optimizer_offloads),
     Rule(
         "Muon takes whole matrices: state sharded at most, on the device, weights not over wp",
         "zero_stage",
@@ -483,9 +465,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "the framework wants as many micro-batches as stages",
         "micro_batch",
-        lambda d: (
-            (d.sequences_per_rank // d["micro_batch"] >= d["pp"]) | (not d.job.preset.pipeline.fills_pipeline)
-        ),
+        lambda d: (d.num_micro >= d["pp"]) | (not d.preset.pipeline.fills_pipeline),
     ),
     Rule(UNEVEN_CHUNKS, "vpp", chunks_interleave),
     Rule(TWO_CHUNKS, "vpp", two_chunks_fit),

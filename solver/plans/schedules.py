@@ -377,7 +377,7 @@ ANY_NUMBER = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleTraits:
+class OrderTraits:
     """What a schedule's orders have in common.
 
     ``splits_backward``: weight gradients are scheduled apart; ``pairs``: forwards run beside backwards;
@@ -398,7 +398,7 @@ class Schedule(StrEnum):
 
     orders: Orders
     in_flight: InFlight
-    traits: ScheduleTraits
+    traits: OrderTraits
     placement: Placement
 
     def __new__(
@@ -406,7 +406,7 @@ class Schedule(StrEnum):
         name: str,
         orders: Orders,
         in_flight: InFlight,
-        traits: ScheduleTraits,
+        traits: OrderTraits,
         placement: Placement = LOOPED,
     ) -> Self:
         """A member is its name."""
@@ -420,43 +420,43 @@ class Schedule(StrEnum):
         )
         return member
 
-    ONE_F_ONE_B = "1f1b", one_f_one_b, in_flight, ScheduleTraits(chunks=(1, ANY_NUMBER))
-    GPIPE = "gpipe", gpipe, in_flight_all, ScheduleTraits(rounds=False)
+    ONE_F_ONE_B = "1f1b", one_f_one_b, in_flight, OrderTraits(chunks=(1, ANY_NUMBER))
+    GPIPE = "gpipe", gpipe, in_flight_all, OrderTraits(rounds=False)
     LOOPED_BFS = (
         "looped-bfs",
         breadth_first,
         in_flight_all,
-        ScheduleTraits(rounds=False, chunks=(2, ANY_NUMBER)),
+        OrderTraits(rounds=False, chunks=(2, ANY_NUMBER)),
     )
-    ZB_H1 = "zb-h1", split_one_f_one_b, in_flight, ScheduleTraits(splits_backward=True)
-    ZB_H2 = "zb-h2", filled, in_flight_filled, ScheduleTraits(splits_backward=True)
-    ZB_1P = "zb-1p", split_one_f_one_b, in_flight, ScheduleTraits(splits_backward=True)
-    ZB_2P = "zb-2p", filled, in_flight_filled, ScheduleTraits(splits_backward=True)
+    ZB_H1 = "zb-h1", split_one_f_one_b, in_flight, OrderTraits(splits_backward=True)
+    ZB_H2 = "zb-h2", filled, in_flight_filled, OrderTraits(splits_backward=True)
+    ZB_1P = "zb-1p", split_one_f_one_b, in_flight, OrderTraits(splits_backward=True)
+    ZB_2P = "zb-2p", filled, in_flight_filled, OrderTraits(splits_backward=True)
     ZB_INTERLEAVED = (
         "zb-interleaved",
         split_one_f_one_b,
         in_flight_chunks,
-        ScheduleTraits(splits_backward=True, chunks=(2, ANY_NUMBER)),
+        OrderTraits(splits_backward=True, chunks=(2, ANY_NUMBER)),
     )
     ZB_V = (
         "zb-v",
         zero_bubble_v,
         in_flight_chunks,
-        ScheduleTraits(splits_backward=True, chunks=(2, 2)),
+        OrderTraits(splits_backward=True, chunks=(2, 2)),
         THERE_AND_BACK,
     )
     DUALPIPE = (
         "dualpipe",
         both_ways,
         in_flight_dual,
-        ScheduleTraits(splits_backward=True, pairs=True, micros_per_stage=2),
+        OrderTraits(splits_backward=True, pairs=True, micros_per_stage=2),
         BOTH_WAYS,
     )
     DUALPIPE_V = (
         "dualpipe-v",
         there_and_back,
         in_flight_dual,
-        ScheduleTraits(splits_backward=True, pairs=True, chunks=(2, 2), micros_per_stage=2),
+        OrderTraits(splits_backward=True, pairs=True, chunks=(2, 2), micros_per_stage=2),
         THERE_AND_BACK,
     )
 

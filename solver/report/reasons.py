@@ -18,40 +18,49 @@ SMALLEST_GIB = 0.005
 
 
 def explanation_sections(
-    found: Sequence[tuple[Answer, Explanation]], *, calibrated: bool
+    explained: Sequence[tuple[Answer, Explanation]], *, calibrated: bool
 ) -> list[ReportSection]:
     """Returns a section for each plan that is taken apart; ``calibrated``: whether its answer is after a calibration."""
     return [
         ReportSection(
             anchor=f"apart-{place}",
-            title=f"{one.plan.label()}, taken apart",
+            title=f"{explanation.plan.label()}, taken apart",
             paragraphs=[f"before the calibration, which makes {in_ms(answer.step_s)} ms of it"] * calibrated,
-            tables=(operations_table(one), assembly_table(one), stages_table(adjacent_equal(one.stages))),
-            record=partial(_explanation_record, answer, one),
+            tables=(
+                operations_table(explanation),
+                assembly_table(explanation),
+                stages_table(adjacent_equal(explanation.stages)),
+            ),
+            record=partial(_explanation_record, answer, explanation),
         )
-        for place, (answer, one) in enumerate(found, start=1)
+        for place, (answer, explanation) in enumerate(explained, start=1)
     ]
 
 
-def _explanation_record(answer: Answer, found: Explanation) -> dict[str, object]:
-    return {"explain": [asdict(found) | {"plan": answer_record(answer)["plan"]}]}
+def _explanation_record(answer: Answer, explanation: Explanation) -> dict[str, object]:
+    return {"explain": [asdict(explanation) | {"plan": answer_record(answer)["plan"]}]}
 
 
-def assembly_table(found: Explanation) -> Table:
+def assembly_table(explanation: Explanation) -> Table:
     """Returns how the step of the slowest stage is put together."""
     rows = [
         [
-            one.what,
-            f"{one.count:,}" if one.count > 1 else "",
-            *([f"{seconds_to_ms(s):.3f}" if one.forward_s else "" for s in (one.forward_s, one.backward_s)]),
-            in_ms(one.seconds),
-            f"{100 * one.seconds / found.step_s:.1f}",
+            term.what,
+            f"{term.count:,}" if term.count > 1 else "",
+            *(
+                [
+                    f"{seconds_to_ms(s):.3f}" if term.forward_s else ""
+                    for s in (term.forward_s, term.backward_s)
+                ]
+            ),
+            in_ms(term.seconds),
+            f"{100 * term.seconds / explanation.step_s:.1f}",
         ]
-        for one in found.assembly
+        for term in explanation.assembly
     ]
-    rows.append(["step", "", "", "", in_ms(found.step_s), "100.0"])
+    rows.append(["step", "", "", "", in_ms(explanation.step_s), "100.0"])
     return Table(
-        caption=f"the step of {found.plan.label()}, of the stage that works longest, as a sum",
+        caption=f"the step of {explanation.plan.label()}, of the stage that works longest, as a sum",
         header=("term", "times", "forward ms", "backward ms", "ms", "% of the step"),
         rows=rows,
     )
@@ -59,23 +68,26 @@ def assembly_table(found: Explanation) -> Table:
 
 def stages_table(stages: Sequence[StageMemory]) -> Table:
     """Returns GiB by term and class of equal stages."""
-    by_stage = [memory_terms(one) for one in stages]
-    terms = [name for name in by_stage[0] if any(bytes_to_gib(one[name]) >= SMALLEST_GIB for one in by_stage)]
-    rows = [
-        [name.replace("_", " "), *(f"{bytes_to_gib(one[name]):.2f}" for one in by_stage)] for name in terms
+    by_stage = [memory_terms(stage) for stage in stages]
+    terms = [
+        name for name in by_stage[0] if any(bytes_to_gib(stage[name]) >= SMALLEST_GIB for stage in by_stage)
     ]
-    rows.append(["needed", *(f"{bytes_to_gib(one.needed_bytes):.2f}" for one in stages)])
-    header = ("term", *(one.words() for one in stages))
+    rows = [
+        [name.replace("_", " "), *(f"{bytes_to_gib(stage[name]):.2f}" for stage in by_stage)]
+        for name in terms
+    ]
+    rows.append(["needed", *(f"{bytes_to_gib(stage.needed_bytes):.2f}" for stage in stages)])
+    header = ("term", *(stage.words() for stage in stages))
     return Table(caption="memory by term and stage, GiB", header=header, rows=rows)
 
 
-def operations_table(found: Explanation) -> Table:
+def operations_table(explanation: Explanation) -> Table:
     """Returns every operation of the plan's layers, ends and step."""
     header = ("where", "operation", "pass", "ms", "waits ms", "MiB", "keeps MiB")
     return Table(
-        caption=f"operations of {found.plan.label()}: of one micro-batch on one rank, and of the step",
+        caption=f"operations of {explanation.plan.label()}: of one micro-batch on one rank, and of the step",
         header=(*header, "origin", "error", "group", "shape"),
-        rows=[_operation(row) for row in found.operations],
+        rows=[_operation(row) for row in explanation.operations],
         words=frozenset({0, 1, 2, 7, 9, 10}),
         folded=True,
     )
@@ -98,48 +110,48 @@ def _operation(row: OpRow) -> list[str]:
     ]
 
 
-def why_not_section(place: int, best: Answer, one: Candidate) -> ReportSection:
+def why_not_section(place: int, best: Answer, named: Candidate) -> ReportSection:
     """Returns the rules that a plan breaks, and what it loses to the best plan and gains, term by term."""
-    label = one.answer.plan.label()
+    label = named.answer.plan.label()
     losses = Table(
         caption=f"what {label} loses, term by term",
         header=("term (ms)", "best", "this", "loses"),
-        rows=_losses(best, one.answer),
+        rows=_losses(best, named.answer),
     )
 
     def record() -> dict[str, object]:
-        others = one.best_of_keys
-        row = {"broken": one.obstacles, "modes": one.modes, "this": answer_record(one.answer)}
+        others = named.best_of_keys
+        row = {"broken": named.obstacles, "modes": named.modes, "this": answer_record(named.answer)}
         return {"why_not": [row | {"others_searched": None if others is None else answer_record(others)}]}
 
     return ReportSection(
         anchor=f"why-not-{place}",
         title=f"Why not {label}",
-        paragraphs=_why_not(best, one),
-        tables=() if one.answer.plan == best.plan else (losses,),
+        paragraphs=_why_not(best, named),
+        tables=() if named.answer.plan == best.plan else (losses,),
         record=record,
     )
 
 
-def _why_not(best: Answer, one: Candidate) -> list[str]:
+def _why_not(best: Answer, named: Candidate) -> list[str]:
     """Why a plan cannot run, and what it loses to the best plan in all."""
-    other = one.answer
-    lines = [f"no strategy is named: this is the best of {', '.join(one.modes)}"] * (len(one.modes) > 1)
-    lines += [f"it cannot run: {reason}" for reason in one.obstacles]
+    other = named.answer
+    lines = [f"no strategy is named: this is the best of {', '.join(named.modes)}"] * (len(named.modes) > 1)
+    lines += [f"it cannot run: {reason}" for reason in named.obstacles]
     if other.plan == best.plan:
         return [*lines, "it is the best plan"]
     lines.append(f"it {_loses(best, other)} against {best.plan.label()}{TIE * is_tie(best, other)}")
-    lines += ["no plan with these keys can run, whatever the other keys"] * one.none_runs
-    found = one.best_of_keys
-    if found is None or found.plan == other.plan:
+    lines += ["no plan with these keys can run, whatever the other keys"] * named.none_runs
+    best_of_keys = named.best_of_keys
+    if best_of_keys is None or best_of_keys.plan == other.plan:
         return lines
-    if found.plan == best.plan:
+    if best_of_keys.plan == best.plan:
         verb = "is the best plan"
     else:
-        verb = f"{_loses(best, found)}{TIE * is_tie(best, found)}"
+        verb = f"{_loses(best, best_of_keys)}{TIE * is_tie(best, best_of_keys)}"
     return [
         *lines,
-        f"the best plan with these keys, the others searched, is {found.plan.label()}, which {verb}",
+        f"the best plan with these keys, the others searched, is {best_of_keys.plan.label()}, which {verb}",
     ]
 
 
@@ -206,16 +218,16 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
     ]
 
 
-def sensitivity_section(now: Answer, found: Sequence[WhatIf]) -> ReportSection:
+def sensitivity_section(now: Answer, changes: Sequence[WhatIf]) -> ReportSection:
     """Returns the plan as it is, and the best one with each change."""
     rows = [["baseline", in_ms(now.step_s), "", in_gib(now.needed_bytes), now.plan.label()]]
-    for one in found:
-        if one.answer is None:
-            rows.append([one.words, "", "", "", one.why_none or "no plan fits"])
+    for row in changes:
+        if row.answer is None:
+            rows.append([row.words, "", "", "", row.why_none or "no plan fits"])
             continue
-        change = slower_by(one.answer, one.against or now)
-        size = in_gib(one.answer.needed_bytes)
-        rows.append([one.words, in_ms(one.answer.step_s), change, size, one.answer.plan.label()])
+        change = slower_by(row.answer, row.against or now)
+        size = in_gib(row.answer.needed_bytes)
+        rows.append([row.words, in_ms(row.answer.step_s), change, size, row.answer.plan.label()])
     shown = Table(
         caption="what if: the best plan after one change, all else equal",
         header=("change", "step ms", "step", "GiB", "best plan"),
@@ -226,14 +238,14 @@ def sensitivity_section(now: Answer, found: Sequence[WhatIf]) -> ReportSection:
         anchor="what-if",
         title="What if",
         tables=(shown,),
-        record=lambda: {"sensitivity": [_what_if_record(one) for one in found]},
+        record=lambda: {"sensitivity": [_what_if_record(row) for row in changes]},
     )
 
 
-def _what_if_record(one: WhatIf) -> dict[str, object]:
+def _what_if_record(change: WhatIf) -> dict[str, object]:
     return {
-        "what": one.words,
-        "best": None if one.answer is None else answer_record(one.answer),
-        "against": None if one.against is None else answer_record(one.against),
-        "why_none": one.why_none,
+        "what": change.words,
+        "best": None if change.answer is None else answer_record(change.answer),
+        "against": None if change.against is None else answer_record(change.against),
+        "why_none": change.why_none,
     }

@@ -13,8 +13,9 @@ stand in for each other: no bf16 curve answers for fp8, no flash kernel for unfu
 all-gather for an all-to-all.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -50,7 +51,7 @@ from profdb.queries import (
     TimeEstimate,
     busy_rows,
     curve_of,
-    word_names,
+    names_of,
 )
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile
@@ -133,8 +134,8 @@ class Memo:
     """The different shapes that were priced under the same words, each with its place among ``priced``: seconds, relative
     error and origin."""
 
-    places: dict[bytes, int] = field(default_factory=dict)
-    priced: FloatArray = field(default_factory=lambda: np.zeros((3, 0)))
+    places: dict[bytes, int]
+    priced: FloatArray
 
 
 class ProfileCostModel:
@@ -213,33 +214,38 @@ class ProfileCostModel:
         """The one memo: under all words of a query each different shape is priced once, by ``_price``. What may yet be
         measured is not remembered."""
         kind: type = type(query)
-        words = tuple(getattr(query, name) for name in word_names(kind))
-        memo = Memo() if self._on_demand else self._memo.setdefault((kind, *words), Memo())
+        words = tuple(getattr(query, name) for name in names_of(kind).words)
+        memo = Memo(places={}, priced=np.zeros((3, 0)))
+        if self._on_demand is None:
+            memo = self._memo.setdefault((kind, *words), memo)
         columns = query.columns()
         shapes = np.stack(list(columns.values()), axis=1)
         keys = shapes.view(f"V{shapes.itemsize * shapes.shape[1]}").reshape(-1).tolist()
         fresh = {key: row for row, key in enumerate(keys) if key not in memo.places}
         if fresh:
-            rows = list(fresh.values())
-            different: Asked = replace(query, **{name: column[rows] for name, column in columns.items()})
+            different = query
+            if len(fresh) < len(keys):
+                rows = list(fresh.values())
+                different = replace(query, **{name: column[rows] for name, column in columns.items()})
             priced = self._price(different, modelled)
             memo.places.update(
                 zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True)
             )
             added = np.stack([priced.seconds, priced.relative_std, priced.origin.astype(np.float64)])
             memo.priced = np.concatenate([memo.priced, added], axis=1)
-        seconds, relative_std, origin = memo.priced[:, [memo.places[key] for key in keys]]
+        seconds, relative_std, origin = memo.priced[:, list(map(memo.places.__getitem__, keys))]
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
     def _price(self, query: Asked, modelled: Callable[[CostModel, Asked], TimeEstimate]) -> TimeEstimate:
         """Different shapes by the curves, and by the model where no curve reaches; nothing to do takes no time."""
         family, labels = curve_of(query)
-        busy = busy_rows(query)
-        seconds, spread = np.zeros(query.size), np.zeros(query.size)
-        origin = np.full(query.size, int(Origin.DERIVED), dtype=np.int64)
+        columns, busy = query.columns(), busy_rows(query)
+        seconds, spread = np.zeros(len(busy)), np.zeros(len(busy))
+        origin = np.full(len(busy), int(Origin.DERIVED), dtype=np.int64)
         if not busy.any():
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
-        columns = {name: column[busy] for name, column in query.columns().items()}
+        if not busy.all():
+            columns = {name: column[busy] for name, column in columns.items()}
         priced = self._from_curves(family, labels, columns)
         if self._on_demand is not None:
             priced = self._on_demand.fill(family, labels, columns, priced)
@@ -259,14 +265,16 @@ class ProfileCostModel:
         origin = np.zeros(size, dtype=np.int64)
         settled, surrounded = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
         last_penalty = 0.0
-        for penalty, curve in stand_ins(family, labels, self.curves(family)):
+        for penalty, curve in stand_ins(family, labels, self.curves(family), seconds):
             # A curve of worse origin but the same words answers where the better one has nothing near.
             settled |= ~np.isnan(seconds) & (penalty > last_penalty)
             last_penalty = penalty
             rows = np.flatnonzero(~settled)
             if not rows.size:
                 break
-            asked = {name: column[rows] for name, column in columns.items()}
+            asked = columns
+            if rows.size < size:
+                asked = {name: column[rows] for name, column in columns.items()}
             predicted = FITTERS[family].predict(curve.arrays, asked, labels)
             # A curve through modelled samples is no better than the model they came from.
             modelled = model_error(family, asked) if curve.origin is Origin.MODELLED else 0.0
@@ -291,26 +299,36 @@ class ProfileCostModel:
         return self._modelled
 
 
-def stand_ins(family: Family, asked: Labels, curves: Iterable[Curve]) -> list[tuple[float, Curve]]:
-    """Returns (penalty, curve) of those that may answer for ``asked``, in the order of preference: smallest penalty first
-    (of the asked words 0; penalties of several words add as independent errors), then best-known origin."""
-    allowed: list[tuple[float, Curve]] = []
-    for curve in curves:
+def stand_ins(
+    family: Family, asked: Labels, curves: Sequence[Curve], seconds: FloatArray
+) -> Iterator[tuple[float, Curve]]:
+    """Yields (penalty, curve) of those that may answer for ``asked``, in the order of preference: smallest penalty first
+    (of the asked words 0; penalties of several words add as independent errors), then best-known origin. Others than those
+    of the asked words come only where these leave ``seconds`` unknown (NaN)."""
+    others: list[tuple[float, list[tuple[str, str]], Origin, int]] = []
+    own = (curve for curve in curves if curve.key == asked)
+    for curve in sorted(own, key=attrgetter("origin")):
+        yield 0.0, curve
+    if not np.isnan(seconds).any():
+        return
+    for place, curve in enumerate(curves):
         total = 0.0
-        for word in asked:
-            penalty = label_penalty(family, word, asked[word], curve.key[word])
+        for word, wanted in asked.items():
+            penalty = (
+                0.0 if curve.key[word] == wanted else label_penalty(family, word, wanted, curve.key[word])
+            )
             if penalty is None:
                 break
             total += penalty**2
         else:
-            allowed.append((float(np.sqrt(total)), curve))
-    return sorted(allowed, key=lambda one: (one[0], sorted(one[1].key.items()), one[1].origin))
+            if curve.key != asked:
+                others.append((float(np.sqrt(total)), sorted(curve.key.items()), curve.origin, place))
+    for penalty, _, _, place in sorted(others):
+        yield penalty, curves[place]
 
 
 def label_penalty(family: Family, word: str, asked: str, held: str) -> float | None:
-    """Relative error of reading ``held`` where ``asked`` is meant; 0 for equal words, None: not allowed."""
-    if asked == held:
-        return 0.0
+    """Relative error of reading ``held`` where another word is ``asked``; None: not allowed."""
     if family is Family.MEMORY_BOUND and word == "kernel":
         return ANY_KERNEL
     if family in BYTES_ONLY and word.endswith("dtype"):

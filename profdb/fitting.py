@@ -176,7 +176,7 @@ def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
                 key=entry["key"],
                 origin=Origin(entry["origin"]),
                 points=entry["points"],
-                ranges={name: (low, high) for name, (low, high) in entry["ranges"].items()},
+                ranges=dict(zip(entry["ranges"], map(tuple, entry["ranges"].values()), strict=True)),
                 arrays=arrays,
                 worst=tuple(WorstPoint(error=error, sizes=sizes) for error, sizes in entry["worst"]),
             )

@@ -8,6 +8,7 @@ curve, the numbers choose the point on it.
 
 from dataclasses import dataclass, field, fields
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class TimeEstimate:
     seconds: FloatArray
     relative_std: FloatArray
     origin: IntArray
-    carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
+    carried_std: FloatArray = field(default_factory=NOTHING_CARRIED.copy)
 
     def where(self, chosen: BoolArray, other: "TimeEstimate") -> "TimeEstimate":
         """These where ``chosen``, ``other`` elsewhere; both of its length."""
@@ -54,10 +55,12 @@ class Query:
         kind: type = type(self)
         arrays: dict[str, IntArray] = {}
         size = 1
-        for name in number_names(kind):
+        for name in names_of(kind).numbers:
             array = arrays[name] = ints(getattr(self, name))
             if len(array) not in (1, size) and size != 1:
-                shapes = ", ".join(f"{name} {len(ints(getattr(self, name)))}" for name in number_names(kind))
+                shapes = ", ".join(
+                    f"{name} {len(ints(getattr(self, name)))}" for name in names_of(kind).numbers
+                )
                 raise ConfigError(
                     where=type(self).__name__,
                     key="array lengths",
@@ -76,31 +79,36 @@ class Query:
         """Numeric fields by name, each a 1-D int64 array of length ``size``."""
         # Arrays since __post_init__, whatever they were given as.
         kind: type = type(self)
-        return {name: getattr(self, name) for name in number_names(kind)}
+        columns: dict[str, IntArray] = {}
+        for name in names_of(kind).numbers:
+            columns[name] = getattr(self, name)
+        return columns
 
     @property
     def size(self) -> int:
         """How many shapes are asked for (N)."""
         kind: type = type(self)
-        return len(getattr(self, number_names(kind)[0]))
+        return len(getattr(self, names_of(kind).numbers[0]))
+
+
+class Names(NamedTuple):
+    """Fields of a query in order of declaration: ``numbers``, those of them that are ``sizes`` (never 0 in a call that does
+    something: not 0 by default), and ``words``."""
+
+    numbers: tuple[str, ...]
+    sizes: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 @cache
-def number_names(query: type) -> tuple[str, ...]:
-    """Names of the numeric fields of a query, in order of declaration."""
-    return tuple(one.name for one in fields(query) if one.type in (Count, IntLike))
-
-
-@cache
-def size_names(query: type) -> tuple[str, ...]:
-    """Names of the numbers that are never 0 in a call that does something: those that are not 0 by default."""
-    return tuple(one.name for one in fields(query) if one.type in (Count, IntLike) and one.default != 0)
-
-
-@cache
-def word_names(query: type) -> tuple[str, ...]:
-    """Names of the other fields, in order of declaration."""
-    return tuple(one.name for one in fields(query) if one.type not in (Count, IntLike))
+def names_of(query: type) -> Names:
+    """Returns the names of a query's fields."""
+    numbers = tuple(one.name for one in fields(query) if one.type in (Count, IntLike))
+    return Names(
+        numbers=numbers,
+        sizes=tuple(one.name for one in fields(query) if one.name in numbers and one.default != 0),
+        words=tuple(one.name for one in fields(query) if one.name not in numbers),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +201,7 @@ def curve_of(query: Query) -> tuple[Family, dict[str, str]]:
     if family is Family.COLLECTIVE:
         return family, {"collective": str(getattr(query, "collective", Collective.P2P))}
     labels: dict[str, str] = {}
-    for name in word_names(kind):
+    for name in names_of(kind).words:
         word = getattr(query, name)
         if name.endswith("dtype"):
             word = canonical_dtype(word)
@@ -208,9 +216,9 @@ def busy_rows(query: Query) -> BoolArray:
     if isinstance(query, CollectiveQuery | P2PQuery):
         several = columns["intra"] * columns["inter"] > 1
         return np.asarray((columns["size_bytes"] > 0) & several, dtype=np.bool_)
-    busy: BoolArray = np.ones(query.size, dtype=np.bool_)
+    busy: BoolArray = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
     kind: type = type(query)
-    for name in size_names(kind):
+    for name in names_of(kind).sizes:
         busy &= columns[name] > 0
     if isinstance(query, MemoryBoundQuery):
         busy &= bytes_per_element(query.kernel, query.direction, canonical_dtype(query.dtype)) > 0.0

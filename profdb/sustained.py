@@ -34,8 +34,8 @@ class SustainedRates:
 
     def of(self, dtype: str, otherwise: float) -> float:
         """The ratio of a format, or of one like it; ``otherwise`` where neither was measured."""
-        like = [other for other in SIXTEEN_BITS if dtype in SIXTEEN_BITS]
-        return next((self.ratios[name] for name in (dtype, *like) if name in self.ratios), otherwise)
+        like = (dtype, *SIXTEEN_BITS) if dtype in SIXTEEN_BITS else (dtype,)
+        return next((self.ratios[name] for name in like if name in self.ratios), otherwise)
 
 
 NOTHING_SUSTAINED = SustainedRates()

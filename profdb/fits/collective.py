@@ -16,8 +16,6 @@ from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
-SHAPE = ("intra", "inter", "siblings")
-
 MOST_SHAPES_TESTED = 32
 """Group shapes whose sizes are left out one by one: enough for a median over some 500 errors."""
 
@@ -27,7 +25,7 @@ BEYOND_STD = 0.15
 
 def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
     """One curve for each group shape among the samples."""
-    stacked = np.stack([columns[name] for name in SHAPE], axis=1)
+    stacked = np.stack((columns["intra"], columns["inter"], columns["siblings"]), axis=1)
     shapes, which = np.unique(stacked, axis=0, return_inverse=True)
     sizes = columns["size_bytes"].astype(np.float64)
     groups = [np.flatnonzero(which.reshape(-1) == index) for index in range(shapes.shape[0])]
@@ -98,19 +96,19 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]
     ``seconds`` is NaN for a reach (across domains or within one) of which nothing was measured; the
     caller turns that into MissingCurveError.
     """
-    wanted = np.stack([columns[name] for name in SHAPE], axis=1)
+    wanted = np.stack((columns["intra"], columns["inter"], columns["siblings"]), axis=1)
     sizes = columns["size_bytes"].astype(np.float64)
     seconds, spread = np.full(sizes.shape, np.nan), np.zeros(sizes.shape)
     inside: BoolArray = np.zeros(sizes.shape, dtype=np.bool_)
     curves = shape_curves(arrays)
-    measured = {(curve.intra, curve.inter, curve.siblings): curve.monotone for curve in curves}
     errors = arrays["cv_error"]
     between = float(np.quantile(errors, 0.683)) if errors.size else BEYOND_STD
     own_noise, predicted_noise = float(arrays["noise"][0]), float(arrays["shape_error"][0])
     shapes, which = np.unique(wanted, axis=0, return_inverse=True)
     for index, shape in enumerate(shapes):
         rows = np.flatnonzero(which.reshape(-1) == index)
-        own = measured.get((int(shape[0]), int(shape[1]), int(shape[2])))
+        same = (one for one in curves if (one.intra, one.inter, one.siblings) == tuple(shape))
+        own = next((one.monotone for one in same), None)
         monotone = own or restated(Collective(labels["collective"]), curves, shape)
         if monotone is None:
             continue

@@ -14,7 +14,7 @@ from ops.op import AttentionCall, GroupedProductCall, KernelCall, ProductCall, f
 from profdb.cases import Family
 from profdb.fits import collective
 from profdb.fits.lines import Arrays, Prediction
-from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
+from profdb.fits.surface import Shapes, fit_surface, predict_surface
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
@@ -58,7 +58,7 @@ def product_shapes(columns: Columns, labels: Labels) -> Shapes:
     in_bytes = dtype_bytes(labels["dtype_in"])
     out_bytes = max(in_bytes, 2.0)
     return Shapes(
-        points=log_points([batch, m, k, n]),
+        sizes=[batch, m, k, n],
         flops=2.0 * batch * m * k * n,
         size_bytes=batch * (in_bytes * (m * k + k * n) + out_bytes * m * n),
     )
@@ -74,7 +74,7 @@ def grouped_product_shapes(columns: Columns, labels: Labels) -> Shapes:
     in_bytes = dtype_bytes(labels["dtype_in"])
     out_bytes = max(in_bytes, 2.0)
     return Shapes(
-        points=log_points([groups, m, k, n]),
+        sizes=[groups, m, k, n],
         flops=2.0 * m * k * n,
         size_bytes=in_bytes * (m * k + groups * k * n) + out_bytes * m * n,
     )
@@ -103,19 +103,19 @@ def attended_pairs(columns: dict[str, IntArray], mask: str) -> FloatArray:
 def attention_shapes(columns: Columns, labels: Labels) -> Shapes:
     """FLOPs 2 (qk_dim + v_dim) per attended pair and head (backward 2.5 times); bytes of q, k, v and
     the output once (backward: those, their gradients and the output gradient)."""
-    sizes = {name: column.astype(np.float64) for name, column in columns.items()}
-    batch, q, kv = sizes["batch"], sizes["q_len"], sizes["kv_len"]
-    heads, kv_heads, qk_dim, v_dim = (sizes[name] for name in ("heads", "kv_heads", "qk_dim", "v_dim"))
+    batch, q, kv = (columns[name].astype(np.float64) for name in ("batch", "q_len", "kv_len"))
+    heads, kv_heads = columns["heads"].astype(np.float64), columns["kv_heads"].astype(np.float64)
+    qk_dim, v_dim = columns["qk_dim"].astype(np.float64), columns["v_dim"].astype(np.float64)
     width = dtype_bytes(labels["dtype"])
     flops = 2.0 * batch * heads * attended_pairs(columns, labels["mask"]) * (qk_dim + v_dim)
     inputs = batch * (q * heads * qk_dim + kv * kv_heads * (qk_dim + v_dim))
     outputs = batch * q * heads * v_dim
     windowed = labels["mask"] == "window"
-    unseen = kv / np.clip(sizes["window"], 1.0, kv) if windowed else np.ones_like(kv)
+    unseen = kv / np.clip(columns["window"].astype(np.float64), 1.0, kv) if windowed else np.ones_like(kv)
     backward = labels["direction"] == "backward"
     moved = 2.0 * (inputs + outputs) if backward else inputs + outputs
     return Shapes(
-        points=log_points([batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen]),
+        sizes=[batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen],
         flops=flops * (BACKWARD_PRODUCTS if backward else 1.0),
         size_bytes=width * moved,
     )
@@ -131,9 +131,7 @@ def kernel_shapes(columns: Columns, labels: Labels) -> Shapes:
     """No FLOPs that count; bytes by ``bytes_per_element``."""
     rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
     per_element = bytes_per_element(labels["kernel"], labels["direction"], labels["dtype"])
-    return Shapes(
-        points=log_points([rows, width]), flops=np.zeros_like(rows), size_bytes=per_element * rows * width
-    )
+    return Shapes(sizes=[rows, width], flops=np.zeros_like(rows), size_bytes=per_element * rows * width)
 
 
 def optimizer_shapes(columns: Columns, labels: Labels) -> Shapes:
@@ -143,7 +141,7 @@ def optimizer_shapes(columns: Columns, labels: Labels) -> Shapes:
     tensors = columns["tensors"].astype(np.float64)
     per_element = 2.0 * dtype_bytes(labels["parameter_dtype"]) + dtype_bytes(labels["gradient_dtype"]) + 16.0
     return Shapes(
-        points=log_points([elements, tensors]),
+        sizes=[elements, tensors],
         flops=np.zeros_like(elements),
         size_bytes=per_element * elements,
     )

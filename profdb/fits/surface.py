@@ -70,16 +70,11 @@ UNTESTED_STD = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Q kernel calls: ``points`` (Q x D, log2 of the sizes), ``flops`` and ``size_bytes`` (Q)."""
+    """Q kernel calls: ``sizes`` (D arrays, each 1 or more), ``flops`` and ``size_bytes`` (Q)."""
 
-    points: FloatArray
+    sizes: Sequence[FloatArray]
     flops: FloatArray
     size_bytes: FloatArray
-
-
-def log_points(columns: Sequence[FloatArray]) -> FloatArray:
-    """Sizes (each >= 1) as a Q x D array of log2."""
-    return np.log2(np.stack(columns, axis=1))
 
 
 def fit_rates(shapes: Shapes, seconds: FloatArray) -> FloatArray:
@@ -103,17 +98,18 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
     """Arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
     rates = fit_rates(shapes, seconds)
     target = np.log(seconds / roofline_s(rates, shapes))
-    lines = build_lines(shapes.points, target, line_axis(shapes.points))
-    trial = _choose(lines, shapes.points, target)
+    points = np.log2(np.stack(shapes.sizes, axis=1))
+    lines = build_lines(points, target, line_axis(points))
+    trial = _choose(lines, points, target)
     arrays = scaled_lines(lines, trial.metric)
     arrays["metric"] = trial.metric
     arrays["rates"] = rates
     arrays["blend"] = np.asarray([CANDIDATES.index(trial.blend)], dtype=np.float64)
     arrays["noise"] = np.asarray([noise])
     if worth_trees(trial, target.shape[0]):
-        trial = _with_trees(trial, lines, shapes.points, target)
+        trial = _with_trees(trial, lines, points, target)
         if trial.tree_share > 0.0:
-            arrays |= fit_trees(shapes.points, target)
+            arrays |= fit_trees(points, target)
     arrays["tree_share"] = np.asarray([trial.tree_share])
     arrays["cv_error"] = trial.errors
     arrays["cv_row"] = trial.rows.astype(np.float64)
@@ -124,14 +120,15 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
 def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     """Read a fitted surface at ``shapes``."""
     blend = CANDIDATES[int(arrays["blend"][0])]
-    reading = read_lines(arrays, blend, shapes.points * arrays["metric"])
+    points = np.log2(np.stack(shapes.sizes, axis=1))
+    reading = read_lines(arrays, blend, points * arrays["metric"])
     slope = float(arrays["error_slope"][0])
     across = slope * np.sqrt(np.maximum(reading.distance**2 - reading.beyond**2, 0.0))
     along = end_slope(arrays, slope) * reading.beyond if reading.beyond.any() else 0.0 * across
     spread = np.sqrt(arrays["noise"][0] ** 2 + across**2 + along**2)
     value, share = reading.value, float(arrays["tree_share"][0])
     if share > 0.0:
-        value = _mixed(value, read_trees(arrays, shapes.points), share, reading.distance)
+        value = _mixed(value, read_trees(arrays, points), share, reading.distance)
     return Prediction(
         seconds=roofline_s(arrays["rates"], shapes) * np.exp(value),
         relative_std=spread,

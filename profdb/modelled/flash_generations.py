@@ -147,7 +147,9 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
 def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery) -> TimeEstimate:
     """A cost model's answer; a named generation and fp8 by their own curves where they were measured, row by row,
     else restated. MissingCurveError as the cost model raises it."""
-    over = fp8_ratio(query.dtype, query.direction, gpu.architecture) if gpu else None
+    over = None
+    if gpu and query.dtype == "fp8":
+        over = fp8_ratio(query.dtype, query.direction, gpu.architecture)
     if query.kernel not in OVER_FLASH2 and over is None:
         return cost_model.attention_s(query)
     with contextlib.suppress(MissingCurveError):

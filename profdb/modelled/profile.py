@@ -28,7 +28,7 @@ from profdb.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     TimeEstimate,
-    number_names,
+    names_of,
 )
 from profdb.sample import Sample, WorldShape
 from spec.arrays import FloatArray, ints
@@ -112,7 +112,7 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
     door = DOORS[type(first)]
     values: dict[str, Any] = {}
     held = {item.name for item in fields(first)}
-    numbers = number_names(door.query)
+    numbers = names_of(door.query).numbers
     for item in fields(door.query):
         name = door.renamed.get(item.name, item.name)
         if name not in held:

@@ -190,8 +190,8 @@ def contiguous(layout: str, m: IntArray, k: IntArray, n: IntArray) -> tuple[IntA
 
 def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
     """Whether every row of every array begins at a multiple of ALIGNMENT_BYTES, elements being ``width`` bytes wide."""
-    over = [(extent * width) % ALIGNMENT_BYTES for extent in extents]
-    return bools((over[0] == 0) & (over[1] == 0))
+    first, second = extents
+    return bools(((first * width) % ALIGNMENT_BYTES == 0) & ((second * width) % ALIGNMENT_BYTES == 0))
 
 
 def unaligned_s(

@@ -14,7 +14,7 @@ from spec.arrays import ints
 from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
+from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec, NormPlace
 from tests.ops.layouts import job, written
 
 HIDDEN, SEQ, EXPERTS, TOPK, WIDTH, EP = 256, 1024, 32, 4, 128, 8
@@ -299,3 +299,98 @@ def test_every_local_experts_weight_gradient_joins_that_of_earlier_micro_batches
     assert moved(layer(replace(asked, preset=inside)), f"{product}.accumulate") == 2 * weights
     silent = replace(asked, preset=asked.preset.changed({"data_parallel.accumulation": ""}))
     assert named(layer(silent), f"{product}.accumulate") == []
+
+
+# What a router keeps for its weight gradient, beside experts that read the same.
+
+
+@pytest.mark.parametrize(
+    ("shared", "scaling", "place", "kept"),
+    [
+        (0, "", NormPlace.BEFORE, 1),  # nobody else keeps it
+        (WIDTH, "", NormPlace.BEFORE, 0),  # the shared experts do
+        (WIDTH, "delayed", NormPlace.BEFORE, 1),  # theirs is 8 bits wide
+        (WIDTH, "current", NormPlace.BEFORE, 0),  # save_original_input: the shared experts keep this one
+        (0, "", NormPlace.SHARED, 0),  # the mixer's norm is theirs too
+        (WIDTH, "", NormPlace.SHARED, 0),
+    ],
+)
+def test_the_router_keeps_its_input_where_nobody_else_does(
+    shared: int, scaling: str, place: NormPlace, kept: int
+) -> None:
+    """2 x 256 bytes a token; what shared experts keep is theirs, once, in their own format."""
+    asked = job(seq_len=SEQ)
+    if scaling:
+        precision = replace(asked.precision, linear="fp8", scale_recipe="tensor", scaling=scaling)
+        asked = replace(asked, precision=precision)
+    one = model(shared_ffn_hidden=shared)
+    (run,) = one.blocks
+    one = replace(one, blocks=(replace(run, block=replace(run.block, norm_place=place)),))
+    piece = written(one, asked, "mtp", Layout.of(8, ep=EP)).blocks[0]
+    (router,) = [op for op in piece.forward if op.role is Role.ROUTER]
+    assert router.saved_bytes.tolist() == [kept * 2 * SEQ * HIDDEN]
+    if shared and not scaling:
+        (up,) = [op for op in piece.forward if op.module is Module.SHARED_EXPERTS and op.role is Role.UP]
+        assert up.saved_bytes.tolist() == [(place is NormPlace.BEFORE) * 2 * SEQ * HIDDEN]
+
+
+# What an expert block keeps where another micro-batch runs beside its exchanges.
+
+
+@pytest.mark.parametrize(("ep", "shared", "outputs"), [(4, WIDTH, 1), (4, 0, 0), (1, WIDTH, 0)])
+def test_beside_another_micro_batch_the_shared_experts_output_stays(
+    ep: int, shared: int, outputs: int
+) -> None:
+    """Megatron-LM models/common/utils.py, before_detached: 2 bytes a token and channel."""
+
+    def kept(*, beside: bool) -> float:
+        asked = job(seq_len=SEQ, overlap_expert_a2a=beside)
+        found = written(model(shared_ffn_hidden=shared), asked, "mtp", Layout.of(8, ep=ep)).blocks[0]
+        return sum(float(op.saved_bytes[0]) for op in found.forward)
+
+    assert kept(beside=True) - kept(beside=False) == outputs * 2.0 * SEQ * HIDDEN
+
+
+# A router whose scores are fp32: what its backward copies and in which format it multiplies.
+
+
+def layer_wide_router(router: str, strategy: str = "mtp", **degrees: int) -> Pass:
+    asked = job(seq_len=SEQ)
+    asked = replace(asked, precision=replace(asked.precision, router=router))
+    return written(model(), asked, strategy, Layout.of(8, ep=EP, **degrees)).blocks[0]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_wide_router_copies_weight_and_input_and_both_gradients(tp: int) -> None:
+    """6 bytes an element each: weight and input from 16 bits to fp32, their gradients back."""
+    piece = layer_wide_router("fp32", "fsp" if tp > 1 else "mtp", tp=tp)
+    copies = [op for op in piece.backward if isinstance(op, MemoryBound) and op.serves is Role.ROUTER]
+    copies = [op for op in copies if op.role is Role.CAST]
+    weight, tokens = 6 * EXPERTS * HIDDEN, 6 * SEQ // tp * HIDDEN
+    assert {op.name: float(bytes_moved(op)[0]) for op in copies if op.phase is Phase.INPUT_GRAD} == {
+        "moe.router.widen": weight,
+        "moe.router.narrow": tokens,
+    }
+    assert {op.name: float(bytes_moved(op)[0]) for op in copies if op.phase is Phase.WEIGHT_GRAD} == {
+        "moe.router.widen": tokens,
+        "moe.router.narrow": weight,
+    }
+
+
+def test_its_gradients_are_multiplied_in_tf32_and_all_else_is_as_before() -> None:
+    wide, plain = layer_wide_router("fp32"), layer_wide_router("")
+    formats = [
+        {
+            op.phase: op.dtype
+            for op in (*piece.forward, *piece.backward)
+            if isinstance(op, BatchedGemm) and op.role is Role.ROUTER
+        }
+        for piece in (wide, plain)
+    ]
+    assert formats[0] == {Phase.FORWARD: "bf16", Phase.INPUT_GRAD: "tf32", Phase.WEIGHT_GRAD: "tf32"}
+    assert set(formats[1].values()) == {"bf16"}
+    assert [op.name for op in wide.forward] == [op.name for op in plain.forward]
+    assert len(wide.backward) == len(plain.backward) + 4
+    assert [sum(float(op.saved_bytes[0]) for op in piece.forward) for piece in (wide, plain)] == [
+        pytest.approx(sum(float(op.saved_bytes[0]) for op in plain.forward))
+    ] * 2

@@ -2,19 +2,25 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ops.cpu_overhead import cpu_overhead
 from ops.layout import Layout
 from ops.memory_bound import bytes_moved
-from ops.op import Attention, BatchedGemm, MemoryBound, Pass, Phase
-from ops.roles import Role
+from ops.mixers.registry import MIXERS
+from ops.mixers.registry import MIXERS as OPERATIONS
+from ops.op import Attention, BatchedGemm, MemoryBound, Op, Pass, Phase
+from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
+from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
-from spec.model import BlockRun, BlockSpec, ModelSpec, PositionKind
+from spec.mixers.registry import MIXERS as KINDS
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, PositionKind
+from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
-from tests.solver.questions import small_model
+from tests.solver.questions import ROOT, small_model
 
 SEQ = 2048
 HIDDEN, HEADS, KV, HEAD = 1024, 8, 2, 96
@@ -170,3 +176,236 @@ def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
             (Phase.INPUT_GRAD, False),
         ]
         assert not waits or [float(cpu_overhead(op, asked).calls[0]) for op in rotations] == [8, 8, 4]
+
+
+# Widths of what stands before an attention core, by published models.
+
+
+SEQ_ATTENTION_PROJECTIONS = 1024
+
+
+def layer_attention_projections(config: str, tp: int) -> Pass:
+    model = read_config(ROOT / "configs" / config).model
+    return written(model, job(seq_len=SEQ_ATTENTION_PROJECTIONS), "mtp", Layout.of(8, tp=tp)).blocks[0]
+
+
+@pytest.mark.published
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_latent_attention_of_deepseek_v3(tp: int) -> None:
+    """arXiv 2412.19437 sec. 4.2: hidden 7168, 128 heads of 128 + 64 and 128, latents of 1536 and 512 + 64; the down
+    projections are whole on every rank, the up projections cut over heads."""
+    found = {
+        op.name.removeprefix("attention."): (int(op.m[0]), int(op.k[0]), int(op.n[0]))
+        for op in layer_attention_projections("671B_deepseek_v3.toml", tp).forward
+        if isinstance(op, BatchedGemm) and op.name.startswith("attention.")
+    }
+    heads = 128 // tp
+    assert found == {
+        "q_down": (SEQ_ATTENTION_PROJECTIONS, 7168, 1536),
+        "q_up": (SEQ_ATTENTION_PROJECTIONS, 1536, heads * 192),
+        "kv_down": (SEQ_ATTENTION_PROJECTIONS, 7168, 576),
+        "kv_up": (SEQ_ATTENTION_PROJECTIONS, 512, heads * (128 + 128)),
+        "out": (SEQ_ATTENTION_PROJECTIONS, heads * 128, 7168),
+    }
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_norms_and_rotations_take_queries_and_keys_alone(tp: int) -> None:
+    """Qwen3-8B (its config.json): 32 heads of 128, 8 of keys and of values; read and written in 2 bytes. Of
+    DeepSeek-V3 64 channels of each head and of the one key that all share are rotated."""
+    found = {
+        op.name: float(bytes_moved(op)[0])
+        for op in layer_attention_projections("8B_qwen3.json", tp).forward
+        if isinstance(op, MemoryBound)
+    }
+    both = 2 * 2 * SEQ_ATTENTION_PROJECTIONS * (32 + 8) // tp * 128
+    assert found["attention.rotary"] == both
+    assert found["attention.qk_norm"] == pytest.approx(both, rel=1e-3)
+    (rotated,) = [
+        op
+        for op in layer_attention_projections("671B_deepseek_v3.toml", tp).forward
+        if op.name == "attention.rotary"
+    ]
+    assert isinstance(rotated, MemoryBound)
+    assert (rotated.rows * rotated.width).tolist() == [SEQ_ATTENTION_PROJECTIONS * (128 // tp + 1) * 64]
+
+
+# What becomes of the joined product of queries, keys and values around a flash kernel.
+
+
+TOKENS, HEADS_COPIED_HEADS, DIM = 256, 8, 64
+MEGATRON = job(seq_len=TOKENS, preset=framework_preset("megatron"))
+
+
+def copied(
+    asked: JobSpec, kv_heads: int, tp: int = 1, position: PositionKind = PositionKind.ROTARY
+) -> list[float]:
+    """Channels of a token that are copied forward and backward."""
+    kind = AttentionKind.MHA if kv_heads == HEADS_COPIED_HEADS else AttentionKind.GQA
+    attention = AttentionSpec(
+        kind=kind, num_heads=HEADS_COPIED_HEADS, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM
+    )
+    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True))
+    run = BlockRun(block=block, count=1)
+    model = ModelSpec(
+        name="m", hidden=512, vocab=1024, blocks=(run,), source="", position=position, max_positions=TOKENS
+    )
+    piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
+
+    def channels(ops: tuple[Op, ...], kernel: str) -> float:
+        found = [op for op in ops if isinstance(op, MemoryBound) and op.role is Role.COPY]
+        assert {op.kernel for op in found} <= {kernel}
+        return sum(float(op.rows[0] * op.width[0]) for op in found) / TOKENS
+
+    return [channels(piece.forward, "strided_copy"), channels(piece.backward, "copy")]
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "tp", "heads"),
+    [(8, 1, (8, 24)), (2, 1, (8 + 2, 12)), (1, 1, (1, 10)), (2, 2, (1, 6)), (4, 2, (4 + 2, 8))],
+)
+def test_megatron_makes_tensors_of_views_and_one_of_their_gradients(
+    kv_heads: int, tp: int, heads: tuple[int, int]
+) -> None:
+    """Queries are copied where a rank has several groups of them, values always, gradients of all three."""
+    assert copied(MEGATRON, kv_heads, tp) == [DIM * count for count in heads]
+
+
+def test_views_stay_views_without_rotation_and_in_other_frameworks() -> None:
+    assert copied(MEGATRON, 2, position=PositionKind.LEARNED) == [0, 0]
+    assert copied(replace(MEGATRON, preset=framework_preset("fsdp")), 2) == [0, 0]
+
+
+def repeated(
+    framework: str, kv_heads: int, tp: int = 1, **settings: object
+) -> tuple[list[tuple[str, float]], float]:
+    """Kernels of the repeated heads with the bytes a token that they move, and bytes a token that the
+    attention keeps.
+    """
+    kind = AttentionKind.MHA if kv_heads == HEADS_COPIED_HEADS else AttentionKind.GQA
+    attention = AttentionSpec(
+        kind=kind, num_heads=HEADS_COPIED_HEADS, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM
+    )
+    run = BlockRun(block=BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True)), count=1)
+    model = ModelSpec(name="m", hidden=512, vocab=1024, blocks=(run,), source="", max_positions=TOKENS)
+    asked = replace(job(seq_len=TOKENS, preset=framework_preset(framework)), **settings)
+    piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
+    kernels = [
+        (op.kernel, float((bytes_moved(op) + np.zeros(1))[0]) / TOKENS)
+        for op in (*piece.forward, *piece.backward)
+        if isinstance(op, MemoryBound) and op.name == "attention.repeated_heads"
+    ]
+    (core,) = [op for op in piece.forward if isinstance(op, Attention)]
+    return kernels, float(core.input_bytes[0]) / TOKENS
+
+
+@pytest.mark.parametrize(("kv_heads", "tp"), [(2, 1), (1, 1), (4, 2)])
+def test_repeated_heads_are_read_once_written_often_and_kept(kv_heads: int, tp: int) -> None:
+    """Keys and values: read of n_kv heads, written to n, 2 bytes a channel each; backward the other way round."""
+    heads, keys = HEADS_COPIED_HEADS // tp, kv_heads // tp
+    moved = 2 * (heads + keys) * 2 * DIM
+    assert repeated("fsdp-compiled", kv_heads, tp) == (
+        [("copy", moved), ("copy", moved)],
+        2 * 3 * heads * DIM,
+    )
+
+
+def test_eager_code_repeats_heads_by_the_kernel_for_strides() -> None:
+    """Which is bound by what it writes: n heads of keys and of values."""
+    preset = replace(
+        framework_preset("fsdp"), layers=replace(framework_preset("fsdp").layers, repeats_keys=True)
+    )
+    kernels, _ = repeated("fsdp", 2, preset=preset)
+    assert kernels == [
+        ("strided_copy", 2 * 2 * HEADS_COPIED_HEADS * 2 * DIM),
+        ("copy", 2 * (HEADS_COPIED_HEADS + 2) * 2 * DIM),
+    ]
+
+
+def test_nothing_is_repeated_where_heads_are_as_many_or_the_kernel_takes_groups() -> None:
+    assert repeated("fsdp-compiled", HEADS_COPIED_HEADS) == ([], 2 * 3 * HEADS_COPIED_HEADS * DIM)
+    assert repeated("torchtitan", 2) == ([], 2 * (HEADS_COPIED_HEADS + 2 * 2) * DIM)
+    assert repeated("fsdp-compiled", 2, flash_attention=False)[0] == []
+
+
+def test_a_rank_of_one_key_and_one_query_head_repeats_none() -> None:
+    """8 heads of 4 pairs of keys on 8 ranks: each has one query head and a copy of its keys."""
+    kernels, kept = repeated("fsdp-compiled", 4, tp=8)
+    assert sum(moved for _, moved in kernels) == 0.0
+    assert kept == 2 * 3 * DIM
+
+
+# Attention sinks: a kernel and parameters beside a flash kernel, passes over the scores without one.
+
+
+SEQ_SINKS = 512
+MODEL = small_model()
+PLAIN_SINKS = MODEL.blocks[0].block.mixer
+SUNK = replace(PLAIN_SINKS, sinks=True)
+
+
+def layer_sinks(*, sinks: bool, tp: int = 1, flash: bool = True) -> Pass:
+    mixer = SUNK if sinks else PLAIN_SINKS
+    run = BlockRun(block=replace(MODEL.blocks[0].block, mixer=mixer), count=4)
+    asked = job(seq_len=SEQ_SINKS, world_size=tp, flash_attention=flash)
+    return written(replace(MODEL, blocks=(run,)), asked, "mtp", Layout.of(tp, tp=tp)).blocks[0]
+
+
+def added(plain: Pass, sunk: Pass) -> list[MemoryBound]:
+    """Kernels of ``sunk`` that ``plain`` has not, by name."""
+    had = {op.name for op in (*plain.forward, *plain.backward)}
+    ops = (*sunk.forward, *sunk.backward)
+    return [op for op in ops if isinstance(op, MemoryBound) and op.name not in had]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_flash_kernel_leaves_the_sinks_gradient_to_one_more(tp: int) -> None:
+    """cuDNN's dsink sums over two fp32 numbers of every row and head; the forward's kernels are the same."""
+    plain, sunk = layer_sinks(sinks=False, tp=tp), layer_sinks(sinks=True, tp=tp)
+    (gradient,) = added(plain, sunk)
+    assert (gradient.phase, gradient.served) == (Phase.INPUT_GRAD, OpKey(Module.ATTENTION, Role.CORE))
+    heads = PLAIN_SINKS.num_heads // tp
+    assert float(bytes_moved(gradient)[0]) == 2 * 4 * SEQ_SINKS * heads
+    assert len(sunk.forward) == len(plain.forward)
+    owned = [sum(int(op.parameters[0]) for op in one.forward) for one in (plain, sunk)]
+    assert owned[1] - owned[0] == heads
+    assert sum(float(op.saved_bytes[0]) for op in sunk.forward) == sum(
+        float(op.saved_bytes[0]) for op in plain.forward
+    )
+
+
+def test_operations_train_as_many_sinks_as_the_model_has() -> None:
+    hidden = MODEL.hidden
+    assert mixer_parameters(SUNK, hidden) - mixer_parameters(PLAIN_SINKS, hidden) == PLAIN_SINKS.num_heads
+
+
+def test_without_a_flash_kernel_sinks_are_put_beside_the_scores() -> None:
+    """Megatron-Core SoftmaxOne: scores copied beside a column, back again backward, and PyTorch's softmax, which keeps
+    itself in fp32 beside what the product reads."""
+    plain, sunk = (layer_sinks(sinks=sinks, flash=False) for sinks in (False, True))
+    scores = SEQ_SINKS * PLAIN_SINKS.num_heads * SEQ_SINKS
+    copies = [op for op in added(plain, sunk) if op.role is Role.SOFTMAX and op.kernel == "copy"]
+    assert [float(bytes_moved(op)[0]) for op in copies] == [2 * 2 * scores] * 2
+    kernels = [{op.kernel for op in one.forward if op.role is Role.SOFTMAX} for one in (plain, sunk)]
+    assert kernels == [{"masked_softmax"}, {"copy", "masked_softmax_unfused"}]
+    kept = [
+        float(np.sum([op.saved_bytes[0] for op in one.forward if isinstance(op, Attention)]))
+        for one in (plain, sunk)
+    ]
+    assert kept[1] - kept[0] == 4 * scores
+
+
+def test_all_to_all_alone_cuts_sequences_of_layers_with_sinks() -> None:
+    """Transformer Engine get_attention_backend: under context parallelism sinks need cp_comm_type a2a."""
+    row = MIXERS[type(PLAIN_SINKS)]
+    ways = ("ring", "all_gather", "all_to_all")
+    assert [row.cuts_sequences(SUNK, way) for way in ways] == [False, False, True]
+    assert [row.cuts_sequences(PLAIN_SINKS, way) for way in ways] == [True, True, True]
+
+
+# Both sides of the table of mixers know the same kinds, each under one name.
+
+
+def test_every_kind_says_what_it_is_and_what_it_runs() -> None:
+    assert set(KINDS.values()) == set(OPERATIONS)
+    assert all(kind.name == name for name, kind in KINDS.items())

@@ -1,4 +1,4 @@
-"""DeepSpeed-Ulysses by hand, on Llama-2-7B: hidden 4,096, 32 heads, vocabulary 32,000, 6,738,415,616 parameters."""
+"""The registry and the presets know the same strategies."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,28 +9,103 @@ import pytest
 from ops.block import ModelOps
 from ops.context import LayerContext
 from ops.layout import Layout, group_of
-from ops.op import Comm, Op, Phase
+from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Phase
 from ops.roles import Role
+from ops.strategies import STRATEGIES
 from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.times.step_end import operations
+from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.readers.read_config import read_config
+from spec.settings.plan import STRATEGIES as WRITTEN
 from tests.ops.layouts import job, written
-from tests.solver.questions import question
+from tests.solver.questions import question, small_model
+from workload.launch_files import EXPORTERS as WRITERS
+from workload.settings.launch_file import strategy_launch
 
-LLAMA = read_config(Path(__file__).resolve().parents[3] / "configs" / "7B_llama2.py").model
+EXPORTERS = {name for name, writer in WRITERS.items() if writer.of_any is None}
+
+
+def test_every_strategy_is_run_by_some_framework_and_every_framework_s_is_there() -> None:
+    assert set(STRATEGIES) == set(WRITTEN)
+    assert all(name == one.name for name, one in STRATEGIES.items())
+
+
+def test_plans_that_cut_nothing_are_those_of_one_strategy() -> None:
+    assert sum(one.traits.uncut for one in STRATEGIES.values()) == 1
+
+
+def test_nothing_is_cut_over_one_rank() -> None:
+    alone = Layout.of(1)
+    for one in STRATEGIES.values():
+        for shards in (
+            one.weight_shards,
+            one.norm_shards,
+            one.gemm_shards,
+            one.saved_input_shards,
+            one.embedding_shards,
+        ):
+            assert shards(alone).tolist() == [1]
+
+
+def test_every_strategy_can_be_launched_somewhere() -> None:
+    for one in STRATEGIES.values():
+        assert any(strategy_launch(name, one.name, 2) is not None for name in EXPORTERS), one.name
+        assert strategy_launch("a framework nobody knows", one.name, 2) is None
+
+
+# InternEvo's isp by hand: tokens cut over the sequence group, weights whole while they multiply.
+
+
+SEQ, TP, HIDDEN, VOCAB = 2048, 4, 512, 4096
+
+
+def test_the_head_multiplies_a_rank_s_tokens_by_the_whole_vocabulary() -> None:
+    """arXiv 2401.09149: weights are gathered whole, so no rank has a part of the logits' columns."""
+    head = written(small_model(), job(seq_len=SEQ), "isp", Layout.of(8, tp=TP, wp=2)).head
+    (logits,) = [op for op in head.forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
+    assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == ([SEQ // TP], [HIDDEN], [VOCAB])
+    (loss,) = [op for op in head.forward if isinstance(op, MemoryBound) and op.role is Role.CROSS_ENTROPY]
+    assert (loss.rows.tolist(), loss.width.tolist()) == ([SEQ // TP], [VOCAB])
+
+
+@pytest.mark.parametrize(
+    ("recompute", "phases"),
+    [("none", [Phase.FORWARD, Phase.INPUT_GRAD]), ("full", [Phase.FORWARD, Phase.RECOMPUTE])],
+)
+def test_weights_are_gathered_twice_also_where_a_layer_runs_again(
+    recompute: str, phases: list[Phase]
+) -> None:
+    """InternEvo keeps what the repeated forward gathered until the layer's backward is done."""
+    asked = job(seq_len=SEQ, preset=framework_preset("internevo"))
+    layer = written(small_model(), asked, "isp", Layout.of(8, tp=TP, wp=2), recompute).blocks[0]
+    over_wp = [op for op in (*layer.forward, *layer.backward) if isinstance(op, Comm) and op.axis is Axis.WP]
+    elements = sum(int(op.parameters[0]) for op in layer.forward if isinstance(op, BatchedGemm))
+    for kind, during in ((Collective.ALL_GATHER, phases), (Collective.REDUCE_SCATTER, [Phase.WEIGHT_GRAD])):
+        moved = {
+            phase: sum(int(op.size_bytes[0]) for op in over_wp if (op.collective, op.phase) == (kind, phase))
+            for phase in dict.fromkeys(op.phase for op in over_wp if op.collective is kind)
+        }
+        # 16 bits of both halves of every weight.
+        assert moved == dict.fromkeys(during, 2 * 2 * elements)
+
+
+# DeepSpeed-Ulysses by hand, on Llama-2-7B: hidden 4,096, 32 heads, vocabulary 32,000, 6,738,415,616 parameters.
+
+
+LLAMA = read_config(Path(__file__).resolve().parents[2] / "configs" / "7B_llama2.py").model
 PARAMETERS = 6_738_415_616
-SEQ, HIDDEN, VOCAB, TP = 4096, 4096, 32_000, 4
-ROWS = SEQ // TP
+SEQ_ULYSSES, HIDDEN_ULYSSES, VOCAB_ULYSSES, TP_ULYSSES = 4096, 4096, 32_000, 4
+ROWS = SEQ_ULYSSES // TP_ULYSSES
 DEEPSPEED = framework_preset("deepspeed")
 
 
 def one_rank() -> ModelOps:
     """Of 8 ranks in two sequence groups of four."""
-    asked = job(seq_len=SEQ, world_size=8, preset=DEEPSPEED)
-    return written(LLAMA, asked, "ulysses", Layout.of(8, tp=TP))
+    asked = job(seq_len=SEQ_ULYSSES, world_size=8, preset=DEEPSPEED)
+    return written(LLAMA, asked, "ulysses", Layout.of(8, tp=TP_ULYSSES))
 
 
 def of_role(ops: tuple[Op, ...], role: Role) -> Op:
@@ -38,20 +113,24 @@ def of_role(ops: tuple[Op, ...], role: Role) -> Op:
     return found
 
 
-def test_the_head_multiplies_a_rank_s_tokens_by_the_whole_vocabulary() -> None:
+def test_the_head_multiplies_a_rank_s_tokens_by_the_whole_vocabulary_ulysses() -> None:
     head = one_rank().head
     logits = of_role(head.forward, Role.LOGITS)
-    assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == ([ROWS], [HIDDEN], [VOCAB])
-    assert logits.parameters.tolist() == [HIDDEN * VOCAB]
+    assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == (
+        [ROWS],
+        [HIDDEN_ULYSSES],
+        [VOCAB_ULYSSES],
+    )
+    assert logits.parameters.tolist() == [HIDDEN_ULYSSES * VOCAB_ULYSSES]
     loss = of_role(head.forward, Role.CROSS_ENTROPY)
-    assert (loss.rows.tolist(), loss.width.tolist()) == ([ROWS], [VOCAB])
+    assert (loss.rows.tolist(), loss.width.tolist()) == ([ROWS], [VOCAB_ULYSSES])
     # The logits in bf16 and their softmax in fp32 (Megatron's loss, which DeepSpeed's preset runs).
-    assert loss.saved_bytes.tolist() == [ROWS * VOCAB * (2 + 4)]
+    assert loss.saved_bytes.tolist() == [ROWS * VOCAB_ULYSSES * (2 + 4)]
 
 
 def test_the_embedding_is_whole_and_looks_up_a_rank_s_tokens() -> None:
     table = of_role(one_rank().embedding.forward, Role.TABLE)
-    assert (table.rows.tolist(), table.parameters.tolist()) == ([ROWS], [VOCAB * HIDDEN])
+    assert (table.rows.tolist(), table.parameters.tolist()) == ([ROWS], [VOCAB_ULYSSES * HIDDEN_ULYSSES])
     assert table.saved_bytes.tolist() == [8 * ROWS]
 
 
@@ -64,21 +143,23 @@ def test_only_the_exchange_around_attention_communicates() -> None:
     for passed in (layer.forward, layer.backward):
         moved = [op for op in passed if isinstance(op, Comm)]
         assert {(op.collective.value, op.axis.value) for op in moved} == {("all2all", "tp")}
-        assert [op.size_bytes.tolist() for op in moved] == [[ROWS * HIDDEN * 2]] * 4
+        assert [op.size_bytes.tolist() for op in moved] == [[ROWS * HIDDEN_ULYSSES * 2]] * 4
 
 
 def test_a_layer_owns_whole_weights() -> None:
     """4 h^2 of attention, 3 h f of the MLP, two norms."""
     (layer,) = one_rank().blocks
     assert sum(int(op.parameters[0]) for op in layer.forward if op.parameters.any()) == (
-        4 * HIDDEN**2 + 3 * HIDDEN * 11008 + 2 * HIDDEN
+        4 * HIDDEN_ULYSSES**2 + 3 * HIDDEN_ULYSSES * 11008 + 2 * HIDDEN_ULYSSES
     )
 
 
 def test_the_vocabulary_is_padded_for_one_rank() -> None:
     """32,001 words to the next multiple of 128, not of 128 x 4."""
     odd = replace(LLAMA, vocab=32_001)
-    head = written(odd, job(seq_len=SEQ, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP)).head
+    head = written(
+        odd, job(seq_len=SEQ_ULYSSES, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP_ULYSSES)
+    ).head
     assert of_role(head.forward, Role.LOGITS).n.tolist() == [32_128]
 
 
@@ -87,7 +168,7 @@ def asked(plan: Plan, **changes: object) -> Problem:
         model=LLAMA,
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        seq_len=SEQ,
+        seq_len=SEQ_ULYSSES,
         preset=framework_preset(plan.preset),
     )
     return replace(base, job=replace(base.job, **changes))
@@ -117,7 +198,7 @@ def test_model_state_is_whole_or_cut_over_data_and_sequence_ranks(
     stage: int, parameters: int, gradients: int, optimizer: int
 ) -> None:
     """2 bytes of parameter and gradient, 12 of Adam's state (arXiv 1910.02054 sec. 3.1); tp cuts none of it."""
-    one = plan(stage, tp=TP, dp=2)
+    one = plan(stage, tp=TP_ULYSSES, dp=2)
     memory = laid_out(one, asked(one)).memory
     assert memory.parameters_bytes.tolist() == [2 * PARAMETERS / parameters]
     assert memory.gradients_bytes.tolist() == [2 * PARAMETERS / gradients]
@@ -125,7 +206,7 @@ def test_model_state_is_whole_or_cut_over_data_and_sequence_ranks(
 
 
 def test_gradients_are_reduced_and_parameters_return_over_all_of_them() -> None:
-    one = plan(1, tp=TP, dp=2)
+    one = plan(1, tp=TP_ULYSSES, dp=2)
     table = laid_out(one, asked(one))
     moved = {op.role: op for op in step_of(table, asked(one)) if isinstance(op, Comm) and op.size_bytes.any()}
     layout = table.plans.layout
@@ -175,13 +256,13 @@ def what_runs(one: Plan) -> tuple[list[object], list[object], dict[str, list[flo
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_gradients_are_cast_to_travel_and_back(stage: int) -> None:
     """Twice every gradient: once a step, or from stage 2 on as the backward makes it."""
-    one = plan(stage, tp=TP, dp=2)
+    one = plan(stage, tp=TP_ULYSSES, dp=2)
     table = laid_out(one, asked(one))
     passes = [op for op in step_of(table, asked(one)) if "gradients" in op.name and "arrow" in op.name]
     passes += [op for op in step_of(table, asked(one)) if op.name == "step.widen_gradients"]
     layers = [op for op in table.layers.ops.blocks[0].backward if op.role is Role.CAST]
     assert [op.rows.tolist() for op in passes] == [[PARAMETERS * (stage < 2)]] * 2
-    weights = 4 * HIDDEN**2 + 3 * HIDDEN * 11008 + 2 * HIDDEN
+    weights = 4 * HIDDEN_ULYSSES**2 + 3 * HIDDEN_ULYSSES * 11008 + 2 * HIDDEN_ULYSSES
     assert [op.rows.tolist() for op in layers] == [[weights]] * (2 if stage >= 2 else 0)
 
 
@@ -202,7 +283,9 @@ def test_fewer_kv_heads_than_ranks_are_repeated_before_they_travel(kv_heads: int
     (run,) = LLAMA.blocks
     mixer = replace(run.block.mixer, num_kv_heads=kv_heads)
     model = replace(LLAMA, blocks=(replace(run, block=replace(run.block, mixer=mixer)),))
-    (layer,) = written(model, job(seq_len=SEQ, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP)).blocks
+    (layer,) = written(
+        model, job(seq_len=SEQ_ULYSSES, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP_ULYSSES)
+    ).blocks
     keys = [op for op in layer.forward if op.role is Role.HEAD_EXCHANGE][1]
     assert keys.size_bytes.tolist() == [ROWS * repeated * 128 * 2]
     core = next(op for op in layer.forward if op.role is Role.CORE)
@@ -210,11 +293,11 @@ def test_fewer_kv_heads_than_ranks_are_repeated_before_they_travel(kv_heads: int
 
 
 def test_layers_sharded_by_stage_3_are_gathered_over_all_ranks() -> None:
-    asked_of = job(seq_len=SEQ, preset=DEEPSPEED)
-    layout = Layout.of(8, tp=TP, zero_stage=3, zero_size=8)
+    asked_of = job(seq_len=SEQ_ULYSSES, preset=DEEPSPEED)
+    layout = Layout.of(8, tp=TP_ULYSSES, zero_stage=3, zero_size=8)
     (layer,) = written(LLAMA, asked_of, "ulysses", layout).blocks
     gathers = [op for op in (*layer.forward, *layer.backward) if op.role is Role.PARAMETER_GATHER]
-    weights = 4 * HIDDEN**2 + 3 * HIDDEN * 11008 + 2 * HIDDEN
+    weights = 4 * HIDDEN_ULYSSES**2 + 3 * HIDDEN_ULYSSES * 11008 + 2 * HIDDEN_ULYSSES
     assert [op.size_bytes.tolist() for op in gathers] == [[2 * weights]] * 2
     assert [op.phase for op in gathers] == [Phase.FORWARD, Phase.INPUT_GRAD]
     assert {int(group_of(op.axis, layout, domain_ranks=8).ranks[0]) for op in gathers} == {8}

@@ -1,4 +1,4 @@
-"""The device this rank measures on, and what it says about itself."""
+"""The device of this rank, and its name, memory and caches."""
 
 import gc
 import os
@@ -6,6 +6,7 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,29 +48,31 @@ class Device:
 
     @property
     def identity(self) -> str:
-        """What no other GPU has; "" where nobody tells, and on a CPU."""
-        if self.kind == "cuda":
-            return str(getattr(torch.cuda.get_device_properties(self.index), "uuid", ""))
-        return ""
+        """The GPU's UUID; "" if unknown, and on a CPU."""
+        return str(self._property("uuid", ""))
 
     @property
     def driver_id(self) -> str:
-        """The GPU's name to the driver's tools, whatever CUDA_VISIBLE_DEVICES hides; "" where nobody tells."""
+        """The GPU's name to the driver's tools, whatever CUDA_VISIBLE_DEVICES hides; "" if unknown."""
         return f"GPU-{self.identity.removeprefix('GPU-')}" if self.identity else ""
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the whole device."""
         if self.kind == "cuda":
-            return int(torch.cuda.get_device_properties(self.index).total_memory)
+            return int(self._property("total_memory", 0))
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
     def cache_bytes(self) -> int:
         """The last-level cache that operands must exceed to come from memory (0: unknown, CPU)."""
-        if self.kind == "cuda":
-            return int(getattr(torch.cuda.get_device_properties(self.index), "L2_cache_size", 0))
-        return 0
+        return int(self._property("L2_cache_size", 0))
+
+    def _property(self, name: str, default: object) -> Any:
+        """One of torch's properties of a GPU; ``default`` on a CPU, and where this torch has none of that name."""
+        if self.kind != "cuda":
+            return default
+        return getattr(torch.cuda.get_device_properties(self.index), name, default)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -82,7 +85,7 @@ class Device:
             torch.cuda.synchronize(self.index)
 
     def answers(self) -> bool:
-        """Whether the device still works after an error; some stay until the process ends."""
+        """True if the device still works after an error; some stay until the process ends."""
         if self.kind != "cuda":
             return True
         try:

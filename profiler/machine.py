@@ -1,4 +1,4 @@
-"""What the samples are taken on."""
+"""The machine that samples are taken on, and its hardware spec."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -34,7 +34,7 @@ LONG_CALL_S = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """What measuring needs: the processes, the launcher, the stopwatches, how many trials, and who reads the clocks of
+    """Setup of measuring: the processes, the launcher, the stopwatches, how many trials, and who reads the clocks of
     the GPU meanwhile."""
 
     world: World
@@ -60,7 +60,7 @@ class Bench:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What is known of a case so far: what was really launched, remarks, its trials in seconds, and by what share the
+    """State of a case: what was really launched, notes, its trials in seconds, and by what share the
     clock of a rank fell meanwhile."""
 
     case: Case

@@ -1,4 +1,4 @@
-"""Where a run writes when nobody says: never over times of another machine, and a rehearsal never over real ones."""
+"""Default output of a run: never over times of another machine, and a rehearsal never over real ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A whole profiling run: join the ranks, measure, and bring the samples into the profile."""
+"""A whole profiling run: join the ranks, measure, merge the samples into the profile, report."""
 
 import datetime
 import os
@@ -38,7 +38,7 @@ from spec.program.command import complain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line says. ``root`` is the folder that holds configs/."""
+    """Options of the command line. ``root`` is the folder that holds configs/."""
 
     output: Path
     root: Path
@@ -61,7 +61,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What rank 0 has to tell: the profile as saved, the sweep, cases that differ from earlier runs, remarks."""
+    """Report of rank 0: the profile as saved, the sweep, cases that differ from earlier runs, notes."""
 
     profile: ProfileDatabase
     sweep: SweepResult
@@ -73,7 +73,7 @@ class RunReport:
 
 @dataclass(slots=True, kw_only=True)
 class EarlierRun:
-    """What was there before: the profile and the journal of a run that did not end."""
+    """State before this run: the profile, and the journal of a run that did not end."""
 
     profile: ProfileDatabase | None = None
     recorded: Recorded | None = None
@@ -224,7 +224,7 @@ def skip_unended(earlier: EarlierRun, recorded: Recorded, machine: MachineFacts)
 
 
 def continues(options: RunOptions) -> bool:
-    """Whether this run continues one: asked to, or started again by itself."""
+    """True if this run continues one: by --resume, or started again by itself."""
     return options.resume or restarts(os.environ) > 0
 
 
@@ -242,7 +242,7 @@ def remaining_cases(
 
 
 def compiles(options: RunOptions, device_kind: str) -> bool:
-    """Whether this run compiles: as asked for, else on a GPU."""
+    """True if this run compiles: as requested, else on a GPU."""
     return device_kind == "cuda" if options.compiled is None else options.compiled
 
 
@@ -260,7 +260,7 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
 
 
 def notes_on(world: World, sheet: HardwareSheet | None) -> list[str]:
-    """What the reader of the report should know about this world."""
+    """Notes on this world for the reader of the report."""
     notes = []
     if world.size == 1:
         notes.append("one process: no collectives measured (start with torchrun --nproc-per-node=N)")

@@ -33,7 +33,7 @@ class Budget:
     started: float = field(default_factory=time.monotonic)
 
     def spent(self, measured: int) -> bool:
-        """Whether no case should be started any more: what is left is for the fits and pictures of ``measured``
+        """True if no case should be started any more: what is left is for the fits and pictures of ``measured``
         samples."""
         reserve_s = min(AFTER_S + AFTER_SAMPLE_S * measured, MOST_RESERVED * self.seconds)
         return self.seconds > 0.0 and self.elapsed_s + reserve_s >= self.seconds
@@ -46,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """How a sweep ended: cases by status, how many were left when the budget ended, and of how many noisy ones how
+    """Result of a sweep: cases by status, how many were left when the budget ended, and of how many noisy ones how
     many were measured ``again``."""
 
     statuses: Counter[str]
@@ -70,7 +70,7 @@ def sweep(
     taken_so_far: list[tuple[Case, Sample]] = []
 
     def goes_on(limit_s: float, left: int) -> bool:
-        """Rank 0's word."""
+        """Rank 0's decision."""
         late = limit_s > 0.0 and time.monotonic() - start > limit_s
         return world.decide(STOP if late or not left or budget.spent(len(taken_so_far)) else left) != STOP
 

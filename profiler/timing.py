@@ -42,7 +42,7 @@ LONGEST_HOLD_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan:
-    """How often to measure. As many trials as fit into ``seconds``, within the two limits: of five trials one may go
+    """Number of trials. As many trials as fit into ``seconds``, within the two limits: of five trials one may go
     wrong without widening their middle half."""
 
     warmup: int = 3
@@ -51,7 +51,7 @@ class TrialPlan:
     seconds: float = 0.15
 
     def trials(self, one_trial_s: float) -> int:
-        """How many trials of ``one_trial_s`` seconds."""
+        """Number of trials of ``one_trial_s`` seconds."""
         affordable = int(self.seconds / max(one_trial_s, 1e-9))
         return min(max(affordable, self.min_trials), self.max_trials)
 
@@ -140,7 +140,7 @@ def raise_clocks(device: Device, seconds: float = 1.0) -> None:
 
 
 def works_alone(device: Device) -> bool:
-    """Whether the calling thread does all the work of a launch, so that its CPU seconds are those of the launch."""
+    """True if the calling thread does all the work of a launch, so that its CPU seconds are those of the launch."""
     return device.kind == "cpu" and torch.get_num_threads() == 1
 
 
@@ -167,7 +167,7 @@ def launches(clock: Stopwatch, one_call_s: float) -> tuple[int, float]:
 
 
 def outliers(trials: FloatArray) -> BoolArray:
-    """Which trials lie apart from the rest: modified z-score above OUTLIER_SCORE, and more than
+    """Mask of the trials that lie apart from the rest: modified z-score above OUTLIER_SCORE, and more than
     LEAST_OUTLIER from the median (very even trials have no outliers worth the name).
 
     ``trials`` 1-D seconds, any length; fewer than three are never flagged.

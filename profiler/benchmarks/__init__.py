@@ -1,1 +1,1 @@
-"""What is launched for each kind of case, one small file each."""
+"""Benchmarks, one small file for each kind of case."""

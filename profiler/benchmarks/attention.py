@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 
 class Order(Enum):
-    """How operands lie: (batch, heads, tokens, dim) views of tokens first, (batch, tokens, heads, dim), or sequences
+    """Layout of operands: (batch, heads, tokens, dim) views of tokens first, (batch, tokens, heads, dim), or sequences
     end to end (batch * tokens, heads, dim)."""
 
     HEADS = "heads"
@@ -93,7 +93,7 @@ def launch_attention(case: AttentionCase, device: Device) -> Launched:
 
 
 def attention_function(case: AttentionCase, runs: FlashKernel, where: torch.device) -> AttentionFunction:
-    """How a kernel is called for the case's mask; UnsupportedCaseError where this torch has no such function."""
+    """The function that calls a kernel for the case's mask; UnsupportedCaseError where this torch has no such function."""
     if runs.package is not None:
         order = Order.PACKED if case.mask == "varlen" else Order.TOKENS
         forward = flash_attn_forward(case, runs.package, where)
@@ -195,20 +195,21 @@ def sdpa_forward(case: AttentionCase, runs: str) -> Forward:
 
 
 def packed_offsets(case: AttentionCase, tokens: int, where: torch.device) -> torch.Tensor:
-    """Where each packed sequence starts, and the end."""
+    """Offsets of the packed sequences: the start of each, and the end."""
     return torch.arange(0, case.batch * tokens + 1, tokens, dtype=torch.int32, device=where)
 
 
+def attended(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The output of a kernel; some releases return statistics beside it."""
+    return result if isinstance(result, torch.Tensor) else result[0]
+
+
 def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.device) -> Forward:
-    """A flash-attn package's kernel for the case's mask; some releases return statistics beside the result."""
-
-    def result(found: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return found if isinstance(found, torch.Tensor) else found[0]
-
+    """A flash-attn package's kernel for the case's mask."""
     if case.mask == "varlen":
         starts_q = packed_offsets(case, case.q_len, where)
         starts_k = packed_offsets(case, case.kv_len, where)
-        return lambda query, key, value: result(
+        return lambda query, key, value: attended(
             package.flash_attn_varlen_func(
                 query,
                 key,
@@ -222,7 +223,7 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
         )
     window = attention_window(case) if case.mask == "window" else EVERYWHERE
     causal = case.mask in ("causal", "window")
-    return lambda query, key, value: result(
+    return lambda query, key, value: attended(
         package.flash_attn_func(query, key, value, causal=causal, window_size=window)
     )
 
@@ -252,7 +253,7 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         packed = run(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **labels)
-        return packed if isinstance(packed, torch.Tensor) else packed[0]
+        return attended(packed)
 
     return forward
 
@@ -280,7 +281,7 @@ def core_call(case: AttentionCase, where: torch.device) -> Call:
     return forward if case.direction == "forward" else backward
 
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Attend = Forward
 """Causal attention of (batch, tokens, heads, head_dim) queries to keys and values with fewer heads."""
 
 
@@ -292,8 +293,7 @@ def best_attention(device: Device) -> tuple[Attend, str]:
         package = runs.package
 
         def by_package(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            found = package.flash_attn_func(query, key, value, causal=True)
-            return found if isinstance(found, torch.Tensor) else found[0]
+            return attended(package.flash_attn_func(query, key, value, causal=True))
 
         return by_package, runs.name
     backend = SDPA_BACKENDS[runs.backend]

@@ -52,7 +52,7 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
 
 
 def rest() -> None:
-    """What a rank runs while fewer groups than share its domain are at work; the slowest rank's time counts."""
+    """Do nothing, on a rank outside the groups at work; the slowest rank's time counts."""
 
 
 def tiling_for(case: GroupedCase, world: World) -> GroupTiling:

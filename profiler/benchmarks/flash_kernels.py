@@ -1,4 +1,4 @@
-"""Which fused attention a kernel's name stands for on this GPU.
+"""Fused attention kernels that a kernel's name stands for on this GPU.
 
 ``flash2`` is FlashAttention-2: the flash-attn package, else torch's own flash kernel. ``flash`` is the best of the
 GPU's generation: on Hopper FlashAttention-3 (its package, or through torch where that knows it), on Blackwell
@@ -44,12 +44,12 @@ class FlashKernel:
         return f"torch scaled_dot_product_attention {self.generation or shown}"
 
     def takes(self, mask: str) -> bool:
-        """Whether it runs such a mask at all."""
+        """True if it runs such a mask."""
         return mask not in PACKED_MASKS or self.backend == FLASH2
 
 
 def candidates(kernel: str, mask: str, device: Device) -> list[FlashKernel]:
-    """What may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
+    """Kernels that may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
     if kernel == CUDNN or device.kind != "cuda":
         return [FlashKernel(backend=CUDNN if kernel == CUDNN else FLASH2)]
     second = FlashKernel(package=flash_package("flash_attn"))
@@ -80,14 +80,14 @@ def generation_kernels(major: int) -> list[FlashKernel]:
 
 
 def use_kernel(one: FlashKernel) -> None:
-    """torch's flash kernel is this one's from now on."""
+    """Replace torch's flash kernel by this one."""
     restore_torch_kernel()
     if one.generation:
         activate_generation(one.generation)
 
 
 def activate_generation(generation: str) -> bool:
-    """Whether torch runs its flash attention by this generation from now on (since 2.11)."""
+    """Make torch run its flash attention by this generation (since 2.11); False if it cannot."""
     activate: Callable[[str], None] | None = getattr(attention, "activate_flash_attention_impl", None)
     known: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
     if activate is None or known is None or generation not in known():
@@ -100,7 +100,7 @@ def activate_generation(generation: str) -> bool:
 
 
 def restore_torch_kernel() -> None:
-    """torch's own flash kernel again."""
+    """Restore torch's own flash kernel."""
     restore: Callable[[], None] | None = getattr(attention, "restore_flash_attention_impl", None)
     current: Callable[[], str | None] | None = getattr(attention, "current_flash_attention_impl", None)
     if restore is not None and current is not None and current() is not None:

@@ -20,7 +20,7 @@ from torch.nn import functional
 from profdb.cases import GemmCase, GroupedGemmCase, MemoryBoundCase
 from profiler.benchmarks.kernel_functions import KernelFunction
 from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
-from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, torch_dtype
+from profiler.benchmarks.torch_dtypes import random_operand, rotating_calls, torch_dtype
 from profiler.device import Device
 
 Scales = tuple[torch.Tensor, torch.Tensor]
@@ -35,7 +35,7 @@ def launch_fp8(case: GemmCase, device: Device) -> Launched:
     check_fp8(case, device)
     where = device.torch_device
     moved = (case.m * case.k + case.k * case.n) + 2 * case.m * case.n
-    calls = tuple(fp8_call(case, where) for _ in range(operand_copies(moved, device.cache_bytes)))
+    calls = rotating_calls(lambda: fp8_call(case, where), moved, device)
     try_once(calls[0])
     return Launched(case=case, calls=calls, implementation=f"torch scaled_mm, {case.scale_recipe} scales")
 
@@ -153,8 +153,7 @@ def launch_grouped_fp8(case: GroupedGemmCase, device: Device) -> Launched:
     if rows % 16 or case.k % 16 or case.n % 16:
         raise UnsupportedCaseError("grouped fp8 products need rows of a group, k and n to be multiples of 16")
     moved = case.groups * case.k * case.n + case.m * case.k + 2 * case.m * case.n
-    copies = operand_copies(moved, device.cache_bytes, most=4)
-    calls = tuple(grouped_fp8_call(case, device.torch_device) for _ in range(copies))
+    calls = rotating_calls(lambda: grouped_fp8_call(case, device.torch_device), moved, device, most=4)
     try_once(calls[0])
     return Launched(case=case, calls=calls, implementation="torch._scaled_grouped_mm, row scales")
 

@@ -15,7 +15,7 @@ from profdb.cases import GroupedGemmCase
 from profiler.benchmarks.fp8 import launch_grouped_fp8
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.optional_packages import optional_package
-from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
+from profiler.benchmarks.torch_dtypes import random_operand, rotating_calls
 from profiler.device import Device
 from spec.dtypes import dtype_bytes
 
@@ -31,9 +31,8 @@ def launch_grouped_gemm(case: GroupedGemmCase, device: Device) -> Launched:
         raise UnsupportedCaseError("grouped products in one unscaled dtype only, or fp8 evenly spread")
     grouped = grouped_product(case, device)
     moved = dtype_bytes(case.dtype_in) * (case.groups * case.k * case.n + case.m * case.k + case.m * case.n)
-    copies = operand_copies(moved, device.cache_bytes, most=4)
     build = grouped_call if grouped is not None else looped_call
-    calls = tuple(build(case, device.torch_device) for _ in range(copies))
+    calls = rotating_calls(lambda: build(case, device.torch_device), moved, device, most=4)
     return Launched(case=case, calls=calls, implementation=grouped or "torch.mm for each group")
 
 
@@ -75,8 +74,8 @@ def launch_deep_gemm(case: GroupedGemmCase, device: Device) -> Launched:
     if case.k % 128 or case.n % 128 or any(count % DEEP_GEMM_ROWS for count in rows):
         raise UnsupportedCaseError("DeepGEMM wants k, n and the rows of a group in multiples of 128")
     moved = case.groups * case.k * case.n + case.m * case.k + 2 * case.m * case.n
-    copies = operand_copies(moved, device.cache_bytes, most=4)
-    calls = tuple(deep_gemm_call(case, rows, package, device.torch_device) for _ in range(copies))
+    where = device.torch_device
+    calls = rotating_calls(lambda: deep_gemm_call(case, rows, package, where), moved, device, most=4)
     return Launched(case=case, calls=calls, implementation="deep_gemm.m_grouped_fp8_gemm_nt_contiguous")
 
 

@@ -60,15 +60,19 @@ def two_halves(case: MemoryBoundCase, where: torch.device) -> Operands:
     return joined[:, : case.width], joined[:, case.width :]
 
 
+def channels(case: MemoryBoundCase, where: torch.device) -> torch.Tensor:
+    """One number a channel."""
+    return random_operand((case.width,), case.dtype, where)
+
+
 def with_channel_weight(case: MemoryBoundCase, where: torch.device) -> Operands:
     """An activation and one number a channel."""
-    return activation(case, where), random_operand((case.width,), case.dtype, where)
+    return activation(case, where), channels(case, where)
 
 
 def with_weight_and_bias(case: MemoryBoundCase, where: torch.device) -> Operands:
     """An activation and two numbers a channel."""
-    bias = random_operand((case.width,), case.dtype, where)
-    return *with_channel_weight(case, where), bias
+    return activation(case, where), channels(case, where), channels(case, where)
 
 
 def with_angles(case: MemoryBoundCase, where: torch.device) -> Operands:
@@ -121,8 +125,7 @@ def with_softmax(case: MemoryBoundCase, where: torch.device) -> Operands:
 
 def with_residual(case: MemoryBoundCase, where: torch.device) -> Operands:
     """An activation, a bias and the residual."""
-    bias = random_operand((case.width,), case.dtype, where)
-    return activation(case, where), bias, activation(case, where)
+    return activation(case, where), channels(case, where), activation(case, where)
 
 
 def with_mask(case: MemoryBoundCase, where: torch.device) -> Operands:
@@ -184,7 +187,10 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         one_kernel=True,
     ),
     "rotary": KernelFunction(operands=with_angles, forward=rotate),
-    "swiglu": KernelFunction(operands=two_activations, forward=lambda gate, up: functional.silu(gate) * up),
+    **{
+        name: KernelFunction(operands=two_activations, forward=lambda gate, up: functional.silu(gate) * up)
+        for name in ("swiglu", "swiglu_unfused")
+    },
     "causal_conv1d": KernelFunction(
         operands=one_activation,
         forward=functional.silu,
@@ -254,9 +260,6 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     ),
     "rmsnorm_unfused": KernelFunction(operands=with_channel_weight, forward=plain_rms_norm),
     "rotary_unfused": KernelFunction(operands=with_angles, forward=plain_rotate),
-    "swiglu_unfused": KernelFunction(
-        operands=two_activations, forward=lambda gate, up: functional.silu(gate) * up
-    ),
     "masked_softmax_unfused": KernelFunction(operands=with_mask, forward=plain_softmax),
     "accumulate": KernelFunction(
         operands=two_activations,

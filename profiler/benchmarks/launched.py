@@ -1,4 +1,4 @@
-"""What a launcher hands back: one case turned into calls that can be timed."""
+"""Result of a launcher: one case turned into calls that can be timed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ import torch
 from profdb.cases import GemmCase, SustainedCase
 from profiler.benchmarks.fp8 import launch_fp8
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
-from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, torch_dtype
+from profiler.benchmarks.torch_dtypes import random_operand, rotating_calls, torch_dtype
 from profiler.device import Device
 from spec.dtypes import dtype_bytes
 
@@ -25,7 +25,7 @@ def launch_gemm(case: GemmCase, device: Device) -> Launched:
         (case.m * case.k + case.k * case.n) * dtype_bytes(case.dtype_in)
         + case.m * case.n * dtype_bytes(case.dtype_out)
     )
-    calls = tuple(gemm_call(case, where) for _ in range(operand_copies(moved, device.cache_bytes)))
+    calls = rotating_calls(lambda: gemm_call(case, where), moved, device)
     name = "torch.bmm" if case.batch > 1 else ("torch.addmm" if case.bias else "torch.mm")
     return Launched(case=case, calls=calls, implementation=name)
 

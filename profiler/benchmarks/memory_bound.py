@@ -18,7 +18,7 @@ from profiler.benchmarks.kernel_functions import (
     with_channel_weight,
 )
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
-from profiler.benchmarks.torch_dtypes import operand_copies
+from profiler.benchmarks.torch_dtypes import rotating_calls
 from profiler.device import Device
 
 STRIDED_FUNCTIONS = {
@@ -56,8 +56,8 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
     if moved <= 0.0:
         raise UnsupportedCaseError(f"{case.kernel} moves nothing in the {case.direction}")
-    copies = operand_copies(moved, device.cache_bytes)
-    calls = tuple(kernel_call(case, function, forward, device.torch_device) for _ in range(copies))
+    where = device.torch_device
+    calls = rotating_calls(lambda: kernel_call(case, function, forward, where), moved, device)
     name = "torch.compile" if fuse else ("torch" if function.one_kernel else "torch, several kernels")
     return Launched(case=case, calls=calls, implementation=function.stand_in or name)
 

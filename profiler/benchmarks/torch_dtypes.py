@@ -1,8 +1,11 @@
 """Number formats of the database as torch dtypes, and operands filled with them."""
 
+from collections.abc import Callable
+
 import torch
 
-from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.benchmarks.launched import Call, UnsupportedCaseError
+from profiler.device import Device
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -28,8 +31,15 @@ def random_operand(shape: tuple[int, ...], dtype: str, device: torch.device) -> 
     return torch.randn(shape, dtype=wanted, device=device)
 
 
+def rotating_calls(
+    make: Callable[[], Call], bytes_per_call: float, device: Device, *, most: int = 16
+) -> tuple[Call, ...]:
+    """Calls on as many sets of operands as ``operand_copies`` says."""
+    return tuple(make() for _ in range(operand_copies(bytes_per_call, device.cache_bytes, most=most)))
+
+
 def operand_copies(bytes_per_copy: float, cache_bytes: int, *, most: int = 16) -> int:
-    """How many sets of operands to run through in turn, so that together they exceed twice the cache.
+    """Number of sets of operands to run through in turn, so that together they exceed twice the cache.
 
     A training step finds weights in memory, not in the cache; one set timed again and again would
     stay in the cache. ``cache_bytes`` 0 (unknown, or a CPU): one set.

@@ -1,1 +1,1 @@
-"""Which cases a sweep measures."""
+"""Cases of a sweep."""

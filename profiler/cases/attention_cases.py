@@ -1,4 +1,4 @@
-"""Which attention calls to measure: head shapes of real models cut over tp, 512 to 128k tokens."""
+"""Attention calls to measure: head shapes of real models cut over tp, 512 to 128k tokens."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which collectives to measure: every operation over every split, sizes denser where curves bend."""
+"""Collectives to measure: every operation over every split, sizes denser where curves bend."""
 
 from dataclasses import replace
 

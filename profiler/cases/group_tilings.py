@@ -24,7 +24,7 @@ class GroupTiling:
         return self.domain_ranks // self.intra
 
     def slot_of(self, rank: int) -> int:
-        """Which of the groups that share its domain holds ``rank``, from 0."""
+        """Number of ``rank``'s group among those that share its domain, from 0."""
         return rank % self.domain_ranks // self.intra
 
     def group_of(self, rank: int) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling
 
 
 def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
-    """Why the groups of the case do not tile so many domains of so many ranks; "" where they do. Across
+    """Reason why the groups of the case do not tile so many domains of so many ranks; "" if they do. Across
     domains a collective may run in fewer of the groups that share one: the others rest."""
     fits = (
         case.intra >= 1

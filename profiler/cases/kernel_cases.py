@@ -1,4 +1,4 @@
-"""Which memory-bound kernels, optimizer steps and host costs to measure."""
+"""Memory-bound kernels, optimizer steps and host costs to measure."""
 
 from collections.abc import Iterable
 

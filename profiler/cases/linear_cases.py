@@ -1,4 +1,4 @@
-"""Which matrix products to measure: those of real models, cut over tp, for tokens of a micro-batch."""
+"""Matrix products to measure: those of real models, cut over tp, for tokens of a micro-batch."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

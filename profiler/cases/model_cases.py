@@ -53,7 +53,7 @@ class ModelRequest:
     seq_len: int | None = None
 
     def cases(self) -> list[PlannedCase]:
-        """As model_cases."""
+        """Cases of the model (model_cases)."""
         return model_cases(self.path, self.ranks, self.assume, self.seq_len)
 
 

@@ -1,4 +1,4 @@
-"""Which cases of several operations to measure: collectives beside products, whole layers, copies to the host, and
+"""Cases of several operations to measure: collectives beside products, whole layers, copies to the host, and
 tokens to their experts."""
 
 from collections.abc import Iterable

@@ -51,7 +51,7 @@ BENCHMARKS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What to measure: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
+    """Selection of a sweep: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
     device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound
     kernels but those ``left_out``."""
 
@@ -64,7 +64,7 @@ class SweepPlan:
     left_out: frozenset[str] = frozenset()
 
     def takes(self, case: Case) -> bool:
-        """Whether the case is among the chosen benchmarks and small enough."""
+        """True if the case is among the chosen benchmarks and small enough."""
         if self.only and benchmark_of(case) not in self.only:
             return False
         if isinstance(case, MemoryBoundCase | WarmKernelCase) and case.kernel in self.left_out:
@@ -123,7 +123,7 @@ def gpu_compute() -> list[PlannedCase]:
 
 
 def gpu_step_parts(plan: SweepPlan) -> list[PlannedCase]:
-    """What only a step shows, on GPUs."""
+    """Cases of several operations, on GPUs."""
     return [
         *step_cases.gpu_layer_cases(),
         *step_cases.overlap_cases(step_cases.ON_GPU, plan.domain_ranks, plan.domains, "bf16"),
@@ -133,7 +133,7 @@ def gpu_step_parts(plan: SweepPlan) -> list[PlannedCase]:
 
 
 def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[PlannedCase]:
-    """What only a step shows, as far as processors can."""
+    """Cases of several operations, as far as processors run them."""
     return [
         *step_cases.cpu_layer_cases(dtype),
         *step_cases.overlap_cases(step_cases.ON_CPU, plan.domain_ranks, plan.domains, dtype),
@@ -184,7 +184,7 @@ def largest_array_bytes(case: Case) -> float:
 
 
 def largest_of_step_part(case: Case) -> float:
-    """Bytes of the largest array of what only a step shows; 0 of the host's costs."""
+    """Bytes of the largest array of a case of several operations; 0 of the host's costs."""
     match case:
         case OverlapCase():
             product = max(case.m * case.k, case.k * case.n, case.m * case.n) * dtype_bytes(case.dtype)
@@ -206,7 +206,7 @@ def describe(case: Case) -> str:
 
 
 def reason_left(case: Case, plan: SweepPlan) -> str:
-    """Why a case is not measured here; "" where it is."""
+    """Reason why a case is not measured here; "" if it is."""
     if isinstance(case, MemoryBoundCase) and case.kernel in plan.left_out:
         return "fused by a compiler alone (--compile)"
     if not plan.takes(case):

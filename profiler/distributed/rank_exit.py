@@ -1,4 +1,4 @@
-"""How a program of several ranks ends: each with its status, and of an error that all meet one speaks."""
+"""Exit of a program of several ranks: each with its status; one rank reports an error that all raise."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Which rank this process is, as its launcher says: torchrun, Slurm, or nobody (one process)."""
+"""Rank of this process, as its launcher says: torchrun, Slurm, or nobody (one process)."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How the ranks of a run find each other, and who did not come."""
+"""Rendezvous of the ranks of a run, with the names of those that do not come."""
 
 import os
 import time

@@ -12,7 +12,7 @@ MOST_RESTARTS = 50
 
 
 def restarts(environ: Mapping[str, str]) -> int:
-    """How often this program has started itself again."""
+    """Number of times that this program has started itself again."""
     text = environ.get(COUNT, "")
     return int(text) if text.isdigit() else 0
 

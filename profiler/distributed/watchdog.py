@@ -1,4 +1,4 @@
-"""Ranks that watch each other: who is gone or stands still when a run does, said in one line before its time is up.
+"""Watchdog of the ranks: when a run stands still, one line names who is gone or hangs before its time is up.
 
 Every rank's thread writes beats to the store: a count that grows while the process lives, how far it came, and what it
 does. A process that is gone or stopped beats no more; one that hangs beats, but is behind the others. A rank that
@@ -32,7 +32,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one rank last wrote. ``place`` is how far it came in words of the run's own."""
+    """Last beat of a rank. ``place`` is its progress in words of the run's own."""
 
     count: int
     steps: int
@@ -85,7 +85,7 @@ class Watchdog:
 
     @property
     def stopped(self) -> bool:
-        """Whether it beats no more."""
+        """True if it beats no more."""
         return self._stop.is_set()
 
     def step(self, doing: str) -> None:
@@ -103,20 +103,20 @@ class Watchdog:
             return  # nobody is left who could read it
 
     def diagnose(self, cause: str = "", *, outside: str = "") -> RankFailedError:
-        """Who is gone or hangs, as the error that ends the run; takes LISTEN_S. The rank that knows first says it.
+        """The error that ends the run and names who is gone or hangs; takes LISTEN_S. The rank that knows first says it.
         ``outside`` is what ended the run where no rank is gone. Of two threads that ask, only the first gets an answer:
         it ends the process."""
         self._last.acquire()
         try:
-            found = self._found(cause, outside)
+            found = self._diagnosis(cause, outside)
             speaker = self._claim()
             self._stay()
         except RuntimeError:
-            gone = self._said("rank 0, which keeps the ranks together, is gone", cause)
+            gone = self._line("rank 0, which keeps the ranks together, is gone", cause)
             return RankFailedError(gone, speaker=1)
         return RankFailedError(found, speaker=speaker)
 
-    def _found(self, cause: str, outside: str) -> str:
+    def _diagnosis(self, cause: str, outside: str) -> str:
         """The line that says who is gone or hangs; "" where another rank has said it."""
         first = self._beats()
         if self._failed() is None:
@@ -124,18 +124,18 @@ class Watchdog:
         second = self._beats()
         if self._failed() is not None:
             return ""
-        silent = [rank for rank in second if not lives(first.get(rank), second[rank])]
+        silent = [rank for rank in second if not is_alive(first.get(rank), second[rank])]
         if silent:
-            return self._said(f"{rank_names(silent)} gone or stopped", cause)
+            return self._line(f"{rank_names(silent)} gone or stopped", cause)
         if outside:
-            return self._said(outside, cause)
+            return self._line(outside, cause)
         living = {rank: beat for rank, beat in second.items() if beat is not None}
         late = list(self.behind(living))
         if len(late) == self.size:
-            return self._said(f"all ranks stand still{apart(living)}", cause)
-        return self._said(f"{rank_names(late)} behind the others", cause, living[late[0]].doing)
+            return self._line(f"all ranks stand still{differences(living)}", cause)
+        return self._line(f"{rank_names(late)} behind the others", cause, living[late[0]].doing)
 
-    def _said(self, what: str, cause: str, doing: str = "") -> str:
+    def _line(self, what: str, cause: str, doing: str = "") -> str:
         """The line: ``doing`` is what this rank does unless given."""
         cause = f" (rank {self.rank}: {cause[:MOST_LETTERS]})" if cause else ""
         kept = f"; {self.kept}" if self.kept else ""
@@ -208,14 +208,14 @@ def read_beat(text: bytes) -> Beat:
     return Beat(int(count), int(steps), "" if place == "-" else place, doing)
 
 
-def apart(beats: Mapping[int, Beat]) -> str:
-    """What each rank does, the first few, where they do not do the same."""
+def differences(beats: Mapping[int, Beat]) -> str:
+    """Each rank and its operation, the first few, where they differ."""
     if len({beat.doing for beat in beats.values()}) == 1:
         return ""
     shown = [f"rank {rank} in {beat.doing}" for rank, beat in list(beats.items())[:MOST_SHOWN]]
     return f" ({'; '.join([*shown, '...'] if len(beats) > MOST_SHOWN else shown)})"
 
 
-def lives(first: Beat | None, second: Beat | None) -> bool:
-    """Whether a rank has beaten between two readings."""
+def is_alive(first: Beat | None, second: Beat | None) -> bool:
+    """True if a rank has beaten between two readings."""
     return first is not None and second is not None and second.count > first.count

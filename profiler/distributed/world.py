@@ -17,9 +17,9 @@ from profiler.distributed.rendezvous import RankFailedError, connect, meet, told
 from profiler.distributed.watchdog import Watchdog
 from spec.errors import ConfigError, UserError
 
-Said = TypeVar("Said")
+Result = TypeVar("Result")
 
-SPEAKS_FIRST_S = 20.0
+WATCHDOG_LEAD_S = 20.0
 """How much longer torch's own groups wait than a rank's watch: it has the last word and names the rank."""
 
 NCCL_LEAVES_ENDING_TO_US = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
@@ -60,7 +60,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank decides, writes and prints."""
+        """True if this rank decides, writes and prints."""
         return self.rank == 0
 
     def join(self, store: dist.Store) -> None:
@@ -77,7 +77,7 @@ class World:
             )
             self.control = dist.new_group(backend="gloo", timeout=self.limit)
 
-        self._talk(form)
+        self._together(form)
 
     def open_groups(self, tilings: Sequence[GroupTiling]) -> None:
         """Make the groups of ``tilings`` before anything is measured; every rank calls this with the same."""
@@ -96,7 +96,7 @@ class World:
     def make_groups(self, groups: Sequence[Sequence[int]]) -> Any:
         """New process groups of these global ranks, which share none; the handle of this rank's own, None where it is
         in no group. Every rank asks for the same at the same time."""
-        return self._talk(lambda: self._make(groups))
+        return self._together(lambda: self._make(groups))
 
     def _make(self, groups: Sequence[Sequence[int]]) -> Any:
         """All of them by one split of the world where torch can, else one after another."""
@@ -109,15 +109,15 @@ class World:
         return own
 
     def begin(self, doing: str, *, kept: str = "", place: str = "") -> None:
-        """What the ranks do from here on and what would be left, for the line that a failure ends with; ``place`` for
-        what the watch asks who is behind."""
+        """Note the operation of the ranks from here on and what is kept if it fails, for the line that a failure ends
+        with; ``place`` tells the watchdog who is behind."""
         if self.watch is not None:
             self.watch.place = place
             self.watch.step(doing)
             self.watch.kept = f"{kept} are kept, go on with --resume" if kept else ""
 
-    def _talk(self, action: Callable[[], Said]) -> Said:
-        """What needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
+    def _together(self, action: Callable[[], Result]) -> Result:
+        """Run what needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
         sockets."""
         if self.watch is not None:
             self.watch.step(self.watch.doing)
@@ -138,7 +138,7 @@ class World:
         if self.size == 1:
             return value
         buffer = torch.tensor([value], dtype=torch.int64)
-        self._talk(lambda: dist.broadcast(buffer, src=0, group=self.control))
+        self._together(lambda: dist.broadcast(buffer, src=0, group=self.control))
         return int(buffer.item())
 
     def slowest(self, seconds: list[float]) -> list[float]:
@@ -146,7 +146,7 @@ class World:
         if self.size == 1:
             return seconds
         buffer = torch.tensor(seconds, dtype=torch.float64)
-        self._talk(lambda: dist.all_reduce(buffer, op=dist.ReduceOp.MAX, group=self.control))
+        self._together(lambda: dist.all_reduce(buffer, op=dist.ReduceOp.MAX, group=self.control))
         return [float(value) for value in buffer]
 
     def gather(self, word: str) -> list[str]:
@@ -154,9 +154,9 @@ class World:
         if self.size == 1:
             return [word]
         if self.control is None and self.store is not None:
-            return self._talk(partial(self._exchanged, self.store, word))
+            return self._together(partial(self._exchanged, self.store, word))
         labels: list[Any] = [None] * self.size
-        self._talk(lambda: dist.all_gather_object(labels, word, group=self.control))
+        self._together(lambda: dist.all_gather_object(labels, word, group=self.control))
         return [str(item) for item in labels]
 
     def _exchanged(self, store: dist.Store, word: str) -> list[str]:
@@ -176,7 +176,7 @@ class World:
     def close(self) -> None:
         """Take the groups down."""
         if self.size > 1 and dist.is_initialized():
-            self._talk(lambda: dist.barrier(group=self.control))
+            self._together(lambda: dist.barrier(group=self.control))
             if self.watch is not None:
                 self.watch.stop()
             dist.destroy_process_group()
@@ -223,7 +223,7 @@ def open_world(
         backend="nccl" if device.kind == "cuda" else "gloo",
         domain_ranks=domain,
         watch=watch,
-        limit=timedelta(seconds=timeout_s + SPEAKS_FIRST_S),
+        limit=timedelta(seconds=timeout_s + WATCHDOG_LEAD_S),
     )
     world.store = store
     try:

@@ -1,5 +1,6 @@
 """Pictures of collectives: bandwidth and latency over size for one operation and one split."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 
 from profdb.cases import Family
 from profdb.cost_model import ProfileCostModel
-from profdb.queries import CollectiveQuery, P2PQuery, TimeEstimate
+from profdb.queries import CollectiveQuery, P2PQuery
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import SampleTable
 from profiler.pictures.plot_style import (
@@ -47,7 +48,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """As the picture's file is named."""
+        """Name of the picture's file."""
         return f"{self.collective.value}_intra_{self.intra}_inter_{self.inter}"
 
     @property
@@ -126,7 +127,16 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
     )
 
 
-def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> TimeEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A fit at ``size_bytes``, and its relative error as a factor (``band``)."""
+
+    size_bytes: IntArray
+    seconds: FloatArray
+    band: FloatArray
+
+
+def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> Curve:
     """The profile's own curve through the series."""
     place: dict[str, Any] = {
         "size_bytes": size_bytes,
@@ -135,61 +145,48 @@ def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -
         "siblings": series.siblings,
     }
     if series.collective is Collective.P2P:
-        return cost_model.p2p_s(P2PQuery(**place))
-    return cost_model.collective_s(CollectiveQuery(collective=series.collective, **place))
+        fit = cost_model.p2p_s(P2PQuery(**place))
+    else:
+        fit = cost_model.collective_s(CollectiveQuery(collective=series.collective, **place))
+    return Curve(size_bytes=size_bytes, seconds=fit.seconds, band=1.0 + fit.relative_std)
 
 
-def draw_bandwidth(axes: Axes, series: Series, size_bytes: IntArray, fit: TimeEstimate) -> None:
-    """busbw and algbw over size."""
-    factor = series.busbw_factor
-    gigabytes = series.size_bytes / 1e9
-    axes.plot(
-        series.size_bytes, gigabytes * factor / series.median_s, "o", color=COLOURS[0], label="busbw, median"
-    )
-    if factor != 1.0:
-        axes.plot(
-            series.size_bytes,
-            gigabytes / series.median_s,
-            "s",
-            color=COLOURS[1],
-            markersize=4,
-            label="algbw, median",
-        )
-    axes.vlines(
-        series.size_bytes,
-        gigabytes * factor / series.high_s,
-        gigabytes * factor / series.low_s,
-        color=COLOURS[0],
-        alpha=0.6,
-        label="middle half of the trials",
-    )
-    rate = size_bytes / 1e9 * factor / fit.seconds
-    axes.plot(size_bytes, rate, "-", color=COLOURS[0], linewidth=1.2, label="fit (busbw)")
-    band = 1.0 + fit.relative_std
-    axes.fill_between(size_bytes, rate / band, rate * band, color=COLOURS[0], alpha=0.12, label="fit error")
+def draw_fit(
+    axes: Axes, series: Series, curve: Curve, value: Callable[[FloatArray, IntArray], FloatArray], label: str
+) -> None:
+    """The middle half of each sample's trials and the fitted curve in its band of error; ``value`` of seconds and
+    sizes is what the panel shows."""
+    colour = axes.lines[0].get_color()
+    ends = (value(s, series.size_bytes) for s in (series.high_s, series.low_s))
+    axes.vlines(series.size_bytes, *ends, color=colour, alpha=0.6, label="middle half of the trials")
+    values = value(curve.seconds, curve.size_bytes)
+    axes.plot(curve.size_bytes, values, "-", color=colour, linewidth=1.2, label=label)
+    low, high = values / curve.band, values * curve.band
+    axes.fill_between(curve.size_bytes, low, high, color=colour, alpha=0.12, label="fit error")
     powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
+
+
+def draw_bandwidth(axes: Axes, series: Series, curve: Curve) -> None:
+    """busbw and algbw over size."""
+    sizes, factor = series.size_bytes, series.busbw_factor
+
+    def busbw(seconds: FloatArray, size_bytes: IntArray) -> FloatArray:
+        return size_bytes / 1e9 * factor / seconds
+
+    axes.plot(sizes, busbw(series.median_s, sizes), "o", color=COLOURS[0], label="busbw, median")
+    if factor != 1.0:
+        algbw = sizes / 1e9 / series.median_s
+        axes.plot(sizes, algbw, "s", color=COLOURS[1], markersize=4, label="algbw, median")
+    draw_fit(axes, series, curve, busbw, "fit (busbw)")
     axes.set_ylabel("bandwidth, GB/s")
     axes.set_title("bandwidth")
     legend_above(axes)
 
 
-def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: TimeEstimate) -> None:
+def draw_latency(axes: Axes, series: Series, curve: Curve) -> None:
     """Time over size."""
     axes.plot(series.size_bytes, series.median_s, "o", color=COLOURS[2], label="median")
-    axes.vlines(
-        series.size_bytes,
-        series.low_s,
-        series.high_s,
-        color=COLOURS[2],
-        alpha=0.6,
-        label="middle half of the trials",
-    )
-    axes.plot(size_bytes, fit.seconds, "-", color=COLOURS[2], linewidth=1.2, label="fit")
-    band = 1.0 + fit.relative_std
-    axes.fill_between(
-        size_bytes, fit.seconds / band, fit.seconds * band, color=COLOURS[2], alpha=0.12, label="fit error"
-    )
-    powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
+    draw_fit(axes, series, curve, lambda seconds, _: seconds, "fit")
     powers_axis(axes, "y", "time of one call", time_label, base=10)
     axes.set_title("time")
     legend_above(axes)
@@ -200,9 +197,9 @@ def draw_series(profile: ProfileDatabase, cost_model: ProfileCostModel, series: 
     figure, (bandwidth, latency) = new_figure(2)
     smallest, largest = float(series.size_bytes.min()), float(series.size_bytes.max())
     sizes = np.unique(np.geomspace(smallest, max(largest, smallest + 1), 200).astype(np.int64))
-    fit = fitted(cost_model, series, sizes)
-    draw_bandwidth(bandwidth, series, sizes, fit)
-    draw_latency(latency, series, sizes, fit)
+    curve = fitted(cost_model, series, sizes)
+    draw_bandwidth(bandwidth, series, curve)
+    draw_latency(latency, series, curve)
     figure.suptitle(
         f"{series.collective.value}: {series.intra} ranks in each of {series.inter} domain(s), "
         f"{series.siblings} such group(s) per domain at once",

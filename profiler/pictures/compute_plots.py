@@ -23,7 +23,7 @@ from profiler.pictures.plot_style import (
     save_figure,
     usable,
 )
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.origin import Origin
 
 LAYOUTS = {"NT": "forward (NT)", "NN": "input gradient (NN)", "TN": "weight gradient (TN)"}
@@ -31,8 +31,13 @@ MOST_LINES = 8
 CROWD = 300
 
 
+def labelled(table: SampleTable, **labels: str) -> BoolArray:
+    """Mask of the samples with these labels."""
+    return bools(np.all([table.labels[name].equals(value) for name, value in labels.items()], axis=0))
+
+
 def origins_of(table: SampleTable) -> tuple[Origin, ...]:
-    """Where the samples come from."""
+    """Origins of the samples."""
     return tuple(Origin(code) for code in np.unique(table.origin).tolist())
 
 
@@ -54,12 +59,12 @@ def commonest(labels: list[str]) -> str:
     return max(sorted(set(labels)), key=labels.count)
 
 
-def dtypes_held(table: SampleTable) -> list[str]:
+def dtypes_of(table: SampleTable) -> list[str]:
     """The dtypes of the products, bf16 first; GPUs before Ampere have fp16 alone."""
     return sorted(set(table.labels["dtype_in"].labels()), key=lambda name: (name != "bf16", name))
 
 
-def kernels_held(table: SampleTable) -> list[str]:
+def kernels_of(table: SampleTable) -> list[str]:
     """The attention kernels, fused ones first; GPUs before Ampere have core alone."""
     return [name for name in ("flash", "cudnn", "core") if table.labels["kernel"].equals(name).any()]
 
@@ -67,7 +72,7 @@ def kernels_held(table: SampleTable) -> list[str]:
 def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
     """TFLOP/s over work of one dtype, a colour for each layout."""
     for number, (layout, label) in enumerate(LAYOUTS.items()):
-        chosen = table.labels["layout"].equals(layout) & table.labels["dtype_in"].equals(dtype)
+        chosen = labelled(table, layout=layout, dtype_in=dtype)
         rows = np.flatnonzero(chosen & (table.numbers["batch"] == 1))
         if not rows.size:
             continue
@@ -96,7 +101,7 @@ def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
     table = usable(profile, Family.GEMM)
     if table is None:
         return None
-    dtypes = dtypes_held(table)
+    dtypes = dtypes_of(table)
     figure, panels = new_figure(len(dtypes))
     for axes, dtype in zip(panels, dtypes, strict=True):
         draw_linear_rates(axes, table, dtype)
@@ -112,6 +117,15 @@ def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray
     return np.asarray(flops * (BACKWARD_PRODUCTS if direction == "backward" else 1.0))
 
 
+def causal_rates(
+    table: SampleTable, kernel: str, direction: str, **labels: str
+) -> tuple[SampleTable, FloatArray]:
+    """The causal calls of a kernel with as many queries as keys, and their TFLOP/s."""
+    rows = labelled(table, kernel=kernel, direction=direction, mask="causal", **labels)
+    part = table.take(np.flatnonzero(rows & (table.numbers["q_len"] == table.numbers["kv_len"])))
+    return part, attention_flops(part, "causal", direction) / part.medians_s() / 1e12
+
+
 def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
     """(heads, kv_heads, qk_dim, v_dim) with the most lengths, most first."""
     columns = [table.numbers[name].tolist() for name in ("heads", "kv_heads", "qk_dim", "v_dim")]
@@ -122,18 +136,10 @@ def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
 
 def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction: str) -> None:
     """TFLOP/s over length for causal calls of one sequence, a line for each head shape."""
-    labels, numbers = table.labels, table.numbers
-    rows = np.flatnonzero(
-        labels["kernel"].equals(kernel)
-        & labels["direction"].equals(direction)
-        & labels["mask"].equals("causal")
-        & labels["dtype"].equals(commonest(labels["dtype"].labels()))
-        & (numbers["batch"] == 1)
-        & (numbers["q_len"] == numbers["kv_len"])
+    dtype = commonest(table.labels["dtype"].labels())
+    part, rate = causal_rates(
+        table.take(np.flatnonzero(table.numbers["batch"] == 1)), kernel, direction, dtype=dtype
     )
-    part = table.take(rows)
-    flops = attention_flops(part, "causal", direction)
-    rate = flops / part.medians_s() / 1e12
     for number, shape in enumerate(head_shapes(part)):
         names = ("heads", "kv_heads", "qk_dim", "v_dim")
         same = np.all([part.numbers[name] == value for name, value in zip(names, shape, strict=True)], axis=0)
@@ -161,7 +167,7 @@ def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
     table = usable(profile, Family.ATTENTION)
     if table is None or not table.labels["mask"].equals("causal").any():
         return None
-    kernels = kernels_held(table)
+    kernels = kernels_of(table)
     figure, panels = new_figure(2, rows=len(kernels))
     for row, kernel in enumerate(kernels):
         for column, direction in enumerate(("forward", "backward")):
@@ -174,9 +180,7 @@ def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
     """Bytes per second of every memory-bound kernel at its largest sample."""
     names, rates = [], []
     for kernel in sorted(set(table.labels["kernel"].labels())):
-        rows = np.flatnonzero(
-            table.labels["kernel"].equals(kernel) & table.labels["direction"].equals(direction)
-        )
+        rows = np.flatnonzero(labelled(table, kernel=kernel, direction=direction))
         if not rows.size:
             continue
         part = table.take(rows)

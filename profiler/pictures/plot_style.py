@@ -1,4 +1,4 @@
-"""How every picture of a profile looks: axes, units, footers, files."""
+"""Style of all pictures of a profile (axes, units, footers, files), and the samples that they show."""
 
 import os
 from collections.abc import Iterable

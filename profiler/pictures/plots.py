@@ -15,14 +15,14 @@ from profdb.cost_model import ProfileCostModel
 from profdb.sample import ProfileDatabase
 from profiler.pictures.collective_plots import Series, all_series, draw_series, worth_drawing
 from profiler.pictures.compute_plots import (
-    attention_flops,
+    causal_rates,
     draw_attention,
     draw_kernel_rates,
     draw_linear,
     draw_linear_rates,
     draw_memory_bound,
-    dtypes_held,
-    kernels_held,
+    dtypes_of,
+    kernels_of,
 )
 from profiler.pictures.plot_style import (
     COLOURS,
@@ -65,7 +65,7 @@ def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) ->
     if linear is None:
         say_absent(panels[1], "no matrix products")
     else:
-        dtype = dtypes_held(linear)[0]
+        dtype = dtypes_of(linear)[0]
         draw_linear_rates(panels[1], linear, dtype)
         panels[1].set_title(f"matrix products, {dtype}")
     draw_attention_overview(panels[2], profile)
@@ -113,19 +113,12 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
         say_absent(axes, "no attention")
         return
     number = 0
-    kernels = kernels_held(table)
+    kernels = kernels_of(table)
     for kernel in [name for name in kernels if name != "core"] or kernels:
         for direction in ("forward", "backward"):
-            rows = np.flatnonzero(
-                table.labels["kernel"].equals(kernel)
-                & table.labels["direction"].equals(direction)
-                & table.labels["mask"].equals("causal")
-                & (table.numbers["q_len"] == table.numbers["kv_len"])
-            )
-            if not rows.size:
+            part, rate = causal_rates(table, kernel, direction)
+            if not part.size:
                 continue
-            part = table.take(rows)
-            rate = attention_flops(part, "causal", direction) / part.medians_s() / 1e12
             lengths = part.numbers["q_len"]
             places = np.unique(lengths)
             middle = [float(np.median(rate[lengths == place])) for place in places]

@@ -13,7 +13,7 @@ from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.modelled_run import ModelledProfile
 from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
-from profiler.pictures.compute_plots import draw_linear_rates, dtypes_held
+from profiler.pictures.compute_plots import draw_linear_rates, dtypes_of
 from profiler.pictures.plot_style import (
     byte_label,
     count_label,
@@ -79,7 +79,7 @@ def test_a_gpu_with_fp16_and_unfused_attention_alone_is_drawn(tmp_path: Path) ->
     products = usable(profile, Family.GEMM)
     assert products is not None
     _, (axes,) = new_figure(1)
-    draw_linear_rates(axes, products, dtypes_held(products)[0])
+    draw_linear_rates(axes, products, dtypes_of(products)[0])
     assert axes.get_title().startswith("fp16")
     assert len(axes.lines) == 2  # the samples and their median
     _, (axes,) = new_figure(1)
@@ -122,7 +122,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     (series,) = all_series(profile)
     _, (axes, _) = new_figure(2)
     sizes = series.size_bytes
-    draw_bandwidth(axes, series, sizes, fitted(ProfileCostModel(profile), series, sizes))
+    draw_bandwidth(axes, series, fitted(ProfileCostModel(profile), series, sizes))
     busbw, algbw = (np.asarray(line.get_ydata()) for line in axes.lines[:2])
     assert busbw == pytest.approx([150.0, 150.0])
     assert algbw == pytest.approx([100.0, 100.0])

@@ -92,7 +92,7 @@ def run(asked: dict[str, object]) -> tuple[float, dict[str, torch.Tensor], float
     return first, gradients, trainer.loss_share()
 
 
-def compare_launches(ours: torch.Tensor, alone: torch.Tensor) -> float:
+def largest_difference(ours: torch.Tensor, alone: torch.Tensor) -> float:
     return float((ours - alone).norm() / alone.norm())
 
 
@@ -111,7 +111,7 @@ def rank_main(rank: int, world: int, folder: str, cases: dict[str, dict[str, obj
         losses = torch.tensor([first, second], dtype=torch.float64)
         dist.all_reduce(losses)
         worst = torch.tensor(
-            max(compare_launches(each, reference[1][key]) for key, each in gradients.items())
+            max(largest_difference(each, reference[1][key]) for key, each in gradients.items())
         )
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
         seen: list[list[str] | None] = [None] * world

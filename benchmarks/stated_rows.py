@@ -44,6 +44,9 @@ CURRENT_WORDS: Mapping[str, str] = {
     "data_parallel.joins_gradients=true": "data_parallel.fsdp_version=1",
     "host.code=modules": "host.code=modules,layers.transformer_engine=true",
     "pipeline.deals=ends": "pipeline.partition=first_last",
+    "data_parallel.keeps_stand_ins": "data_parallel.keeps_dummy_wgrad",
+    "layers.turns_chunks": "layers.transposes_chunks",
+    "wide_norms": "fp32_norms",
 }
 # What a plan states by being silent, whatever the program takes by default.
 SILENT_PLAN: Mapping[str, str] = {"strategy": "mtp", "zero_stage": "0"}

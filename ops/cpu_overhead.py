@@ -265,7 +265,7 @@ def cpu_overhead(op: Op, job: JobSpec) -> IssueCost:
         return IssueCost(calls=floats(replay_calls(op, job.cuda_graphs)), launches=floats(0.0))
     calls = CALLS[job.preset.host.code]
     # Transformer Engine's parameters in the format of their products
-    low_precision_weights = job.precision.narrow_parameters and job.preset.layers.transformer_engine
+    low_precision_weights = job.precision.low_precision_parameters and job.preset.layers.transformer_engine
     work: Work
     match op:
         case CpuOverhead():
@@ -386,7 +386,7 @@ def gather_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     if isinstance(op, BatchedGemm | GroupedGemm) and op.role is not Role.CORE:
         modules = modules or 1.0
         held = op.groups if isinstance(op, GroupedGemm) else 1
-        narrow = job.precision.narrow_parameters and op.scale_recipe != ""
+        narrow = job.precision.low_precision_parameters and op.scale_recipe != ""
         parameters = floats(held * (NARROW_HOOKED_PARAMETER_CALLS if narrow else HOOKED_PARAMETER_CALLS))
     return (modules * HOOK_CALLS + parameters) * (layout.zero_stage >= 1)
 

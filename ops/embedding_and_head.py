@@ -106,7 +106,7 @@ def head(context: LayerContext) -> Pass:
         # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns) unless
         # they are told not to (Megatron-LM d98e8a6 extensions/transformer_engine.py,
         # TELMHeadColumnParallelLinear).
-        dtype="" if context.job.precision.narrow_head else context.job.precision.compute,
+        dtype="" if context.job.precision.low_precision_head else context.job.precision.compute,
     )
     logits = linear(context, layer)
     if model.tied_embeddings:
@@ -216,9 +216,9 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
         return "cross_entropy_fused", 4.0, 4.0 + kept_bytes
     if preset.loss.fused:
         return "cross_entropy_fused", logit_bytes, kept_bytes
-    if preset.loss.holds_logits:
+    if preset.loss.keeps_fp32_logits:
         return "cross_entropy", 4.0, 4.0
-    if preset.loss.narrow:
+    if preset.loss.low_precision:
         return "cross_entropy_16bit", 2 * logit_bytes, kept_bytes + 2 * logit_bytes
     if preset.loss.plain:
         return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0

@@ -214,7 +214,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     """Returns the model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
     hidden, kind, job = context.model.hidden, context.model.norm, context.job
     unfused = kind is NormKind.RMS and "norm" in job.unfused
-    fp32 = job.wide_norms and not unfused
+    fp32 = job.fp32_norms and not unfused
     # Unfused, autograd keeps the input in fp32 (the input itself is not) and, for the weight's gradient, the scaled
     # input in 16 bits.
     scaled_bytes = 0.0 if job.adapter_rank else context.activation_bytes

@@ -50,14 +50,14 @@ class Loss:
     """The loss kernel works on one copy of the logits, without an additional fp32 copy."""
     plain: bool = False
     """If not fused: PyTorch's own cross-entropy on an fp32 copy of the logits."""
-    narrow: bool = False
+    low_precision: bool = False
     """PyTorch's own cross-entropy reads and writes 16-bit logits, without an fp32 copy."""
     upcasts: bool = False
     """A fused loss reads an fp32 copy of the logits, made by a cast kernel, and copies it once more without the
     last token; the gradient takes that copy's place."""
     chunked: bool = False
     """Fused with the head, one chunk of tokens at a time: no logits are saved."""
-    holds_logits: bool = False
+    keeps_fp32_logits: bool = False
     """If not fused: the caller keeps its fp32 logits while the loss makes a softmax of its own."""
     gathers_logits: bool = False
     """Every tensor rank gathers the logits of the whole vocabulary and computes the whole loss."""
@@ -205,7 +205,7 @@ class Layers:
     keeps_joined_qkv: bool = False
     """Attention saves values as a view of the joined product, so the whole product is resident next to the
     rotated queries and keys."""
-    turns_chunks: bool = False
+    transposes_chunks: bool = False
     """Experts padded to a capacity get their rows by copying a transposed view (PyTorch's strided kernel)."""
     sends_probabilities: bool = False
     """Routing probabilities follow the tokens in an all-to-all of their own."""
@@ -322,7 +322,7 @@ class DataParallel:
     keeps_buckets: bool = False
     """Buckets are flat copies of all gradients in the parameters' format and stay resident (torch's
     DistributedDataParallel without gradient_as_bucket_view)."""
-    keeps_stand_ins: bool = False
+    keeps_dummy_wgrad: bool = False
     """Products that accumulate weight gradients themselves return a dummy gradient to autograd, one per shape
     stays (Transformer Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
     fresh_gradients: bool = False
@@ -331,7 +331,7 @@ class DataParallel:
     """Layers whose gathered weights are resident at once, prefetched ones included."""
     live_elements: Annotated[int, Whole(least=0)] = 0
     """Elements that stage 3 gathers ahead at most; 0 if it counts layers instead."""
-    held_narrow: frozenset[Literal["tensor", "mx"]] = frozenset()
+    low_precision_weights: frozenset[Literal["tensor", "mx"]] = frozenset()
     """Scale recipes whose weights are stored in low precision only; with one scale per tensor they are gathered
     so, too (fp8_param_gather)."""
     casts_shards: bool = False

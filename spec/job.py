@@ -19,7 +19,7 @@ class Precision:
     """Number formats of one training job, by what is stored or computed."""
 
     compute: Wide = "bf16"
-    """Format of products without a lower one of their own: the router and, unless narrow_head, the head."""
+    """Format of products without a lower one of their own: the router and, unless low_precision_head, the head."""
     parameter: Wide = "bf16"
     """Format of the parameters that layers compute with."""
     parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
@@ -50,18 +50,18 @@ class Precision:
     """Products need both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
     """Weights are cast in every forward instead of once per step."""
-    narrow_parameters: bool = False
+    low_precision_parameters: bool = False
     """Weights of low-precision products are stored in that format only, next to the optimizer's copy
     (Transformer Engine's primary weights; Megatron-Core, --fp8-param-gather)."""
     router: Literal["fp32", ""] = ""
     """Format of the router's scores and of the products of their gradients (Megatron-Core, --moe-router-dtype);
     "" as compute."""
-    narrow_head: bool = False
+    low_precision_head: bool = False
     """The head uses the precision of linear layers (Megatron-Core, --fp8-output-proj)."""
-    wide_first_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
+    high_precision_first_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
     """Layers at the start with products and attention in the activations' format (Megatron-Core,
     --first-last-layers-bf16 with --num-layers-at-start-in-bf16)."""
-    wide_last_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
+    high_precision_last_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
     """The same at the end (--num-layers-at-end-in-bf16)."""
     frozen: Literal["nf4", "int4", ""] = ""
     """Storage format of frozen weights (QLoRA, GPTQ), converted to ``parameter`` for every product; "" as that.
@@ -98,7 +98,7 @@ class Precision:
             scale_recipe="",
             scaling="",
             casts_every_forward=False,
-            narrow_parameters=False,
+            low_precision_parameters=False,
             parameter_gather=self.wide_gather,
         )
 
@@ -124,7 +124,7 @@ class JobSpec:
     same in Triton."""
     unfused: frozenset[Literal["norm", "rotary", "softmax"]] = frozenset()
     """What runs as one elementwise kernel after another."""
-    wide_norms: bool = False
+    fp32_norms: bool = False
     """Norms read an fp32 copy of their input, made by a cast kernel."""
     dropout: bool = False
     """Dropout after embedding, attention and feed-forward layer, and in attention."""

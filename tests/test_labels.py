@@ -87,7 +87,7 @@ CASES = {
         {"flash_attention": False, "dropout": True, "unfused": frozenset({"norm", "softmax", "rotary"})},
     ),
     "tied, stages": Case(
-        PLAIN, MEGATRON, {"strategy": "fsp", "tp": 2, "pp": 2, "dp": 2}, {"wide_norms": True}
+        PLAIN, MEGATRON, {"strategy": "fsp", "tp": 2, "pp": 2, "dp": 2}, {"fp32_norms": True}
     ),
     "experts, CUDA graphs": Case(
         MIXED,

@@ -36,7 +36,7 @@ GRAPHED = {"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iterati
 # 26.06 (v0.5.0), scripts/performance/configs/*/*_workload_base_configs.py, cuda_graph_impl "full_iteration" of MXFP8 with
 # fp8_dot_product_attention, and fp8_output_proj in *_llm_pretrain.py; 26.08 (v0.6.0), perf_recipes/*/common.py.
 ATTENDS: Mapping[str, object] = {"precision.attention": "fp8"}
-HEAD: Mapping[str, object] = {"precision.narrow_head": True}
+HEAD: Mapping[str, object] = {"precision.low_precision_head": True}
 # (start of the model's name, start of the GPU's, settings); the first that fits.
 BY_MODEL: tuple[tuple[str, str, Mapping[str, object]], ...] = (
     ("deepseek_v3", "gb200", HEAD),
@@ -76,7 +76,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         scopes = {"full_iteration"}
     said: dict[str, object] = {
         **PRECISIONS[word],
-        "precision.narrow_parameters": narrow,
+        "precision.low_precision_parameters": narrow,
         "precision.parameter_gather": GATHERED.get(word, "bf16") if narrow else "bf16",
         "precision.moments": DTYPES[recipe.text("exp_avg_dtype")],
         "data_parallel.fp32_gradients": wide,

@@ -94,7 +94,7 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     after: list[tuple[str, str, IntArray, str]] = []
     if master and precision.parameter != master:
         after.append(("model_parameters", "cast", owned, precision.parameter))
-    if precision.narrow_parameters and precision.gathers_narrow:
+    if precision.low_precision_parameters and precision.gathers_narrow:
         from ops.low_precision import finds_scale_first
 
         # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards

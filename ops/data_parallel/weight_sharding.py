@@ -125,7 +125,7 @@ def _cast_shard(context: LayerContext, what: Identity, weights: Gathered, phase:
     WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA (collective_quantizer.cc: what is cast behind
     a gather is cast before it)."""
     recipe, precision = recipe_of(context), context.job.precision
-    if recipe is None or precision.narrow_parameters or not weights.narrow.any():
+    if recipe is None or precision.low_precision_parameters or not weights.narrow.any():
         return []
     passes = one_copy(recipe.weight)
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))

@@ -80,7 +80,7 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
         return expert_all_to_all(context, role, copies, kernel="" if padded else "all2all", beside=beside)
 
     def into_order(role: Role) -> Pass:
-        if padded and job.preset.layers.turns_chunks:
+        if padded and job.preset.layers.transposes_chunks:
             return _transposed_chunks(context, role, sorted_rows, width)
         return move_rows(context, role, (sorted_rows, sorted_rows), width)
 

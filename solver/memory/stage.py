@@ -251,7 +251,9 @@ def narrow_copy_bytes(stages: Stages) -> FloatArray:
     """Copies of weights in the format of the products, from step to step; sharded weights that exist in it alone or
     travel in it are gathered so, and go with what was gathered."""
     precision = stages.job.precision
-    gone = (precision.narrow_parameters or precision.gathers_narrow) & (stages.context.layout.zero_stage >= 3)
+    gone = (precision.low_precision_parameters or precision.gathers_narrow) & (
+        stages.context.layout.zero_stage >= 3
+    )
     return np.where(gone, 0.0, stages.total("cached_bytes"))
 
 
@@ -339,7 +341,7 @@ def gathered_weights_bytes(
     layout, data_parallel = context.layout, context.job.preset.data_parallel
     precision = context.job.precision
     # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
-    single = precision.gathers_narrow and not precision.narrow_parameters
+    single = precision.gathers_narrow and not precision.low_precision_parameters
     spared = single * (1.0 - dtype_bytes(precision.parameter_gather) / context.parameter_bytes)
     layers, edges, edge, stays = (np.zeros(len(row)) for _ in range(4))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
@@ -394,7 +396,7 @@ def on_plans(bytes_of: Callable[[LayerContext, ClusterSpec], FloatArray]) -> Cal
 TERMS: tuple[Term, ...] = (
     # Adapters beside frozen weights; weights in the format of the products.
     Term("parameters_bytes", lambda s: bool(s.job.adapter_rank), frozen_bytes),
-    Term("parameters_bytes", lambda s: s.job.precision.narrow_parameters, narrow_only_bytes),
+    Term("parameters_bytes", lambda s: s.job.precision.low_precision_parameters, narrow_only_bytes),
     Term(
         "narrow_weights_bytes",
         lambda s: any(kind.cached_bytes.any() for kind in s.tables.kinds),
@@ -406,7 +408,7 @@ TERMS: tuple[Term, ...] = (
         lambda s: s.sync.keeps_micro_gradients or s.sync.reduces_once or s.job.preset.pipeline.keeps_gathered,
         lambda s: whole_gradients_bytes(s.context, s.trained, s.num_micro),
     ),
-    Term("gradients_bytes", lambda s: s.sync.keeps_stand_ins, dummy_wgrad_bytes),
+    Term("gradients_bytes", lambda s: s.sync.keeps_dummy_wgrad, dummy_wgrad_bytes),
     Term("optimizer_bytes", lambda s: s.job.optimizer == "muon", muon_bytes),
     # An optimizer on the host.
     Term("gradients_bytes", lambda s: s.offloads, offloaded_gradient_bytes),

@@ -126,7 +126,7 @@ class LayerTable:
         result: list[LayerBytes] = []
         job = self.bare.context.job
         reads = {
-            "with_shapes": job.preset.data_parallel.keeps_stand_ins,
+            "with_shapes": job.preset.data_parallel.keeps_dummy_wgrad,
             "low_precision": job.precision.narrows,
         }
         for piece in self.pieces:

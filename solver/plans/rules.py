@@ -162,7 +162,7 @@ def wide_layers_fit_stage(d: PlanColumns) -> BoolArray:
     """Layers of high precision are no more than one stage's (Megatron-LM d98e8a6 ``transformer_config.py``,
     num_layers_at_start_in_bf16 and num_layers_at_end_in_bf16: at most num_layers // pipeline_model_parallel_size)."""
     precision = d.job.precision
-    most = max(precision.wide_first_layers, precision.wide_last_layers)
+    most = max(precision.high_precision_first_layers, precision.high_precision_last_layers)
     return bools(most <= d.model.num_layers // d["pp"])
 
 

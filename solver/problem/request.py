@@ -89,7 +89,7 @@ def read_request(request: Request) -> ParsedRequest:
     check_exchange(job)
     check_head(config.model, job.precision)
     check_wide_layers(config.model, job.precision)
-    ends = job.precision.wide_first_layers, job.precision.wide_last_layers
+    ends = job.precision.high_precision_first_layers, job.precision.high_precision_last_layers
     config = replace(config, model=config.model.with_wide_ends(*ends))
     constraints = constraints_of(merged(config.constraints, request.constraints))
     check_schedules(constraints)
@@ -262,24 +262,27 @@ def check_head(model: ModelSpec, precision: Precision) -> None:
     """Raise ConfigError for a narrow head without narrow products, or one that has no weights of its own
     (Megatron-LM d98e8a6 ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``:
     "does not support skip_weight_param_allocation")."""
-    if precision.narrow_head and (model.tied_embeddings or not precision.narrows):
+    if precision.low_precision_head and (model.tied_embeddings or not precision.narrows):
         allowed = "true only with low-precision products, for a model with untied embeddings"
-        raise ConfigError(where="--job", key="precision.narrow_head", value=True, allowed=allowed)
+        raise ConfigError(where="--job", key="precision.low_precision_head", value=True, allowed=allowed)
 
 
 def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
     """Raise ConfigError for wide layers where nothing is narrow, or more of them than the model has
     (Megatron-LM d98e8a6 ``transformer_config.py``, first_last_layers_bf16, which delayed scaling has not)."""
-    for key in ("wide_first_layers", "wide_last_layers"):
+    for key in ("high_precision_first_layers", "high_precision_last_layers"):
         asked = getattr(precision, key)
         if asked and (not precision.narrows or precision.scaling == "delayed"):
             allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
             raise ConfigError(where="--job", key=f"precision.{key}", value=asked, allowed=allowed)
-    both = precision.wide_first_layers + precision.wide_last_layers
+    both = precision.high_precision_first_layers + precision.high_precision_last_layers
     if both > model.num_layers:
         allowed = f"with those at the start at most the model's {model.num_layers} layers"
         raise ConfigError(
-            where="--job", key="precision.wide_last_layers", value=precision.wide_last_layers, allowed=allowed
+            where="--job",
+            key="precision.high_precision_last_layers",
+            value=precision.high_precision_last_layers,
+            allowed=allowed,
         )
 
 

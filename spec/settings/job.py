@@ -19,7 +19,7 @@ from spec.settings.setting import Setting, Settings, keys_near, settings_of
 # Named precisions: how the products of linear layers are narrowed, as the libraries that do it do.
 #
 # Parameters, activations and optimizer state keep their formats; only the operands of the linears' products, their
-# scales and the casts before them change, and, where a framework's own recipes say so (``data_parallel.held_narrow``,
+# scales and the casts before them change, and, where a framework's own recipes say so (``data_parallel.low_precision_weights``,
 # ``casts_shards``), the format in which weights are held and gathered. Sources, read 2026-11:
 #
 # - fp8-tensor, fp8-rowwise: torchao ``float8/config.py``, recipes "tensorwise" and "rowwise" (scales of the tensor at
@@ -52,12 +52,12 @@ def named_precision(name: str, preset: FrameworkPreset) -> Precision:
         if name == wide:
             return precision_of(preset, wide)
     said, choices = NARROW[name], preset.data_parallel
-    held = said["scale_recipe"] in choices.held_narrow
+    held = said["scale_recipe"] in choices.low_precision_weights
     travels = said["scale_recipe"] == "tensor" and (held or choices.casts_shards)
     gathered = {"parameter_gather": said["linear"]} if travels else {}
     again = said["scale_recipe"] == "mx" and preset.layers.casts_again
     casts = {**said, "scaling": "dynamic", "casts_every_forward": True} if again else said
-    return replace(precision_of(preset), **casts, narrow_parameters=held, **gathered)
+    return replace(precision_of(preset), **casts, low_precision_parameters=held, **gathered)
 
 
 DEFAULT_FRAMEWORK = "megatron"

@@ -82,11 +82,11 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
     beside = {"gpu": "b300", "param_gather_low_precision": "1"}
     for word, gathered in (("fp8mx", "bf16"), ("fp8cs", "fp8"), ("nvfp4", "fp4")):
         job = question_of(recipe(precision=word, **beside), cluster).job
-        assert (job.precision.narrow_parameters, job.precision.parameter_gather) == (True, gathered)
+        assert (job.precision.low_precision_parameters, job.precision.parameter_gather) == (True, gathered)
     wide = question_of(
         recipe(precision="fp8cs", param_gather_low_precision="0", gpu="b300"), cluster
     ).job.precision
-    assert (wide.narrow_parameters, wide.parameter_gather) == (False, "bf16")
+    assert (wide.low_precision_parameters, wide.parameter_gather) == (False, "bf16")
     whole = {"precision": "fp8mx", "cuda_graph_impl": "full_iteration", "gpu": "b300"}
     for model, expected in (
         ("llama3_8b", (False, "bf16")),
@@ -94,7 +94,7 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
         ("qwen3_30b", (False, "fp8")),
     ):
         formats = question_of(recipe(model=model, **whole), cluster).job.precision
-        assert (formats.narrow_head, formats.attention) == expected
+        assert (formats.low_precision_head, formats.attention) == expected
     told = recipe(fsdp="1", activation_offload="layers:5", recompute="selective:layernorm+mlp", gpu="b300")
     plan = recipe_plan(told, question_of(told, cluster))
     assert (plan.preset, plan.zero_stage, plan.offloaded_layers) == ("megatron-fsdp", 3, 5)

@@ -98,7 +98,7 @@ def test_every_expert_is_a_product_of_its_own(phase: Phase) -> None:
 
 def test_gradients_of_weights_held_in_fp8_take_python_more() -> None:
     """7.5 us of a call's 8.7 each, where Transformer Engine's tensors are Python's, not where a copy is narrow."""
-    precision = replace(job().precision, narrow_parameters=True)
+    precision = replace(job().precision, low_precision_parameters=True)
     narrow = replace(job(), precision=precision)
     for one, weights in (
         (gemm(phase=Phase.WEIGHT_GRAD, recipe="mx"), 1),
@@ -129,7 +129,7 @@ def test_a_grouped_linear_of_16_experts_takes_what_the_page_of_formulas_says(
     recipe: str, held: bool, microseconds: tuple[int, int]
 ) -> None:
     """docs/formulas.md, the host: told, at 8.7 us a call, forward and backward, launches apart."""
-    asked = replace(job(), precision=replace(job().precision, narrow_parameters=held))
+    asked = replace(job(), precision=replace(job().precision, low_precision_parameters=held))
     forward, back, weights = (
         8.7 * float(cpu_overhead(grouped(16, phase, recipe), asked).calls[0])
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -395,7 +395,7 @@ def test_a_linear_is_a_module_with_a_parameter_and_experts_have_one_each() -> No
 
 
 def test_parameters_held_in_fp8_take_longer_to_look_up() -> None:
-    narrow = replace(job(), precision=replace(job().precision, narrow_parameters=True))
+    narrow = replace(job(), precision=replace(job().precision, low_precision_parameters=True))
     assert calls(EXPERTS_FORWARD_HOOKS, narrow) * 8.7 == pytest.approx(2.3 + 16 * 2.4)
     assert calls(replace(EXPERTS_FORWARD_HOOKS, scale_recipe=""), narrow) == calls(
         EXPERTS_FORWARD_HOOKS, job()

@@ -36,7 +36,7 @@ def test_each_loss_holds_its_own_tensors() -> None:
     fp32 copies; kept outputs add this and the last micro-batch's logits."""
     assert loss_bytes(ops_of()) == (2 + 4, 0)
     assert loss_bytes(ops_of(choices={"loss.plain": True})) == (4, 8)
-    assert loss_bytes(ops_of(choices={"loss.holds_logits": True})) == (4, 4)
+    assert loss_bytes(ops_of(choices={"loss.keeps_fp32_logits": True})) == (4, 4)
     assert loss_bytes(ops_of(choices={"loss.plain": True, "pipeline.keeps_stage_outputs": True})) == (
         2 + 4,
         2 + 8,
@@ -64,8 +64,10 @@ def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
     layout, elements = Layout.of(1), VOCAB * HIDDEN
     narrow = {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}
 
-    def head(narrow_head: bool) -> Pass:
-        asked = replace(job(seq_len=SEQ), precision=Precision(**narrow, narrow_head=narrow_head))
+    def head(low_precision_head: bool) -> Pass:
+        asked = replace(
+            job(seq_len=SEQ), precision=Precision(**narrow, low_precision_head=low_precision_head)
+        )
         return written(small_model(), asked, "mtp", layout, "none").head
 
     for told, dtype, kept, copies in ((head(True), "fp8", 1, 2), (head(False), "bf16", 2, 0)):

@@ -326,7 +326,7 @@ FP8_INSIDE = Precision(
     attention="fp8",
     scale_recipe="tensor",
     scaling="current",
-    narrow_parameters=True,
+    low_precision_parameters=True,
     parameter_gather="fp8",
 )
 
@@ -357,7 +357,7 @@ def test_a_wide_layer_is_the_layer_of_a_job_that_narrows_nothing() -> None:
 def test_formats_of_wide_layers_are_those_of_activations() -> None:
     wide = FP8_INSIDE.of_wide_layers
     assert (wide.linear, wide.attention, wide.parameter_gather) == ("bf16", "bf16", "bf16")
-    assert (wide.narrows, wide.casts_every_forward, wide.narrow_parameters) == (False, False, False)
+    assert (wide.narrows, wide.casts_every_forward, wide.low_precision_parameters) == (False, False, False)
     assert replace(FP8_INSIDE, activation="fp16", attention="fp32").of_wide_layers.attention == "fp32"
 
 

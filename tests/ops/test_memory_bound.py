@@ -103,18 +103,18 @@ def test_a_bias_of_the_projection_is_a_kernel_of_its_own() -> None:
 
 def test_wide_norms_cast_their_input_and_keep_it_in_fp32() -> None:
     """An fp32 copy is read and written by the norm: 6 bytes for the copy and 8 for the norm, not 4."""
-    plain, wide = kernels(job()), kernels(job(wide_norms=True))
+    plain, wide = kernels(job()), kernels(job(fp32_norms=True))
     elements = 2 * 2048 * 4096
     assert plain["mlp.norm forward"] == 4.0 * elements
     assert wide["mlp.norm.cast forward"] == wide["mlp.norm.cast input_grad"] == 6.0 * elements
     assert wide["mlp.norm forward"] == 8.0 * elements
-    layer = written(LLAMA, job(wide_norms=True), "mtp", Layout.of(8)).blocks[0]
+    layer = written(LLAMA, job(fp32_norms=True), "mtp", Layout.of(8)).blocks[0]
     kept = [float(op.saved_bytes[0]) for op in layer.forward if op.name == "mlp.norm"]
     assert kept == [4.0 * 2048 * 4096]
 
 
 def test_internevo_repeats_adds_and_norms_of_layers_it_keeps() -> None:
-    told = kernels(job(wide_norms=True), modules=("dropout_norm",))
+    told = kernels(job(fp32_norms=True), modules=("dropout_norm",))
     again = [name for name in told if name.endswith("recompute")]
     parts = ("attention.norm.cast", "attention.norm", "attention.residual", "mlp.norm.cast", "mlp.norm")
     assert again == [f"{part} recompute" for part in parts]

@@ -225,7 +225,7 @@ def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
 CARRIED = frozenset(OVERLAPS) | frozenset(
     str.split(
         "adapter_rank adapted adapter_dropout adapter_dtype adapter_code precision.scale_recipe precision.scaling "
-        "precision.narrow_parameters data_parallel.bucket_elements_per_rank"
+        "precision.low_precision_parameters data_parallel.bucket_elements_per_rank"
     )
 )
 

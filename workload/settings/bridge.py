@@ -178,11 +178,11 @@ def _precision(precision: Precision) -> list[str]:
         f"    precision.grad_reduce_in_fp32 = {precision.reduce == 'fp32'}",
     ]
     if precision.linear == "fp8":
-        held = precision.parameter_gather == "fp8" or precision.narrow_parameters
+        held = precision.parameter_gather == "fp8" or precision.low_precision_parameters
         lines.append(f"    precision.fp8_param_gather = {held}")
         if recipe == "mxfp8":
             lines.append(f"    precision.reuse_grad_buf_for_mxfp8_param_ag = {held}")
-        first, last = precision.wide_first_layers, precision.wide_last_layers
+        first, last = precision.high_precision_first_layers, precision.high_precision_last_layers
         if recipe == "tensorwise" or first or last:
             lines.append(f"    precision.first_last_layers_bf16 = {bool(first or last)}")
         if first or last:

@@ -172,9 +172,9 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
         "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
         "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_p2p host.checks_numbers precision.compute "
-        "precision.parameter precision.narrow_parameters precision.router precision.narrow_head precision.wide_first_layers precision.wide_last_layers precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.parameter precision.low_precision_parameters precision.router precision.low_precision_head precision.high_precision_first_layers precision.high_precision_last_layers precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
-        "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
+        "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused fp32_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
         "optimizer adapter_rank adapted expandable_segments"
     )
@@ -232,7 +232,7 @@ def unsaid_job(problem: Problem, plan: Plan) -> tuple[str, ...]:
         notes.append(
             f"left out: CUDA graphs of {', '.join(sorted(job.cuda_graphs))}, whose flags differ between cores"
         )
-    if job.wide_norms or "norm" in job.unfused:
+    if job.fp32_norms or "norm" in job.unfused:
         notes.append("left out: norms that are not fused, which Transformer Engine has none of")
     if job.attention_kernel != "flash":
         notes.append(f"left out: the {job.attention_kernel} kernel, which is the installed flash-attn's")
@@ -269,15 +269,16 @@ def _formats(precision: Precision) -> Flags:
     require(gathered in (compute, precision.linear), f"gathered parameters in {gathered}")
     narrow = gathered != compute
     # MXFP8 parameters travel in 16 bits, through the gradients' buffer
-    lent = precision.narrow_parameters and precision.scale_recipe == "mx" and not narrow
+    lent = precision.low_precision_parameters and precision.scale_recipe == "mx" and not narrow
     require(
-        precision.narrow_parameters <= (narrow or lent), f"parameters held narrow and gathered in {gathered}"
+        precision.low_precision_parameters <= (narrow or lent),
+        f"parameters held narrow and gathered in {gathered}",
     )
     if narrow or lent:
         flags["--fp8-param-gather"] = None
     if lent:
         flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
-    if precision.narrow_head:
+    if precision.low_precision_head:
         require(
             "--fp8-recipe" in flags and scaling_word(precision) == "mx", "a narrow head that is not in MXFP8"
         )
@@ -287,7 +288,7 @@ def _formats(precision: Precision) -> Flags:
 
 def _wide_layers(precision: Precision) -> Flags:
     """Layers at both ends that narrow nothing; Megatron-LM's numbers are 1 unless told."""
-    first, last = precision.wide_first_layers, precision.wide_last_layers
+    first, last = precision.high_precision_first_layers, precision.high_precision_last_layers
     if not first and not last:
         return {}
     return {

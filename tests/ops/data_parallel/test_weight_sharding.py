@@ -151,7 +151,7 @@ RANKS = 4
 CURRENT = {"linear": "fp8", "scale_recipe": "tensor", "scaling": "current"}
 TORCHAO = {**CURRENT, "scaling": "dynamic", "casts_every_forward": True, "parameter_gather": "fp8"}
 XLA = {**CURRENT, "scaling": "delayed", "casts_every_forward": True, "parameter_gather": "fp8"}
-HELD = {**CURRENT, "parameter_gather": "fp8", "narrow_parameters": True}
+HELD = {**CURRENT, "parameter_gather": "fp8", "low_precision_parameters": True}
 
 
 def asked(preset: str = "fsdp", **precision: object) -> JobSpec:

@@ -48,7 +48,7 @@ def test_chunks_of_one_capacity_are_turned_by_the_kernel_for_strides(tp: int, ep
 
 
 def test_chunks_of_any_length_and_of_releases_that_join_them_are_sorted() -> None:
-    preset = job(seq_len=SEQ).preset.changed({"layers.turns_chunks": False})
+    preset = job(seq_len=SEQ).preset.changed({"layers.transposes_chunks": False})
     for found in (layer(), layer(job(seq_len=SEQ, preset=preset), capacity_factor=1.5)):
         assert {op.kernel for op in named(found, "moe.sort") if isinstance(op, MemoryBound)} == {"permute"}
 

@@ -85,7 +85,7 @@ def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool,
     embedding, the norms and the head keep theirs."""
     model = small_model(layers=16)
     plan = Plan(strategy="mtp", preset="megatron", dp=DP, zero_stage=1, zero_size=DP, num_micro=8)
-    settings = {"precision.recipe": recipe, "precision.narrow_parameters": True}
+    settings = {"precision.recipe": recipe, "precision.low_precision_parameters": True}
     job = job_of(AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings))
     job = replace(job, precision=replace(job.precision, transposed_copies=both_orders))
     cost = estimate_memory(model, job, PlanTable.of(plan)).bytes.cost
@@ -103,7 +103,7 @@ def test_frozen_weights_are_held_narrow_too() -> None:
     for narrow in (False, True):
         settings = {
             "precision.recipe": "fp8-current",
-            "precision.narrow_parameters": narrow,
+            "precision.low_precision_parameters": narrow,
             "adapter_rank": 16,
             "adapted": "qkv+out",
         }
@@ -116,7 +116,7 @@ def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
     plan = Plan(strategy="mtp", preset="megatron-fsdp", dp=DP, zero_stage=3, zero_size=DP, num_micro=8)
     held = []
     for narrow in (False, True):
-        settings = {"precision.recipe": "fp8-current", "precision.narrow_parameters": narrow}
+        settings = {"precision.recipe": "fp8-current", "precision.low_precision_parameters": narrow}
         asked = AskedJob(
             world_size=DP,
             seq_len=1024,
@@ -161,7 +161,7 @@ def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: i
     and head, cut by tp, however many layers there are."""
 
     def gradients(layers: int, *, kept: bool) -> float:
-        preset = framework_preset("megatron").changed({"data_parallel.keeps_stand_ins": kept})
+        preset = framework_preset("megatron").changed({"data_parallel.keeps_dummy_wgrad": kept})
         plan = Plan(strategy="mtp", preset="megatron", tp=tp, num_micro=8)
         model = small_model(layers=layers)
         asked = question(world_size=tp, sequences=8, preset=preset, model=model)

@@ -322,8 +322,10 @@ def test_deepspeed_fetches_ahead_until_its_limit_of_live_parameters() -> None:
     )
 
 
-@pytest.mark.parametrize(("narrow_parameters", "layer"), [(False, 1200 - 900 / 2), (True, 1200)])
-def test_what_narrow_products_read_is_gathered_in_a_byte(narrow_parameters: bool, layer: float) -> None:
+@pytest.mark.parametrize(("low_precision_parameters", "layer"), [(False, 1200 - 900 / 2), (True, 1200)])
+def test_what_narrow_products_read_is_gathered_in_a_byte(
+    low_precision_parameters: bool, layer: float
+) -> None:
     """900 of 1,200 elements; where they are held narrow both orders are gathered, two bytes together."""
-    told = gathered(linear="fp8", parameter_gather="fp8", narrow_parameters=narrow_parameters)
+    told = gathered(linear="fp8", parameter_gather="fp8", low_precision_parameters=low_precision_parameters)
     assert told == 2 * 2 * layer

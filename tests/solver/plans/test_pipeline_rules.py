@@ -145,7 +145,9 @@ def test_tensor_parallel_degrees_are_small_even_ones_and_multiples_of_8() -> Non
 def test_wide_layers_are_no_more_than_a_stage_s(ends: tuple[int, int], pp: int, refused: bool) -> None:
     """8 layers: two a stage of four, four of two."""
     asked = question(model=small_model(), world_size=8, sequences=64)
-    formats = replace(asked.job.precision, wide_first_layers=ends[0], wide_last_layers=ends[1])
+    formats = replace(
+        asked.job.precision, high_precision_first_layers=ends[0], high_precision_last_layers=ends[1]
+    )
     asked = replace(asked, job=replace(asked.job, precision=formats))
     plan = plan_of(parse_plan(f"strategy=mtp,pp={pp}"), asked, "--plan")
     assert (WIDE in broken_rules(asked, plan)) is refused

@@ -49,19 +49,25 @@ def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.M
         ({"framework": "horovod"}, "one of composer, deepspeed"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
-        ({"job": {"precision.narrow_head": True}}, "only with low-precision products"),
-        ({"job": {"precision.wide_last_layers": 1}}, "0 unless linear layers multiply in 8 bits or fewer"),
+        ({"job": {"precision.low_precision_head": True}}, "only with low-precision products"),
         (
-            {
-                "precision": "fp8-current",
-                "job": {"precision.wide_first_layers": 30, "precision.wide_last_layers": 3},
-            },
-            "precision.wide_last_layers = 3: .* at most the model's 32 layers",
+            {"job": {"precision.high_precision_last_layers": 1}},
+            "0 unless linear layers multiply in 8 bits or fewer",
         ),
         (
             {
                 "precision": "fp8-current",
-                "job": {"precision.scaling": "delayed", "precision.wide_first_layers": 1},
+                "job": {
+                    "precision.high_precision_first_layers": 30,
+                    "precision.high_precision_last_layers": 3,
+                },
+            },
+            "precision.high_precision_last_layers = 3: .* at most the model's 32 layers",
+        ),
+        (
+            {
+                "precision": "fp8-current",
+                "job": {"precision.scaling": "delayed", "precision.high_precision_first_layers": 1},
             },
             "scales that are not delayed",
         ),

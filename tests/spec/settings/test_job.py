@@ -145,7 +145,7 @@ def test_a_framework_that_nobody_knows_is_refused() -> None:
 
 
 PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
-HELD = {"parameter_gather", "narrow_parameters"}
+HELD = {"parameter_gather", "low_precision_parameters"}
 
 
 @pytest.mark.parametrize("framework", framework_names(legacy=True))
@@ -179,7 +179,7 @@ def test_weights_are_held_and_gathered_as_own_recipes_say(
     framework: str, name: str, expected: tuple[str, bool]
 ) -> None:
     found = named_precision(name, framework_preset(framework))
-    assert (found.parameter_gather, found.narrow_parameters) == expected
+    assert (found.parameter_gather, found.low_precision_parameters) == expected
 
 
 def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:

@@ -92,7 +92,12 @@ def test_what_the_common_recipe_has_on_is_said_off(tmp_path: Path, monkeypatch: 
             ],
         ),
         (
-            {"linear": "fp8", "scaling": "current", "wide_first_layers": 1, "wide_last_layers": 2},
+            {
+                "linear": "fp8",
+                "scaling": "current",
+                "high_precision_first_layers": 1,
+                "high_precision_last_layers": 2,
+            },
             [
                 "first_last_layers_bf16 = True",
                 "num_layers_at_start_in_bf16 = 1",
@@ -105,7 +110,7 @@ def test_what_the_common_recipe_has_on_is_said_off(tmp_path: Path, monkeypatch: 
             ["fp8_subchannel_scaling_mixed", "precision.fp8 = 'e4m3'"],
         ),
         (
-            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_parameters": True},
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "low_precision_parameters": True},
             ["bf16_with_mxfp8_mixed", "fp8_param_gather = True", "reuse_grad_buf_for_mxfp8_param_ag = True"],
         ),
         (

@@ -102,7 +102,7 @@ PLAIN = {
             {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
         ),
         (
-            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_parameters": True},
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "low_precision_parameters": True},
             {
                 "--fp8-format": "e4m3",
                 "--fp8-recipe": "mxfp8",
@@ -111,11 +111,11 @@ PLAIN = {
             },
         ),
         (
-            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_head": True},
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "low_precision_head": True},
             {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8", "--fp8-output-proj": None},
         ),
         (
-            {"linear": "fp8", "scaling": "current", "wide_last_layers": 4},
+            {"linear": "fp8", "scaling": "current", "high_precision_last_layers": 4},
             {
                 "--fp8-format": "hybrid",
                 "--fp8-recipe": "tensorwise",
@@ -214,7 +214,7 @@ def test_recomputation() -> None:
     ("job", "note"),
     [
         ({"cuda_graphs": frozenset({"attn"})}, "CUDA graphs of attn"),
-        ({"wide_norms": True}, "norms that are not fused"),
+        ({"fp32_norms": True}, "norms that are not fused"),
         ({"attention_kernel": "flash2"}, "flash2 kernel"),
         ({"moe_dispatch": "fp8"}, "dispatch of tokens in fp8"),
     ],

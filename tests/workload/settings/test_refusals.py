@@ -148,8 +148,8 @@ NO_JOB: list[Row] = [
         ({"gradient": "fp32", "reduce": "bf16"}, {}, "summed in fp32, reduced in bf16"),
         ({"gradient": "fp16", "reduce": "fp16"}, {}, "gradients in fp16"),
         ({"parameter_gather": "fp32"}, {}, "gathered parameters"),
-        ({"narrow_parameters": True}, {}, "parameters held narrow"),
-        ({"linear": "fp8", "narrow_head": True}, {}, "a narrow head that is not in MXFP8"),
+        ({"low_precision_parameters": True}, {}, "parameters held narrow"),
+        ({"linear": "fp8", "low_precision_head": True}, {}, "a narrow head that is not in MXFP8"),
         ({"moments": "int8"}, {}, "moments in int8"),
         ({"master": ""}, {}, "no copy"),
         (

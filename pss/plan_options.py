@@ -310,7 +310,7 @@ def _refused(name: str, value: object, allowed: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What is stated of failures and of a run's length; None where nothing is."""
+    """Failures and length of a run as specified; None where nothing is."""
 
     reliability: "Reliability | None" = None
     terms: "RunTerms | None" = None

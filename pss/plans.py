@@ -1,4 +1,4 @@
-"""Which parallel plan should this model train with on this cluster, how fast, and will it fit?
+"""Finds the parallel plan that a model should train with on a cluster, how fast it is and whether it fits.
 
 Searches every plan on a CPU (--run_all_solu) or prices one, from a profile of the cluster. What needs no
 profile is refused before one is loaded, and what a command does not print is not imported.
@@ -90,9 +90,9 @@ def run(options: argparse.Namespace) -> int:
     )
     if is_sweep(options):
         return sweep(options, request)
-    asked = read_request(request)
-    check_framework(launch_files(options), asked.job.preset.name)
-    return answer(options, request, asked)
+    parsed = read_request(request)
+    check_framework(launch_files(options), parsed.job.preset.name)
+    return answer(options, request, parsed)
 
 
 def first(values: tuple[Value, ...] | None) -> Value | None:
@@ -148,7 +148,7 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name, path in named.items() if path is not None}
 
 
-def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) -> int:
+def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest) -> int:
     """Loads the profile, then searches or prices, prints and writes; returns the exit status."""
     from solver.analysis.named_plans import obstacles
     from solver.problem.loading import load_parsed
@@ -158,20 +158,20 @@ def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) 
 
     named, stated = named_plans(options), run_options(options)
     plan = None if options.plan is None else parse_plan(options.plan)
-    if asked.config.plan is None:
+    if parsed.config.plan is None:
         plan = plan or first_written(named)
     if exports := launch_files(options):
         from workload.launch_files import check_exports
 
-        check_exports(exports, asked.config.model, asked.job)
+        check_exports(exports, parsed.config.model, parsed.job)
     device = measuring_device(options) if options.measure_missing else None
-    inputs = load_parsed(request, asked, device)
+    inputs = load_parsed(request, parsed, device)
     sections = [
         question_section(
             inputs.problem,
             inputs.times,
-            assumed_framework=asked.assumed_framework,
-            constraints=asked.constraints,
+            assumed_framework=parsed.assumed_framework,
+            constraints=parsed.constraints,
         )
     ]
     print(text(sections), end="\n\n", flush=True)
@@ -187,7 +187,7 @@ def answer(options: argparse.Namespace, request: Request, asked: ParsedRequest) 
             sections += reason_sections(option, of_option, plans)
         print(text(sections[1:]))
         if options.sensitivity:
-            sections.append(what_if(request, asked, plans))
+            sections.append(what_if(request, parsed, plans))
             print("", text(sections[-1:]), sep="\n")
     finally:
         keep_learned(options, inputs, device)
@@ -294,14 +294,14 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
     return explanation_sections(found, calibrated=problem.calibration is not None)
 
 
-def what_if(request: Request, asked: ParsedRequest, plans: "Plans") -> "ReportSection":
+def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportSection":
     """Returns what three changes would bring."""
     from solver.analysis.sensitivity import sensitivities
     from solver.problem.result import check_believable
     from solver.report.reasons import sensitivity_section
 
     with progress(3, "what if", "question") as bar:
-        found = sensitivities(request, asked, plans.inputs, tick=bar.update)
+        found = sensitivities(request, parsed, plans.inputs, tick=bar.update)
     check_believable([one.answer for one in found if one.answer is not None], plans.inputs.source)
     return sensitivity_section(plans.best, found)
 

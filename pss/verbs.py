@@ -10,7 +10,7 @@ PLANS, PROFILE, WORKLOAD = "pss.plans", "pss.profile", "pss.workload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """What a verb does, and the ``module`` that does it: its ``options_parser(program)`` reads what is typed after
+    """A verb: what it does, and the ``module`` that does it: its ``options_parser(program)`` reads what is typed after
     ``program`` (``pss search``), its ``main(words, program)`` runs it and returns the exit status.
 
     ``flags`` are always handed on. Plans that are typed before the options are handed on as values of

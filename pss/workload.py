@@ -1,4 +1,4 @@
-"""What a training step runs: check and price SimAI workloads, lay out groups, traffic and topologies, run it."""
+"""Workloads of a training step: generates, checks, prices and runs them, lays out groups, traffic and topologies."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
 from spec.program.command import exit_status, quiet_interrupts

@@ -1,1 +1,1 @@
-"""What would be run, operation by operation: workloads, their file formats, traffic and topologies; CPU only."""
+"""Workloads, operation by operation: their file formats, launch settings, traffic and topologies; CPU only."""

@@ -2,7 +2,7 @@
 
 A MockedModel has parameters and child modules, as AICB's has; ``forward()`` gives its items in order and
 ``backward()`` its items in reverse. Leaves come from a Workshop, which writes them with the same operations
-and prices them with the same book as the solver, so a custom model is generated, priced and exported as any.
+and prices them with the same cost model as the solver, so a custom model is generated, priced and exported as any.
 """
 
 from collections.abc import Iterator
@@ -109,7 +109,7 @@ class MockedOps(MockedModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """Makes leaves for a plan of a question; sizes are those of one rank under that plan."""
+    """Makes leaves for a plan of a problem; sizes are those of one rank under that plan."""
 
     problem: Problem
     plan: Plan
@@ -121,7 +121,7 @@ class Workshop:
 
     @property
     def context(self) -> LayerContext:
-        """What a layer's operations are written from."""
+        """The context that a layer's operations are written from."""
         model, job = self.problem.model, self.problem.job
         return LayerContext(sharding=self.plan.sharding, model=model, job=job, layout=self.layout)
 
@@ -249,7 +249,7 @@ class Workshop:
 
 
 class MockedTransformer(MockedModel):
-    """Embedding, every block of the question's model in order, head.
+    """Embedding, every block of the problem's model in order, head.
 
     GPT, Llama, Mixtral and DeepSeek are this over their ModelSpecs (configs/7B_gpt.toml, 7B_llama2.py,
     8x7B_mixtral.py, 671B_deepseek_v3.toml): they differ in their blocks alone.
@@ -269,6 +269,6 @@ def _labelled(ops: Ops, name: str) -> Ops:
 
 
 def _overridden(model: MockedModel) -> bool:
-    """Whether the model orders its children itself."""
+    """True where the model orders its children itself."""
     kind = type(model)
     return kind.forward is not MockedModel.forward or kind.backward is not MockedModel.backward

@@ -16,9 +16,9 @@ class WorkloadError(UserError):
 
 
 class Severity(StrEnum):
-    """How bad a finding is, worst first.
+    """Severity of a finding, worst first.
 
-    BROKEN: what the file says cannot be told. STOPS: the meaning is clear, but SimAI-Analytical
+    BROKEN: what the file means is unknown. STOPS: the meaning is clear, but SimAI-Analytical
     crashes, hangs or leaves an empty result. WRONG: it goes on with a wrong number and says nothing.
     NOTE: harmless to it, and perhaps not what was meant.
     """

@@ -66,8 +66,8 @@ EXPORTERS: dict[str, Exporter] = {
 def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for an exporter that has no words for this model or job, whatever the plan."""
     for name in names:
-        says = EXPORTERS[name].adapters or EXPORTERS[name].of_any is not None
-        if job.adapter_rank and not says:
+        has_adapters = EXPORTERS[name].adapters or EXPORTERS[name].of_any is not None
+        if job.adapter_rank and not has_adapters:
             raise ExportError(
                 f"--export_{name}: adapters (adapter_rank) are set in a training script, not by its flags"
             )

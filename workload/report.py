@@ -1,4 +1,4 @@
-"""What run_workload.py prints, as lines of text."""
+"""Lines that run_workload.py prints."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ def topology_line(topology: Topology) -> str:
 
 
 def shape_line(shape: TopologyShape) -> str:
-    """What the network offers one GPU, one way."""
+    """Returns what the network offers one GPU, one way."""
     words = [f"{shape.scale_up / GIGA:g} GB/s among {shape.scale_up_ranks} GPUs"]
     if shape.server > shape.scale_up:
         words.insert(0, f"{shape.server / GIGA:g} GB/s inside a rack")
@@ -64,7 +64,7 @@ def group_lines(kind: str, groups: Sequence[Sequence[int]]) -> Iterator[str]:
 
 
 def flow_lines(flows: RankFlows) -> Iterator[str]:
-    """How many flows there are and what they move."""
+    """Returns the number of flows and what they move."""
     total = float(flows.size_bytes.sum())
     largest = float(flows.size_bytes.max(initial=0.0))
     stages = int(flows.stage.max(initial=-1)) + 1

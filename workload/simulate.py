@@ -72,18 +72,21 @@ def closed_form_options(options: argparse.Namespace, root: Path) -> AnalyticalOp
 
 
 def wants_files(options: argparse.Namespace) -> bool:
-    """Whether the binary's table is asked for."""
+    """True where the binary's table is requested."""
     return any(value is not None for value in (options.result, options.result_folder, options.rows))
 
 
 def write_results(
-    options: argparse.Namespace, workload: SimaiWorkload, asked: AnalyticalOptions, report: AnalyticalReport
+    options: argparse.Namespace,
+    workload: SimaiWorkload,
+    closed_form: AnalyticalOptions,
+    report: AnalyticalReport,
 ) -> Iterator[Path]:
     """Write the rows to --rows, and with -r what the binary writes where it writes it (results/PREFIXEndToEnd.csv,
     made under the working folder). Raises ExportError."""
     if options.rows:
         with replaced_file(options.rows) as handle:
-            handle.writelines(f"{line}\n" for line in row_lines(workload, asked))
+            handle.writelines(f"{line}\n" for line in row_lines(workload, closed_form))
         yield options.rows
     if options.result is None and options.result_folder is None:
         return
@@ -96,12 +99,12 @@ def write_results(
     with replaced_file(path) as handle:
         name = path.name.removesuffix("EndToEnd.csv")
         handle.writelines(f"{line}\n" for line in summary_lines(report.printed, name))
-        handle.writelines(f"{line}\n" for line in row_lines(workload, asked))
+        handle.writelines(f"{line}\n" for line in row_lines(workload, closed_form))
     yield path
 
 
 def ignored(options: argparse.Namespace) -> Iterator[str]:
-    """What was typed and changes nothing."""
+    """Returns a line for each option that changes nothing."""
     for flag, value in (("-v", options.visual), ("-l", options.lang)):
         if value is not None:
             yield f"{flag} changes nothing: no chart is drawn here (--json and --rows hold its numbers)"
@@ -208,11 +211,11 @@ def simulate(options: argparse.Namespace, root: Path) -> int:
             write_parts(options, replay.parts)
             return warn(file, ())
         print()
-    asked = closed_form_options(options, root)
-    report = price_simai(workload, asked)
+    closed_form = closed_form_options(options, root)
+    report = price_simai(workload, closed_form)
     write_parts(options, report.parts, warnings=list(report.warnings))
     show(part_lines(CLOSED_FORM, report.parts))
-    for path in write_results(options, workload, asked, report):
+    for path in write_results(options, workload, closed_form, report):
         print(f"wrote {path}")
     return warn(file, report.warnings)
 

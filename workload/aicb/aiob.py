@@ -195,7 +195,7 @@ def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
 
 
 def _core_alone(piece: PieceWork) -> bool:
-    """Whether attention's products, which hold the time of the whole half, are not recomputed with its core."""
+    """True where the core is recomputed without attention's products, which hold the time of the whole half."""
     stems = {
         SHARES[item.key][0] for item in piece.backward if item.phase is Phase.RECOMPUTE and item.key in SHARES
     }

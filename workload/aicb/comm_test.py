@@ -45,7 +45,7 @@ class CommTest:
 
     @property
     def apart(self) -> bool:
-        """Whether other groups lie between the members of one."""
+        """True where other groups lie between the members of one."""
         return self.axis != "tp" and self.ranks < self.world_size
 
     @property
@@ -114,11 +114,11 @@ def general_test(test: CommTest) -> Iterator[GeneralItem]:
         yield GeneralItem(comm_type=EPOCH_END)
 
 
-# The communication test of a ``generate`` command, in the format asked for.
+# The communication test of a ``generate`` command, in the requested format.
 
 
 def is_test(options: argparse.Namespace) -> bool:
-    """Whether a communication test is asked for, not a model."""
+    """True where a communication test is requested, not a model."""
     return bool(options.test_comm) or options.frame == COLLECTIVE_TEST
 
 
@@ -150,7 +150,7 @@ def write_test(options: argparse.Namespace) -> tuple[Path, int]:
 
 
 def _groups(options: argparse.Namespace, world: int) -> tuple[str, int]:
-    """Which axis communicates and how many ranks a group has. AICB's collective_test is over the data-parallel
+    """Returns the axis that communicates and the ranks of a group. AICB's collective_test is over the data-parallel
     group, or with --multi_all_reduce_enable over the pipeline's."""
     tp, pp = options.tensor_model_parallel_size, options.pipeline_model_parallel
     if options.multi_all_reduce_enable:

@@ -134,7 +134,7 @@ class Workload:
 
 
 def arguments_path(path: Path) -> Path:
-    """Where the arguments of a workload lie."""
+    """Returns the path of a workload's arguments."""
     return path.with_name(f"{path.name}.args.json")
 
 

@@ -250,7 +250,7 @@ def _buckets(tensors: list[Tensor], flat: _Flat, options: ZeroOptions) -> Iterat
 
 
 def full_buckets(tensors: list[Tensor], options: ZeroOptions) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """What is still in the bucket, and the buckets that went because the next did not fit."""
+    """Returns the open bucket, and the buckets that were sent because the next tensor did not fit."""
     bucket: list[Tensor] = []
     full: list[list[Tensor]] = []
     held = 0

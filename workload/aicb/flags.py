@@ -1,4 +1,4 @@
-"""What a generator command says about the model, and how one of its flags is refused."""
+"""The options of ``generate``: AICB's flags, what they say of a model, and which of them change nothing."""
 
 import argparse
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def refuse(flag: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(where="generate", key=f"--{flag}", value=value, allowed=allowed)
 
 
-# AICB's flags that say nothing of a workload written here: accepted, and told why.
+# AICB's flags that say nothing of a workload written here: accepted, with the reason.
 #
 # Source: AICB 2.1, utils/utils.py (every argparse option) and scripts/ (what the shells take besides).
 
@@ -130,18 +130,18 @@ OF_TESTS_ALONE = ("begin_size", "end_size", "iter_num", "multi_all_reduce_enable
 
 
 def notes_on(options: argparse.Namespace, defaults: argparse.Namespace, *, test: bool) -> Iterator[str]:
-    """One line for every flag that was typed and changes nothing in what is asked for; ``defaults`` are the options
-    of a command without flags, ``test`` says that a communication test is asked for."""
-    typed = [name for name, value in vars(options).items() if value != getattr(defaults, name, None)]
-    reasons = _reasons_in_a_test(typed) if test else _reasons_in_a_workload(options)
+    """Returns a line for every flag on the command line that changes nothing in what is requested; ``defaults`` are the options
+    of a command without flags, ``test``: a communication test is requested."""
+    given = [name for name, value in vars(options).items() if value != getattr(defaults, name, None)]
+    reasons = _reasons_in_a_test(given) if test else _reasons_in_a_workload(options)
     reasons |= {other.name: other.why for other in OTHERS}
-    for name in typed:
+    for name in given:
         if name in reasons:
             yield f"--{name} changes nothing: {reasons[name]}"
 
 
-def _reasons_in_a_test(typed: list[str]) -> dict[str, str]:
-    return {name: "a test has no model" for name in typed if name not in OF_TESTS}
+def _reasons_in_a_test(given: list[str]) -> dict[str, str]:
+    return {name: "a test has no model" for name in given if name not in OF_TESTS}
 
 
 def _reasons_in_a_workload(options: argparse.Namespace) -> dict[str, str]:
@@ -195,7 +195,7 @@ def add_generate(verb: argparse.ArgumentParser) -> None:
     _training(Options(verb.add_argument_group("training")))
     _deepspeed(Options(verb.add_argument_group("DeepSpeed (sizes in elements)")))
     _times(Options(verb.add_argument_group("compute times (default: 1 ns each, as AICB without AIOB)")))
-    _others(Options(verb.add_argument_group("accepted, and said to change nothing")))
+    _others(Options(verb.add_argument_group("accepted without effect")))
     _tests(Options(verb.add_argument_group("communication test instead of a model (sizes in bytes)")))
 
 

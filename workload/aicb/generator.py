@@ -1,4 +1,4 @@
-"""The plan and job of a generator command: AICB's flags as a question and a plan of the solver."""
+"""The plan and job of a generator command: AICB's flags as a problem and a plan of the solver."""
 
 import argparse
 from dataclasses import dataclass, fields
@@ -35,7 +35,7 @@ SHARDED = (DEEPSPEED, FSDP)
 
 
 def _problem(options: argparse.Namespace, world: int, model: ModelSpec, source: TimeSource) -> Problem:
-    """The solver's question for the flags. Raises ConfigError for degrees and batches that do not divide."""
+    """The problem that the flags describe. Raises ConfigError for degrees and batches that do not divide."""
     dp = _data_parallel(options, world, source.cluster)
     cluster = segmented(source.cluster, world)
     micro_batch = options.micro_batch
@@ -146,7 +146,7 @@ def _plan(options: argparse.Namespace, problem: Problem) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorInput:
-    """The question and plan of a command, its chosen stages with their times, and what to tell."""
+    """The problem and plan of a command, its chosen stages with their times, and notes to print."""
 
     problem: Problem
     plan: Plan
@@ -184,7 +184,7 @@ def generator_input(options: argparse.Namespace, root: Path) -> GeneratorInput:
 
 
 def file_name(made: GeneratorInput, options: argparse.Namespace, ending: str) -> str:
-    """AICB's file name: SimAI reads world_size, tp and pp out of it when it is told no other."""
+    """AICB's file name: SimAI reads world_size, tp and pp out of it by default."""
     plan, job = made.plan, made.problem.job
     has_experts = any(run.block.moe is not None for run in made.problem.model.blocks)
     gpu = f"{options.gpu_type}-" if options.gpu_type else ""
@@ -196,7 +196,7 @@ def file_name(made: GeneratorInput, options: argparse.Namespace, ending: str) ->
 
 
 def target(output: Path | None, name: str) -> Path:
-    """Where a file goes: the path given, the folder given, or here."""
+    """Returns the path of a file: as given, in the folder given, or here."""
     if output is None:
         return Path(name)
     return output / name if output.is_dir() else output

@@ -1,4 +1,4 @@
-"""The sizes that AICB's users ask for, and the shipped configs that stand for them."""
+"""The model of a generator command: the config that stands for a size or a frame, with the flags in place."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def config_path(flags: Namespace, root: Path) -> Path | None:
 
 
 def size_notes(flags: Namespace) -> tuple[str, ...]:
-    """What to say of a size that stands for less than it names."""
+    """Notes on a size that stands for less than it names."""
     if flags.config is None and flags.model_size and _plain(flags.model_size) == ANY_DEEPSEEK:
         return ("--model_size deepseek: the dimensions of deepseek671 where no flag says otherwise",)
     return ()
@@ -172,7 +172,7 @@ def experts_of(flags: Namespace, mlp: MlpSpec, size: Resized) -> MoeSpec:
 
 
 def _mixer(flags: Namespace, mixer: Mixer | None, size: Resized) -> Mixer | None:
-    """Attention with the heads and ranks typed; any other kind stays as its config has it."""
+    """Attention with the heads and ranks given; any other kind stays as its config has it."""
     if isinstance(mixer, AttentionSpec):
         return _attention(flags, mixer, size)
     if mixer is None:
@@ -273,22 +273,22 @@ def _experts(flags: Namespace, moe: MoeSpec) -> MoeSpec:
     )
 
 
-# The model of a generator command: a preset, and whatever the user says instead.
+# The model of a generator command: a preset, and whatever the flags replace.
 #
 # A preset never overrides a flag. Presets are the shipped configs; sizes are AICB's names.
 
 
 def model_of(options: Namespace, root: Path) -> tuple[ModelSpec, tuple[str, ...]]:
-    """The preset with every given flag in its place, and what to say of it; raises ConfigError for what cannot
+    """Returns the preset with every given flag in its place, and notes on it; raises ConfigError for what cannot
     be built."""
     check_counts(options)
     moe_width, width = options.moe_ffn_hidden_size, options.ffn_hidden_size
-    typed = Namespace(
+    given = Namespace(
         **vars(options),
         gated=options.swiglu or options.gated_linear_unit,
         expert_width=width if moe_width is None else moe_width,
     )
-    path, flags = config_path(typed, root), typed
+    path, flags = config_path(given, root), given
     if path is None:
         model, flags = frame_model(flags, root)
     else:
@@ -307,12 +307,12 @@ def model_of(options: Namespace, root: Path) -> tuple[ModelSpec, tuple[str, ...]
         vocab_pad_multiple=flags.make_vocab_size_divisible_by or model.vocab_pad_multiple,
         blocks=tuple(replace(run, block=sized_block(flags, run.block, size, mixed=mixed)) for run in runs),
     )
-    assumed = (f"assumed: {said}" for said in model.assumptions)
-    return shaped, (*assumed, *size_notes(typed), *_notes(typed, model, shaped))
+    assumed = (f"assumed: {each}" for each in model.assumptions)
+    return shaped, (*assumed, *size_notes(given), *_notes(given, model, shaped))
 
 
 def _notes(flags: Namespace, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:
-    """What nobody typed."""
+    """Notes on what no flag says."""
     groups = [
         {run.block.moe.route_groups for run in model.blocks if run.block.moe} for model in (preset, shaped)
     ]
@@ -335,7 +335,7 @@ def _check_expert_flags(flags: Namespace, *, mixed: bool) -> None:
 
 
 def _layers(flags: Namespace, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
-    """Which layers there are and which of them have experts, before their sizes."""
+    """The runs of layers and which of them have experts, before their sizes."""
     has_experts = any(run.block.moe is not None for run in model.blocks)
     if flags.n_dense_layers is not None and (has_experts or flags.moe_enable):
         return _dense_first(flags, model, size)

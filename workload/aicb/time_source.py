@@ -71,7 +71,7 @@ NO_TIME_US = 0.001  # AICB without AIOB writes 1 ns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFlags:
-    """What was typed about times; None is not given."""
+    """Options about compute times; None is not given."""
 
     profile: Path | None = None
     comp_filepath: Path | None = None
@@ -83,7 +83,7 @@ class TimeFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSource:
-    """A cost model on a cluster, and what to say of its times. ``known``: from a profile or given."""
+    """A cost model on a cluster, and notes on its times. ``known``: from a profile or given."""
 
     cost_model: CostModel
     cluster: ClusterSpec
@@ -92,7 +92,7 @@ class TimeSource:
 
 
 def time_source(flags: TimeFlags, root: Path) -> TimeSource:
-    """The cost model that the flags ask for. Raises ConfigError for two sources at once, or as the profile
+    """Returns the cost model that the flags request. Raises ConfigError for two sources at once, or as the profile
     and cluster readers do."""
     _check(flags)
     profile_path = flags.profile

@@ -30,8 +30,8 @@ def write_general_files(
     written = []
     for position, workload in workloads:
         target = path if len(workloads) == 1 else path.with_stem(f"{path.stem}-stage{position}")
-        told = {} if options.frame in SHARDED else {"stage": position}
-        written.append((target, workload.write(target, arguments | told)))
+        place = {} if options.frame in SHARDED else {"stage": position}
+        written.append((target, workload.write(target, arguments | place)))
     return written
 
 
@@ -94,7 +94,7 @@ def _sharded(made: GeneratorInput, options: argparse.Namespace) -> Iterator[Gene
 
 
 def general_arguments(options: argparse.Namespace) -> Arguments:
-    """What was typed, as plain values."""
+    """The options as plain values."""
     return {
         name: value if isinstance(value, str | int | float | bool) or value is None else str(value)
         for name, value in sorted(vars(options).items())
@@ -102,7 +102,7 @@ def general_arguments(options: argparse.Namespace) -> Arguments:
     }
 
 
-# What a ``generate`` command asks for, written: a communication test, a bundle, or a workload in either format.
+# What a ``generate`` command requests, written: a communication test, a bundle, or a workload in either format.
 
 
 def write_files(options: argparse.Namespace, root: Path) -> tuple[list[str], list[str]]:
@@ -131,7 +131,7 @@ def write_files(options: argparse.Namespace, root: Path) -> tuple[list[str], lis
 
 
 def _beside(made: GeneratorInput, options: argparse.Namespace) -> list[str]:
-    """The groups and the AIOB file, where asked for."""
+    """The groups and the AIOB file, where requested."""
     lines: list[str] = []
     if options.show_groups:
         for kind, members in plan_groups(made.plan).items():

@@ -193,7 +193,7 @@ def _step(tensors: list[Tensor], persistent: set[str], options: ZeroOptions) -> 
 
 
 def _sub_groups(tensors: list[Tensor], options: ZeroOptions) -> int:
-    """How many sub-groups the shard is cut into (``_create_fp16_sub_groups``)."""
+    """Number of sub-groups that the shard is cut into (``_create_fp16_sub_groups``)."""
     groups, held = 0, 0
     for tensor in tensors:
         held += options.padded(tensor.elements) // options.ranks

@@ -21,9 +21,9 @@ from workload.settings.launch_file import (
     LaunchText,
     launch_of,
     launch_text,
-    refuse_unsaid,
+    refuse_other_keys,
     requirement,
-    unsaid_settings,
+    setting_omissions,
 )
 
 NAME = "accelerate"
@@ -32,8 +32,8 @@ USAGE = "accelerate 1.15 or later: accelerate launch --config_file FILE train.py
 FSDP1 = "hf-trainer"
 Section = dict[str, str | int | bool]
 Settings = dict[str, str | int | bool | Section]
-SAYS = frozenset({"tp", "cp", "zero_stage", "zero_size", "micro_batch", "num_micro", "recompute"})
-SAYS_OF_JOB = frozenset(
+PLAN_KEYS = frozenset({"tp", "cp", "zero_stage", "zero_size", "micro_batch", "num_micro", "recompute"})
+JOB_KEYS = frozenset(
     str.split(
         "precision.compute precision.gradient precision.reduce precision.master precision.moments precision.linear "
         "context_parallel host.code optimizer expandable_segments"
@@ -46,7 +46,7 @@ CP_STRATEGIES = {"all_gather": "allgather", "ring": "alltoall"}
 def accelerate_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The file. Raises ExportError for what accelerate cannot run."""
     settings = accelerate_config(problem, plan)
-    notes = (*_in_script(problem, plan), *unsaid_settings(problem, SAYS_OF_JOB))
+    notes = (*_in_script(problem, plan), *setting_omissions(problem, JOB_KEYS))
     return launch_text(plan, USAGE, notes, _yaml(settings))
 
 
@@ -62,7 +62,7 @@ def accelerate_config(problem: Problem, plan: Plan) -> Settings:
     job = problem.job
     check_framework([NAME], plan.preset)
     check_accelerate(problem.model, job)
-    refuse_unsaid(plan, SAYS, NAME)
+    refuse_other_keys(plan, PLAN_KEYS, NAME)
     nodes = -(-plan.world_size // problem.cluster.gpus_per_node)
     settings: Settings = {
         "compute_environment": "LOCAL_MACHINE",
@@ -153,7 +153,7 @@ def _precision(precision: Precision) -> str:
 
 
 def _in_script(problem: Problem, plan: Plan) -> list[str]:
-    """What is told to the training script, by the names of transformers' TrainingArguments."""
+    """Settings of the training script, by the names of transformers' TrainingArguments."""
     job = problem.job
     notes = [
         f"set per_device_train_batch_size={plan.micro_batch} and gradient_accumulation_steps={plan.num_micro} in the script",

@@ -18,15 +18,15 @@ from workload.settings.launch_file import (
     launch_text,
     requirement,
     same_framework,
-    unsaid_settings,
+    setting_omissions,
 )
 from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags_of_hub_models
 from workload.settings.megatron_flags import (
     FP8_RECIPES,
     Flags,
-    says_of_job,
+    job_keys,
+    job_omissions,
     scaling_word,
-    unsaid_job,
 )
 
 NAME = "Megatron-Bridge"
@@ -84,7 +84,7 @@ STATES = {
     "--main-params-dtype": "main_params_dtype",
 }
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.uint8"}
-# Off unless told; a recipe's common part has them on.
+# Off by default; a recipe's common part has them on.
 DEFAULTS: dict[str, object] = {
     "model.recompute_granularity": None,
     "model.recompute_modules": None,
@@ -102,8 +102,8 @@ def bridge_settings(problem: Problem, plan: Plan) -> LaunchText:
     values = bridge_fields(problem, plan)
     notes = (
         "set data, tokenizer, learning rate and checkpoints, here those of its common recipe",
-        *unsaid_job(problem, plan),
-        *unsaid_settings(problem, says_of_job(problem.job)),
+        *job_omissions(problem, plan),
+        *setting_omissions(problem, job_keys(problem.job)),
     )
     return launch_text(plan, USAGE, notes, ["", *_module(problem.job.precision, values)])
 
@@ -129,7 +129,7 @@ def _fields(requested: Flags) -> dict[str, object]:
         if flag in FORMAT_FLAGS:
             continue
         if flag in OTHERWISE:
-            fields |= {path: value if told is ... else told for path, told in OTHERWISE[flag]}
+            fields |= {path: value if fixed is ... else fixed for path, fixed in OTHERWISE[flag]}
         elif flag == "--attention-backend":
             fields["model.attention_backend"] = _Code(f"AttnBackend.{value}")
         elif flag in STATES:
@@ -196,7 +196,7 @@ def _precision(precision: Precision) -> list[str]:
 def _module(precision: Precision, values: Mapping[str, object]) -> list[str]:
     overlap = {path: value for path, value in values.items() if path.startswith("comm_overlap.")}
     made = {path.split(".")[1]: value for path, value in overlap.items()}
-    # where it is not told, CommOverlapConfig switches them on for a distributed optimizer
+    # by default CommOverlapConfig switches them on for a distributed optimizer
     made |= {
         name: values[f"ddp.{name}"]
         for name in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")

@@ -19,10 +19,10 @@ from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
     LaunchText,
     launch_of,
-    refuse_unsaid,
+    refuse_other_keys,
     requirement,
     same_framework,
-    unsaid_settings,
+    setting_omissions,
 )
 
 NAME = "DeepSpeed"
@@ -31,13 +31,13 @@ SCRIPT = "set_in_the_training_script"
 PRICED = "priced_and_left_out"
 Settings = dict[str, object]
 # The keys of a plan that the configuration or its notes say.
-SAYS = frozenset(
+PLAN_KEYS = frozenset(
     {"tp", "pp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "recompute"}
     | {"optimizer_offload"}
 )
 
 # The settings of a job that the JSON, or its refusals, say.
-SAYS_OF_JOB = frozenset(
+JOB_KEYS = frozenset(
     str.split(
         "data_parallel.fp32_gradients data_parallel.bucket_elements data_parallel.overlap_grad_reduce "
         "precision.compute precision.gradient precision.reduce precision.master precision.moments precision.linear "
@@ -52,10 +52,10 @@ def deepspeed_settings(problem: Problem, plan: Plan) -> LaunchText:
     launch = launch_of("deepspeed", plan, NAME)
     script = (*launch.in_script, *_in_script(problem, plan), *_facts(problem.model))
     settings[SCRIPT] = list(script)
-    unsaid = unsaid_settings(problem, SAYS_OF_JOB)
-    if unsaid:
-        settings[PRICED] = [clause.removeprefix("left out: ") for clause in unsaid]
-    notes = (*(f"set in the training script: {note}" for note in script), *unsaid)
+    omissions = setting_omissions(problem, JOB_KEYS)
+    if omissions:
+        settings[PRICED] = [clause.removeprefix("left out: ") for clause in omissions]
+    notes = (*(f"set in the training script: {note}" for note in script), *omissions)
     return LaunchText(text=json.dumps(settings, indent=2) + "\n", notes=notes)
 
 
@@ -88,7 +88,7 @@ def deepspeed_json(problem: Problem, plan: Plan) -> Settings:
 
 
 def _refuse_plan(job: JobSpec, plan: Plan) -> None:
-    refuse_unsaid(plan, SAYS, NAME)
+    refuse_other_keys(plan, PLAN_KEYS, NAME)
     copies = _copies(plan)
     whole = plan.zero_stage == 0 or plan.zero_size == copies
     require(whole, f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights")
@@ -108,7 +108,7 @@ def _refuse_plan(job: JobSpec, plan: Plan) -> None:
 
 
 def _cuts_weights(plan: Plan) -> bool:
-    """Whether the plan's tp is DeepSpeed's AutoTP and not its sequence parallelism."""
+    """True where the plan's tp is DeepSpeed's AutoTP and not its sequence parallelism."""
     return "tensor_parallel" in launch_of("deepspeed", plan, NAME).settings
 
 
@@ -155,7 +155,7 @@ def _zero(job: JobSpec, plan: Plan) -> Settings:
 
 
 def _in_script(problem: Problem, plan: Plan) -> list[str]:
-    """What of the plan is not JSON."""
+    """Settings of the plan that are not JSON."""
     notes = [
         f"sequences of {problem.job.seq_len} tokens, {plan.micro_batch * plan.num_micro * plan.dp} a step"
     ]

@@ -22,10 +22,10 @@ from workload.settings.launch_file import (
     LaunchText,
     launch_of,
     launch_text,
-    refuse_unsaid,
+    refuse_other_keys,
     requirement,
     same_framework,
-    unsaid_settings,
+    setting_omissions,
 )
 
 NAME = "InternEvo"
@@ -46,7 +46,7 @@ def model_type(model: ModelSpec) -> str:
 
 
 def model_section(model: ModelSpec) -> Section:
-    """What every plan shares of it. Raises ExportError for a model that InternEvo does not have."""
+    """Returns the section that every plan shares. Raises ExportError for a model that InternEvo does not have."""
     block, attention = _layers(model)
     kind = model_type(model)
     require(model.position is PositionKind.ROTARY, "other than rotary positions")
@@ -73,7 +73,7 @@ def model_section(model: ModelSpec) -> Section:
     return section
 
 
-def unsaid(model: ModelSpec) -> tuple[str, ...]:
+def omissions(model: ModelSpec) -> tuple[str, ...]:
     """Facts of the model that InternEvo has no key for; none of them has a price."""
     notes = []
     if model.rope is not None and model.rope.scaling is not None:
@@ -84,10 +84,10 @@ def unsaid(model: ModelSpec) -> tuple[str, ...]:
         if part is not None and part.activation == "gelu_tanh":
             notes.append("the tanh form of GELU: it computes the exact one")
     moe = model.blocks[0].block.moe
-    return (*notes, *(_unsaid_of_router(moe, model_type(model)) if moe else ()))
+    return (*notes, *(_router_omissions(moe, model_type(model)) if moe else ()))
 
 
-def _unsaid_of_router(moe: MoeSpec, kind: str) -> tuple[str, ...]:
+def _router_omissions(moe: MoeSpec, kind: str) -> tuple[str, ...]:
     notes = []
     if moe.route_groups > 1:
         notes.append(f"routing to {moe.route_chosen_groups} of {moe.route_groups} groups of experts")
@@ -195,12 +195,12 @@ def _width(hidden: int, ffn: int) -> Section:
 # (``args_sanity_check``) and internlm/model/builder.py. Data paths, optimizer and checkpoints are the user's.
 
 # The keys of a plan that its sections say.
-SAYS = frozenset(
+PLAN_KEYS = frozenset(
     {"tp", "pp", "wp", "ep", "etp", "vpp", "zero_stage", "zero_size", "micro_batch", "num_micro"}
     | {"schedule", "recompute", "recompute_layers"}
 )
 # The settings of a job that the sections, or their refusals, say.
-SAYS_OF_JOB = frozenset(
+JOB_KEYS = frozenset(
     str.split(
         "data_parallel.bucket_elements data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather "
         "data_parallel.overlap_weights layers.joined_gate precision.compute precision.linear precision.scale_recipe "
@@ -223,7 +223,7 @@ USERS = "ckpt, grad_scaler, loss, adam, lr_scheduler, beta2_scheduler, monitor a
 def internevo_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The config. Raises ExportError for what InternEvo cannot run."""
     same_framework("internevo", plan)
-    refuse_unsaid(plan, SAYS, NAME)
+    refuse_other_keys(plan, PLAN_KEYS, NAME)
     check_internevo(problem.model, problem.job)
     kind = model_type(problem.model)
     sections = {
@@ -233,8 +233,8 @@ def internevo_settings(problem: Problem, plan: Plan) -> LaunchText:
         "hybrid_zero_optimizer": _optimizer(problem),
     }
     notes = (
-        *(f"left out: {note}" for note in unsaid(problem.model)),
-        *unsaid_settings(problem, SAYS_OF_JOB),
+        *(f"left out: {note}" for note in omissions(problem.model)),
+        *setting_omissions(problem, JOB_KEYS),
         *([f"set {EXPANDABLE_SEGMENTS}"] if problem.job.expandable_segments else []),
     )
     lines = [f"model_type = {kind!r}"]

@@ -1,4 +1,4 @@
-"""What an exporter hands over: the text of a file, and what that text cannot say."""
+"""The text of a launch file, and the settings that a framework lacks."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class LaunchText:
 
 def launch_text(plan: Plan, usage: str, notes: Iterable[str], lines: Iterable[str]) -> LaunchText:
     """Returns a file of ``lines`` below the plan, how it is run and the notes as comments."""
-    said = tuple(notes)
-    head = [f"# {line}" for line in (plan.label(), usage, *said)]
-    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=said)
+    clauses = tuple(notes)
+    head = [f"# {line}" for line in (plan.label(), usage, *clauses)]
+    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=clauses)
 
 
-# What a framework cannot be told about a plan or a job.
+# What a framework has no setting for, of a plan or a job.
 
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
@@ -51,13 +51,13 @@ def same_framework(name: str, plan: Plan) -> None:
         )
 
 
-def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
+def refuse_other_keys(plan: Plan, keys: Collection[str], framework: str) -> None:
     """Raise ExportError for a key of the plan that is set and that the framework's settings do not say; every key
-    that is not among ``says`` must be as in a plan without it."""
+    that is not among ``keys`` must be as in a plan without it."""
     plain = Plan(strategy=plan.strategy, preset=plan.preset).written
     for key in plan_settings():
         value = getattr(plan.written, key)
-        requirement(framework)(key in says or value == getattr(plain, key), f"{key} = {typed(value)}")
+        requirement(framework)(key in keys or value == getattr(plain, key), f"{key} = {typed(value)}")
 
 
 # Settings that say which plans there may be, and change nothing about one that is.
@@ -72,20 +72,20 @@ PERMITS = frozenset(
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
-def unsaid_settings(problem: Problem, says: Collection[str]) -> tuple[str, ...]:
-    """A clause for each setting of the job that is not the framework's own and not among ``says``: it was priced,
+def setting_omissions(problem: Problem, keys: Collection[str]) -> tuple[str, ...]:
+    """A clause for each setting of the job that is not the framework's own and not among ``keys``: it was priced,
     and a launch does not get it from here."""
     job = problem.job
     recipe = job.precision.compute if job.precision.compute in SIXTEEN_BITS else "bf16"
     apart = settings_apart(job, problem.cluster.gpu.architecture, recipe=recipe)
     return tuple(
-        f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(says)
+        f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(keys)
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How the settings of a framework name a strategy: ``settings`` are entries of the framework's own; ``in_script``
+    """A strategy in a framework's settings: ``settings`` are entries of the framework's own; ``in_script``
     what only the training script can set, one line each."""
 
     settings: dict[str, Any]
@@ -93,7 +93,7 @@ class Launch:
 
 
 def launch_of(framework: str, plan: Plan, title: str) -> Launch:
-    """Returns what ``framework`` is told of the plan's strategy; raises ExportError where it has no words for it."""
+    """Returns what ``framework`` sets for the plan's strategy; raises ExportError where it has no words for it."""
     launch = strategy_launch(framework, plan.strategy, plan.tp)
     if launch is None:
         raise ExportError(f"{title} has no setting for {plan.strategy} sharding")
@@ -123,7 +123,7 @@ def strategy_launch(framework: str, strategy: str, tp: int) -> Launch | None:
 
 
 def _ulysses_script(tp: int) -> tuple[str, ...]:
-    """What a training script does beside DeepSpeed's key (runtime/config.py;
+    """Steps of a training script beside DeepSpeed's key (runtime/config.py;
     docs/_tutorials/ulysses-alst-sequence-parallelism.md)."""
     return (
         f"mpu = UlyssesSPAttentionHF.register_with_transformers(..., sequence_parallel_size={tp}) before the "

@@ -1,4 +1,5 @@
-"""What Megatron-LM is told of a model beyond its shapes: rotary base and scaling, epsilon, the router's scores.
+"""A plan as Megatron-LM's command line, with the facts of a model beyond its shapes: rotary base and scaling, epsilon,
+the router's scores.
 
 Source: Megatron-LM core 0.14, megatron/training/arguments.py; core/transformer/transformer_config.py
 (MLATransformerConfig: yarn by default, over 4,096 positions, with beta 1 and 32);
@@ -18,19 +19,19 @@ from workload.settings.launch_file import (
     LaunchText,
     launch_of,
     launch_text,
-    refuse_unsaid,
+    refuse_other_keys,
     same_framework,
-    unsaid_settings,
+    setting_omissions,
 )
 from workload.settings.megatron_flags import (
     NAME,
     Flags,
     job_flags,
+    job_keys,
+    job_omissions,
     model_flags,
     recompute_flags,
     require,
-    says_of_job,
-    unsaid_job,
 )
 
 LLAMA3 = {"original_positions": 8192, "slow": 1.0, "fast": 4.0}
@@ -49,13 +50,13 @@ def fact_flags(model: ModelSpec) -> Flags:
     return flags
 
 
-def unsaid_facts(model: ModelSpec) -> tuple[str, ...]:
+def fact_omissions(model: ModelSpec) -> tuple[str, ...]:
     """Clauses for what a flag does not hold."""
     notes = []
     if model.rope is not None:
         if model.rope.base != int(model.rope.base):
             notes.append(f"rotary base {model.rope.base:g}: --rotary-base takes whole numbers")
-        notes += _unsaid_scaling(model.rope.scaling, latent=_is_latent(model))
+        notes += _scaling_omissions(model.rope.scaling, latent=_is_latent(model))
     for moe in {run.block.moe for run in model.blocks if run.block.moe}:
         if moe.score == "sigmoid" and not moe.normalized and moe.topk > 1:
             notes.append("router weights that are not divided by their sum")
@@ -92,7 +93,7 @@ def _rope(rope: RopeSpec, *, latent: bool) -> Flags:
     return flags
 
 
-def _unsaid_scaling(scaling: RopeScaling | None, *, latent: bool) -> list[str]:
+def _scaling_omissions(scaling: RopeScaling | None, *, latent: bool) -> list[str]:
     if scaling is None:
         return []
     kind = scaling.kind
@@ -139,7 +140,7 @@ def _is_latent(model: ModelSpec) -> bool:
 # are the user's.
 
 # The keys of a plan that its flags say.
-SAYS = frozenset(
+PLAN_KEYS = frozenset(
     {"tp", "pp", "cp", "vpp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "layout"}
     | {"recompute", "recompute_layers", "recompute_modules", "optimizer_offload", "offloaded_layers"}
     | {"offload_modules"}
@@ -173,7 +174,7 @@ def megatron_settings(problem: Problem, plan: Plan) -> LaunchText:
     flags = megatron_flags(problem, plan)
     core = max([CORE, *(SINCE[flag] for flag in flags if flag in SINCE)])
     usage = f"{NAME} core {core} or later: {USAGE}"
-    return launch_text(plan, usage, unsaid_notes(problem, plan), flag_lines(flags))
+    return launch_text(plan, usage, omissions(problem, plan), flag_lines(flags))
 
 
 def flag_lines(flags: Flags) -> list[str]:
@@ -181,10 +182,10 @@ def flag_lines(flags: Flags) -> list[str]:
     return [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
 
 
-def unsaid_notes(problem: Problem, plan: Plan) -> tuple[str, ...]:
+def omissions(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Clauses for what the flags leave out of the model and the job."""
-    job = (*unsaid_job(problem, plan), *unsaid_settings(problem, says_of_job(problem.job)))
-    return (*unsaid_facts(problem.model), *job)
+    job = (*job_omissions(problem, plan), *setting_omissions(problem, job_keys(problem.job)))
+    return (*fact_omissions(problem.model), *job)
 
 
 def check_megatron(model: ModelSpec, job: JobSpec) -> None:
@@ -202,9 +203,9 @@ def megatron_flags(problem: Problem, plan: Plan) -> Flags:
 
 
 def launch_flags(problem: Problem, plan: Plan) -> Flags:
-    """The flags of the plan and the job, which every framework on Megatron-Core is told in words of its own;
+    """The flags of the plan and the job, which every framework on Megatron-Core names in words of its own;
     those of the model aside. Raises ExportError for what Megatron-LM cannot run."""
-    refuse_unsaid(plan, SAYS, NAME)
+    refuse_other_keys(plan, PLAN_KEYS, NAME)
     require(plan.zero_stage < 2, f"ZeRO stage {plan.zero_stage}")
     return {
         **_degrees(problem, plan),
@@ -250,7 +251,7 @@ def _degrees(problem: Problem, plan: Plan) -> Flags:
 
 
 def _tp_overlap(choices: TensorParallel) -> Flags:
-    """Whether a reduce-scatter goes by ring exchange stands in a file of its own (--tp-comm-overlap-cfg)."""
+    """Ring exchange of reduce-scatters is set in a file of its own (--tp-comm-overlap-cfg)."""
     by_ring = "tp overlap with reduce-scatters by ring exchange"
     require(choices.overlap_rs_method == "pipeline", by_ring)
     flags: Flags = {"--tp-comm-overlap": None}
@@ -277,7 +278,7 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
 
 
 def _hops(problem: Problem, plan: Plan) -> Flags:
-    """Interleaved stages compute beside their messages unless told; stages that wait must be three or more."""
+    """Interleaved stages compute beside their messages by default; stages that wait must be three or more."""
     if plan.vpp == 1 or problem.job.preset.pipeline.overlap_p2p:
         return {}
     require(plan.pp > 2, f"chunks that wait for their messages on {plan.pp} stages")
@@ -293,7 +294,7 @@ def _data_parallel(problem: Problem, plan: Plan) -> Flags:
         flags["--overlap-grad-reduce"] = None
         bucket = max(choices.bucket_elements, choices.bucket_elements_per_rank * copies)
         require(bucket > 0, "a gradient reduction for every layer")
-        # core/distributed/distributed_data_parallel.py, where it is told none
+        # core/distributed/distributed_data_parallel.py
         if bucket != max(40_000_000, 1_000_000 * plan.dp):
             flags["--ddp-bucket-size"] = bucket
     if plan.zero_size > 1:

@@ -153,8 +153,8 @@ def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
 # Number formats, kernels, overlaps and recomputation of a job as Megatron-LM's flags.
 #
 # Source: Megatron-LM core 0.14, megatron/training/arguments.py (``validate_args``) and
-# core/transformer/transformer_config.py. Dropout is 0.1 there unless told otherwise, gradients of bf16 are
-# summed and reduced in fp32 unless told otherwise.
+# core/transformer/transformer_config.py. Dropout is 0.1 there by default, gradients of bf16 are
+# summed and reduced in fp32.
 
 FORMATS = {"bf16": "--bf16", "fp16": "--fp16"}
 # by ops.low_precision.RECIPES: --fp8-recipe and --fp8-format
@@ -166,7 +166,7 @@ FP8_RECIPES = {
 }
 BUCKETS = frozenset({"data_parallel.bucket_elements", "data_parallel.bucket_elements_per_rank"})
 # The settings of a job that the flags, or their refusals and notes, say.
-SAYS_OF_JOB = BUCKETS | frozenset(
+JOB_KEYS = BUCKETS | frozenset(
     str.split(
         "data_parallel.fp32_gradients "
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
@@ -185,7 +185,7 @@ UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"
 
 
 def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
-    """What every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
+    """Returns the flags that every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
     flags = _formats(job.precision)
     flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
     if not job.dropout:
@@ -200,9 +200,9 @@ def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
     return flags
 
 
-def says_of_job(job: JobSpec) -> frozenset[str]:
+def job_keys(job: JobSpec) -> frozenset[str]:
     """The settings that the flags say; without overlap there is one bucket."""
-    return SAYS_OF_JOB if job.preset.data_parallel.overlap_grad_reduce else SAYS_OF_JOB - BUCKETS
+    return JOB_KEYS if job.preset.data_parallel.overlap_grad_reduce else JOB_KEYS - BUCKETS
 
 
 def recompute_flags(plan: Plan) -> Flags:
@@ -224,8 +224,8 @@ def recompute_flags(plan: Plan) -> Flags:
     return {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
 
 
-def unsaid_job(problem: Problem, plan: Plan) -> tuple[str, ...]:
-    """Clauses for what was priced and no flag says, and for what the environment has to."""
+def job_omissions(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Clauses for what was priced and no flag sets, and for what the environment has to set."""
     job = problem.job
     notes = []
     if job.cuda_graphs:
@@ -287,7 +287,7 @@ def _formats(precision: Precision) -> Flags:
 
 
 def _wide_layers(precision: Precision) -> Flags:
-    """Layers at both ends that narrow nothing; Megatron-LM's numbers are 1 unless told."""
+    """Layers at both ends that narrow nothing; Megatron-LM's numbers are 1 by default."""
     first, last = precision.high_precision_first_layers, precision.high_precision_last_layers
     if not first and not last:
         return {}
@@ -306,7 +306,7 @@ def scaling_word(precision: Precision) -> str:
 
 
 def _gradients(precision: Precision) -> Flags:
-    """bf16 gradients are fp32 sums unless --grad-reduce-in-bf16; fp16 ones stay fp16 unless told."""
+    """bf16 gradients are fp32 sums unless --grad-reduce-in-bf16; fp16 ones stay fp16 by default."""
     kinds = {precision.gradient, precision.reduce}
     require(len(kinds) == 1, f"gradients summed in {precision.gradient}, reduced in {precision.reduce}")
     require(kinds <= {"fp32", precision.compute}, f"gradients in {precision.gradient}")
@@ -328,7 +328,7 @@ def _states(precision: Precision) -> Flags:
 
 
 def _dispatch(job: JobSpec) -> Flags:
-    """How tokens reach their experts; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher."""
+    """Flags of the token dispatcher; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher."""
     flags: Flags = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
     if job.moe_dispatcher != "all_to_all":
         require(not job.overlap_shared_experts, f"overlapped shared experts beside {job.moe_dispatcher}")

@@ -68,8 +68,8 @@ def _passes(timeline: Timeline) -> Iterator[Event]:
         for number, needed in enumerate(one.needs):
             if timeline.hop_s > 0:
                 sent_s = ends[needed]
-                told = {"of": name, **marks}
-                yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.hop_s), told)
+                named = {"of": name, **marks}
+                yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.hop_s), named)
 
 
 def _named(what: str, row: int, name: str) -> Event:

@@ -16,10 +16,10 @@ from workload.settings.launch_file import (
     launch_text,
     requirement,
     same_framework,
-    unsaid_settings,
+    setting_omissions,
 )
 from workload.settings.megatron import check_megatron, flag_lines, launch_flags_of_hub_models
-from workload.settings.megatron_flags import Flags, says_of_job, unsaid_job
+from workload.settings.megatron_flags import Flags, job_keys, job_omissions
 
 NAME = "MS-Swift"
 require = requirement(NAME)
@@ -39,7 +39,7 @@ SAME = frozenset(
         "--moe-expert-capacity-factor --mtp-num-layers"
     )
 )
-# Those that it says otherwise: the name, and the value where a switch of Megatron-LM's is one that is off.
+# Those of another name: the name, and the value where a switch of Megatron-LM's is one that is off.
 OTHERWISE: dict[str, tuple[str, str | None]] = {
     "--num-virtual-stages-per-pipeline-rank": ("--virtual_pipeline_model_parallel_size", None),
     "--no-overlap-p2p-communication": ("--overlap_p2p_comm", "false"),
@@ -54,7 +54,7 @@ UNSAID = {
     "--attention-dropout": "",
     "--hidden-dropout": "",
 }
-# What is on, or of another kind, unless told.
+# What is on, or of another kind, by default.
 DEFAULTS: Flags = {
     "--use_distributed_optimizer": "false",
     "--cross_entropy_loss_fusion": "false",
@@ -73,8 +73,8 @@ def swift_settings(problem: Problem, plan: Plan) -> LaunchText:
     notes = (
         "set --model, its name on the Hub or its folder",
         *left_out,
-        *unsaid_job(problem, plan),
-        *unsaid_settings(problem, says_of_job(problem.job) | OF_ADAPTERS),
+        *job_omissions(problem, plan),
+        *setting_omissions(problem, job_keys(problem.job) | OF_ADAPTERS),
     )
     return launch_text(plan, USAGE, notes, flag_lines(flags))
 
@@ -112,8 +112,8 @@ def swift_arguments(problem: Problem, plan: Plan) -> tuple[Flags, tuple[str, ...
         if name in SAME:
             flags[name[:2] + name[2:].replace("-", "_")] = "true" if value is None else value
         else:
-            told, off = OTHERWISE[name]
-            flags[told] = value if off is None else off
+            argument, off = OTHERWISE[name]
+            flags[argument] = value if off is None else off
     return flags, tuple(notes)
 
 

@@ -24,9 +24,9 @@ from workload.settings.launch_file import (
     LaunchText,
     launch_of,
     launch_text,
-    refuse_unsaid,
+    refuse_other_keys,
     requirement,
-    unsaid_settings,
+    setting_omissions,
 )
 
 
@@ -44,7 +44,7 @@ class Flavor:
 
     @property
     def windowed(self) -> bool:
-        """Whether layers have windows."""
+        """True where layers have windows."""
         return self.module == "gpt_oss"
 
 
@@ -102,7 +102,7 @@ def flavor_of(model: ModelSpec) -> Flavor | None:
 
 
 def differences(model: ModelSpec, flavor: Flavor) -> list[str]:
-    """What ``model`` has that the flavor has not, though it has as many parameters: no weight tells of it."""
+    """Returns what ``model`` has that the flavor has not, though it has as many parameters: no weight shows it."""
     attentions = [attention_of(run.block.mixer, "settings of torchtitan") for run in model.main_blocks]
     blocks = [run.block for run in model.main_blocks]
     norms = {model.norm, *(run.block.norm for run in model.blocks)}
@@ -138,7 +138,7 @@ require = requirement(NAME)
 USAGE = (
     "torchtitan of August 2026 (b5bcd76): NAME.py on the Python path, MODULE=NAME CONFIG=plan ./run_train.sh"
 )
-SAYS = frozenset(
+PLAN_KEYS = frozenset(
     {
         "tp",
         "pp",
@@ -154,7 +154,7 @@ SAYS = frozenset(
         "schedule",
     }
 )
-SAYS_OF_JOB = frozenset(
+JOB_KEYS = frozenset(
     str.split(
         "precision.compute precision.gradient precision.reduce precision.master precision.moments precision.linear "
         "precision.scale_recipe precision.scaling precision.casts_every_forward context_parallel host.code loss.fused "
@@ -188,9 +188,9 @@ def torchtitan_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The module. Raises ExportError for what torchtitan cannot run."""
     check_framework([NAME], plan.preset)
     check_torchtitan(problem.model, problem.job)
-    refuse_unsaid(plan, SAYS, NAME)
+    refuse_other_keys(plan, PLAN_KEYS, NAME)
     flavor = _flavor(problem.model)
-    notes = (*_notes(problem, plan, flavor), *unsaid_settings(problem, SAYS_OF_JOB))
+    notes = (*_notes(problem, plan, flavor), *setting_omissions(problem, JOB_KEYS))
     return launch_text(plan, USAGE, notes, ["", *_module(problem, plan, flavor)])
 
 
@@ -381,7 +381,7 @@ def _compiled(job: JobSpec) -> Values:
 
 
 def _notes(problem: Problem, plan: Plan, flavor: Flavor) -> list[str]:
-    """What the file takes from its recipe, and what the environment has to be told."""
+    """Notes on what the file takes from its recipe and what the environment has to set."""
     notes = [f"set data, tokenizer (hf_assets_path), optimizer and checkpoints: here {flavor.recipe}'s"]
     if plan.cp > 1:
         notes.append(f"left out: the {problem.job.attention_kernel} kernel: beside cp it is flex attention")

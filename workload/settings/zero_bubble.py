@@ -18,7 +18,7 @@ from workload.settings.launch_file import (
     requirement,
     same_framework,
 )
-from workload.settings.megatron import check_megatron, flag_lines, megatron_flags, unsaid_notes
+from workload.settings.megatron import check_megatron, flag_lines, megatron_flags, omissions
 from workload.settings.megatron_flags import Flags
 
 NAME = "The zero-bubble fork"
@@ -54,7 +54,7 @@ LACKING = frozenset(
 def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what the fork cannot run."""
     flags = zero_bubble_flags(problem, plan)
-    notes = list(unsaid_notes(problem, plan))
+    notes = list(omissions(problem, plan))
     if plan.schedule is not Schedule.ONE_F_ONE_B:
         notes.append("left out: the order of its passes, which the fork searches itself within that memory")
         if "--enable-optimizer-post-validation" not in flags:
@@ -75,10 +75,10 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     same_framework("zero-bubble", plan)
     check_zero_bubble(problem.model, problem.job)
     flags: Flags = {}
-    asked = megatron_flags(problem, _without_bubbles(plan))
-    if "--ffn-hidden-size" not in asked:
-        asked["--ffn-hidden-size"] = asked.pop("--moe-ffn-hidden-size", None)
-    for flag, value in asked.items():
+    megatron = megatron_flags(problem, _without_bubbles(plan))
+    if "--ffn-hidden-size" not in megatron:
+        megatron["--ffn-hidden-size"] = megatron.pop("--moe-ffn-hidden-size", None)
+    for flag, value in megatron.items():
         require(flag not in LACKING, f"what {flag} says, which its core 0.9 lacks")
         allowed = WITHOUT.get(flag)
         if allowed is None:
@@ -94,7 +94,7 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
 
 
 def _without_bubbles(plan: Plan) -> Plan:
-    """The plan as Megatron-LM itself would be told it."""
+    """The plan as Megatron-LM itself runs it."""
     return replace(plan, preset="megatron", schedule=Schedule.ONE_F_ONE_B)
 
 

@@ -46,7 +46,7 @@ class SimaiNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """How the simulator sees a group: ``nodes`` of ``gpus`` members that share ``nics``; ``tp_fills_server``
+    """A group as the simulator sees it: ``nodes`` of ``gpus`` members that share ``nics``; ``tp_fills_server``
     when a tensor-parallel group takes whole servers."""
 
     nodes: int
@@ -88,7 +88,7 @@ def simai_network(
 
 
 def group_shape(group: SimaiGroup, ranks: int, header: SimaiHeader, network: SimaiNetwork) -> GroupShape:
-    """How a group of ``ranks`` lies on servers. Data-parallel ranks count as one server each, even where
+    """Returns how a group of ``ranks`` lies on servers. Data-parallel ranks count as one server each, even where
     they share one."""
     tp, gpus, nics = header.tp, network.gpus_per_server, network.nics_per_server
     fills = tp >= gpus
@@ -204,7 +204,7 @@ def ratio_of(
     *,
     nvlink_bound: bool,
 ) -> float:
-    """What the bus bandwidth of a collective is multiplied by; 1 for groups SimAI does not correct."""
+    """Returns the factor on the bus bandwidth of a collective; 1 for groups SimAI does not correct."""
     if collective is Collective.ALL_TO_ALL and group in (SimaiGroup.TP, SimaiGroup.EP):
         across = group is SimaiGroup.EP and shape.nodes > 1 and shape.tp_fills_server
         column = _ACROSS_TP_COLUMN if across else _COLUMNS.get(shape.nodes, _OTHER_COLUMN)

@@ -1,4 +1,4 @@
-"""What SimAI-Analytical is told about the world, and what is wrong with it."""
+"""The step time of a workload by SimAI-Analytical's own closed form."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -148,7 +148,7 @@ class RowPricer:
         return 1 - single(self.options.ep_overlap if experts else self.options.tp_overlap)
 
     def _moved_bytes(self, size_bytes: int, column: Column) -> int:
-        """What the simulator makes of a size."""
+        """Bytes that the simulator makes of a size."""
         moved = int(single(size_bytes))
         if self.header.policy.endswith("FWD_IN_BCKWD") and column is Column.FORWARD and moved > 0:
             return max(moved, FORWARD_FLOOR_BYTES)
@@ -344,7 +344,7 @@ TITLES = (
 
 
 def summary_lines(times: PrintedTimes, name: str) -> tuple[str, str]:
-    """The first two lines; ``name`` is the prefix that the file was asked for by."""
+    """The first two lines; ``name`` is the prefix of the file's name."""
     parts = (
         *(times.dp_us, times.dp_ep_us, times.tp_us, times.ep_us, times.pp_us),
         *(times.bubble_us, times.compute_us, times.exposed_us),

@@ -47,7 +47,7 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, and what it leaves out."""
+    """The files written, and what they leave out."""
 
     paths: tuple[Path, ...]
     rows: int
@@ -147,7 +147,7 @@ def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup
 
 
 def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
-    """Whether the item's collective can be a cell: its word, its group, and in its column."""
+    """True where the item's collective can be a cell: its word, its group, and in its column."""
     group = group_of_item(item, header, plan)
     over_data = group in OVER_DATA
     if item.phase is Phase.WEIGHT_GRAD and over_data:

@@ -82,7 +82,7 @@ def write_token(collective: Collective, group: SimaiGroup, column: Column) -> st
 
 
 def uses_ratio(collective: Collective, group: SimaiGroup) -> bool:
-    """Whether SimAI corrects this collective by its ratio tables: tensor-parallel all-gather and
+    """True where SimAI corrects this collective by its ratio tables: tensor-parallel all-gather and
     reduce-scatter, and all-to-all over tensor or expert groups."""
     if collective is Collective.ALL_TO_ALL:
         return group in (SimaiGroup.TP, SimaiGroup.EP)
@@ -147,7 +147,7 @@ class SimaiHeader:
         }[group]
 
     def replays(self, num_rows: int) -> list[int]:
-        """How often each row's forward runs again: from the nearest checkpoint up to, not including, the row
+        """Returns how often each row's forward runs again: from the nearest checkpoint up to, not including, the row
         that initiates."""
         replays = [0] * num_rows
         for row in self.checkpoint_initiates:

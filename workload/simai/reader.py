@@ -54,7 +54,7 @@ _STOI = re.compile(rb"([+-]?)0*([0-9]+)")
 
 @dataclass(slots=True, kw_only=True)
 class RawHeader:
-    """What line 1 says; a degree that is not there is not in ``values``, a key whose value SimAI cannot read
+    """Line 1 as read; a degree that is not there is not in ``values``, a key whose value SimAI cannot read
     is in ``unreadable`` alone. ``places`` are those of the words that were read."""
 
     policy: str
@@ -279,7 +279,7 @@ class PlacedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiFile:
-    """What a file holds: its header, the number of rows it announces, the rows found, and what is wrong.
+    """A file as read: its header, the number of rows it announces, the rows found, and what is wrong.
     ``num_rows`` counts damaged rows too, ``rows`` holds the others."""
 
     name: str
@@ -395,7 +395,7 @@ def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[Plac
 
 
 def _in_place(words: list[bytes]) -> bool:
-    """Whether numbers stand where numbers belong and words where words belong."""
+    """True where numbers stand where numbers belong and words where words belong."""
     return all(
         (_NUMBER.fullmatch(word) is None) if place in _TEXT_FIELDS[1:] else bool(_NUMBER.fullmatch(word))
         for place, word in enumerate(words[:12])

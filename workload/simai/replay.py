@@ -106,7 +106,7 @@ def layout_of(header: SimaiHeader) -> Layout:
 
 @dataclass(slots=True, kw_only=True)
 class _Prices:
-    """Seconds of each distinct collective, asked for once."""
+    """Seconds of each distinct collective, priced once."""
 
     header: SimaiHeader
     layout: Layout
@@ -174,7 +174,7 @@ class _Sums:
 
 
 def _waiting(header: SimaiHeader, sums: _Sums, pricer: Pricer) -> tuple[float, float]:
-    """What hops cost and the other waiting of (interleaved) 1F1B over equal stages, in seconds."""
+    """Seconds of the pipeline's messages and of its other waiting, for (interleaved) 1F1B over equal stages."""
     if header.pp == 1:
         return 0.0, 0.0
     plan = Plan(

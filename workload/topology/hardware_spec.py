@@ -18,7 +18,7 @@ from workload.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyShape:
-    """What a topology offers one GPU, one way, in bytes/s.
+    """Rates that a topology offers one GPU, one way, in bytes/s.
 
     ``server`` inside a server or rack, ``scale_up`` among the ``scale_up_ranks`` GPUs that NV switches
     join (less than ``server`` where racks are joined by fewer cables), ``scale_out`` over the other
@@ -125,7 +125,7 @@ def _scale_up_ranks(topology: Topology, nv_end: int) -> int:
 
 
 def _uplink_share(topology: Topology, nv_end: int) -> float:
-    """What the uplinks of the most crowded access switch carry of its GPUs' traffic, at most 1; 1 where all
+    """Share of its GPUs' traffic that the uplinks of the most crowded access switch carry, at most 1; 1 where all
     GPUs hang on one set of switches."""
     down: FloatArray = np.zeros(topology.num_nodes)
     up: FloatArray = np.zeros(topology.num_nodes)

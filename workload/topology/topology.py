@@ -28,7 +28,7 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """What a link is made of, as written: bandwidth ("400Gbps"), latency ("0.0005ms"), error rate ("0")."""
+    """The wire of a link, as written: bandwidth ("400Gbps"), latency ("0.0005ms"), error rate ("0")."""
 
     bandwidth: str
     latency: str

@@ -1,4 +1,4 @@
-"""Which ranks form the groups of each kind of parallelism, by an order string such as tp-cp-ep-dp-pp.
+"""The groups of ranks of each kind of parallelism, by an order string such as tp-cp-ep-dp-pp.
 
 The semantics of Megatron-LM's ``RankGenerator`` (megatron/core/parallel_state.py): the first word runs
 fastest; with ``independent_ep`` the data-parallel axis is split into ep and dp/ep, in the order in which the

@@ -27,7 +27,7 @@ from workload.settings.internevo import (
     internevo_settings,
     model_section,
     model_type,
-    unsaid,
+    omissions,
 )
 
 PLAN = Plan(strategy="msp", preset="internevo")
@@ -254,11 +254,11 @@ def test_facts_of_the_config() -> None:
 
 
 def test_what_it_has_no_key_for() -> None:
-    assert unsaid(SMALL) == ()
+    assert omissions(SMALL) == ()
     routed = replace(
         SHARED, route_groups=4, route_chosen_groups=2, score="sigmoid", normalized=False, route_scale=2.5
     )
-    (groups, score, sums, scale) = unsaid(with_block(SMALL, mlp=None, moe=routed))
+    (groups, score, sums, scale) = omissions(with_block(SMALL, mlp=None, moe=routed))
     assert "2 of 4 groups" in groups
     assert "sigmoid" in score
     assert "divided by their sum" in sums
@@ -267,6 +267,6 @@ def test_what_it_has_no_key_for() -> None:
         with_block(SMALL, mlp=MlpSpec(ffn_hidden=512, gated=True, activation="gelu_tanh")),
         rope=RopeSpec(share=0.25),
     )
-    (share, form) = unsaid(partial)
+    (share, form) = omissions(partial)
     assert "0.25 of a head" in share
     assert "tanh form" in form

@@ -53,9 +53,9 @@ CHANGES: dict[str, dict[str, object]] = {
     "offload_modules": {"offload_modules": ("core_attn",)},
 }
 WRITERS: tuple[tuple[str, Callable[..., object], frozenset[str]], ...] = (
-    ("deepspeed", deepspeed.deepspeed_settings, deepspeed.SAYS),
-    ("internevo", internevo.internevo_settings, internevo.SAYS),
-    ("megatron", megatron.megatron_settings, megatron.SAYS),
+    ("deepspeed", deepspeed.deepspeed_settings, deepspeed.PLAN_KEYS),
+    ("internevo", internevo.internevo_settings, internevo.PLAN_KEYS),
+    ("megatron", megatron.megatron_settings, megatron.PLAN_KEYS),
 )
 UNSAID = [
     pytest.param(name, write, key, id=f"{name} {key}")

@@ -22,9 +22,9 @@ from tests.workload.settings.problems import asked, known, with_block
 from workload.settings.megatron import (
     check_megatron,
     fact_flags,
+    fact_omissions,
     megatron_flags,
     megatron_settings,
-    unsaid_facts,
 )
 
 LIST = "megatron-core-0.14"
@@ -230,7 +230,7 @@ LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_positions=8192, slow=1.
 
 def test_what_a_config_does_not_say_is_not_told() -> None:
     assert fact_flags(SMALL) == {}
-    assert unsaid_facts(SMALL) == ()
+    assert fact_omissions(SMALL) == ()
 
 
 def test_deepseek_as_nvidia_launches_it() -> None:
@@ -276,7 +276,7 @@ def test_deepseek_as_nvidia_launches_it() -> None:
 )
 def test_rotation(model: ModelSpec, rope: RopeSpec, flags: dict[str, object]) -> None:
     assert fact_flags(replace(model, rope=rope)) == flags
-    assert unsaid_facts(replace(model, rope=rope)) == ()
+    assert fact_omissions(replace(model, rope=rope)) == ()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_rotation(model: ModelSpec, rope: RopeSpec, flags: dict[str, object]) ->
     ],
 )
 def test_rotation_that_it_cannot_be_told(model: ModelSpec, rope: RopeSpec, note: str) -> None:
-    (said,) = unsaid_facts(replace(model, rope=rope))
+    (said,) = fact_omissions(replace(model, rope=rope))
     assert said.startswith("left out: ")
     assert note in said
 
@@ -321,7 +321,7 @@ def test_rotation_that_it_cannot_be_told(model: ModelSpec, rope: RopeSpec, note:
 def test_routers(moe: MoeSpec, flags: dict[str, object], notes: int) -> None:
     model = with_block(SMALL, mlp=None, moe=moe)
     assert fact_flags(model) == flags
-    assert len(unsaid_facts(model)) == notes
+    assert len(fact_omissions(model)) == notes
 
 
 @pytest.mark.parametrize(
@@ -331,4 +331,4 @@ def test_routers(moe: MoeSpec, flags: dict[str, object], notes: int) -> None:
 def test_which_gelu_is_computed(bias: bool, activation: str, notes: int) -> None:
     """bias_gelu_fusion is the tanh form (core/fusions/fused_bias_gelu.py); without a bias it is torch's own."""
     mlp = MlpSpec(ffn_hidden=64, gated=False, bias=bias, activation=activation)
-    assert len(unsaid_facts(with_block(SMALL, mlp=mlp))) == notes
+    assert len(fact_omissions(with_block(SMALL, mlp=mlp))) == notes

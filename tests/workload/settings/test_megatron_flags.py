@@ -14,7 +14,7 @@ from spec.model import BlockRun, MlpSpec, MoeSpec
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.problems import asked, known, with_block
-from workload.settings.megatron_flags import job_flags, model_flags, recompute_flags, unsaid_job
+from workload.settings.megatron_flags import job_flags, job_omissions, model_flags, recompute_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")
 SMALL = small_model(layers=8)
@@ -220,8 +220,8 @@ def test_recomputation() -> None:
     ],
 )
 def test_what_no_flag_says(job: dict[str, Any], note: str) -> None:
-    assert unsaid_job(asked(PLAN), PLAN) == ()
-    (said,) = unsaid_job(asked(PLAN, job=job), PLAN)
+    assert job_omissions(asked(PLAN), PLAN) == ()
+    (said,) = job_omissions(asked(PLAN, job=job), PLAN)
     assert note in said
 
 
@@ -230,5 +230,5 @@ def test_a_segment_of_an_nvlink_domain_is_asked_of_the_scheduler() -> None:
     question = asked(PLAN)
     cluster = segmented(read_cluster("gb200-nvl72", root=ROOT), 128)
     job = replace(question.job, world_size=128)
-    (said,) = unsaid_job(replace(question, cluster=cluster, job=job), PLAN)
+    (said,) = job_omissions(replace(question, cluster=cluster, job=job), PLAN)
     assert "--segment=16" in said

@@ -1,4 +1,4 @@
-"""Whether the parsers of the frameworks take the exports of the shipped configs.
+"""Hand the exports of the shipped configs to the parsers of the frameworks.
 
     python benchmarks/handover.py [--megatron DIR] [--zero_bubble DIR] [--internevo DIR] [--accelerate DIR] [--torchtitan DIR]
 
@@ -13,27 +13,119 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.handover_cases.exports import (  # noqa: E402
-    Export,
-    Refusal,
-    as_plain,
-    exports_of,
-    shipped_configs,
-)
-from spec.errors import ConfigError, UserError  # noqa: E402
+from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
+from solver.plans.plan_table import Plan  # noqa: E402
+from solver.problem.problem import Problem  # noqa: E402
+from solver.problem.typed_plan import broken_rules, parse_plan, plan_of  # noqa: E402
+from solver.times.op_times import Pricer  # noqa: E402
+from spec.cluster.reader import read_cluster  # noqa: E402
+from spec.errors import ConfigError, ExportError, UserError  # noqa: E402
+from spec.readers.read_config import read_config  # noqa: E402
+from spec.settings.job import AskedJob, job_of  # noqa: E402
+from workload.launch_files import EXPORTERS  # noqa: E402
 
-CASES = Path(__file__).resolve().parent / "handover_cases"
+PARSERS = Path(__file__).resolve().parent / "handover_parsers.py"
+CLUSTER = "h100-sxm"
+WORLD = 192  # three stages divide it too
+# plans that every part of an export stands in: those that a model cannot run are left out
+PLANS = (
+    "tp=1,zero_stage=1",
+    "tp=1,pp=4,zero_stage=1,recompute=full",
+    "tp=4,strategy=fsp,zero_stage=1",
+    "tp=4,strategy=msp,zero_stage=1",
+    "tp=8,strategy=fsp,pp=4,vpp=2,zero_stage=1",
+    "tp=2,strategy=mtp,pp=2",
+    "tp=2,strategy=fsp,cp=2,zero_stage=1,zero_size=16",
+    "tp=2,strategy=fsp,pp=8,recompute=full,recompute_layers=1,zero_stage=1",
+    "tp=8,strategy=isp,wp=8,zero_stage=1",
+    "tp=1,ep=8,zero_stage=1",
+    "tp=2,strategy=fsp,ep=8,pp=2,zero_stage=1",
+    "tp=1,pp=3,zero_stage=1",
+    "tp=2,strategy=mtp,zero_stage=2",
+    "tp=1,zero_stage=3",
+    "tp=2,strategy=fsp,pp=4,schedule=zb-h1,zero_stage=1",
+    "tp=1,pp=4,schedule=zb-h2",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """``text`` of one plan of one config; ``name`` is both, ``world`` the ranks it is for."""
+
+    name: str
+    world: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a config has no export at all."""
+
+    name: str
+    reason: str
+
+
+def shipped_configs() -> list[Path]:
+    """Every model config of this project."""
+    folder = ROOT / "configs"
+    return sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml", ".json"))
+
+
+def problem_of(config: Path, framework: str) -> Problem:
+    """The config's model and job on WORLD GPUs, 16 sequences a rank."""
+    read = read_config(config)
+    seq_len = read.seq_len or 4096
+    cluster = read_cluster(CLUSTER, root=ROOT)
+    return Problem(
+        model=read.model,
+        job=job_of(
+            AskedJob(
+                world_size=WORLD,
+                seq_len=seq_len,
+                global_batch_tokens=16 * WORLD * seq_len,
+                framework=framework,
+            )
+        ),
+        cluster=cluster,
+        pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster)),
+    )
+
+
+def possible_plans(problem: Problem) -> Iterator[Plan]:
+    """Those of PLANS that break no rule of the framework."""
+    for words in PLANS:
+        try:
+            plan = plan_of(parse_plan(words), problem, words)
+        except ConfigError:
+            continue
+        if not broken_rules(problem, plan):
+            yield plan
+
+
+def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | Refusal:
+    """The exports of a config, or why it has none."""
+    problem = problem_of(config, framework)
+    written, reason = [], "no plan of the table runs it"
+    for plan in possible_plans(problem):
+        try:
+            text = EXPORTERS[exporter].compose[framework](problem, plan).text
+        except ExportError as error:
+            reason = str(error)
+            continue
+        written.append(Export(name=f"{config.stem}: {plan.label()}", world=plan.world_size, text=text))
+    return written or Refusal(name=config.stem, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """``exporter`` writes plans of ``framework``, whose ``parser`` is a program of handover_cases for a checkout that
+    """``exporter`` writes plans of ``framework``, which ``parser`` of handover_parsers.py checks with a checkout that
     holds ``mark``."""
 
     exporter: str
@@ -46,31 +138,31 @@ HANDOVERS = {
     "megatron": Handover(
         exporter="megatron",
         framework="megatron",
-        parser="megatron_parser.py",
+        parser="megatron",
         mark="megatron/training/arguments.py",
     ),
     "zero_bubble": Handover(
         exporter="megatron",
         framework="zero-bubble",
-        parser="megatron_parser.py",
+        parser="megatron",
         mark="megatron/core/zbpp_utils.py",
     ),
     "internevo": Handover(
         exporter="internevo",
         framework="internevo",
-        parser="internevo_parser.py",
+        parser="internevo",
         mark="internlm/initialize/launch.py",
     ),
     "accelerate": Handover(
         exporter="accelerate",
         framework="fsdp",
-        parser="accelerate_parser.py",
+        parser="accelerate",
         mark="src/accelerate/commands/launch.py",
     ),
     "torchtitan": Handover(
         exporter="torchtitan",
         framework="torchtitan",
-        parser="torchtitan_parser.py",
+        parser="torchtitan",
         mark="torchtitan/config/manager.py",
     ),
 }
@@ -82,8 +174,8 @@ def refused(handover: Handover, checkout: Path, exports: list[Export]) -> dict[s
     Raises ConfigError for a checkout whose parser does not start.
     """
     ran = subprocess.run(
-        [sys.executable, str(CASES / handover.parser), str(checkout)],
-        input=json.dumps([as_plain(export) for export in exports]),
+        [sys.executable, str(PARSERS), handover.parser, str(checkout)],
+        input=json.dumps([asdict(export) for export in exports]),
         capture_output=True,
         text=True,
         check=False,

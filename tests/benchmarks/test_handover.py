@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import handover
-from benchmarks.handover_cases import exports
 
 MEGATRON = '''
 """Takes every flag, and no pipeline of four stages."""
@@ -87,7 +86,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture(autouse=True)
 def _two_configs(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [exports.ROOT / "configs" / name for name in ("tiny_internlm2.py", "7B_gpt.toml")]
+    chosen = [handover.ROOT / "configs" / name for name in ("tiny_internlm2.py", "7B_gpt.toml")]
     monkeypatch.setattr(handover, "shipped_configs", lambda: chosen)
 
 

@@ -1,4 +1,4 @@
-"""A model's shapes as Megatron-LM's flags; tests/benchmarks/handover_cases/test_exports.py counts what they build."""
+"""A model's shapes as Megatron-LM's flags; tests/benchmarks/test_handover_exports.py counts what they build."""
 
 from dataclasses import replace
 from typing import Any

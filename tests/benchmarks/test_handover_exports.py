@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.handover_cases.exports import Export, Refusal, exports_of, shipped_configs
+from benchmarks.handover import Export, Refusal, exports_of, shipped_configs
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.workload.settings.accepted.lists import (

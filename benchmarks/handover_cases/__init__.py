@@ -1,1 +1,0 @@
-"""Exports of the shipped configs, and the frameworks' own parsers that are to take them."""

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from profdb.cases import Case
 from profiler.benchmarks.launched import Call, Launched
+from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from profiler.measurement import Bench
+from spec.cluster.cluster import ArchitectureSpec
 
 
 def seconds_of(case: Case) -> float:
@@ -49,6 +51,37 @@ class FakeLauncher:
             self.clock.now_s += seconds_of(case)
 
         return Launched(case=case, calls=(call,), implementation="fake")
+
+
+def device_like(
+    kind: str = "cuda", architecture: ArchitectureSpec | None = None, **properties: object
+) -> Device:
+    """A device that only says what it is: properties (and methods) of Device by name."""
+    fake: Callable[..., Device] = type("Fake", (Device,), properties)
+    return fake(kind=kind, architecture=architecture)
+
+
+class FakeWorld(World):
+    """A rank among others without processes: a group's handle is its ranks."""
+
+    def group_for(self, tiling: GroupTiling) -> tuple[int, ...]:
+        """The ranks of this rank's group."""
+        return tiling.group_of(self.rank)
+
+
+def fake_world(rank: int, size: int) -> World:
+    """One rank of nodes of two over gloo."""
+    layout = RankLayout(rank=rank, size=size, local_rank=rank % 2, local_size=2)
+    return FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
+
+
+def raising(problem: BaseException) -> Callable[[object], None]:
+    """A function of anything that raises ``problem``."""
+
+    def refuse(_: object) -> None:
+        raise problem
+
+    return refuse
 
 
 def single_world() -> World:

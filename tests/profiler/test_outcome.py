@@ -1,7 +1,6 @@
 """Whatever a case raises, wherever it does, is that case's result."""
 
 import weakref
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from profiler.device import Device
 from profiler.distributed.world import World
 from profiler.measurement import measure
 from profiler.outcome import DeviceLostError, run_on_all_ranks
-from tests.profiler.fakes import fake_bench, single_world
+from tests.profiler.fakes import fake_bench, raising, single_world
 
 
 class TritonError(Exception):
@@ -125,10 +124,3 @@ def test_room_that_cannot_be_left_is_a_result_too(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Device, "leave_room", raising(RuntimeError("CUDA error: unknown error")))
     sample = measure(GemmCase(m=8, k=8, n=8), bench, "")
     assert (sample.status, bench.launcher.launched) == ("failed", [])  # type: ignore[attr-defined]
-
-
-def raising(problem: BaseException) -> Callable[[object], None]:
-    def refuse(_: object) -> None:
-        raise problem
-
-    return refuse

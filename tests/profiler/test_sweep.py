@@ -1,20 +1,18 @@
 """The stored key is what was launched, for every benchmark, through journal and profile."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-import torch
 
 from profdb.cases import Case, GemmCase, HostCase
 from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
 from profiler import profiling_run
-from profiler.benchmarks.launched import Launched, UnsupportedCaseError
+from profiler.benchmarks.launched import Launched
 from profiler.cases.sweep_plan import (
     BENCHMARKS,
     SweepPlan,
@@ -24,7 +22,6 @@ from profiler.cases.sweep_plan import (
     plan_cases,
 )
 from profiler.cases.tiers import in_order
-from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from profiler.journal import Journal
@@ -32,7 +29,15 @@ from profiler.measurement import Bench, measure
 from profiler.profiling_run import RunOptions, run_in
 from profiler.sweep import Budget, sweep
 from spec.errors import ProfileError
-from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of, single_world
+from tests.profiler.fakes import (
+    FakeClock,
+    FakeLauncher,
+    device_like,
+    fake_bench,
+    raising,
+    seconds_of,
+    single_world,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_PLAN = SweepPlan(device_kind="cuda", domain_ranks=2, domains=2, node_ranks=2)
@@ -123,47 +128,6 @@ def test_a_second_run_is_merged_never_overwritten(tmp_path: Path) -> None:
     assert len(after.samples) == 2 * len(cases)
 
 
-@pytest.mark.parametrize(
-    ("problem", "status"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB"), "oom"),
-        (UnsupportedCaseError("no such kernel"), "failed"),
-    ],
-)
-def test_cases_that_cannot_run_are_recorded_as_such(problem: Exception, status: str) -> None:
-    case = GemmCase(m=8, k=8, n=8)
-    bench = fake_bench()
-
-    def refuse(_: Case) -> None:
-        raise problem
-
-    bench.launcher.before = refuse  # type: ignore[attr-defined]
-    sample = measure(case, bench, "2026-01-01")
-    assert (sample.case, sample.status, sample.trials_s) == (case, status, ())
-    assert str(problem).split(".")[0] in str(sample.launched["reason"])
-
-
-def test_running_out_of_memory_in_the_call_is_recorded_too() -> None:
-    bench = fake_bench()
-    clock = bench.device_clock
-
-    class Exhausted:
-        def burst(self, *_: object) -> float:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    bench.device_clock = Exhausted()  # type: ignore[assignment]
-    assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "oom"
-    bench.device_clock = clock
-    assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "ok"
-
-
-def raising(problem: BaseException) -> Callable[[Case], None]:
-    def refuse(_: Case) -> None:
-        raise problem
-
-    return refuse
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(3)])
 def test_what_stops_a_program_stops_a_sweep(stop: BaseException, tmp_path: Path) -> None:
     bench = fake_bench()
@@ -175,13 +139,6 @@ def test_what_stops_a_program_stops_a_sweep(stop: BaseException, tmp_path: Path)
     # a case that Ctrl-C meets is none that took the process with it
     given_up = isinstance(stop, KeyboardInterrupt)
     assert (read_journal(tmp_path / "journal").unended is None) is given_up
-
-
-class Lost(Device):
-    """A device that no call brings back."""
-
-    def answers(self) -> bool:
-        return False
 
 
 def test_a_lost_device_starts_the_program_again_behind_the_case(
@@ -200,7 +157,7 @@ def test_a_lost_device_starts_the_program_again_behind_the_case(
     launcher = FakeLauncher(
         clock=FakeClock(), before=lambda case: raising(problem)(case) if case == cases[1] else None
     )
-    world = World(layout=RankLayout(), device=Lost(kind="cpu"))
+    world = World(layout=RankLayout(), device=device_like("cpu", answers=lambda _: False))
     with pytest.raises(SystemExit):
         run_in(world, options, cases, launcher)
     assert len(started) == 1

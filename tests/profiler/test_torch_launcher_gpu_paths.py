@@ -20,29 +20,18 @@ from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.device import Device
 from spec.cluster.reader import read_architecture
+from tests.profiler.fakes import device_like
 
 ROOT = Path(__file__).resolve().parents[2]
 META = torch.device("meta")
 
 
-class Hopper(Device):
-    """A GPU that only says what it is."""
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        return (9, 0)
-
-    @property
-    def cache_bytes(self) -> int:
-        return 50 << 20
-
-    @property
-    def torch_device(self) -> torch.device:
-        return META
+HOPPER: dict[str, Any] = {"capability": (9, 0), "cache_bytes": 50 << 20, "torch_device": META}
 
 
-def of(architecture: str) -> Hopper:
-    return Hopper(kind="cuda", architecture=read_architecture(architecture, root=ROOT))
+def of(architecture: str | None) -> Device:
+    spec = read_architecture(architecture, root=ROOT) if architecture else None
+    return device_like(architecture=spec, **HOPPER)
 
 
 def test_fp8_products_pass_torchs_checks_of_layout_and_format() -> None:
@@ -70,7 +59,7 @@ def test_fp8_products_that_the_kernel_does_not_have_are_refused(case: GemmCase) 
 @pytest.mark.parametrize(("layout", "shape"), [("NT", (64, 48)), ("NN", (64, 48)), ("TN", (4, 32, 48))])
 def test_grouped_products_pass_torchs_checks(layout: str, shape: tuple[int, ...]) -> None:
     case = GroupedGemmCase(groups=4, m=64, k=32, n=48, layout=layout)
-    assert grouped_product(case, Hopper(kind="cuda")) is not None
+    assert grouped_product(case, of(None)) is not None
     made = grouped_call(case, META)()
     assert isinstance(made, torch.Tensor)
     assert tuple(made.shape) == shape
@@ -78,7 +67,7 @@ def test_grouped_products_pass_torchs_checks(layout: str, shape: tuple[int, ...]
 
 def test_grouped_products_of_odd_strides_run_one_by_one() -> None:
     case = GroupedGemmCase(groups=4, m=64, k=30, n=48)
-    assert grouped_product(case, Hopper(kind="cuda")) is None
+    assert grouped_product(case, of(None)) is None
 
 
 @pytest.mark.parametrize("kernel", ["flash2", "cudnn"])
@@ -248,7 +237,7 @@ def test_a_recipe_the_architecture_has_no_kernel_for_is_refused(recipe: str, arc
 def test_where_no_sheet_names_the_architecture_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Seen()
     monkeypatch.setattr(torch.nn.functional, "scaled_mm", asked)
-    launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="row"), Hopper(kind="cuda"))
+    launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="row"), of(None))
     assert tuple(asked.args[0].shape) == (128, 128)
     with pytest.raises(UnsupportedCaseError, match="on this architecture"):
         launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="row"), Device(kind="cpu"))
@@ -293,4 +282,4 @@ def test_what_this_torch_has_no_kernel_for_is_a_refusal_with_its_reason(
     monkeypatch.setattr(torch.nn.functional, "scaled_mm", refuse)
     case = GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="block")
     with pytest.raises(UnsupportedCaseError, match=r"^Invalid scaling configuration$"):
-        launch_fp8(case, Hopper(kind="cuda"))
+        launch_fp8(case, of(None))

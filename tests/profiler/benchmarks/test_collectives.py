@@ -10,30 +10,23 @@ from profdb.cases import CollectiveCase
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.collectives import Place, filled, launch_collective
 from profiler.benchmarks.launched import UnsupportedCaseError
-from profiler.device import Device
-from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from spec.collectives import Collective
+from tests.profiler.fakes import fake_world
+
+Calls = list[tuple[str, tuple[int, ...], Any]]
 
 SENDER = 1  # rank 1 of two nodes of two; its pair inside the node is (0, 1), between nodes (1, 3)
 
 
-class FakeWorld(World):
-    """Rank 1 of two nodes of two ranks, without processes: a group's handle is its ranks."""
-
-    def group_for(self, tiling: Any) -> Any:
-        return tiling.group_of(self.rank)
-
-
-def world() -> World:
-    layout = RankLayout(rank=SENDER, size=4, local_rank=1, local_size=2)
-    return FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
+def world(rank: int = SENDER) -> World:
+    return fake_world(rank, 4)
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...], Any]]:
+def called(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """(collective, elements of its tensors, group) of every call that reaches torch.distributed."""
-    seen: list[tuple[str, tuple[int, ...], Any]] = []
+    seen: Calls = []
 
     def record(name: str) -> Any:
         def call(*tensors: Any, group: Any = None, **_: Any) -> None:
@@ -42,15 +35,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...], 
 
         return call
 
-    for name in (
-        "all_reduce",
-        "all_gather_single",
-        "all_gather_into_tensor",
-        "reduce_scatter_single",
-        "reduce_scatter_tensor",
-        "all_to_all_single",
-        "broadcast",
-    ):
+    names = "all_reduce all_gather_single all_gather_into_tensor reduce_scatter_single reduce_scatter_tensor"
+    for name in (*names.split(), "all_to_all_single", "broadcast"):
         monkeypatch.setattr(dist, name, record(name), raising=False)
 
     def message(operations: list[dist.P2POp]) -> list[Any]:
@@ -81,9 +67,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_a_collective_case_launches_its_own_collective(
-    kind: Collective, called: list[tuple[str, tuple[int, ...], Any]]
-) -> None:
+def test_a_collective_case_launches_its_own_collective(kind: Collective, called: Calls) -> None:
     case = CollectiveCase(collective=kind, size_bytes=WHOLE, intra=2, inter=2, siblings=1)
     launched = launch_collective(case, world())
     assert launched.case == case
@@ -108,7 +92,7 @@ def test_what_is_sent_is_random() -> None:
     ("shape", "group"), [((2, 1, 1), (0, 1)), ((1, 2, 2), (1, 3)), ((2, 2, 1), (0, 1, 2, 3))]
 )
 def test_the_group_is_the_one_of_the_case(
-    shape: tuple[int, int, int], group: tuple[int, ...], called: list[tuple[str, tuple[int, ...], Any]]
+    shape: tuple[int, int, int], group: tuple[int, ...], called: Calls
 ) -> None:
     intra, inter, siblings = shape
     case = CollectiveCase(
@@ -125,7 +109,7 @@ def test_a_message_goes_there_and_back_between_neighbours(
     shape: tuple[int, int, int],
     order: tuple[str, str],
     peer: int,
-    called: list[tuple[str, tuple[int, ...], Any]],
+    called: Calls,
 ) -> None:
     intra, inter, siblings = shape
     case = CollectiveCase(
@@ -179,13 +163,11 @@ def test_renamed_collectives_are_found_under_either_name(monkeypatch: pytest.Mon
         torch_collectives.collective_by_name("new_name", "old_name")
 
 
-def test_groups_beyond_the_cases_siblings_rest(called: list[tuple[str, tuple[int, ...], Any]]) -> None:
+def test_groups_beyond_the_cases_siblings_rest(called: Calls) -> None:
     """Two groups across the domains, (0, 2) and (1, 3); of one sibling only the first works."""
     case = CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=WHOLE, intra=1, inter=2, siblings=1)
     resting = launch_collective(case, world())  # rank 1
     resting.calls[0]()
     assert (resting.case, resting.collective, called) == (case, True, [])
-    layout = RankLayout(rank=0, size=4, local_rank=0, local_size=2)
-    first = FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
-    launch_collective(case, first).calls[0]()
+    launch_collective(case, world(0)).calls[0]()
     assert [group for _, _, group in called] == [(0, 2)]

@@ -1,5 +1,6 @@
 """Tokens go to the ranks of the experts that all ranks agree they chose, and come back added up."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from profdb.cases import ExpertExchangeCase
-from profiler.benchmarks import expert_exchange as deep_ep
+from profiler.benchmarks import expert_exchange
 from profiler.benchmarks.collectives import Place
 from profiler.benchmarks.expert_exchange import (
     all_to_all_call,
@@ -17,7 +18,7 @@ from profiler.benchmarks.expert_exchange import (
     launch_expert_exchange,
 )
 from profiler.benchmarks.launched import UnsupportedCaseError
-from tests.profiler.benchmarks.test_overlap import world
+from tests.profiler.fakes import fake_world
 
 CPU = torch.device("cpu")
 CASE = ExpertExchangeCase(
@@ -27,12 +28,6 @@ CASE = ExpertExchangeCase(
 
 def place(rank: int) -> Place:
     return Place(ranks=(0, 1), rank=rank, handle="group", where=CPU)
-
-
-def of(direction: str) -> ExpertExchangeCase:
-    return ExpertExchangeCase(
-        **{name: getattr(CASE, name) for name in CASE.__slots__} | {"direction": direction}
-    )
 
 
 @pytest.mark.parametrize("direction", ["dispatch", "combine"])
@@ -47,7 +42,7 @@ def test_rows_sent_to_a_rank_are_those_it_awaits(direction: str, monkeypatch: py
 
     monkeypatch.setattr(dist, "all_to_all_single", exchange)
     for rank in (0, 1):
-        all_to_all_call(of(direction), place(rank))[0]()
+        all_to_all_call(replace(CASE, direction=direction), place(rank))[0]()
     first, second = seen
     for received, sent, rows_in, rows_out in seen:
         assert (received, sent) == (sum(rows_in), sum(rows_out))
@@ -66,6 +61,13 @@ def test_each_token_has_different_experts_and_each_rank_its_own_tokens() -> None
     assert torch.equal(chosen, chosen_experts(CASE, 0))
 
 
+def sizes_of(share: int) -> Any:
+    return SimpleNamespace(
+        get_nvl_buffer_size_hint=lambda hidden_bytes, ranks: share * hidden_bytes * ranks,
+        get_rdma_buffer_size_hint=lambda hidden_bytes, ranks: 0,
+    )
+
+
 class Buffer:
     """DeepEP's, as far as its names and shapes go (deep_ep/buffers/legacy.py)."""
 
@@ -76,17 +78,11 @@ class Buffer:
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Any:
-        return SimpleNamespace(
-            get_nvl_buffer_size_hint=lambda hidden_bytes, ranks: 100 * hidden_bytes * ranks,
-            get_rdma_buffer_size_hint=lambda hidden_bytes, ranks: 0,
-        )
+        return sizes_of(100)
 
     @staticmethod
     def get_combine_config(num_ranks: int) -> Any:
-        return SimpleNamespace(
-            get_nvl_buffer_size_hint=lambda hidden_bytes, ranks: 120 * hidden_bytes * ranks,
-            get_rdma_buffer_size_hint=lambda hidden_bytes, ranks: 0,
-        )
+        return sizes_of(120)
 
     def get_dispatch_layout(self, topk_idx: torch.Tensor, num_experts: int) -> tuple[Any, ...]:
         Buffer.made.append((tuple(topk_idx.shape), topk_idx.dtype, num_experts))
@@ -104,10 +100,8 @@ class Buffer:
 
 def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     package = SimpleNamespace(Buffer=Buffer, topk_idx_t=torch.int64)
-    monkeypatch.setattr(deep_ep, "optional_package", lambda name: package)
-    bf16 = ExpertExchangeCase(
-        **{name: getattr(CASE, name) for name in CASE.__slots__} | {"dtype": "bf16", "direction": "combine"}
-    )
+    monkeypatch.setattr(expert_exchange, "optional_package", lambda name: package)
+    bf16 = replace(CASE, dtype="bf16", direction="combine")
     gpu = Place(ranks=(0, 1), rank=0, handle="group", where=torch.device("cpu"))
     with pytest.raises(UnsupportedCaseError, match="no GPU"):
         deep_ep_call(bf16, gpu, chosen_experts(bf16, 0))
@@ -150,6 +144,6 @@ def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_what_cannot_be_exchanged_here_is_refused(changed: dict[str, Any]) -> None:
-    case = ExpertExchangeCase(**{name: getattr(CASE, name) for name in CASE.__slots__} | changed)
+    case = replace(CASE, **changed)
     with pytest.raises(UnsupportedCaseError):
-        launch_expert_exchange(case, world())
+        launch_expert_exchange(case, fake_world(1, 2))

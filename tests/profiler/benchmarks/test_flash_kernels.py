@@ -19,20 +19,11 @@ from profiler.benchmarks.attention import (
 from profiler.benchmarks.flash_kernels import FlashKernel, candidates
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
-
-
-class Gpu(Device):
-    """A GPU of some compute capability, without one."""
-
-    major = 9
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        return (self.major, 0)
+from tests.profiler.fakes import device_like
 
 
 def gpu(major: int) -> Device:
-    return type("Gpu", (Gpu,), {"major": major})(kind="cuda")
+    return device_like(capability=(major, 0))
 
 
 SECOND = SimpleNamespace(__name__="flash_attn", __version__="2.8.3", flash_attn_func=None)

@@ -11,6 +11,9 @@ from profiler.benchmarks import grouped_gemm
 from profiler.benchmarks.grouped_gemm import group_rows, grouped_call, launch_grouped_gemm
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
+from tests.profiler.fakes import device_like
+
+ON_HOST: dict[str, Any] = {"torch_device": torch.device("cpu"), "cache_bytes": 50 << 20}
 
 
 def case(**words: Any) -> GroupedGemmCase:
@@ -65,40 +68,21 @@ def test_torchs_grouped_product_is_asked_where_it_is_one_kernel(
     """PyTorch, GroupedBlas.cpp, _grouped_mm_cuda: on other GPUs a loop that waits for the device, under the
     same name.
     """
-    gpu = type("Other", (Gpu,), {"capability": capability})(kind="cuda")
+    gpu = device_like(capability=capability, **ON_HOST)
     launched = launch_grouped_gemm(case(), gpu)
     named = "torch.nn.functional.grouped_mm" if kernel else "torch.mm for each group"
     assert launched.implementation == named
 
 
-class Gpu(Device):
-    """A GPU whose memory is the host's."""
-
-    @property
-    def torch_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def cache_bytes(self) -> int:
-        return 50 << 20
-
-
-BLOCK = {
-    "m": 512,
-    "k": 256,
-    "n": 384,
-    "spread": "even",
-    "dtype_in": "fp8",
-    "dtype_out": "bf16",
-    "scale_recipe": "block",
-}
+BLOCK: dict[str, Any] = {"m": 512, "k": 256, "n": 384, "spread": "even"}
+BLOCK |= {"dtype_in": "fp8", "dtype_out": "bf16", "scale_recipe": "block"}
 
 
 def test_block_scales_run_in_deep_gemm_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
     package = SimpleNamespace(m_grouped_fp8_gemm_nt_contiguous=lambda *words: seen.append(words))
     monkeypatch.setattr(grouped_gemm, "optional_package", lambda name: package)
-    launched = launch_grouped_gemm(case(**BLOCK), Gpu(kind="cuda"))
+    launched = launch_grouped_gemm(case(**BLOCK), device_like(**ON_HOST))
     launched.calls[0]()
     (((left, scale_a), (right, scale_b), out, group_of),) = seen
     assert launched.case == case(**BLOCK)
@@ -112,7 +96,7 @@ def test_block_scales_run_in_deep_gemm_by_its_names(monkeypatch: pytest.MonkeyPa
     assert group_of.tolist() == [group for group in range(4) for _ in range(128)]
     for changed in ({"m": 256}, {"k": 192}, {"layout": "NN"}, {"dtype_in": "bf16"}):
         with pytest.raises(UnsupportedCaseError):
-            launch_grouped_gemm(case(**BLOCK | changed), Gpu(kind="cuda"))
+            launch_grouped_gemm(case(**BLOCK | changed), device_like(**ON_HOST))
 
 
 @pytest.mark.parametrize("changed", [{"spread": "odd"}, {"m": 250}, {"m": 64 * 4 + 16}, BLOCK])

@@ -8,21 +8,16 @@ import torch
 from profdb.cases import HostCopyCase
 from profiler.benchmarks.host_copy import launch_host_copy
 from profiler.benchmarks.launched import UnsupportedCaseError
-from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
-
-
-class Gpu(Device):
-    """A GPU whose memory is the host's."""
-
-    @property
-    def torch_device(self) -> torch.device:
-        return torch.device("cpu")
+from tests.profiler.fakes import device_like
 
 
 def world(kind: str = "cuda") -> World:
-    return World(layout=RankLayout(rank=0, size=1, local_size=1), device=Gpu(kind=kind))
+    return World(
+        layout=RankLayout(rank=0, size=1, local_size=1),
+        device=device_like(kind, torch_device=torch.device("cpu")),
+    )
 
 
 @pytest.mark.parametrize("direction", ["to_device", "to_host"])

@@ -1,6 +1,7 @@
 """A whole layer runs the products, the attention and the norms that its case says, forward and backward."""
 
 import weakref
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -144,6 +145,6 @@ def test_a_graph_is_captured_after_warm_ups_aside_and_then_only_replayed(
     "changed", [{"mode": "graph"}, {"mode": "quick"}, {"kv_heads": 3}, {"head_dim": 15}, {"dtype": "fp4"}]
 )
 def test_what_cannot_run_is_refused(changed: dict[str, Any]) -> None:
-    case = LayerCase(**{name: getattr(CASE, name) for name in CASE.__slots__} | changed)
+    case = replace(CASE, **changed)
     with pytest.raises(UnsupportedCaseError):
         launch_layer(case, CPU)

@@ -10,33 +10,29 @@ from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound, launch_warm
 from profiler.cases.sweep_plan import SweepPlan, gpu_compute
 from profiler.device import Device
+from tests.profiler.fakes import device_like
 
 CASE = WarmKernelCase(kernel="gelu", direction="forward", rows=64, width=256, dtype="bf16")
 
 
-class SmallCache(Device):
-    """A processor that says how large its cache is."""
-
-    @property
-    def cache_bytes(self) -> int:
-        return 128 << 10
+SMALL_CACHE = device_like("cpu", cache_bytes=128 << 10)
 
 
 def test_one_set_of_operands_is_read_again_and_again() -> None:
     cold = MemoryBoundCase(kernel="gelu", direction="forward", rows=64, width=256, dtype="bf16")
     # a read and a write of 64 x 256 in 2 bytes: 64 KiB a set, five of which exceed twice the cache
-    assert len(launch_memory_bound(cold, SmallCache(kind="cpu")).calls) == 5
-    warm = launch_warm(CASE, SmallCache(kind="cpu"))
+    assert len(launch_memory_bound(cold, SMALL_CACHE).calls) == 5
+    warm = launch_warm(CASE, SMALL_CACHE)
     assert (len(warm.calls), warm.case, FAMILY_OF[type(warm.case)]) == (1, CASE, Family.WARM)
     assert warm.implementation == "torch, operands in the cache"
 
 
 @pytest.mark.parametrize("changed", [{"rows": 129}, {"kernel": "none"}, {"direction": "sideways"}])
 def test_what_the_cache_does_not_hold_or_nobody_runs_is_refused(changed: dict[str, object]) -> None:
-    fits = launch_warm(replace(CASE, rows=128), SmallCache(kind="cpu"))  # 128 KiB
+    fits = launch_warm(replace(CASE, rows=128), SMALL_CACHE)  # 128 KiB
     assert fits.case.rows == 128  # type: ignore[union-attr]
     with pytest.raises(UnsupportedCaseError):
-        launch_warm(replace(CASE, **changed), SmallCache(kind="cpu"))  # type: ignore[arg-type]
+        launch_warm(replace(CASE, **changed), SMALL_CACHE)  # type: ignore[arg-type]
 
 
 def test_a_backward_runs_on_its_own_operands() -> None:

@@ -9,15 +9,7 @@ import torch
 from profdb.cases import OptimizerCase
 from profiler.benchmarks import optimizer
 from profiler.benchmarks.optimizer import launch_optimizer
-from profiler.device import Device
-
-
-class Gpu(Device):
-    """A GPU whose memory is the host's."""
-
-    @property
-    def torch_device(self) -> torch.device:
-        return torch.device("cpu")
+from tests.profiler.fakes import device_like
 
 
 def without_extensions(*_: object, **words: object) -> Any:
@@ -42,6 +34,6 @@ def test_apex_steps_where_it_runs_as_the_case_says(
 ) -> None:
     monkeypatch.setattr(optimizer, "optional_package", lambda _: apex)
     case = OptimizerCase(elements=8, parameter_dtype=dtype, gradient_dtype=dtype)
-    launched = launch_optimizer(case, Gpu(kind="cuda"))
+    launched = launch_optimizer(case, device_like(torch_device=torch.device("cpu")))
     assert (launched.case, launched.implementation) == (case, named)
     launched.calls[0]()

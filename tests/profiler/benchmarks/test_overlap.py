@@ -1,6 +1,7 @@
 """Products and collectives of a case start together, as many of each as it says, and the call ends with both."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,8 @@ from profdb.cases import OverlapCase
 from profiler.benchmarks import overlap
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.overlap import launch_overlap, on_two_streams
-from profiler.device import Device
-from profiler.distributed.rank_layout import RankLayout
-from profiler.distributed.world import World
 from spec.collectives import Collective
+from tests.profiler.fakes import fake_world
 
 CASE = OverlapCase(
     collective=Collective.ALL_GATHER,
@@ -29,18 +28,6 @@ CASE = OverlapCase(
     products=3,
     collectives=2,
 )
-
-
-class FakeWorld(World):
-    """Two ranks without processes: a group's handle is its ranks."""
-
-    def group_for(self, tiling: Any) -> Any:
-        return tiling.group_of(self.rank)
-
-
-def world() -> World:
-    layout = RankLayout(rank=1, size=2, local_rank=1, local_size=2)
-    return FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
 
 
 class Products(TorchDispatchMode):
@@ -57,10 +44,7 @@ class Products(TorchDispatchMode):
 
 
 def with_counts(products: int, collectives: int) -> OverlapCase:
-    return OverlapCase(
-        **{name: getattr(CASE, name) for name in CASE.__slots__}
-        | {"products": products, "collectives": collectives}
-    )
+    return replace(CASE, products=products, collectives=collectives)
 
 
 @pytest.mark.parametrize(("products", "collectives"), [(3, 2), (0, 2), (3, 0)])
@@ -75,7 +59,7 @@ def test_as_many_of_each_are_launched_as_the_case_says(
     monkeypatch.setattr(dist, "all_gather_single", gather, raising=False)
     monkeypatch.setattr(dist, "all_gather_into_tensor", gather, raising=False)
     case = with_counts(products, collectives)
-    launched = launch_overlap(case, world())
+    launched = launch_overlap(case, fake_world(1, 2))
     assert (launched.case, launched.collective) == (case, True)
     with Products() as multiplied:
         launched.calls[0]()
@@ -145,15 +129,11 @@ def test_on_a_gpu_the_collectives_are_issued_first_to_a_stream_of_their_own(
     "case",
     [
         with_counts(0, 0),
-        OverlapCase(collective=Collective.P2P, size_bytes=4096, intra=2, inter=1, m=8, k=8, n=8, products=1),
-        OverlapCase(
-            collective=Collective.ALL_REDUCE, size_bytes=4096, intra=4, inter=1, m=8, k=8, n=8, products=1
-        ),
-        OverlapCase(
-            collective=Collective.ALL_REDUCE, size_bytes=4095, intra=2, inter=1, m=8, k=8, n=8, products=1
-        ),
+        replace(CASE, collective=Collective.P2P),
+        replace(CASE, intra=4),
+        replace(CASE, size_bytes=4095),
     ],
 )
 def test_what_cannot_run_together_here_is_refused(case: OverlapCase) -> None:
     with pytest.raises(UnsupportedCaseError):
-        launch_overlap(case, world())
+        launch_overlap(case, fake_world(1, 2))

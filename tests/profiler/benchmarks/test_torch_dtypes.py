@@ -6,10 +6,10 @@ import torch
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase
 from profiler.benchmarks.fp8 import mx_scales
 from profiler.benchmarks.torch_dtypes import TORCH_DTYPES, operand_copies, random_operand
-from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from profiler.torch_launcher import TorchLauncher
+from tests.profiler.fakes import device_like
 
 CPU = torch.device("cpu")
 
@@ -21,12 +21,7 @@ def test_operands_are_normal_random_numbers(dtype: str) -> None:
     assert abs(values.mean().item()) < 0.1
 
 
-class SmallCache(Device):
-    """A processor that says how large its cache is."""
-
-    @property
-    def cache_bytes(self) -> int:
-        return 128 << 10
+SMALL_CACHE = device_like("cpu", cache_bytes=128 << 10)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +34,7 @@ class SmallCache(Device):
     ],
 )
 def test_sets_of_operands_take_turns_until_no_cache_holds_them(case: Case, sets: int) -> None:
-    world = World(layout=RankLayout(), device=SmallCache(kind="cpu"))
+    world = World(layout=RankLayout(), device=SMALL_CACHE)
     assert len(TorchLauncher(world=world).launch(case).calls) == sets
 
 

@@ -58,7 +58,7 @@ class WithSplits(WithoutSplits):
         return split_ranks[0]
 
 
-def open_nvml(dist: WithoutSplits, kind: str, monkeypatch: pytest.MonkeyPatch) -> World:
+def open_fake_world(dist: WithoutSplits, kind: str, monkeypatch: pytest.MonkeyPatch) -> World:
     """Rank 0 of 32 nodes of 8, every group of its sweep made."""
 
     def store(_: RankLayout, timeout_s: float) -> object:
@@ -89,7 +89,7 @@ def test_a_split_makes_all_groups_of_a_tiling_at_once(monkeypatch: pytest.Monkey
     """23 calls where one after another takes 689: sum of (8 / i) (32 / j) over powers of two i <= 8 and j <= 32, less
     the 256 groups of one rank."""
     dist = WithSplits()
-    world = open_nvml(dist, "cuda", monkeypatch)
+    world = open_fake_world(dist, "cuda", monkeypatch)
     names = [name for name, _ in dist.asked]
     assert names == ["init nccl", "new gloo", "cache emptied", *["split"] * 23]
     assert len(world.handles) == 23
@@ -100,7 +100,7 @@ def test_a_split_makes_all_groups_of_a_tiling_at_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 def test_without_a_split_every_group_is_made_by_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dist = WithoutSplits() if kind == "cuda" else WithSplits()
-    world = open_nvml(dist, kind, monkeypatch)
+    world = open_fake_world(dist, kind, monkeypatch)
     backend = {"cuda": "nccl", "cpu": "gloo"}[kind]
     names = [name for name, _ in dist.asked]
     assert names == [f"init {backend}", "new gloo", "cache emptied", *[f"new {backend}"] * 689]
@@ -111,7 +111,7 @@ def test_without_a_split_every_group_is_made_by_itself(kind: str, monkeypatch: p
 def test_the_timeout_reaches_every_group(kind: type[WithoutSplits], monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own groups wait 20 s longer than the watch, which names the rank."""
     dist = kind()
-    open_nvml(dist, "cuda", monkeypatch)
+    open_fake_world(dist, "cuda", monkeypatch)
     made = [timeout for name, timeout in dist.asked if name != "cache emptied"]
     assert set(made) == {timedelta(seconds=WAIT_S + 20.0)}
     assert dist.waits == [WAIT_S] * 3  # the meeting, the watch's own connection, the watch

@@ -43,3 +43,9 @@ def with_block(model: ModelSpec, **changes: Any) -> ModelSpec:
     """The model with fields of all its blocks changed."""
     runs = [BlockRun(block=replace(run.block, **changes), count=run.count) for run in model.blocks]
     return replace(model, blocks=tuple(runs))
+
+
+def flags_in(text: str) -> dict[str, str | None]:
+    """The flags of a command line, None for switches."""
+    parts = (part.strip().partition(" ") for part in text.split("--")[1:])
+    return {f"--{name}": value or None for name, _, value in parts}

@@ -18,11 +18,12 @@ from tests.solver.questions import small_model
 from tests.workload.generator import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, flags_in, known, with_block
 from workload.settings.megatron import (
     check_megatron,
     fact_flags,
     fact_omissions,
+    flag_lines,
     megatron_flags,
     megatron_settings,
 )
@@ -228,6 +229,10 @@ YARN = RopeScaling(
 LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_positions=8192, slow=1.0, fast=4.0)
 
 
+def facts(model: ModelSpec) -> dict[str, str | None]:
+    return flags_in(" ".join(flag_lines(fact_flags(model))))
+
+
 def test_what_a_config_does_not_say_is_not_told() -> None:
     assert fact_flags(SMALL) == {}
     assert fact_omissions(SMALL) == ()
@@ -235,20 +240,12 @@ def test_what_a_config_does_not_say_is_not_told() -> None:
 
 def test_deepseek_as_nvidia_launches_it() -> None:
     """Megatron-LM core 0.19, examples/post_training/modelopt/conf/deepseek-ai/DeepSeek-R1.sh and V2-Lite.sh."""
-    third = fact_flags(read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model)
-    assert third == {
-        "--norm-epsilon": "1e-06",
-        "--rotary-base": 10000,
-        "--rope-type": "yarn",
-        "--rotary-scaling-factor": "40.0",
-        "--mscale": "1.0",
-        "--mscale-all-dim": "1.0",
-        "--moe-router-score-function": "sigmoid",
-        "--moe-router-enable-expert-bias": None,
-        "--moe-router-num-groups": 8,
-        "--moe-router-group-topk": 4,
-        "--moe-router-topk-scaling-factor": "2.5",
-    }
+    third = facts(read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model)
+    assert third == flags_in(
+        "--norm-epsilon 1e-06 --rotary-base 10000 --rope-type yarn --rotary-scaling-factor 40.0 --mscale 1.0 "
+        "--mscale-all-dim 1.0 --moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+        "--moe-router-num-groups 8 --moe-router-group-topk 4 --moe-router-topk-scaling-factor 2.5"
+    )
     lite = fact_flags(read_config(ROOT / "configs" / "16B_deepseek_v2_lite.toml").model)
     assert (lite["--mscale"], lite["--mscale-all-dim"]) == ("0.707", "0.707")
     assert "--moe-router-pre-softmax" in lite
@@ -258,24 +255,24 @@ def test_deepseek_as_nvidia_launches_it() -> None:
 @pytest.mark.parametrize(
     ("model", "rope", "flags"),
     [
-        (SMALL, RopeSpec(base=5e5), {"--rotary-base": 500_000}),
-        (SMALL, RopeSpec(share=0.25), {"--rotary-base": 10_000, "--rotary-percent": "0.25"}),
+        (SMALL, RopeSpec(base=5e5), "--rotary-base 500000"),
+        (SMALL, RopeSpec(share=0.25), "--rotary-base 10000 --rotary-percent 0.25"),
         (
             SMALL,
             RopeSpec(base=5e5, scaling=LLAMA3),
-            {"--rotary-base": 500_000, "--use-rope-scaling": None, "--rope-scaling-factor": "8.0"},
+            "--rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8.0",
         ),
         (
             SMALL,
             RopeSpec(scaling=RopeScaling(kind="linear", factor=4.0)),
-            {"--rotary-base": 10_000, "--rotary-seq-len-interpolation-factor": 4},
+            "--rotary-base 10000 --rotary-seq-len-interpolation-factor 4",
         ),
         # unless told, latent attention runs yarn, and its fused kernel nothing else
-        (DEEP, RopeSpec(), {"--rotary-base": 10_000, "--rope-type": "rope", "--no-rope-fusion": None}),
+        (DEEP, RopeSpec(), "--rotary-base 10000 --rope-type rope --no-rope-fusion"),
     ],
 )
-def test_rotation(model: ModelSpec, rope: RopeSpec, flags: dict[str, object]) -> None:
-    assert fact_flags(replace(model, rope=rope)) == flags
+def test_rotation(model: ModelSpec, rope: RopeSpec, flags: str) -> None:
+    assert facts(replace(model, rope=rope)) == flags_in(flags)
     assert fact_omissions(replace(model, rope=rope)) == ()
 
 
@@ -304,23 +301,23 @@ def test_rotation_that_it_cannot_be_told(model: ModelSpec, rope: RopeSpec, note:
 @pytest.mark.parametrize(
     ("moe", "flags", "notes"),
     [
-        (routed(), {}, 0),
-        (routed(normalized=False), {"--moe-router-pre-softmax": None}, 0),
-        (routed(topk=1, normalized=False), {"--moe-router-pre-softmax": None}, 0),
+        (routed(), "", 0),
+        (routed(normalized=False), "--moe-router-pre-softmax", 0),
+        (routed(topk=1, normalized=False), "--moe-router-pre-softmax", 0),
         # core 0.14 refuses one expert after the softmax
-        (routed(topk=1), {"--moe-router-pre-softmax": None}, 1),
-        (routed(score="sigmoid", normalized=False), {"--moe-router-score-function": "sigmoid"}, 1),
+        (routed(topk=1), "--moe-router-pre-softmax", 1),
+        (routed(score="sigmoid", normalized=False), "--moe-router-score-function sigmoid", 1),
         (
             routed(route_groups=4, route_chosen_groups=2),
-            {"--moe-router-num-groups": 4, "--moe-router-group-topk": 2},
+            "--moe-router-num-groups 4 --moe-router-group-topk 2",
             0,
         ),
-        (routed(route_scale=2.5), {"--moe-router-topk-scaling-factor": "2.5"}, 0),
+        (routed(route_scale=2.5), "--moe-router-topk-scaling-factor 2.5", 0),
     ],
 )
-def test_routers(moe: MoeSpec, flags: dict[str, object], notes: int) -> None:
+def test_routers(moe: MoeSpec, flags: str, notes: int) -> None:
     model = with_block(SMALL, mlp=None, moe=moe)
-    assert fact_flags(model) == flags
+    assert facts(model) == flags_in(flags)
     assert len(fact_omissions(model)) == notes
 
 

@@ -13,7 +13,7 @@ from spec.errors import ExportError
 from spec.model import BlockRun, MlpSpec, MoeSpec
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS, LATENT
-from tests.workload.settings.problems import asked, known, with_block
+from tests.workload.settings.problems import asked, flags_in, known, with_block
 from workload.settings.megatron_flags import job_flags, job_omissions, model_flags, recompute_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")
@@ -81,70 +81,43 @@ def job_flags_of(job: dict[str, Any], **changes: Any) -> dict[str, object]:
     return dict(job_flags(*known(PLAN, job=job, **changes)))
 
 
-PLAIN = {
-    "--bf16": None,
-    "--attention-backend": "flash",
-    "--attention-dropout": "0.0",
-    "--hidden-dropout": "0.0",
-}
+PLAIN = flags_in("--bf16 --attention-backend flash --attention-dropout 0.0 --hidden-dropout 0.0")
 
 
 @pytest.mark.parametrize(
     ("job", "more"),
     [
-        ({}, {}),
-        ({"flash_attention": False}, {"--attention-backend": "unfused"}),
-        ({"gradient": "bf16", "reduce": "bf16"}, {"--grad-reduce-in-bf16": None}),
-        ({"linear": "fp8", "scaling": "delayed"}, {"--fp8-format": "hybrid", "--fp8-recipe": "delayed"}),
-        ({"linear": "fp8", "scale_recipe": "block"}, {"--fp8-format": "e4m3", "--fp8-recipe": "blockwise"}),
-        (
-            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"},
-            {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
-        ),
+        ({}, ""),
+        ({"flash_attention": False}, "--attention-backend unfused"),
+        ({"gradient": "bf16", "reduce": "bf16"}, "--grad-reduce-in-bf16"),
+        ({"linear": "fp8", "scaling": "delayed"}, "--fp8-format hybrid --fp8-recipe delayed"),
+        ({"linear": "fp8", "scale_recipe": "block"}, "--fp8-format e4m3 --fp8-recipe blockwise"),
+        ({"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}, "--fp8-format e4m3 --fp8-recipe mxfp8"),
         (
             {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "low_precision_parameters": True},
-            {
-                "--fp8-format": "e4m3",
-                "--fp8-recipe": "mxfp8",
-                "--fp8-param-gather": None,
-                "--reuse-grad-buf-for-mxfp8-param-ag": None,
-            },
+            "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag",
         ),
         (
             {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "low_precision_head": True},
-            {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8", "--fp8-output-proj": None},
+            "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-output-proj",
         ),
         (
             {"linear": "fp8", "scaling": "current", "high_precision_last_layers": 4},
-            {
-                "--fp8-format": "hybrid",
-                "--fp8-recipe": "tensorwise",
-                "--first-last-layers-bf16": None,
-                "--num-layers-at-start-in-bf16": "0",
-                "--num-layers-at-end-in-bf16": "4",
-            },
+            "--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 4",
         ),
         (
             {"linear": "fp8", "parameter_gather": "fp8"},
-            {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": None},
+            "--fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather",
         ),
         (
             {"moments": "bf16", "master": "fp16"},
-            {
-                "--exp-avg-dtype": "bf16",
-                "--exp-avg-sq-dtype": "bf16",
-                "--main-params-dtype": "fp16",
-                "--use-precision-aware-optimizer": None,
-            },
+            "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-params-dtype fp16 --use-precision-aware-optimizer",
         ),
-        (
-            {"unfused": frozenset({"rotary", "softmax"})},
-            {"--no-rope-fusion": None, "--no-masked-softmax-fusion": None},
-        ),
+        ({"unfused": frozenset({"rotary", "softmax"})}, "--no-rope-fusion --no-masked-softmax-fusion"),
     ],
 )
-def test_jobs(job: dict[str, Any], more: dict[str, object]) -> None:
-    assert job_flags_of(job) == PLAIN | more
+def test_jobs(job: dict[str, Any], more: str) -> None:
+    assert job_flags_of(job) == PLAIN | flags_in(more)
 
 
 def test_dropout_is_its_own_tenth_unless_told() -> None:
@@ -168,34 +141,26 @@ def test_the_loss_and_the_search_for_what_is_no_number() -> None:
 @pytest.mark.parametrize(
     ("job", "more"),
     [
-        ({}, {"--moe-token-dispatcher-type": "alltoall"}),
-        ({"overlap_expert_a2a": True}, {"--overlap-moe-expert-parallel-comm": None}),
-        ({"moe_router_fusion": True}, {"--moe-router-fusion": None}),
-        ({"router": "fp32"}, {"--moe-router-dtype": "fp32"}),
-        ({"delay_wgrad": True}, {"--delay-wgrad-compute": None}),
-        ({"overlap_shared_experts": True}, {"--moe-shared-expert-overlap": None}),
-        ({"moe_dispatcher": "all_gather"}, {"--moe-token-dispatcher-type": "allgather"}),
+        ({}, "--moe-token-dispatcher-type alltoall"),
+        ({"overlap_expert_a2a": True}, "--overlap-moe-expert-parallel-comm"),
+        ({"moe_router_fusion": True}, "--moe-router-fusion"),
+        ({"router": "fp32"}, "--moe-router-dtype fp32"),
+        ({"delay_wgrad": True}, "--delay-wgrad-compute"),
+        ({"overlap_shared_experts": True}, "--moe-shared-expert-overlap"),
+        ({"moe_dispatcher": "all_gather"}, "--moe-token-dispatcher-type allgather"),
         (
             {"moe_dispatcher": "hybridep"},
-            {
-                "--moe-token-dispatcher-type": "flex",
-                "--moe-flex-dispatcher-backend": "hybridep",
-                "--moe-router-dtype": "fp32",
-            },
+            "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep --moe-router-dtype fp32",
         ),
         (
             {"moe_dispatcher": "deepep"},
-            {
-                "--moe-token-dispatcher-type": "flex",
-                "--moe-enable-deepep": None,
-                "--moe-router-dtype": "fp32",
-            },
+            "--moe-token-dispatcher-type flex --moe-enable-deepep --moe-router-dtype fp32",
         ),
     ],
 )
-def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, object]) -> None:
-    usual = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
-    assert job_flags_of(job, model=ROUTED) == PLAIN | usual | more
+def test_how_tokens_reach_their_experts(job: dict[str, Any], more: str) -> None:
+    usual = flags_in("--moe-grouped-gemm --moe-token-dispatcher-type alltoall")
+    assert job_flags_of(job, model=ROUTED) == PLAIN | usual | flags_in(more)
 
 
 def test_recomputation() -> None:

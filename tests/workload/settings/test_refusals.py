@@ -199,11 +199,7 @@ NO_JOB: list[Row] = [
         ({}, {"mlp": None, "moe": EXPERTS}, "another width"),
         ({}, {"mlp": None, "moe": SHARED, "mixer": replace(MIXER, qk_norm=True)}, "these shared experts"),
         ({}, {"position": PositionKind.NONE}, "rotary positions"),
-        (
-            {},
-            {"blocks": (*SMALL.blocks, *with_block(SMALL, norm=NormKind.LAYER).blocks)},
-            "mixed layers",
-        ),
+        ({}, {"blocks": (*SMALL.blocks, *with_block(SMALL, norm=NormKind.LAYER).blocks)}, "mixed layers"),
     ),
     *of(
         "deepspeed",

@@ -111,10 +111,7 @@ def test_narrow_products_are_a_converter(tmp_path: Path, monkeypatch: pytest.Mon
     rows = {"linear": "fp8", "scale_recipe": "row", "scaling": "row"}
     given = made(PLAN, tmp_path, monkeypatch, job=rows).parts["model_spec"].given
     (converter,) = given["converters"]
-    assert (converter.called, converter.given["filter_fqns"]) == (
-        "Float8LinearConverter.Config",
-        ["lm_head"],
-    )
+    assert (converter.called, converter.given["filter_fqns"]) == ("Float8LinearConverter.Config", ["lm_head"])
     micro = {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}
     given = made(PLAN, tmp_path, monkeypatch, job=micro).parts["model_spec"].given
     assert given["converters"][0].called == "MXFP8LinearConverter.Config"

@@ -27,11 +27,7 @@ def bundled_example() -> SimaiWorkload:
     ones = (1, 1, 1)
     gather, scatter = ("ALLGATHER", ACTIVATION), ("REDUCESCATTER", ACTIVATION)
     wide_gather, wide_scatter = ("ALLGATHER", EXPERT), ("REDUCESCATTER", EXPERT)
-    tokens, dispatch, experts = (
-        ("ALLGATHER", 1572864),
-        ("ALLTOALL", 25165824),
-        ("ALLTOALL_EP", 100663296),
-    )
+    tokens, dispatch, experts = (("ALLGATHER", 1572864), ("ALLTOALL", 25165824), ("ALLTOALL_EP", 100663296))
     layer = [
         row("attention_column", (1750840, 875420, 875420), gather, ("REDUCESCATTER", 0)),
         row("attention_row", (1750840, 875420, 875420), scatter, gather),

@@ -85,8 +85,7 @@ def test_an_all_reduce_above_16_gib_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "column"),
-    [({"tp": 1}, "forward"), ({"ep": 1}, "input_grad"), ({"ep": 8}, "weight_grad")],
+    ("change", "column"), [({"tp": 1}, "forward"), ({"ep": 1}, "input_grad"), ({"ep": 8}, "weight_grad")]
 )
 def test_a_group_of_one_moves_nothing(change: dict[str, int], column: str) -> None:
     header = dataclasses.replace(HEADER, **change)  # type: ignore[arg-type]

@@ -206,7 +206,7 @@ def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]
             sheet_of(target),
         )
         measured = both.latency_us_target.to_numpy()
-        rows.append(_score(f"transferred {what}", f"{source} -> {target}", predicted.seconds, measured))
+        rows.append(_score(f"transferred {what}", f"{source} -> {target}", predicted, measured))
     return rows
 
 

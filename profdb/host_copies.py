@@ -12,8 +12,7 @@ import numpy as np
 
 from profdb.cases import Family, HostCopyCase
 from profdb.queries import TimeEstimate
-from profdb.sample import ProfileDatabase, sample_at
-from profdb.store.columns import STATUSES
+from profdb.sample import ProfileDatabase
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import HostSpec
 from spec.origin import Origin
@@ -68,13 +67,8 @@ class HostCopies:
 
 def host_copies(profile: ProfileDatabase) -> HostCopies | None:
     """The curves of a profile; None where it has measured none."""
-    table = profile.tables.get(Family.HOST_COPY)
-    if table is None:
-        return None
     trials: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    usable = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
-    for row in np.flatnonzero(usable).tolist():
-        sample = sample_at(table, row)
+    for sample in profile.measured(Family.HOST_COPY):
         case = sample.case
         assert isinstance(case, HostCopyCase)
         trials[case.direction, case.devices][case.size_bytes] += sample.trials_s

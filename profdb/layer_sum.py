@@ -17,8 +17,6 @@ import numpy as np
 from profdb.cases import Family, LayerCase
 from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.queries import AttentionQuery, LinearQuery, MemoryBoundQuery, Query, TimeEstimate
-from profdb.sample import Sample, sample_at
-from profdb.store.columns import STATUSES
 from spec.arrays import FloatArray, floats
 from spec.errors import MissingCurveError
 from spec.origin import Origin
@@ -45,7 +43,10 @@ class LayerSum:
 def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
     """The curve of the cost model's profile; None where it has measured no layer that counts."""
     found: dict[float, list[float]] = {}
-    for sample in _measured(cost_model):
+    samples = cost_model.profile.measured(Family.LAYER)
+    # As one graph where there are any, else as issued one by one.
+    graphs = [sample for sample in samples if getattr(sample.case, "mode", "") == "graph"]
+    for sample in graphs or samples:
         assert isinstance(sample.case, LayerCase)
         with contextlib.suppress(MissingCurveError):
             parts = parts_of_layer(cost_model, sample.case)
@@ -66,17 +67,6 @@ def _host_s(cost_model: ProfileCostModel) -> float:
     with contextlib.suppress(MissingCurveError):
         return float(cost_model.cpu_s("layer").seconds[0])
     return float("inf")
-
-
-def _measured(cost_model: ProfileCostModel) -> list[Sample]:
-    """Good samples of whole layers: as one graph where there are any, else as issued one by one."""
-    table = cost_model.profile.tables.get(Family.LAYER)
-    if table is None:
-        return []
-    good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
-    graphs = good & table.labels["mode"].equals("graph")
-    rows = np.flatnonzero(graphs if graphs.any() else good)
-    return [sample_at(table, row) for row in rows.tolist()]
 
 
 def layer_products(case: LayerCase) -> Iterator[LinearQuery]:

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.cases import Family, OverlapCase
-from profdb.sample import ProfileDatabase, Sample, sample_at
-from profdb.store.columns import STATUSES
+from profdb.sample import ProfileDatabase, Sample
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
-from spec.origin import Origin
 
 MOST_LOST = 0.95
 """Assumption: neither side comes to a stop; a share beyond is noise of nearly equal times."""
@@ -113,13 +111,8 @@ def _case(sample: Sample) -> OverlapCase:
 
 def _by_pair(profile: ProfileDatabase) -> dict[tuple[object, ...], list[Sample]]:
     """Measured samples of each product beside each collective: those that differ in the counts alone."""
-    table = profile.tables.get(Family.OVERLAP)
     found: dict[tuple[object, ...], list[Sample]] = defaultdict(list)
-    if table is None:
-        return found
-    usable = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
-    for row in np.flatnonzero(usable).tolist():
-        sample = sample_at(table, row)
+    for sample in profile.measured(Family.OVERLAP):
         case = _case(sample)
         group = (case.collective, case.intra, case.inter, case.siblings, case.size_bytes)
         found[(*group, case.m, case.k, case.n, case.dtype)].append(sample)

@@ -221,6 +221,14 @@ class ProfileDatabase:
         assert isinstance(self.samples, Samples)
         return self.samples.tables
 
+    def measured(self, family: Family) -> list[Sample]:
+        """Returns the good samples of a family that were measured on the machine itself."""
+        table = self.tables.get(family)
+        if table is None:
+            return []
+        good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
+        return [sample_at(table, row) for row in np.flatnonzero(good).tolist()]
+
     @property
     def is_measured(self) -> bool:
         """Whether anything in it was measured on the machine itself."""

@@ -13,7 +13,7 @@ import numpy as np
 from profdb.cases import Family, SustainedCase
 from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.queries import LinearQuery
-from profdb.sample import Sample, sample_at
+from profdb.sample import Sample
 from spec.arrays import ints
 from spec.errors import MissingCurveError
 from spec.origin import Origin
@@ -46,20 +46,12 @@ def sustained_rates(cost_model: CostModel, gpu: str) -> SustainedRates:
     restated from another GPU."""
     if not isinstance(cost_model, ProfileCostModel) or cost_model.profile.machine.gpu != gpu:
         return NOTHING_SUSTAINED
-    table = cost_model.profile.tables.get(Family.SUSTAINED)
-    if table is None:
-        return NOTHING_SUSTAINED
     found: dict[str, list[float]] = {}
-    for row in range(table.size):
-        sample = sample_at(table, row)
-        if (
-            sample.status == "ok"
-            and sample.origin is Origin.MEASURED
-            and isinstance(sample.case, SustainedCase)
-        ):
-            ratio = _ratio(cost_model, sample.case, sample)
-            if ratio is not None:
-                found.setdefault(sample.case.dtype_in, []).append(ratio)
+    for sample in cost_model.profile.measured(Family.SUSTAINED):
+        assert isinstance(sample.case, SustainedCase)
+        ratio = _ratio(cost_model, sample.case, sample)
+        if ratio is not None:
+            found.setdefault(sample.case.dtype_in, []).append(ratio)
     return SustainedRates(ratios={dtype: float(np.median(ratios)) for dtype, ratios in found.items()})
 
 

@@ -1,14 +1,13 @@
 """A time measured on one GPU restated for another by what bounds it.
 
 SimAI (Wang et al., NSDI 2025, "SimAI-CP") scales a compute-bound operation by the ratio of peak FLOP/s,
-a memory-bound one by the ratio of memory rates, and keeps latency. ``by_bound`` does that from FLOPs
-and bytes alone. ``by_model`` finds the bound from the whole modelled time of the case on both sheets
-(tiles, waves, power limit, exponentials, launch), so what the model misses on the source is assumed to
-be missed on the target too; it is the more exact of the two where the case is known.
+a memory-bound one by the ratio of memory rates, and keeps latency. ``by_model`` finds the bound from the whole modelled time
+of the case on both hardware specs (tiles, waves, power limit, exponentials, launch), so what the model misses on the source
+is assumed to be missed on the target too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,9 +22,7 @@ from profdb.cases import (
 )
 from profdb.fits.families import FITTERS
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
 from profdb.modelled.profile import modelled_seconds
-from profdb.modelled.rates import flops_rates
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec, GpuSpec
@@ -34,49 +31,12 @@ from spec.origin import Origin
 # Fitted: 1.48 x the median error of GEMM and attention times restated A100 -> H100 and H100 -> B200
 # (aiconfigurator's tables; benchmarks/modelled_accuracy.py).
 BY_MODEL_STD = 0.2
-BY_BOUND_STD = 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restated:
-    """Seconds on the target and their relative standard error; float64 arrays of one length."""
-
-    seconds: FloatArray
-    relative_std: FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundWork:
-    """What a call took on the source (``seconds``) and did: FLOPs of one format and HBM bytes."""
-
-    seconds: FloatArray
-    flops: FloatArray
-    moved_bytes: FloatArray
-    dtype: str = "bf16"
-
-
-def by_bound(work: BoundWork, source: GpuSpec, target: GpuSpec) -> Restated:
-    """Restate by FLOPs and bytes: latency kept, the rest scaled by the bound on each GPU.
-
-    Raises ConfigError when either GPU has no rate for the format.
-    """
-    latency = np.minimum(LAUNCH_S, work.seconds)
-    here, there = (_bound_seconds(work, gpu) for gpu in (source, target))
-    ratio = np.divide(there, here, out=np.ones_like(there), where=here > 0.0)
-    seconds = latency + (work.seconds - latency) * ratio
-    return Restated(seconds=seconds, relative_std=np.full(seconds.shape, BY_BOUND_STD))
-
-
-def _bound_seconds(work: BoundWork, gpu: GpuSpec) -> FloatArray:
-    compute = work.flops / flops_rates(gpu, work.dtype).sustained
-    memory = work.moved_bytes / (gpu.memory_bandwidth * DRAM_EFFICIENCY)
-    return np.asarray(np.maximum(compute, memory), dtype=np.float64)
 
 
 def by_model(
     cases: Sequence[Case], seconds: FloatArray, source: ClusterSpec, target: ClusterSpec
-) -> Restated:
-    """Restate by the ratio of modelled times; host costs are kept.
+) -> FloatArray:
+    """Returns ``seconds`` on the target, by the ratio of modelled times; host costs are kept.
 
     Raises ConfigError when either sheet cannot model a case.
     """
@@ -84,10 +44,7 @@ def by_model(
     there = modelled_seconds(ModelledCostModel(cluster=target), cases)
     host = np.array([isinstance(case, HostCase) for case in cases], dtype=np.bool_)
     ratio = np.where(host, 1.0, there / here)
-    return Restated(
-        seconds=np.asarray(seconds * ratio, dtype=np.float64),
-        relative_std=np.full(len(cases), BY_MODEL_STD),
-    )
+    return np.asarray(seconds * ratio, dtype=np.float64)
 
 
 def transferred_profile(
@@ -103,7 +60,7 @@ def transferred_profile(
         sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)
     ]
     ones = np.ones(len(kept))
-    ratios = by_model([sample.case for sample in kept], ones, source, target).seconds if kept else ones
+    ratios = by_model([sample.case for sample in kept], ones, source, target) if kept else ones
     samples = [_restated(sample, float(ratio), source) for sample, ratio in zip(kept, ratios, strict=True)]
     machine = MachineFacts(
         gpu=target.gpu.name,

@@ -1,7 +1,7 @@
 """The samples of a modelled profile: every case of the grid, priced from the hardware sheet."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -36,26 +36,15 @@ from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.origin import Origin
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """How cases of one type are asked for: the query, the method, and query fields named otherwise."""
-
-    query: type
-    ask: Callable[[ModelledCostModel, Any], TimeEstimate]
-    renamed: dict[str, str] = field(default_factory=dict)
-
-
-DOORS: dict[type, Door] = {
-    GemmCase: Door(query=LinearQuery, ask=ModelledCostModel.linear_s, renamed={"dtype": "dtype_in"}),
-    GroupedGemmCase: Door(
-        query=GroupedLinearQuery, ask=ModelledCostModel.grouped_linear_s, renamed={"dtype": "dtype_in"}
-    ),
-    AttentionCase: Door(query=AttentionQuery, ask=ModelledCostModel.attention_s),
-    MemoryBoundCase: Door(query=MemoryBoundQuery, ask=ModelledCostModel.memory_bound_s),
-    OptimizerCase: Door(query=OptimizerQuery, ask=ModelledCostModel.optimizer_s),
-    CollectiveCase: Door(query=CollectiveQuery, ask=ModelledCostModel.collective_s),
+DOORS: dict[type, tuple[type, Callable[[ModelledCostModel, Any], TimeEstimate]]] = {
+    GemmCase: (LinearQuery, ModelledCostModel.linear_s),
+    GroupedGemmCase: (GroupedLinearQuery, ModelledCostModel.grouped_linear_s),
+    AttentionCase: (AttentionQuery, ModelledCostModel.attention_s),
+    MemoryBoundCase: (MemoryBoundQuery, ModelledCostModel.memory_bound_s),
+    OptimizerCase: (OptimizerQuery, ModelledCostModel.optimizer_s),
+    CollectiveCase: (CollectiveQuery, ModelledCostModel.collective_s),
 }
+"""How cases of one type are asked for."""
 
 
 def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
@@ -109,16 +98,13 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
             value=family,
             allowed="a family that a sheet models",
         )
-    door = DOORS[type(first)]
-    values: dict[str, Any] = {}
+    query, ask = DOORS[type(first)]
     held = {item.name for item in fields(first)}
-    numbers = names_of(door.query).numbers
-    for item in fields(door.query):
-        name = door.renamed.get(item.name, item.name)
-        if name not in held:
-            continue
-        if item.name in numbers:
+    values: dict[str, Any] = {}
+    for item in fields(query):
+        name = "dtype_in" if item.name == "dtype" and "dtype_in" in held else item.name
+        if item.name in names_of(query).numbers and name in held:
             values[item.name] = ints([getattr(case, name) for case in cases])
-        else:
+        elif name in held:
             values[item.name] = getattr(first, name)
-    return door.ask(cost_model, door.query(**values)).seconds
+    return ask(cost_model, query(**values)).seconds

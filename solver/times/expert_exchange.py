@@ -14,7 +14,7 @@ knows its counts.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -27,8 +27,6 @@ from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase, Family
 from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.queries import CollectiveQuery, TimeEstimate
-from profdb.sample import Sample, sample_at
-from profdb.store.columns import STATUSES
 from spec.arrays import FloatArray, IntArray, bools, floats, ints
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -103,7 +101,7 @@ def direction(op: Comm) -> str:
 def measured_exchanges(cost_model: ProfileCostModel) -> MeasuredExchanges | None:
     """The factors of the cost model's profile; None where it has measured no exchange whose bytes its curves tell."""
     points: dict[ExchangeKey, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for sample in _measured(cost_model):
+    for sample in cost_model.profile.measured(Family.EXPERT_EXCHANGE):
         case = sample.case
         assert isinstance(case, ExpertExchangeCase)
         op, group = _as_operation(case)
@@ -120,14 +118,6 @@ def _curve(by_size: Mapping[float, list[tuple[float, float]]]) -> FactorCurve:
     ordered = sorted(by_size)
     factor, spread = np.array([np.mean(by_size[size], axis=0) for size in ordered]).T
     return FactorCurve(log_bytes=floats(ordered), log_factor=floats(factor), relative_std=floats(spread))
-
-
-def _measured(cost_model: ProfileCostModel) -> Iterator[Sample]:
-    """Good samples of exchanges."""
-    table = cost_model.profile.tables.get(Family.EXPERT_EXCHANGE)
-    if table is not None:
-        good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
-        yield from (sample_at(table, row) for row in np.flatnonzero(good).tolist())
 
 
 def _as_operation(case: ExpertExchangeCase) -> tuple[Comm, Group]:

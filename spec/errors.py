@@ -14,7 +14,7 @@ class UserError(Exception):
 class ConfigError(UserError):
     """A setting that cannot be used: which file, which key, which value, what is allowed."""
 
-    def __init__(self, *, where: str, key: str, value: object, allowed: str) -> None:
+    def __init__(self, where: str, key: str, value: object, allowed: str) -> None:
         self.where = where
         self.key = key
         self.value = value

@@ -29,7 +29,7 @@ class WhatIf:
     question); in words why there is none."""
 
     words: str
-    answer: Answer | None
+    answer: Answer | None = None
     against: Answer | None = None
     why_none: str = ""
 
@@ -58,9 +58,9 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
     cluster = parsed.cluster
     if cluster.nodes_for(parsed.job.world_size) == 1:
-        return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
+        return WhatIf(words=words, why_none="one node has no network between nodes")
     if request.transfer:
-        return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer scales")
+        return WhatIf(words=words, why_none="not of a profile that --transfer scales")
     file = find_profile(request)
 
     def on(changed: ClusterSpec) -> Answer | None:
@@ -98,9 +98,7 @@ def _more_memory(request: Request, parsed: ParsedRequest, inputs: LoadedProblem)
 def _narrow_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
     """The first named precision with fp8 products that the GPU has scales for."""
     if parsed.job.precision.linear in ("fp8", "fp4"):
-        return WhatIf(
-            words="products in fp8", answer=None, why_none=f"they are in {parsed.job.precision.linear}"
-        )
+        return WhatIf(words="products in fp8", why_none=f"they are in {parsed.job.precision.linear}")
     for recipe in (name for name in PRECISIONS if "fp8" in name):
         try:
             narrow = read_request(replace(request, precision=recipe))
@@ -112,5 +110,5 @@ def _narrow_products(request: Request, parsed: ParsedRequest, inputs: LoadedProb
         try:
             return WhatIf(words=words, answer=_best(problem, inputs.constraints))
         except MissingCurveError as error:
-            return WhatIf(words=words, answer=None, why_none=str(error))
-    return WhatIf(words="products in fp8", answer=None, why_none=f"{parsed.cluster.gpu.name} has none")
+            return WhatIf(words=words, why_none=str(error))
+    return WhatIf(words="products in fp8", why_none=f"{parsed.cluster.gpu.name} has none")

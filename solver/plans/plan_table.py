@@ -71,17 +71,8 @@ class Plan:
 
     def label(self) -> str:
         """The plan in one line, degrees of 1 left out."""
-        degrees = {
-            "tp": self.tp,
-            "cp": self.cp,
-            "pp": self.pp,
-            "vpp": self.vpp,
-            "ep": self.ep,
-            "etp": self.etp,
-            "wp": self.wp,
-            "dp": self.dp,
-        }
-        shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
+        names = ("tp", "cp", "pp", "vpp", "ep", "etp", "wp", "dp")
+        shown = [f"{name}{getattr(self, name)}" for name in names if getattr(self, name) > 1]
         if self.zero_size > 1:
             deep = f"{self.zero_stage}/" if self.zero_stage > 1 else ""
             shown.append(f"zero{deep}{self.zero_size}")

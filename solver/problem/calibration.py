@@ -251,21 +251,14 @@ def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
         record = json.loads(read_file_text(path, MAX_FILE_BYTES))
     except (UnreadableFileError, ValueError, RecursionError) as error:
         raise ConfigError(
-            where="--calibration",
-            key="calibration",
-            value=where,
-            allowed=f"a file that python -m solver.calibrate wrote: {error}",
+            "--calibration", "calibration", where, f"a file that python -m solver.calibrate wrote: {error}"
         ) from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         schema = record.get("schema") if isinstance(record, dict) else None
-        raise ConfigError(
-            where=where, key="schema", value=schema, allowed=f"a calibration of schema {SCHEMA}"
-        )
+        raise ConfigError(where, "schema", schema, f"a calibration of schema {SCHEMA}")
     for key, own in (("cluster", cluster.name), ("gpu", cluster.gpu.name)):
         if record.get(key) != own:
-            raise ConfigError(
-                where=where, key=key, value=record.get(key), allowed=f"factors of {own}: its own calibration"
-            )
+            raise ConfigError(where, key, record.get(key), f"factors of {own}: its own calibration")
     return _factors(where, record.get("factors"))
 
 
@@ -273,16 +266,14 @@ def _factors(where: str, values: object) -> Calibration:
     """Checked numbers; every factor must be there and within its bounds."""
     names = [field.name for field in fields(Calibration)]
     if not isinstance(values, dict) or set(values) != set(names):
-        raise ConfigError(where=where, key="factors", value=values, allowed=f"exactly {', '.join(names)}")
+        raise ConfigError(where, "factors", values, f"exactly {', '.join(names)}")
     checked: dict[str, float] = {}
     for name in names:
         low, high = bounds(name)
         value = values[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high:
-            raise ConfigError(
-                where=where, key=name, value=value, allowed=f"a number from {low:g} to {high:g}"
-            )
+            raise ConfigError(where, name, value, f"a number from {low:g} to {high:g}")
         checked[name] = float(value)
     return Calibration(**checked)
 

@@ -99,10 +99,10 @@ def times_of(
     suits = of_its_gpu and profile is not None and suits_network(profile, parsed.sheet, root=request.root)
     if device is not None and (request.transfer or not suits):
         raise ConfigError(
-            where="--measure_missing",
-            key="profile",
-            value=str(file.path),
-            allowed=f"a profile of {cluster.name}, to which what is measured is added",
+            "--measure_missing",
+            "profile",
+            str(file.path),
+            f"a profile of {cluster.name}, to which what is measured is added",
         )
     on_demand = (
         device.on_demand(profile, str(file.path)) if device is not None and profile is not None else None
@@ -155,18 +155,13 @@ def _transferred(file: ProfileFile, cluster: ClusterSpec, root: Path) -> Cluster
     profile = file.profile
     if profile is None or not file.measured or profile.machine.gpu == cluster.gpu.name:
         raise ConfigError(
-            where="--transfer",
-            key="profile",
-            value=str(file.path),
-            allowed=f"measurements of another GPU than {cluster.gpu.name}: without any, leave --transfer out",
+            "--transfer",
+            "profile",
+            str(file.path),
+            f"measurements of another GPU than {cluster.gpu.name}: without any, leave --transfer out",
         )
     if not profile.machine.cluster:
-        raise ConfigError(
-            where=str(file.path),
-            key="machine.cluster",
-            value="",
-            allowed="the cluster that it was measured on",
-        )
+        raise ConfigError(str(file.path), "machine.cluster", "", "the cluster that it was measured on")
 
     measured_on = read_cluster(profile.machine.cluster, root=root)
     answering = transfer(profile, file.path, measured_on, cluster, cache_folder())

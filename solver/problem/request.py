@@ -114,10 +114,10 @@ def profile_path(request: Request) -> Path:
 def _config(request: Request) -> ConfigFile:
     if request.config is None and request.model_size is None:
         raise ConfigError(
-            where="command line",
-            key="--config",
-            value=None,
-            allowed="a model config (configs/*.py, .json or .toml), or a --model_size",
+            "command line",
+            "--config",
+            None,
+            "a model config (configs/*.py, .json or .toml), or a --model_size",
         )
     path = request.config
     if path is None:
@@ -143,10 +143,7 @@ def _sheet(request: Request) -> ClusterSpec:
     taken_on = cluster_named_by(path) or load_profile(path).machine.cluster
     if not taken_on:
         raise ConfigError(
-            where=str(path),
-            key="machine.cluster",
-            value=taken_on,
-            allowed="the profile names no cluster: choose one with --cluster",
+            str(path), "machine.cluster", taken_on, "the profile names no cluster: choose one with --cluster"
         )
     return read_cluster(taken_on, root=request.root)
 
@@ -155,21 +152,18 @@ def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
     """A world that the cluster can hold; raises ConfigError."""
     where, key = "--world_size", "world_size"
     if world_size is None or world_size < 1:
-        raise ConfigError(where=where, key=key, value=world_size, allowed="a number of GPUs, 1 or more")
+        raise ConfigError(where, key, world_size, "a number of GPUs, 1 or more")
     per_node = cluster.gpus_per_node
     if world_size > per_node and world_size % per_node:
         raise ConfigError(
-            where=where,
-            key=key,
-            value=world_size,
-            allowed=f"less than one node or a multiple of {per_node} ({cluster.name} has {per_node} GPUs a node)",
+            where,
+            key,
+            world_size,
+            f"less than one node or a multiple of {per_node} ({cluster.name} has {per_node} GPUs a node)",
         )
     if cluster.nodes_for(world_size) > cluster.max_nodes:
         raise ConfigError(
-            where=where,
-            key=key,
-            value=world_size,
-            allowed=f"at most {cluster.max_nodes} nodes of {per_node} GPUs ({cluster.name})",
+            where, key, world_size, f"at most {cluster.max_nodes} nodes of {per_node} GPUs ({cluster.name})"
         )
     return world_size
 
@@ -179,19 +173,17 @@ def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> Ask
     world_size = checked_world_size(request.world_size, cluster)
     seq_len = config.seq_len if request.seq_len is None else request.seq_len
     if seq_len is None or seq_len < 1:
-        raise ConfigError(
-            where=config.path, key="seq_len", value=seq_len, allowed="tokens per sequence: give --seq_len"
-        )
+        raise ConfigError(config.path, "seq_len", seq_len, "tokens per sequence: give --seq_len")
     written = config.plan or WrittenPlan()
     tokens = request.global_batch_tokens
     if tokens is None:
         tokens = _written_batch(written, world_size, seq_len)
     if tokens is None or tokens < 1 or tokens % seq_len:
         raise ConfigError(
-            where="--global_batch_size",
-            key="global_batch_size",
-            value=tokens,
-            allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
+            "--global_batch_size",
+            "global_batch_size",
+            tokens,
+            f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
     framework = request.framework or config.framework or DEFAULT_FRAMEWORK
     return AskedJob(
@@ -222,7 +214,7 @@ def check_names(preset: FrameworkPreset) -> None:
     for name in preset.pipeline.schedules:
         if name not in set(Schedule):
             allowed = f"of {', '.join(Schedule)}"
-            raise ConfigError(where="--job", key="pipeline.schedules", value=name, allowed=allowed)
+            raise ConfigError("--job", "pipeline.schedules", name, allowed)
 
 
 def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
@@ -233,17 +225,17 @@ def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
         dtype = getattr(precision, key)
         if dtype not in known:
             raise ConfigError(
-                where="--precision",
-                key=f"precision.{key}",
-                value=dtype,
-                allowed=f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
+                "--precision",
+                f"precision.{key}",
+                dtype,
+                f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
             )
     if precision.router and "tf32" not in known:
         raise ConfigError(
-            where="--job",
-            key="precision.router",
-            value=precision.router,
-            allowed=f"none: {cluster.gpu.name} has no TF32, in which its gradients would multiply",
+            "--job",
+            "precision.router",
+            precision.router,
+            f"none: {cluster.gpu.name} has no TF32, in which its gradients would multiply",
         )
     fp8 = cluster.gpu.architecture.fp8
     scales = set(fp8.scales if fp8 else ())
@@ -251,10 +243,10 @@ def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
         scales.add("block")
     if precision.linear == "fp8" and precision.scale_recipe not in scales:
         raise ConfigError(
-            where="--precision",
-            key="precision.scale_recipe",
-            value=precision.scale_recipe,
-            allowed=f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}",
+            "--precision",
+            "precision.scale_recipe",
+            precision.scale_recipe,
+            f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}",
         )
 
 
@@ -264,7 +256,7 @@ def check_head(model: ModelSpec, precision: Precision) -> None:
     "does not support skip_weight_param_allocation")."""
     if precision.low_precision_head and (model.tied_embeddings or not precision.narrows):
         allowed = "true only with low-precision products, for a model with untied embeddings"
-        raise ConfigError(where="--job", key="precision.low_precision_head", value=True, allowed=allowed)
+        raise ConfigError("--job", "precision.low_precision_head", True, allowed)
 
 
 def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
@@ -274,15 +266,12 @@ def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
         asked = getattr(precision, key)
         if asked and (not precision.narrows or precision.scaling == "delayed"):
             allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
-            raise ConfigError(where="--job", key=f"precision.{key}", value=asked, allowed=allowed)
+            raise ConfigError("--job", f"precision.{key}", asked, allowed)
     both = precision.high_precision_first_layers + precision.high_precision_last_layers
     if both > model.num_layers:
         allowed = f"with those at the start at most the model's {model.num_layers} layers"
         raise ConfigError(
-            where="--job",
-            key="precision.high_precision_last_layers",
-            value=precision.high_precision_last_layers,
-            allowed=allowed,
+            "--job", "precision.high_precision_last_layers", precision.high_precision_last_layers, allowed
         )
 
 
@@ -298,7 +287,7 @@ def check_exchange(job: JobSpec) -> None:
     """Raise ConfigError for weight gradients put off where no exchange runs beside another micro-batch (Megatron-LM
     ``transformer_config.py``, __post_init__)."""
     if job.delay_wgrad and not job.overlap_expert_a2a:
-        raise _error("delay_wgrad", "True", "true only with overlap_expert_a2a true")
+        raise ConfigError("--job", "delay_wgrad", True, "true only with overlap_expert_a2a true")
 
 
 ADAPTER_SETTINGS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
@@ -309,23 +298,32 @@ def check_adapters(model: ModelSpec, job: JobSpec) -> None:
     and for an adapter that no product of the model gets or that two names give it."""
     if not job.adapter_rank:
         if job.precision.frozen:
-            raise _error(
-                "precision.frozen", job.precision.frozen, "frozen weights need adapters: adapter_rank above 0"
+            raise ConfigError(
+                "--job",
+                "precision.frozen",
+                job.precision.frozen,
+                "frozen weights need adapters: adapter_rank above 0",
             )
         for setting in fields(JobSpec):
             value = getattr(job, setting.name)
             if setting.name in ADAPTER_SETTINGS and value != setting.default:
                 text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-                raise _error(setting.name, text, "a setting of adapters: only with adapter_rank above 0")
+                raise ConfigError(
+                    "--job", setting.name, text, "a setting of adapters: only with adapter_rank above 0"
+                )
         return
     if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
         names = "+".join(sorted(job.adapted)) or "none"
-        raise _error("adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one")
+        raise ConfigError(
+            "--job", "adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one"
+        )
     served = _adapted_products(model, job)
     for name in sorted(job.adapted):
         if served.isdisjoint(ADAPTED[name]):
             there = [product for product, keys in ADAPTED.items() if not served.isdisjoint(keys)]
-            raise _error("adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}")
+            raise ConfigError(
+                "--job", "adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}"
+            )
 
 
 def _adapted_products(model: ModelSpec, job: JobSpec) -> set[OpKey]:
@@ -339,7 +337,3 @@ def _adapted_products(model: ModelSpec, job: JobSpec) -> set[OpKey]:
         for op in block.forward
         if op.role is Role.ADAPTER_DOWN and op.serves is not None
     }
-
-
-def _error(key: str, value: str, allowed: str) -> ConfigError:
-    return ConfigError(where="--job", key=key, value=value, allowed=allowed)

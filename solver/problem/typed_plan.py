@@ -41,37 +41,30 @@ def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
     split = tp * pp * cp
     if job.world_size % split:
         raise ConfigError(
-            where=where,
-            key="tensor x pipeline x context",
-            value=split,
-            allowed=f"a divisor of the world size {job.world_size}",
+            where, "tensor x pipeline x context", split, f"a divisor of the world size {job.world_size}"
         )
     dp = job.world_size // split
     micro_batch = written.micro_batch or 1
     if job.global_batch_sequences % (dp * micro_batch):
         raise ConfigError(
-            where=where,
-            key="micro_batch",
-            value=micro_batch,
-            allowed=f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
+            where,
+            "micro_batch",
+            micro_batch,
+            f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
             f"dp {dp} x micro_batch {micro_batch}",
         )
     sharding = strategy_of(written, where)
     zero_stage, zero_size = zero_of(written, sharding, job.world_size, where)
     offloads = written.optimizer_offload or written.offloaded_layers or written.offload_modules
     if offloads and problem.cluster.host is None:
-        raise ConfigError(where="--cluster", key="host", value=problem.cluster.name, allowed=HOST_NEEDED)
+        raise ConfigError("--cluster", "host", problem.cluster.name, HOST_NEEDED)
     partly = bool(written.recompute_layers)
     recompute = written.recompute or ("full" if partly else "none")
     if partly and recompute != "full":
-        raise ConfigError(
-            where=where, key="recompute_layers", value=written.recompute_layers, allowed="with recompute=full"
-        )
+        raise ConfigError(where, "recompute_layers", written.recompute_layers, "with recompute=full")
     schedule = written.schedule or Schedule.ONE_F_ONE_B.value
     if schedule not in SCHEDULES:
-        raise ConfigError(
-            where=where, key="schedule", value=schedule, allowed=f"one of {', '.join(Schedule)}"
-        )
+        raise ConfigError(where, "schedule", schedule, f"one of {', '.join(Schedule)}")
     return Plan(
         strategy=sharding.name,
         preset=job.preset.name,
@@ -105,7 +98,7 @@ def check_order(plan: Plan, problem: "Problem", where: str) -> None:
     draft = plan_columns(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     for rule in RULES:
         if rule.reason in WITHOUT_ORDER and not np.all(rule.keep(draft)):
-            raise ConfigError(where=where, key="schedule", value=plan.schedule.value, allowed=rule.reason)
+            raise ConfigError(where, "schedule", plan.schedule.value, rule.reason)
 
 
 def _layout(layout: str, written: WrittenPlan, problem: "Problem", where: str) -> str:
@@ -126,10 +119,10 @@ def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = F
     sharding = strategy_named(written.strategy or "mtp", where=where)
     groups, tp = written.wp or 1, written.tp or 1
     if groups > 1 and not sharding.traits.copies.has_weight_groups:
-        raise ConfigError(where=where, key="wp", value=groups, allowed=f"1 with strategy {sharding.name}")
+        raise ConfigError(where, "wp", groups, f"1 with strategy {sharding.name}")
     if sequence_parallel and np.any(sharding.norm_shards(Layout.of(tp, tp=tp)) < tp):
         allowed = f"False with strategy {sharding.name}, which leaves the sequence whole"
-        raise ConfigError(where=where, key="sequence_parallel", value=True, allowed=allowed)
+        raise ConfigError(where, "sequence_parallel", True, allowed)
     return sharding
 
 
@@ -139,9 +132,7 @@ def _expert_ranks(ep: int, problem: "Problem", stage_ranks: int, where: str) -> 
     Raises ConfigError for more ranks than a stage has: there is no such group to price.
     """
     if ep > stage_ranks:
-        raise ConfigError(
-            where=where, key="ep", value=ep, allowed=f"at most the {stage_ranks} ranks of a stage"
-        )
+        raise ConfigError(where, "ep", ep, f"at most the {stage_ranks} ranks of a stage")
     experts = max((run.block.moe.num_experts for run in problem.model.blocks if run.block.moe), default=1)
     return ep or gcd(experts, stage_ranks)
 
@@ -163,7 +154,7 @@ def zero_of(written: WrittenPlan, sharding: Sharding, world_size: int, where: st
     size = size or whole
     if size > whole:
         allowed = f"at most the {whole} ranks that hold the same weights"
-        raise ConfigError(where=where, key="zero_size", value=size, allowed=allowed)
+        raise ConfigError(where, "zero_size", size, allowed)
     stage = int(size > 1) if written.zero_stage is None else written.zero_stage
     return (0, 1) if whole == size == 1 else (stage, size)
 

@@ -114,7 +114,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
         _, k, n = shape
         forward = phase is Phase.FORWARD
         # A's input is the frozen product's or a copy, B's the result of A.
-        inward = _own_inputs(context, 1.0 * tokens * inputs) * times
+        inward = _input_bytes(context, 1.0 * tokens * inputs) * times
         kept = context.activations(tokens, rank) * times if role is Role.ADAPTER_UP else inward
         return replace(
             gemm(what, phase, shape, layout, product_dtype(job)),
@@ -123,7 +123,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
             parameters=times * k * n if forward else 0 * n,
         )
 
-    def moved(
+    def copies(
         role: Role, phase: Phase, word: str, width: IntArray, element_bytes: tuple[float, ...]
     ) -> list[Op]:
         """Kernels one after another, priced as copies of as many bytes (``element_bytes`` of each)."""
@@ -131,24 +131,29 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
         a_copy = 2.0 * dtype_bytes(job.precision.activation)
         return [
             memory_pass(
-                what, phase, "copy", tokens, job.precision.activation, _scaled(tokens, width, one / a_copy)
+                what,
+                phase,
+                "copy",
+                tokens,
+                job.precision.activation,
+                _share_of_width(tokens, width, one / a_copy),
             )
             for one in element_bytes
         ]
 
     down, up, share = Role.ADAPTER_DOWN, Role.ADAPTER_UP, -(-outputs // times)
-    enters = moved(Role.CAST, Phase.FORWARD, "enter_adapter", inputs, passes.into)
-    leaves = moved(Role.CAST, Phase.INPUT_GRAD, "leave_adapter", inputs, passes.back)
+    enters = copies(Role.CAST, Phase.FORWARD, "enter_adapter", inputs, passes.into)
+    leaves = copies(Role.CAST, Phase.INPUT_GRAD, "leave_adapter", inputs, passes.back)
     back = Phase.INPUT_GRAD
     forward: list[Op] = [
         *(replace(op, repeat=times) for op in enters),
         product(down, Phase.FORWARD, (tokens, inputs, rank), "NT"),
-        *([_summed(context, base, tokens * rank)] if base.role in CUT_INPUTS else []),
+        *([_sum_over_tp(context, base, tokens * rank)] if base.role in CUT_INPUTS else []),
         product(up, Phase.FORWARD, (tokens, rank, share), "NT"),
-        *moved(Role.RESIDUAL, Phase.FORWARD, "add_adapter", outputs, passes.added),
+        *copies(Role.RESIDUAL, Phase.FORWARD, "add_adapter", outputs, passes.added),
     ]
     backward: list[Op] = [
-        *moved(Role.RESIDUAL, back, "scale_gradient", outputs, passes.scaled_back),
+        *copies(Role.RESIDUAL, back, "scale_gradient", outputs, passes.scaled_back),
         product(up, back, (tokens, share, rank), "NN"),
         product(up, Phase.WEIGHT_GRAD, (share, tokens, rank), "TN"),
         product(down, back, (tokens, rank, inputs), "NN"),
@@ -164,12 +169,12 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
     return Pass(forward=tuple(forward), backward=tuple(backward))
 
 
-def _scaled(rows: IntArray, width: IntArray, share: float) -> IntArray:
+def _share_of_width(rows: IntArray, width: IntArray, share: float) -> IntArray:
     scaled: IntArray = np.ceil(np.broadcast_to(width, rows.shape) * share).astype(np.int64)
     return scaled
 
 
-def _summed(context: LayerContext, base: BatchedGemm, elements: IntArray) -> Comm:
+def _sum_over_tp(context: LayerContext, base: BatchedGemm, elements: IntArray) -> Comm:
     what = base.key.served_by(Role.REDUCE, f"{base.name}.adapter_sum")
     return collective(
         what,
@@ -181,8 +186,8 @@ def _summed(context: LayerContext, base: BatchedGemm, elements: IntArray) -> Com
     )
 
 
-def _own_inputs(context: LayerContext, elements: FloatArray) -> FloatArray:
-    """What an adapter keeps of its ``elements`` of input: a copy of its own in its product's format, and a
+def _input_bytes(context: LayerContext, elements: FloatArray) -> FloatArray:
+    """Bytes that an adapter keeps of its ``elements`` of input: a copy of its own in its product's format, and a
     byte of mask.
     """
     dropout, dtype = context.job.adapter_dropout, context.job.adapter_dtype
@@ -234,7 +239,7 @@ def _frozen(op: Op, share: float = 1.0) -> Op:
     return replace(op, frozen=op.frozen + held, parameters=0 * op.parameters)
 
 
-def _held_share(context: LayerContext, product: Op) -> float:
+def _frozen_share(context: LayerContext, product: Op) -> float:
     """Width of a product's frozen weights over that of parameters; quantizers leave the head alone
     (transformers, integrations/bitsandbytes.py: get_keys_to_not_convert)."""
     precision = context.job.precision
@@ -251,16 +256,16 @@ def _forward(
         if op.key not in bases:
             found.append(_frozen(op))
             continue
-        found.extend(_widened(context, op, Phase.FORWARD, op.parameters))
+        found.extend(_dequantize(context, op, Phase.FORWARD, op.parameters))
         kept = op.saved_bytes if _keeps_input(context, op, op.key in adapters) else 0.0 * op.saved_bytes
-        found.append(replace(_frozen(op, _held_share(context, op)), saved_bytes=kept))
+        found.append(replace(_frozen(op, _frozen_share(context, op)), saved_bytes=kept))
         found.extend(adapters[op.key].forward if op.key in adapters else ())
     return found
 
 
 def _keeps_input(context: LayerContext, product: Op, has_adapter: bool) -> bool:
-    """Whether a frozen product's own input stays: the flash kernel's result does for that kernel's backward, any other
-    for an adapter that reads it and makes nothing else of it."""
+    """Returns whether a frozen product's own input stays: the flash kernel's result does for that kernel's backward,
+    any other for an adapter that reads it and makes nothing else of it."""
     if product.key == OpKey(Module.ATTENTION, Role.OUT) and context.job.flash_attention:
         return True
     return has_adapter and not (context.job.adapter_dropout or context.job.adapter_dtype)
@@ -283,14 +288,14 @@ def _backward(
             found.append(replace(op, lane=Lane.MAIN))
             continue
         if base and op.key in bases:
-            found.extend(_widened(context, op, Phase.INPUT_GRAD, bases[op.key].parameters))
+            found.extend(_dequantize(context, op, Phase.INPUT_GRAD, bases[op.key].parameters))
         found.append(op)
     return found
 
 
-def _widened(context: LayerContext, product: Op, phase: Phase, elements: IntArray) -> list[Op]:
+def _dequantize(context: LayerContext, product: Op, phase: Phase, elements: IntArray) -> list[Op]:
     """Frozen weights of few bits written out for one product: a copy that reads the narrow ones."""
-    share = _held_share(context, product)
+    share = _frozen_share(context, product)
     if share == 1.0:
         return []
     # A copy reads and writes an element of the parameters' format.

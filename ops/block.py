@@ -22,7 +22,7 @@ from ops.memory_bound import norm, residual
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import feed_forward
 from ops.op import Comm, Linear, Op, Pass, sequence
-from ops.recompute import Recompute, affecting_modules, recompute_layer, recompute_named
+from ops.recompute import Recompute, affecting_modules, recompute_layer, recompute_parts
 from ops.roles import Module, Role
 from ops.strategies import STRATEGIES
 from spec.job import JobSpec
@@ -91,10 +91,11 @@ class BlockOps:
     around: tuple[Pass, Pass] | None
 
     def apply_recompute(self, mode: Recompute, modules: tuple[str, ...] = ()) -> Pass:
-        """Returns the block of which ``mode`` says what runs again, or unless that is all of it the named ``modules``."""
+        """Returns the block of which ``mode`` says what runs again, or unless that is all of it the named
+        ``modules``."""
         context, layer = self.context, self.piece
         if modules and mode is not Recompute.FULL:
-            layer = recompute_named(layer, modules, norms_lead=self.block.norm_place.leads)
+            layer = recompute_parts(layer, modules, norms_lead=self.block.norm_place.leads)
         if mode is not Recompute.NONE:
             input_bytes = context.activations(context.norm_rows, context.model.hidden)
             layer = recompute_layer(layer, mode, input_bytes, context.job.preset.recomputation)
@@ -211,9 +212,9 @@ class LayerOps:
             self._layer(run.block, one, modules, offloaded) for one in modes for run in model.blocks
         )
         if context.layout.offloaded_layers.any():
-            from ops.data_parallel.offload import offload_activations, offloaded_shares
+            from ops.data_parallel.offload import offload_activations, offload_shares
 
-            shares = offloaded_shares(model, context.layout.offloaded_layers) * len(modes)
+            shares = offload_shares(model, context.layout.offloaded_layers) * len(modes)
             blocks = tuple(map(offload_activations, blocks, shares))
         if (mode, Module.HEAD) not in self.cache:
             for module, end in zip((Module.EMBEDDING, Module.HEAD), ends(context, mode), strict=True):
@@ -240,10 +241,10 @@ class LayerOps:
 
                 layer = shard_over_data(self.context, layer, Module.LAYER)
             if offloaded:
-                from ops.data_parallel.offload import LAYER_INPUT, offload_named
+                from ops.data_parallel.offload import LAYER_INPUT, offload_parts
 
                 # Of a layer that runs again whole nothing is kept but its input.
-                layer = offload_named(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
+                layer = offload_parts(layer, [one for one in offloaded if (one == LAYER_INPUT) == whole])
             self.cache[key] = layer
         return self.cache[key]
 

@@ -89,7 +89,7 @@ class HeadTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTensors:
-    """What goes ``into`` the part of a mixer that needs the whole sequence of some heads, and comes ``out``;
+    """Activations that go ``into`` the part of a mixer that needs the whole sequence of some heads, and come ``out``;
     ``module`` is the mixer's."""
 
     module: Module
@@ -99,7 +99,7 @@ class HeadTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How one strategy cuts weights and tokens, and what it communicates: nothing, unless it says so.
+    """The way one strategy cuts weights and tokens, and what it communicates: nothing, unless it says so.
 
     Its ``name`` stands in plans, files and reports; code reads its ``traits`` and never its name.
     """
@@ -116,7 +116,8 @@ class Sharding:
         return layout.tp if self.traits.cuts_matrices else layout.constant(1)
 
     def gemm_shards(self, layout: Layout) -> IntArray:
-        """Returns the parts that the tokens are cut into inside the linears, and where a rank looks them up in its table."""
+        """Returns the parts that the tokens are cut into inside the linears, and where a rank looks them up in its
+        table."""
         return layout.constant(1) if self.traits.cuts_matrices else layout.tp
 
     def saved_input_shards(self, layout: Layout) -> IntArray:
@@ -146,15 +147,17 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerContext:
-    """One model and job under N layouts, cut by the strategy ``sharding``; ``norm_place`` is that of the block at hand.
+    """One model and job under N layouts, cut by the strategy ``sharding``; ``norm_place`` is that of the block at
+    hand.
 
     Tokens of one micro-batch on one rank: ``tokens`` after the context-parallel split and before any tensor-parallel
-    one, ``sequence`` of them from each sequence, of which a mixer's core holds ``core_sequence`` at a time; ``norm_rows`` between the linears, ``gemm_rows`` that linears multiply,
-    ``saved_rows`` of which a column-parallel linear saves its input. ``activation_bytes`` are those of one element.
+    one, ``sequence`` of them from each sequence, of which a mixer's core holds ``core_sequence`` at a time;
+    ``norm_rows`` between the linears, ``gemm_rows`` that linears multiply, ``saved_rows`` of which a column-parallel
+    linear saves its input. ``activation_bytes`` are those of one element.
 
-    Gradients of dense weights and of experts travel in ``reduce_dtype``: the preset's own where ranks that hold parts of
-    one sequence hold the same weights, else the job's. Context parallelism ``exchanges_context``, tokens for heads; else
-    keys and values travel a ring.
+    Gradients of dense weights and of experts travel in ``reduce_dtype``: the preset's own where ranks that hold parts
+    of one sequence hold the same weights, else the job's. Context parallelism ``exchanges_context``, tokens for
+    heads; else keys and values travel a ring.
     """
 
     model: ModelSpec
@@ -223,8 +226,8 @@ def reduces_once(job: JobSpec, layout: Layout) -> BoolArray:
 
 
 def has_separate_ends(job: JobSpec, model: ModelSpec) -> bool:
-    """Returns whether embedding and head are units of their own (torchtitan ``distributed/fsdp.py``, since July 2025; OLMo-core
-    ``nn/transformer/model.py``, apply_fsdp)."""
+    """Returns whether embedding and head are units of their own (torchtitan ``distributed/fsdp.py``, since July 2025;
+    OLMo-core ``nn/transformer/model.py``, apply_fsdp)."""
     return job.preset.data_parallel.separate_ends and not model.tied_embeddings
 
 

@@ -189,7 +189,7 @@ OF_ROLE: dict[Role, tuple[float, float]] = {
     Role.UNPERMUTE: (12.0, 4.0),
 }
 # Of a router, fewer where choosing experts, their scores and the loss that balances them are a kernel each,
-# forward and backward (--moe-router-fusion): 8 + 6 + 4 kernels are 3, and 4 + 3 are 3, as PyTorch's
+# forward and backward (moe_router_fusion): 8 + 6 + 4 kernels are 3, and 4 + 3 are 3, as PyTorch's
 # dispatcher counts them of Megatron-Core 0.15.3 (moe_utils.py: topk_routing_with_score_function,
 # compute_routing_scores_for_aux_loss, switch_load_balancing_loss_func; Transformer Engine 2.9 router.py).
 FUSED_ROUTER = (15.0, 4.0)
@@ -212,7 +212,7 @@ OF_KERNEL: dict[str, tuple[float, float]] = {
 }
 
 
-# What a CUDA graph replays, and so costs the host next to nothing (Megatron-Core's --cuda-graph-scope).
+# What a CUDA graph replays, and so costs the host next to nothing (Megatron-Core's cuda_graph_scope).
 
 # Of each scope the modules it holds whole, and the operations with all that serves them.
 GRAPHED: dict[str, frozenset[Module | OpKey]] = {
@@ -295,8 +295,8 @@ Work = tuple[float | FloatArray, float | FloatArray]
 
 
 def _collective(op: Comm, calls: ModuleCalls) -> Work:
-    """Returns those of a collective. Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function; what serves it is a
-    collective like others."""
+    """Returns those of a collective. Megatron-Core's dispatcher exchanges tokens and their weights, each in an
+    autograd function; what serves it is a collective like others."""
     if op.axis is Axis.EP and op.serves is None and calls.exchange:
         counts = calls.token_counts if op.synchronises else 0.0
         return (calls.exchange + counts, calls.collective)
@@ -307,8 +307,8 @@ def _collective(op: Comm, calls: ModuleCalls) -> Work:
 
 
 def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec, *, low_precision_weights: bool) -> Work:
-    """Returns those of a product: one call forward and one backward, which launches both products; fp8's casts are operations of their
-    own. A product in a mixer's core is a Triton kernel."""
+    """Returns those of a product: one call forward and one backward, which launches both products; fp8's casts are
+    operations of their own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
         return (NARROW_GRADIENT_CALLS * (low_precision_weights and op.scale_recipe != ""), 1.0)
     if op.role is Role.ROUTER:
@@ -322,8 +322,9 @@ def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec, *, low_precision_
 
 
 def _grouped(op: GroupedGemm, calls: ModuleCalls, *, low_precision_weights: bool) -> Work:
-    """Returns those of experts' products: a call, and for each expert a product with its Python around it, in fp8 also that of its quantizer and narrow
-    weight, or of the gradient of a weight of ``low_precision_weights``; the kernels that cast are operations of their own."""
+    """Returns those of experts' products: a call, and for each expert a product with its Python around it, in fp8
+    also that of its quantizer and narrow weight, or of the gradient of a weight of ``low_precision_weights``; the
+    kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
     fp8 = op.scale_recipe != ""
     if op.one_kernel:
@@ -342,8 +343,9 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls, *, low_precision_weights: bool
 
 
 def _kernel(op: MemoryBound, calls: ModuleCalls) -> Work:
-    """Returns those of a kernel: a module's calls with its further kernels, or the one launch of a kernel that is none; where the host waits, the
-    Python that reads what it waits for, or, before an activation, one more launch that copies to the device."""
+    """Returns those of a kernel: a module's calls with its further kernels, or the one launch of a kernel that is
+    none; where the host waits, the Python that reads what it waits for, or, before an activation, one more launch
+    that copies to the device."""
     if KERNELS[op.kernel].in_product:
         return (0.0, 0.0)
     further = OF_ROLE.get(op.role) or OF_KERNEL.get(op.kernel, (0.0, 0.0))
@@ -359,7 +361,7 @@ def _kernel(op: MemoryBound, calls: ModuleCalls) -> Work:
 #
 # ``megatron/core/distributed/distributed_data_parallel.py`` (core 0.15), enable_forward_pre_hook: one hook on
 # every module, the smallest too, in every forward of every micro-batch; _make_forward_pre_hook looks up each of
-# the module's own parameters and asks its bucket whether its gather is through (--overlap-param-gather, of a
+# the module's own parameters and asks its bucket whether its gather is through (overlap_param_gather, of a
 # sharded optimizer).
 
 
@@ -376,8 +378,8 @@ def gathers_before_forwards(job: JobSpec) -> bool:
 
 
 def gather_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
-    """Returns the calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat;
-    nothing in backwards, where a CUDA graph replays it and where the optimizer is whole."""
+    """Returns the calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and
+    repeat; nothing in backwards, where a CUDA graph replays it and where the optimizer is whole."""
     forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if not forward or (job.cuda_graphs and is_replayed(op, job.cuda_graphs)):
         return floats(0.0 * layout.zero_stage)

@@ -63,11 +63,11 @@ ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumu
 
 
 def _table_gradient(context: LayerContext) -> Pass:
-    """Returns the sum of a lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu,
-    embedding_dense_backward_cuda: at::zeros, whose write is not counted), with that of earlier
-    micro-batches, by a kernel of its own, since no product makes it (Megatron-Core
-    core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one stage autograd adds it
-    to the head's gradient instead, unless that product has added up its own."""
+    """Returns the sum of a lookup's gradient, as large as a rank's table (PyTorch
+    aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda: at::zeros, whose write is not counted),
+    with that of earlier micro-batches, by a kernel of its own, since no product makes it (Megatron-Core
+    core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one stage autograd adds it to the
+    head's gradient instead, unless that product has added up its own."""
     layout, hidden = context.layout, context.layout.constant(context.model.hidden)
     accumulation, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
     rows = ceil_div(embedding_elements(context), hidden)
@@ -119,12 +119,12 @@ def head(context: LayerContext) -> Pass:
         context.sharding.column_parallel_input(context, layer.key, model.hidden),
         *weight_collectives(context, layer),
         logits,
-        _soft_capped(context, layer) if model.logit_softcap else Pass(),
-        _gathered_logits(context, layer) if gathers else Pass(),
+        _soft_cap(context, layer) if model.logit_softcap else Pass(),
+        _gather_logits(context, layer) if gathers else Pass(),
     )
 
 
-def _soft_capped(context: LayerContext, projection: Linear) -> Pass:
+def _soft_cap(context: LayerContext, projection: Linear) -> Pass:
     """Returns soft-capped logits; where the loss takes a chunk of tokens after another, none of them are kept."""
     what = Identity(module=Module.HEAD, role=Role.ACTIVATION, name="head.softcap")
     capped = soft_cap(context, what, projection.tokens, projection.outputs)
@@ -136,7 +136,7 @@ def _soft_capped(context: LayerContext, projection: Linear) -> Pass:
     )
 
 
-def _gathered_logits(context: LayerContext, projection: Linear) -> Pass:
+def _gather_logits(context: LayerContext, projection: Linear) -> Pass:
     """Returns every rank's slice of the logits on every rank: an all-gather into a list of slices, which are then
     joined; backward each rank cuts its own slice out of the gradient."""
     layout = context.layout
@@ -151,13 +151,13 @@ def _gathered_logits(context: LayerContext, projection: Linear) -> Pass:
         context.job.precision.activation,
     )
 
-    def copied(width: IntArray) -> Pass:
+    def copy(width: IntArray) -> Pass:
         return kernel(
             context,
             Kernel(OpKey(Module.HEAD, Role.COPY).named("head.join"), "copy", rows, width),
         )
 
-    return Pass(forward=(gather, *copied(whole).forward), backward=copied(projection.outputs).backward)
+    return Pass(forward=(gather, *copy(whole).forward), backward=copy(projection.outputs).backward)
 
 
 def loss(context: LayerContext) -> Pass:

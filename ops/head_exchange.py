@@ -44,16 +44,16 @@ class Exchange:
 
 
 def over_tp(context: LayerContext) -> Exchange:
-    """Where a strategy cuts tokens over tp and leaves heads whole; fewer heads than ranks are repeated
-    (InternEvo, expandKVPacked; DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, kv_replication_factor)."""
+    """Returns the exchange of a strategy that cuts tokens over tp and leaves heads whole; fewer heads than ranks are
+    repeated (InternEvo, expandKVPacked; DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, kv_replication_factor)."""
     tp, whole = context.layout.tp, context.layout.constant(1)
     tokens = ceil_div(context.tokens, tp)
     return Exchange(axis=Axis.TP, tokens=tokens, cut=whole, ranks=tp, repeats=True, label="exchange")
 
 
 def over_cp(context: LayerContext) -> Exchange:
-    """Where all-to-all context parallelism cuts tokens over cp, and tp the heads. ``Assumption:`` heads suffice
-    for all ranks (Transformer Engine refuses fewer)."""
+    """Returns the exchange of all-to-all context parallelism, which cuts tokens over cp, and tp the heads.
+    ``Assumption:`` heads suffice for all ranks (Transformer Engine refuses fewer)."""
     tp, cp = context.layout.tp, context.layout.cp
     return Exchange(axis=Axis.CP, tokens=context.tokens, cut=tp, ranks=cp, repeats=False, label="context")
 
@@ -77,22 +77,22 @@ def exchange_heads(context: LayerContext, tensors: HeadTensors, over: Exchange) 
             elements * context.activation_bytes,
             context.job.precision.activation,
         )
-        return message, _copied(context, message, np.where(over.ranks > 1, elements, 0), copies)
+        return message, _copies(context, message, np.where(over.ranks > 1, elements, 0), copies)
 
     def way(side: tuple[HeadTensor, ...], phase: Phase, copies: int) -> tuple[Op, ...]:
         return tuple(op for tensor in side for op in exchange(tensor, phase, copies))
 
-    def mirrored(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Pass:
+    def both_ways(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Pass:
         return Pass(
             forward=way(side, Phase.FORWARD, forward),
             backward=way(tuple(reversed(side)), Phase.INPUT_GRAD, backward),
         )
 
-    return mirrored(tensors.into, scatters, gathers), mirrored(tensors.out, gathers, scatters)
+    return both_ways(tensors.into, scatters, gathers), both_ways(tensors.out, gathers, scatters)
 
 
-def _copied(context: LayerContext, message: Comm, elements: IntArray, copies: int) -> MemoryBound:
-    """What a ``message`` sends or has brought, copied so many times."""
+def _copies(context: LayerContext, message: Comm, elements: IntArray, copies: int) -> MemoryBound:
+    """Returns so many copies of what a ``message`` sends or has brought."""
     key = OpKey(message.module, Role.HEAD_EXCHANGE)
     what = key.served_by(Role.COPY, f"{message.name}_in_order")
     done = memory_pass(what, message.phase, "copy", elements, context.job.precision.activation)

@@ -12,8 +12,8 @@ from spec.arrays import IntArray, ceil_div
 
 
 def linear(context: LayerContext, layer: Linear) -> Pass:
-    """Returns forward NT (t, i, o), input gradient NN (t, o, i) and weight gradient TN (o, t, i), with the sum of weight
-    gradients, the gradient of a bias, and the casts to a lower precision that the job's recipe makes."""
+    """Returns forward NT (t, i, o), input gradient NN (t, o, i) and weight gradient TN (o, t, i), with the sum of
+    weight gradients, the gradient of a bias, and the casts to a lower precision that the job's recipe makes."""
     precision = context.job.precision
     t, i, o = layer.tokens, layer.inputs, layer.outputs
     forward = BatchedGemm(
@@ -35,7 +35,7 @@ def linear(context: LayerContext, layer: Linear) -> Pass:
     backward: list[Op] = [
         replace(gradient, phase=Phase.INPUT_GRAD, k=o, n=i, layout="NN"),
         replace(gradient, phase=Phase.WEIGHT_GRAD, m=o, k=t, n=i, layout="TN"),
-        *_accumulated(context, layer, i),
+        *_accumulate(context, layer, i),
     ]
     if layer.bias:
         what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
@@ -48,7 +48,7 @@ def linear(context: LayerContext, layer: Linear) -> Pass:
     return cast_linear(context, layer, made)
 
 
-def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
+def _accumulate(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
     """Returns the addition of the weight gradient of this micro-batch, ``rows`` x outputs, to that of earlier ones."""
     kernel, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
     if not kernel:
@@ -80,7 +80,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pa
     backward = (
         replace(gradient, phase=Phase.INPUT_GRAD, k=o, n=i, layout="NN"),
         replace(gradient, phase=Phase.WEIGHT_GRAD, layout="TN"),
-        *_accumulated(context, layer, groups * i),
+        *_accumulate(context, layer, groups * i),
     )
     made = Pass(forward=(forward,), backward=backward)
     if not precision.narrows:
@@ -105,12 +105,12 @@ def rows_on_device(context: LayerContext) -> bool:
 def column_parallel(
     context: LayerContext, layer: Linear, *, matrices: int = 1, first: bool = True, width: int = 0
 ) -> Pass:
-    """Returns a linear cut over tp by its outputs, with what the strategy communicates of its weights and of its input of
-    ``width`` channels (the hidden size when 0).
+    """Returns a linear cut over tp by its outputs, with what the strategy communicates of its weights and of its
+    input of ``width`` channels (the hidden size when 0).
 
-    Its gradients are those of so many ``matrices``, one after another; unless it is the ``first`` that reads its input,
-    this is gathered, and its input gradient added to the others'. Assumption: products of several matrices take what
-    one of all takes.
+    Its gradients are those of so many ``matrices``, one after another; unless it is the ``first`` that reads its
+    input, this is gathered, and its input gradient added to the others'. Assumption: products of several matrices
+    take what one of all takes.
     """
     enter = context.sharding.column_parallel_input(context, layer.key, width or context.model.hidden)
     further = () if first and matrices == 1 else (_further_gradient(context, layer, enter),)

@@ -66,9 +66,11 @@ class Passes:
 def cast_calls(
     passes: Passes, rows: IntArray, times: FloatArray, precision: Precision
 ) -> tuple[KernelCalls, ...]:
-    """The kernels of casting ``rows`` from 16 bits to 8, ``times`` over; () for other formats and for what casts nothing.
+    """The kernels of casting ``rows`` from 16 bits to 8, ``times`` over; () for other formats and for what casts
+    nothing.
 
-    Two copies are one kernel's where the tensor is read for them once, beside a search for its maximum, else one's each."""
+    Two copies are one kernel's where the tensor is read for them once, beside a search for its maximum, else one's
+    each."""
     widths = (dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     if widths != (2.0, 1.0) or passes.narrow_reads or not passes.reads or not passes.writes:
         return ()
@@ -81,10 +83,11 @@ def cast_calls(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a weight (in
-    the backward again), whether the input is kept narrow, whether it and the output gradient are cast before they are gathered
-    over tp, and whether what the products of the backward make is scaled after them. ``made_input`` and ``made_gradient`` hold
-    where elementwise code makes the tensor for this product alone (None: as any other)."""
+    """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a
+    weight (in the backward again), whether the input is kept narrow, whether it and the output gradient are cast
+    before they are gathered over tp, and whether what the products of the backward make is scaled after them.
+    ``made_input`` and ``made_gradient`` hold where elementwise code makes the tensor for this product alone (None: as
+    any other)."""
 
     input: Passes
     normed_input: Passes
@@ -166,15 +169,17 @@ def _scaling(precision: Precision) -> str:
 
 
 def finds_scale_first(precision: Precision) -> bool:
-    """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``:
-    Float8CurrentScalingQuantizer, NVFP4Quantizer; torchao: hp_tensor_to_float8_dynamic, whose maximum is DTensor's)."""
+    """Returns whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine
+    ``csrc/quantizer.cpp``: Float8CurrentScalingQuantizer, NVFP4Quantizer; torchao: hp_tensor_to_float8_dynamic, whose
+    maximum is DTensor's)."""
     looked_for = _scaling(precision) in ("current", "dynamic") and precision.scale_recipe not in BLOCK_SCALES
     return looked_for or precision.linear == "fp4"
 
 
 def transpose_after_gather(precision: Precision) -> Passes:
-    """What brings a gathered tensor's copy along columns into order: a transposition of whole-tensor scales where products want
-    both orders, parts of 1 x 128 and NVFP4 put side by side; MXFP8's lie in the rows' order."""
+    """Returns the passes that bring a gathered tensor's copy along columns into order: a transposition of
+    whole-tensor scales where products want both orders, parts of 1 x 128 and NVFP4 put side by side; MXFP8's lie in
+    the rows' order."""
     wanted = precision.scale_recipe == "block" or (
         precision.transposed_copies and precision.scale_recipe not in BLOCK_SCALES
     )
@@ -182,11 +187,11 @@ def transpose_after_gather(precision: Precision) -> Passes:
 
 
 def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]:
-    """Passes over a whole weight in the forward and in the backward. What travels in the format of its products has been cast
-    in shards (ops.data_parallel: before the gather, or by the update), and only turned into the other order where
-    products want it: once a step or in every forward where the recipe casts both orders at once (Transformer Engine
-    ``float8_tensor.py``, _create_transpose; XLA gemm_rewriter.cc, TransposeMatrix), in the backward
-    where it casts again there (torchao ``float8_ops.py``, float8_mm: the second operand becomes column-major)."""
+    """Passes over a whole weight in the forward and in the backward. What travels in the format of its products has
+    been cast in shards (ops.data_parallel: before the gather, or by the update), and only turned into the other order
+    where products want it: once a step or in every forward where the recipe casts both orders at once (Transformer
+    Engine ``float8_tensor.py``, _create_transpose; XLA gemm_rewriter.cc, TransposeMatrix), in the backward where it
+    casts again there (torchao ``float8_ops.py``, float8_mm: the second operand becomes column-major)."""
     if not context.job.precision.gathers_narrow:
         return recipe.weight, recipe.weight_again
     turned = transpose_after_gather(context.job.precision)
@@ -194,13 +199,13 @@ def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]
 
 
 def one_copy(passes: Passes) -> Passes:
-    """What is left where products read either order: of a norm that writes narrow numbers, nothing."""
+    """Returns the passes left where products read either order: of a norm that writes narrow numbers, nothing."""
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
 
 
 def cast_linear(context: LayerContext, layer: Linear, made: Pass) -> Pass:
-    """Returns the products ``made`` of a linear with the casts of the job's recipe, which may keep inputs and weights in
-    the products' format."""
+    """Returns the products ``made`` of a linear with the casts of the job's recipe, which may keep inputs and weights
+    in the products' format."""
     recipe, precision = recipe_of(context), context.job.precision
     share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
     if layer.kept_whole and shares_kept_inputs(context):
@@ -251,8 +256,8 @@ def with_weight_copies(context: LayerContext, made: Pass) -> Pass:
 
 
 def _input_and_gradient(recipe: Recipe, layer: Linear) -> tuple[Passes, Passes]:
-    """Over a product's input and its output gradient. Elementwise code makes mlp.down's input for it alone, and gradients
-    but those that the residual path carries on."""
+    """Over a product's input and its output gradient. Elementwise code makes mlp.down's input for it alone, and
+    gradients but those that the residual path carries on."""
     entering, leaving = recipe.normed_input if layer.after_norm else recipe.input, recipe.gradient
     if layer.role is Role.DOWN:
         entering = recipe.made_input or entering
@@ -292,15 +297,15 @@ def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[
             stands_for=calls,
         )
 
-    def moved(passes: Passes, rows: FloatArray) -> FloatArray:
+    def bytes_of(passes: Passes, rows: FloatArray) -> FloatArray:
         return rows * passes.bytes_per_element(wide, narrow)
 
     def of_part(passes: Passes) -> Passes:
         return passes if precision.scale_recipe in ALONG_K else one_copy(passes)
 
     def in_parts(passes: Passes, parts: IntArray) -> FloatArray:
-        """Where each rank casts its own part for a gather, along rows alone if columns are turned behind it."""
-        return np.where(parts > 1, moved(of_part(passes), np.ceil(t / parts)), moved(passes, t * 1.0))
+        """Bytes of each rank's own part cast for a gather, along rows alone if columns are turned behind it."""
+        return np.where(parts > 1, bytes_of(of_part(passes), np.ceil(t / parts)), bytes_of(passes, t * 1.0))
 
     def calls(passes: Passes, parts: IntArray, once: float) -> tuple[KernelCalls, ...]:
         """The kernels of that; ``once`` 0: another linear has cast it."""
@@ -310,18 +315,18 @@ def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[
             *cast_calls(of_part(passes), ceil_div(t, parts), once - whole, precision),
         )
 
-    def scaled(rows: FloatArray, wanted: bool) -> FloatArray:
+    def scaling_bytes(rows: FloatArray, wanted: bool) -> FloatArray:
         return rows * (2.0 * wide * (recipe.scales_gradients and wanted))
 
     def behind(parts: IntArray) -> FloatArray:
-        return np.where(parts > 1, moved(turned, t * 1.0), 0.0)
+        return np.where(parts > 1, bytes_of(turned, t * 1.0), 0.0)
 
     def weight_cast(phase: Phase, passes: Passes) -> MemoryBound:
         calls_of_it = cast_calls(passes, i, each, precision)
-        return op("cast_weight", phase, moved(passes, i * each), o, calls_of_it)
+        return op("cast_weight", phase, bytes_of(passes, i * each), o, calls_of_it)
 
     def part_cast(what: str, phase: Phase, passes: Passes, once: float = own) -> MemoryBound:
-        """Of the input, unless another linear has cast it (``once`` 0), or of the output gradient."""
+        """Returns the cast of the input, unless another linear has cast it (``once`` 0), or of the output gradient."""
         entering = what == "cast_input"
         parts, width = (input_parts, i) if entering else (gradient_parts, o)
         return op(what, phase, in_parts(passes, parts) * once, width, calls(passes, parts, once))
@@ -337,8 +342,8 @@ def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[
         weight_cast(Phase.INPUT_GRAD, weight_again),
         op("cast_turned_input", Phase.WEIGHT_GRAD, turned_input, i),
         part_cast("cast_input", Phase.WEIGHT_GRAD, recipe.input_again),
-        op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, layer.role is not Role.DOWN), i),
-        op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaled(i * 1.0, wanted=True), o),
+        op("scale_input_gradient", Phase.INPUT_GRAD, scaling_bytes(t * 1.0, layer.role is not Role.DOWN), i),
+        op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaling_bytes(i * 1.0, wanted=True), o),
     )
     return tuple(one for one in forward if one.rows.any()), tuple(one for one in backward if one.rows.any())
 
@@ -362,7 +367,7 @@ def _weight_casts(context: LayerContext) -> FloatArray:
 # A pass is priced as a copy that moves as many bytes; kernels of few tensors at once as one.
 
 
-def attention_kept_share(context: LayerContext) -> float:
+def attention_saved_share(context: LayerContext) -> float:
     """Bytes of what the kernel keeps for its backward over what it would be as layers hand it on."""
     precision = context.job.precision
     return dtype_bytes(precision.attention) / dtype_bytes(precision.activation)
@@ -377,7 +382,7 @@ def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: F
     cast = (wide + narrow + wide * searched) / wide
     back = (narrow + wide) / wide if precision.scaling == "delayed" else 0.0
 
-    def passed(what: str, phase: Phase, moved_bytes: FloatArray) -> MemoryBound:
+    def cast_pass(what: str, phase: Phase, moved_bytes: FloatArray) -> MemoryBound:
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
         named = Identity(
             module=Module.ATTENTION, role=Role.CAST, serves=Role.CORE, name=f"attention.core.{what}"
@@ -387,12 +392,12 @@ def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: F
 
     return Pass(
         forward=(
-            passed("cast_inputs", Phase.FORWARD, read_bytes * cast),
-            passed("cast_output", Phase.FORWARD, made_bytes * back),
+            cast_pass("cast_inputs", Phase.FORWARD, read_bytes * cast),
+            cast_pass("cast_output", Phase.FORWARD, made_bytes * back),
         ),
         backward=(
-            passed("cast_gradient", Phase.INPUT_GRAD, made_bytes * cast),
-            passed("cast_input_gradients", Phase.INPUT_GRAD, read_bytes * back),
+            cast_pass("cast_gradient", Phase.INPUT_GRAD, made_bytes * cast),
+            cast_pass("cast_input_gradients", Phase.INPUT_GRAD, read_bytes * back),
         ),
     )
 

@@ -19,7 +19,7 @@ from spec.model import NormKind
 
 
 class Width(StrEnum):
-    """What a row of a kernel is as long as. KEYS: the keys of a sequence, a row for every head of every query;
+    """The length of a kernel's rows. KEYS: the keys of a sequence, a row for every head of every query;
     ELEMENT: 1, for kernels over all parameters of a rank."""
 
     HIDDEN = "hidden"
@@ -158,8 +158,9 @@ def bytes_moved(op: MemoryBound) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """``kernel`` of ops.memory_bound over ``rows`` x ``width`` that is ``what``; ``saved_bytes`` kept for its backward and
-    ``transient_bytes`` held beside them for a moment; ``dtype`` "" for the activations'; ``stands_for`` as in MemoryBound."""
+    """``kernel`` of ops.memory_bound over ``rows`` x ``width`` that is ``what``; ``saved_bytes`` kept for its
+    backward and ``transient_bytes`` held beside them for a moment; ``dtype`` "" for the activations'; ``stands_for``
+    as in MemoryBound."""
 
     what: OpKey | Identity
     kernel: str

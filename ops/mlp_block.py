@@ -82,9 +82,9 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
 
 
 def _fp8_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Pass:
-    """Returns the fp8 copy of gate and up that waits for the backward (JobSpec.fp8_activation_inputs), written by a pass
-    and read back by another (Megatron-LM core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies that
-    move as many bytes."""
+    """Returns the fp8 copy of gate and up that waits for the backward (JobSpec.fp8_activation_inputs), written by a
+    pass and read back by another (Megatron-LM core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies
+    that move as many bytes."""
     own_bytes, fp8_bytes = context.activation_bytes, dtype_bytes("fp8")
     moved = np.ceil(rows * (own_bytes + fp8_bytes) / (2.0 * own_bytes)).astype(np.int64)
     copy = Kernel(

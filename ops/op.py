@@ -32,7 +32,7 @@ class Phase(StrEnum):
 
 
 class Per(StrEnum):
-    """How often it runs."""
+    """The unit of work for which it runs once."""
 
     MICRO_BATCH = "micro_batch"
     CHUNK = "chunk"
@@ -40,7 +40,7 @@ class Per(StrEnum):
 
 
 class Lane(StrEnum):
-    """Whether the rank waits for it.
+    """The lane it runs in, which says whether the rank waits for it.
 
     MAIN: one after another. BESIDE: runs beside the operation named in ``beside`` in the phase
     ``beside_phase`` and costs what outlasts it. PREFETCH: runs beside everything the layer does in the
@@ -79,7 +79,7 @@ class Axis(StrEnum):
 
 
 class Owner(StrEnum):
-    """Which group holds copies of a weight: DENSE the data-parallel ranks, WEIGHT (isp) the weight
+    """The group that holds copies of a weight: DENSE the data-parallel ranks, WEIGHT (isp) the weight
     data-parallel ranks, EXPERT the expert data-parallel ranks."""
 
     DENSE = "dense"
@@ -102,7 +102,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op(Identity):
-    """What every operation says.
+    """The fields of every operation.
 
     ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the layer runs;
     ``cached_bytes`` are copies of weights that stay from step to step; ``parameters`` are trained elements
@@ -310,7 +310,7 @@ class MemoryBound(Op, KernelCall[IntArray]):
 
     @property
     def backward(self) -> bool:
-        """Whether the backward kernel runs."""
+        """Returns whether the backward kernel runs."""
         return self.phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 
 
@@ -323,7 +323,7 @@ class Update(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedTokens:
-    """What an exchange carries that sends a token once to each place that holds one of its experts:
+    """The load of an exchange that sends a token once to each place that holds one of its experts:
     ``elements`` of a rank's own tokens, and beside them ``weight_bytes`` of its tokens' probabilities, of
     which ``weights_of_domain`` sends each domain those of its own experts only."""
 
@@ -335,15 +335,15 @@ class RoutedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuOverhead(Op):
-    """What the host does while it holds the device up; ``launches`` counts it in kernel launches."""
+    """The host's work while it holds the device up; ``launches`` counts it in kernel launches."""
 
     launches: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTransfer(Op):
-    """``size_bytes`` between a rank and its host, one way; ``tensors`` that Python takes as they are saved, or gives back,
-    0 where it is one copy of C++.
+    """``size_bytes`` between a rank and its host, one way; ``tensors`` that Python takes as they are saved, or gives
+    back, 0 where it is one copy of C++.
     """
 
     size_bytes: FloatArray
@@ -450,7 +450,7 @@ def flat(piece: Pass) -> Ops:
 
 
 def multiplies_low_precision(op: Op) -> bool:
-    """Whether an operation is a product of 8 bits or fewer."""
+    """Returns whether an operation is a product of 8 bits or fewer."""
     return isinstance(op, BatchedGemm | GroupedGemm) and dtype_bytes(op.dtype) < 2.0
 
 

@@ -1,4 +1,4 @@
-"""What runs again in the backward: whole layers, named modules, every second product."""
+"""Operations that run again in the backward: whole layers, named modules, every second product."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
@@ -29,9 +29,9 @@ from spec.frameworks import Recomputation
 # A layer's input, which recomputation keeps, and the norm that reads it.
 
 
-def held_again(first: Op, kept: FloatArray) -> FloatArray:
-    """What a layer's first operation holds while the layer runs again, beyond the ``kept`` bytes of its input: a norm
-    that keeps what it reads as it is keeps that very tensor."""
+def rerun_bytes(first: Op, kept: FloatArray) -> FloatArray:
+    """Bytes that a layer's first operation holds while the layer runs again, beyond the ``kept`` bytes of its input:
+    a norm that keeps what it reads as it is keeps that very tensor."""
     held: FloatArray = first.transient_bytes + first.saved_bytes
     if first.role is not Role.NORM:
         return held
@@ -77,18 +77,19 @@ def every_second_product(block: Pass, input_bytes: FloatArray, until: int | None
             kept = kept + op.saved_bytes - op.input_bytes
         elif not _is_kept(op) and index < last:
             repeated.append(as_recompute(op))
-        held = op.transient_bytes + op.saved_bytes if index else held_again(op, input_bytes)
+        held = op.transient_bytes + op.saved_bytes if index else rerun_bytes(op, input_bytes)
         forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
     return Pass(forward=tuple(forward), backward=(*repeated, *block.backward))
 
 
 def _is_gate(op: Op) -> bool:
-    """Whether it multiplies gate and up; a mixer's own gate does neither."""
+    """Returns whether it multiplies gate and up; a mixer's own gate does neither."""
     return isinstance(op, MemoryBound) and KERNELS[op.kernel].gated and op.role is Role.ACTIVATION
 
 
 def _is_kept(op: Op) -> bool:
-    """Whether its result is kept: a reduce-scatter's, and that of all that attention to parts of a sequence takes."""
+    """Returns whether its result is kept: a reduce-scatter's, and that of all that attention to parts of a sequence
+    takes."""
     if op.role is Role.RING_HOP or op.serves is Role.CORE:
         return True
     return isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER
@@ -129,7 +130,7 @@ WIDE_BYTES = 2.0  # of an element that stays, in 16 bits
 
 
 class Recompute(StrEnum):
-    """How much of a layer is run again: SELECTIVE what the preset selects; BLOCK everything in the first
+    """The part of a layer that is run again: SELECTIVE what the preset selects; BLOCK everything in the first
     num_recompute_layers layers of every chunk of a stage and nothing in the others (Megatron-LM,
     recompute_method "block")."""
 
@@ -156,11 +157,11 @@ def recompute_layer(
         return block
     if mode is Recompute.SELECTIVE and chosen.selective != EVERY_SECOND_PRODUCT:
         return _repeat(block, lambda op: op.key in SCORES, keep=None)
-    until = _needed(block) if chosen.stops_early else None
+    until = _num_needed(block) if chosen.stops_early else None
     if mode is Recompute.SELECTIVE:
         return every_second_product(block, input_bytes, until)
     whole = _repeat(block, lambda op: True, keep=input_bytes, until=until)
-    return _keeping(block, whole, chosen.keeps, input_bytes) if chosen.keeps else whole
+    return _keep(block, whole, chosen.keeps, input_bytes) if chosen.keeps else whole
 
 
 # By what full recomputation keeps: the operations that make it.
@@ -173,7 +174,7 @@ MAKERS: dict[str, frozenset[OpKey]] = {
 }
 
 
-def _keeping(block: Pass, again: Pass, kept: Collection[str], input_bytes: FloatArray) -> Pass:
+def _keep(block: Pass, again: Pass, kept: Collection[str], input_bytes: FloatArray) -> Pass:
     """Queries, keys and values stay as attention reads them, its own result, its output product's (as large
     as a layer's input) or those of gate and up, and what makes them does not run again (MaxText
     ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the rotary embedding, the
@@ -208,8 +209,8 @@ def _keeping(block: Pass, again: Pass, kept: Collection[str], input_bytes: Float
     return Pass(forward=forward, backward=backward)
 
 
-def _needed(block: Pass) -> int:
-    """How many of the forward operations bring back all that the backward needs: a last product's input is
+def _num_needed(block: Pass) -> int:
+    """Returns how many of the forward operations bring back all that the backward needs: a last product's input is
     known before it runs, and nothing after it keeps anything (torch.utils.checkpoint, early_stop)."""
     keeping = [index for index, op in enumerate(block.forward) if op.saved_bytes.any()]
     last = keeping[-1] if keeping else -1
@@ -232,7 +233,7 @@ def _repeat(
         if keep is None:
             kept = _inputs_of_core(op)
         elif op is block.forward[0]:
-            kept, held = keep, held_again(op, keep)
+            kept, held = keep, rerun_bytes(op, keep)
         forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
     backward = tuple(op for op in block.backward if keep is None or not _gathers_weights(op))
     return Pass(forward=tuple(forward), backward=again + backward)
@@ -245,11 +246,11 @@ def _gathers_weights(op: Op) -> bool:
 
 
 def _inputs_of_core(op: Op) -> FloatArray:
-    """What the attention core needs to run again: q, k and v, without its own by-products."""
+    """Bytes that the attention core needs to run again: q, k and v, without its own by-products."""
     return op.input_bytes if isinstance(op, Attention) else 0.0 * op.saved_bytes
 
 
-# Parts of a layer that run again in the backward by name, as Megatron-LM's --recompute-modules.
+# Parts of a layer that run again in the backward by name, as Megatron-LM's recompute_modules.
 #
 # Source where no other is named: Megatron-LM ``core/transformer/moe/README.md``, "Checkpointing", and
 # ``transformer_config.py``, recompute_modules. What a part hands on is dropped and made again; its own input
@@ -279,7 +280,7 @@ class RecomputedModule:
 
     @property
     def begins_with_norm(self) -> bool:
-        """Whether norms before linears are among what runs again."""
+        """Returns whether norms before linears are among what runs again."""
         return any(isinstance(part, OpKey) and part.role is Role.NORM for part in self.again)
 
 
@@ -361,7 +362,7 @@ def affecting_modules(block: Pass, names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def recompute_named(block: Pass, names: Iterable[str], *, norms_lead: bool = True) -> Pass:
+def recompute_parts(block: Pass, names: Iterable[str], *, norms_lead: bool = True) -> Pass:
     """``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what linears read
     (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from its input."""
     present = {op.key for op in block.forward}
@@ -373,12 +374,12 @@ def recompute_named(block: Pass, names: Iterable[str], *, norms_lead: bool = Tru
     ]
     again = tuple(as_recompute(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
     dropped = {key for module in modules for key in module.drops}
-    forward = tuple(_without_saved(op) if op.key in dropped else op for op in block.forward)
+    forward = tuple(_drop_saved(op) if op.key in dropped else op for op in block.forward)
     return Pass(forward=forward, backward=again + block.backward)
 
 
-def _without_saved(op: Op) -> Op:
-    """What it saved lives only while its layer runs."""
+def _drop_saved(op: Op) -> Op:
+    """Returns the operation with what it saved living only while its layer runs."""
     kept = 0.0 * op.saved_bytes
     if isinstance(op, Attention):
         kept = np.maximum(op.saved_bytes - op.input_bytes, 0.0)

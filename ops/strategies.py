@@ -98,19 +98,19 @@ class SequenceParallel(Sharding):
         enter, again = linear.served_by(Role.ENTER), linear.served_by(Role.REGATHER)
         gather = tp_gather(context, enter, Phase.FORWARD, size, linear)
         scatter = tp_collective(context, enter, Phase.INPUT_GRAD, Collective.REDUCE_SCATTER, size)
-        backward = _scattered(context, _with_buffers(context, scatter, linear, Phase.WEIGHT_GRAD), linear)
+        backward = _scatter(context, _with_buffers(context, scatter, linear, Phase.WEIGHT_GRAD), linear)
         if self.regather:
             regather = tp_gather(context, again, Phase.WEIGHT_GRAD, size, linear)
             regather = _with_buffers(context, regather, linear, Phase.INPUT_GRAD)
             backward = (regather, *_in_order(context, regather), *backward)
-        return Pass(forward=_gathered(context, gather, linear), backward=backward)
+        return Pass(forward=_gather(context, gather, linear), backward=backward)
 
     def row_parallel_output(self, context: LayerContext, linear: OpKey) -> Pass:
         """Returns the reduce-scatter out; backward: all-gather of the output gradient."""
         size, leave = full_tokens_bytes(context), linear.served_by(Role.LEAVE)
         scatter = tp_collective(context, leave, Phase.FORWARD, Collective.REDUCE_SCATTER, size)
         gather = tp_gather(context, leave, Phase.INPUT_GRAD, size, linear)
-        return Pass(forward=_scattered(context, scatter, linear), backward=_gathered(context, gather, linear))
+        return Pass(forward=_scatter(context, scatter, linear), backward=_gather(context, gather, linear))
 
 
 def _with_buffers(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase) -> Comm:
@@ -123,12 +123,12 @@ def _with_buffers(context: LayerContext, comm: Comm, linear: OpKey, phase: Phase
     return in_bulk(context, comm, linear)
 
 
-def _gathered(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
+def _gather(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
     """Returns an all-gather whose tokens ``linear`` multiplies, with what runs around it."""
     if context.job.preset.tensor_parallel.overlap:
-        from ops.tp_overlap import gathered_into
+        from ops.tp_overlap import gather_into
 
-        gather = gathered_into(context, gather, linear)
+        gather = gather_into(context, gather, linear)
     ops: Ops = (gather, *_in_order(context, gather))
     if not context.job.precision.narrows:
         return ops
@@ -138,13 +138,13 @@ def _gathered(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
     return (*agreed_scale(context, linear, gather.phase), *ops, *behind)
 
 
-def _scattered(context: LayerContext, scatter: Comm, linear: OpKey) -> Ops:
+def _scatter(context: LayerContext, scatter: Comm, linear: OpKey) -> Ops:
     """Returns a reduce-scatter of what ``linear`` makes, with what runs around it."""
     reduced: Ops = (scatter,)
     if context.job.preset.tensor_parallel.overlap:
-        from ops.tp_overlap import scattered_from
+        from ops.tp_overlap import scatter_from
 
-        reduced = scattered_from(context, scatter, linear)
+        reduced = scatter_from(context, scatter, linear)
     return (*(op for one in reduced if isinstance(one, Comm) for op in _in_order(context, one)), *reduced)
 
 
@@ -188,11 +188,12 @@ class ShardedWeights(TokenShards):
     is cut over the hidden size."""
 
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Pass:
-        """Returns the all-gather in both passes and the reduce-scatter of the gradient, all one layer ahead or behind."""
+        """Returns the all-gather in both passes and the reduce-scatter of the gradient, all one layer ahead or
+        behind."""
         precision = context.job.precision
         wp = context.layout.wp
 
-        def moved(role: Role, kind: Collective, dtype: str, phase: Phase) -> Comm:
+        def weight_collective(role: Role, kind: Collective, dtype: str, phase: Phase) -> Comm:
             return replace(
                 collective(
                     OpKey(linear.module, role, linear.role).named(f"{linear.module}.{linear.role}.weight"),
@@ -205,8 +206,10 @@ class ShardedWeights(TokenShards):
                 lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
             )
 
-        gather = moved(Role.WEIGHT_GATHER, Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD)
-        scatter = moved(
+        gather = weight_collective(
+            Role.WEIGHT_GATHER, Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD
+        )
+        scatter = weight_collective(
             Role.GRADIENT_REDUCTION, Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD
         )
         return Pass(

@@ -52,15 +52,15 @@ OUT_OF = frozenset(
 )
 
 
-def gathered_into(context: LayerContext, gather: Comm, product: OpKey) -> Comm:
+def gather_into(context: LayerContext, gather: Comm, product: OpKey) -> Comm:
     """An all-gather whose pieces ``product`` multiplies as they arrive, in the gather's own phase."""
     choices = context.job.preset.tensor_parallel
     if not choices.overlap_ag or product not in INTO | OUT_OF:
         return gather
-    return _beside(gather, product, _ring(context))
+    return _in_pieces(gather, product, _ring(context))
 
 
-def scattered_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
+def scatter_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
     """A reduce-scatter whose pieces leave as ``product`` makes them, in the scatter's own phase, and the sum of
     what a ring exchange brought."""
     choices = context.job.preset.tensor_parallel
@@ -71,8 +71,8 @@ def scattered_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
     if choices.overlap_rs_method == "pipeline":
         count = context.layout.constant(PIPELINE_PIECES)
         pieces = Pieces(count=count, last_waits=True, thread_blocks=PIPELINE_BLOCKS)
-        return (_beside(scatter, product, pieces),)
-    return (_beside(scatter, product, _ring(context)), _summed(context, scatter, product))
+        return (_in_pieces(scatter, product, pieces),)
+    return (_in_pieces(scatter, product, _ring(context)), _sum_pieces(context, scatter, product))
 
 
 def in_bulk(context: LayerContext, comm: Comm, product: OpKey) -> Comm:
@@ -88,11 +88,11 @@ def _ring(context: LayerContext) -> Pieces:
     return Pieces(count=context.layout.tp, last_waits=False, thread_blocks=0)
 
 
-def _beside(comm: Comm, product: OpKey, pieces: Pieces) -> Comm:
+def _in_pieces(comm: Comm, product: OpKey, pieces: Pieces) -> Comm:
     return replace(comm, lane=Lane.PIECES, beside=product, beside_phase=comm.phase, pieces=pieces)
 
 
-def _summed(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound:
+def _sum_pieces(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound:
     """Reads the pieces of all ranks and writes one: as many bytes as a copy of half of them and of one."""
     tp = context.layout.tp
     elements = scatter.size_bytes / context.activation_bytes

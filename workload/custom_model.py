@@ -13,7 +13,7 @@ import numpy as np
 
 from ops.block import block_ops, ends, mixer_half, second_half
 from ops.context import LayerContext
-from ops.data_parallel.offload import offload_named
+from ops.data_parallel.offload import offload_parts
 from ops.data_parallel.sliced_collectives import return_slices
 from ops.data_parallel.step import RankParameters
 from ops.data_parallel.weight_sharding import shard_over_data
@@ -149,7 +149,7 @@ class Workshop:
         """A whole transformer block, with the plan's recomputation."""
         plan = self.plan
         layer = block_ops(self.context, block).apply_recompute(plan.recompute, plan.recompute_modules)
-        layer = offload_named(layer, self.plan.offload_modules)
+        layer = offload_parts(layer, self.plan.offload_modules)
         return self.leaf("block", layer, Module.LAYER)
 
     def mixer(self, block: BlockSpec) -> MockedOps:

@@ -42,7 +42,7 @@ class Matrix:
 
     @property
     def elements(self) -> int:
-        """Of one."""
+        """Elements of one matrix."""
         return self.small * self.large
 
     @property
@@ -80,7 +80,7 @@ def matrices_of_stage(
     """The matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts those of a
     rank."""
     counts: dict[Matrix, IntArray] = {}
-    known = {run.block: _of_layer(model, job, run.block) for run in model.blocks}
+    known = {run.block: _layer_matrices(model, job, run.block) for run in model.blocks}
     for index, number in enumerate(layers):
         for matrix, each in known[model.blocks[index % len(model.blocks)].block].items():
             ranks = layout.ep if matrix.owner is Owner.EXPERT else 1
@@ -88,8 +88,8 @@ def matrices_of_stage(
     return tuple(MatrixCount(matrix=matrix, count=count) for matrix, count in counts.items())
 
 
-def _of_layer(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Matrix, int]:
-    """How many matrices of each size one layer has: its products' weights on a rank that has them whole."""
+def _layer_matrices(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Matrix, int]:
+    """Returns the number of matrices of each size in one layer: its products' weights on a rank that has them whole."""
     alone = replace(model, blocks=(BlockRun(block=block, count=1),))
     (piece,) = model_ops(alone, job, Layout.of(1), "mtp", Recompute.NONE).blocks
     found: dict[Matrix, int] = {}
@@ -115,11 +115,11 @@ def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:
 
 
 def shard_matrices(held: tuple[MatrixCount, ...], owner: Owner, shards: IntArray) -> MatrixShards:
-    """How the matrices of ``owner`` lie on ``shards`` ranks."""
+    """Returns the matrices of ``owner`` on ``shards`` ranks."""
     own = tuple(one for one in held if one.matrix.owner is owner)
 
-    def busiest(weights: list[float]) -> tuple[FloatArray, FloatArray]:
-        """Of the busiest rank, and on the mean one."""
+    def busiest_and_mean(weights: list[float]) -> tuple[FloatArray, FloatArray]:
+        """Returns the weight on the busiest rank, and on the mean one."""
         none = np.zeros(len(shards))
         total = sum((one.count * weight for one, weight in zip(own, weights, strict=True)), none)
         largest = np.max(
@@ -127,8 +127,8 @@ def shard_matrices(held: tuple[MatrixCount, ...], owner: Owner, shards: IntArray
         )
         return np.maximum(total / shards, largest), total / shards
 
-    elements, _ = busiest([float(one.matrix.elements) for one in own])
-    most, mean = busiest([one.matrix.cost for one in own])
+    elements, _ = busiest_and_mean([float(one.matrix.elements) for one in own])
+    most, mean = busiest_and_mean([one.matrix.cost for one in own])
     load = np.divide(most, mean, out=np.ones_like(most), where=mean > 0)
     return MatrixShards(matrices=own, shards=shards, elements=elements, load=load)
 
@@ -139,7 +139,7 @@ def update_ops(context: LayerContext, dealt_out: MatrixShards, owner: Owner) -> 
     whole = np.ceil(dealt_out.elements).astype(np.int64)
     own = np.ceil(dealt_out.elements / ranks).astype(np.int64)
 
-    def one_pass(name: str, kernel: str, elements: IntArray, dtype: str = "fp32") -> MemoryBound:
+    def step_pass(name: str, kernel: str, elements: IntArray, dtype: str = "fp32") -> MemoryBound:
         what = Identity(module=Module.STEP, role=Role.UPDATE, name=f"{Module.STEP}.muon_{owner.value}_{name}")
         return memory_pass(what, Phase.STEP, kernel, elements, dtype)
 
@@ -152,16 +152,16 @@ def update_ops(context: LayerContext, dealt_out: MatrixShards, owner: Owner) -> 
         "fp32",
     )
     return [
-        one_pass("decay", "copy", own),
-        one_pass("momentum", "add", own),
+        step_pass("decay", "copy", own),
+        step_pass("momentum", "add", own),
         gather,
-        one_pass("norm", "norm_reduce", whole),
-        one_pass("normed", "copy", whole),
-        one_pass("narrow", "cast", whole, "bf16"),
+        step_pass("norm", "norm_reduce", whole),
+        step_pass("normed", "copy", whole),
+        step_pass("narrow", "cast", whole, "bf16"),
         *(product for one in dealt_out.matrices for product in _newton_schulz(one, dealt_out)),
-        one_pass("wide", "cast", whole, "bf16"),
-        one_pass("scale", "copy", own),
-        one_pass("add", "add", own),
+        step_pass("wide", "cast", whole, "bf16"),
+        step_pass("scale", "copy", own),
+        step_pass("add", "add", own),
     ]
 
 
@@ -194,7 +194,7 @@ def _newton_schulz(held: MatrixCount, dealt_out: MatrixShards) -> list[Op]:
 
 
 def working_bytes(context: LayerContext, held: tuple[MatrixCount, ...]) -> FloatArray:
-    """What the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32
+    """Bytes that the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32
     under tensor parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
     gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)
     needed = [

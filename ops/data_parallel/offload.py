@@ -1,4 +1,4 @@
-"""What lives in the host's memory instead of the device's: optimizer state, and saved activations.
+"""Data that lives in the host's memory instead of the device's: optimizer state, and saved activations.
 
 An optimizer on the host (ZeRO-Offload, arXiv 2101.06840 sec. 3 and 4): gradients go there in fp32, the processors
 update, parameters come back in their own format. DeepSpeed (``runtime/zero/stage_1_and_2.py``,
@@ -28,8 +28,8 @@ from spec.model import ModelSpec
 HOST_GRADIENT_BYTES = 4.0
 
 
-def offloaded_elements(context: LayerContext, owned: IntArray) -> IntArray:
-    """Of the ``owned`` elements of a rank's optimizer those that the host updates."""
+def host_elements(context: LayerContext, owned: IntArray) -> IntArray:
+    """Returns those of the ``owned`` elements of a rank's optimizer that the host updates."""
     elements: IntArray = np.ceil(owned * context.layout.optimizer_offload).astype(np.int64)
     return elements
 
@@ -50,12 +50,12 @@ def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
         * (num_micro(context.job, context.layout) > 1)
         * dtype_bytes(precision.gradient)
     )
-    return np.asarray(offloaded_elements(context, owned) * (state + waiting), dtype=np.float64)
+    return np.asarray(host_elements(context, owned) * (state + waiting), dtype=np.float64)
 
 
 def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
     """Gradients of earlier micro-batches there, and back to be added to; the sum there at the end."""
-    elements = offloaded_elements(context, owned)
+    elements = host_elements(context, owned)
     earlier = (num_micro(context.job, context.layout) - 1) * keeps_gradients_on_host(context)
     waiting = elements * dtype_bytes(context.job.precision.gradient)
     return [
@@ -76,7 +76,7 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
 
 def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
     """The processors' part of the update, and its parameters back to the device."""
-    elements = offloaded_elements(context, owned)
+    elements = host_elements(context, owned)
     back = elements * dtype_bytes(context.job.precision.parameter)
     return [
         HostUpdate(module=Module.STEP, role=Role.HOST_UPDATE, phase=Phase.STEP, elements=elements),
@@ -91,8 +91,8 @@ def _step(role: Role, size_bytes: FloatArray, repeat: IntArray, name: str) -> Ho
     )
 
 
-def offloaded_shares(model: ModelSpec, layers: IntArray) -> tuple[FloatArray, ...]:
-    """Of each run of blocks the share that is among the first ``layers`` of the model."""
+def offload_shares(model: ModelSpec, layers: IntArray) -> tuple[FloatArray, ...]:
+    """Returns the share of each run of blocks that is among the first ``layers`` of the model."""
     shares = []
     for run in model.blocks:
         here = np.minimum(run.count, layers)
@@ -130,7 +130,7 @@ def offload_activations(piece: Pass, share: FloatArray) -> Pass:
     return Pass(forward=(*piece.forward, away), backward=(back, *piece.backward))
 
 
-# Parts of layers that keep on the host what they save, as Megatron-LM's --offload-modules.
+# Parts of layers that keep on the host what they save, as Megatron-LM's offload_modules.
 #
 # Source: Megatron-LM (core 0.16) ``core/pipeline_parallel/fine_grained_activation_offload.py``, whose hooks take what a
 # part saves as it saves it and copy it on a stream of their own, and bring it back beside the backward of what runs
@@ -166,7 +166,7 @@ PARTS: dict[str, frozenset[OpKey]] = {
 TENSORS_OF_A_CORE = 5
 
 
-def offload_named(block: Pass, names: Iterable[str]) -> Pass:
+def offload_parts(block: Pass, names: Iterable[str]) -> Pass:
     """``block`` whose named parts keep on the host what they save; KeyError for an unknown name.
 
     ``Assumption:`` what one layer sends is on the device too, on its way there or back; all layers send theirs

@@ -39,7 +39,7 @@ RETURNED_SLICE = 1.0 + 3 * VIEW
 def slice_overhead(
     context: LayerContext, piece: Pass, module: Module, elements: IntArray
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """What slices cost before the forward and in the backward of a layer whose ``elements`` parameters are
+    """Returns the cost of slices before the forward and in the backward of a layer whose ``elements`` parameters are
     sharded (stage 3). Nothing where the preset's collectives take whole tensors.
     """
     layout = context.layout
@@ -82,7 +82,7 @@ def slice_overhead(
             work("gathered_slices", Phase.RECOMPUTE, Lane.MAIN, again * gathered),
             device("reduced_copy", "copy", Phase.WEIGHT_GRAD, 2),
             work("reduced_slices", Phase.WEIGHT_GRAD, Lane.PREFETCH, reduced),
-            work("returned_slices", Phase.WEIGHT_GRAD, Lane.MAIN, _returned(context, vectors, ranks)),
+            work("returned_slices", Phase.WEIGHT_GRAD, Lane.MAIN, _return_launches(context, vectors, ranks)),
         ),
     )
 
@@ -110,7 +110,7 @@ def return_slices(context: LayerContext, elements: IntArray, tensors: IntArray) 
     return replace(copied, repeat=3), slices
 
 
-def _returned(context: LayerContext, vectors: IntArray, ranks: IntArray) -> FloatArray:
+def _return_launches(context: LayerContext, vectors: IntArray, ranks: IntArray) -> FloatArray:
     """The vectors' way back after the update, once a step, spread over the step's micro-batches."""
     layout = context.layout
     micro_batches = context.job.global_batch_sequences / (layout.dp * layout.micro_batch)

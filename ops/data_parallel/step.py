@@ -324,9 +324,9 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
     owned = owned_elements(context, on_rank)
     here, to_host, on_host = owned, list[Op](), list[Op]()
     if context.layout.optimizer_offload.any():
-        from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
+        from ops.data_parallel.offload import gradients_to_host, host_elements, host_updates
 
-        here = owned - offloaded_elements(context, owned)
+        here = owned - host_elements(context, owned)
         to_host, on_host = gradients_to_host(context, owned), host_updates(context, owned)
     kept = np.where(context.layout.zero_stage < 2, on_rank.total, owned)
     before, after = optimizer_passes(context, kept, here)

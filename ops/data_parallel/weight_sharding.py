@@ -55,24 +55,24 @@ def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: st
         gathers = ((layout.zero_stage >= 3) | every_forward) & ~once
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
-        narrow = _elements(piece, owner, len(layout), _travels_narrow(context))
-        weights = Gathered(axis=shard_axis, ranks=ranks, wide=held - narrow, narrow=narrow)
-        gather = _moved(context, what, weights.where(gathers), Phase.FORWARD)
+        narrow = _elements(piece, owner, len(layout), _low_precision_elements(context))
+        weights = WeightGather(axis=shard_axis, ranks=ranks, wide=held - narrow, narrow=narrow)
+        gather = _gather(context, what, weights.where(gathers), Phase.FORWARD)
         shard = _cast_shard(context, what, weights.where(gathers), Phase.FORWARD)
         kept = weights.where((layout.zero_stage >= 3) & (not stays) & ~once)
-        again = _moved(context, what, kept, Phase.INPUT_GRAD)
+        again = _gather(context, what, kept, Phase.INPUT_GRAD)
         shard_again = _cast_shard(context, what, kept, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
-        forward += [*shard, gather, *_copied(context, gather)]
-        reduced = _reduced(context, reduction, owner, np.where(summed, 0, elements)) if elements.any() else []
-        backward += [*shard_again, again, *_copied(context, again), *reduced]
+        forward += [*shard, gather, *_copy_out(context, gather)]
+        reduced = _reduce(context, reduction, owner, np.where(summed, 0, elements)) if elements.any() else []
+        backward += [*shard_again, again, *_copy_out(context, again), *reduced]
         if summed.any():
-            backward += _added_up(context, reduction, np.where(summed, elements, 0))
+            backward += _add_up(context, reduction, np.where(summed, elements, 0))
     before, behind = slice_overhead(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
     return Pass(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
 
-def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) -> list[Op]:
+def _add_up(context: LayerContext, reduction: Identity, elements: IntArray) -> list[Op]:
     """This micro-batch's gradients added to those of earlier ones, whole and in the format they will travel in
     (_fsdp_param.py, accumulate_unsharded_grad_if_needed); FSDP1 joins those of each micro-batch and adds them up in the
     format of the products (_runtime_utils.py, _post_backward_hook without _sync_gradients). Assumption: of the first
@@ -98,7 +98,7 @@ def _elements(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class WeightGather:
     """Elements that ``ranks`` of an axis hold parts of: those that travel in the format of narrow products,
     and others.
     """
@@ -108,19 +108,19 @@ class Gathered:
     wide: IntArray
     narrow: IntArray
 
-    def where(self, gathers: BoolArray) -> "Gathered":
+    def where(self, gathers: BoolArray) -> "WeightGather":
         """Nothing in the other rows."""
         return replace(self, wide=np.where(gathers, self.wide, 0), narrow=np.where(gathers, self.narrow, 0))
 
 
-def _travels_narrow(context: LayerContext) -> Callable[[Op], IntArray]:
+def _low_precision_elements(context: LayerContext) -> Callable[[Op], IntArray]:
     """The elements of an operation's weights that travel in the format in which its product reads them."""
     here = context.job.precision.gathers_narrow
     return lambda op: (op.parameters + op.frozen) * int(here and multiplies_low_precision(op))
 
 
-def _cast_shard(context: LayerContext, what: Identity, weights: Gathered, phase: Phase) -> list[Op]:
-    """Where weights are held wide and travel narrow, every rank casts its shard before the gather, as the
+def _cast_shard(context: LayerContext, what: Identity, weights: WeightGather, phase: Phase) -> list[Op]:
+    """Returns the cast of a rank's shard before the gather, where weights are wide and travel narrow, as the
     job's recipe casts weights: torchao (``float8/fsdp_utils.py``,
     WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA (collective_quantizer.cc: what is cast behind
     a gather is cast before it)."""
@@ -135,7 +135,7 @@ def _cast_shard(context: LayerContext, what: Identity, weights: Gathered, phase:
     return [memory_pass(cast, phase, "copy", rows, precision.activation)]
 
 
-def _moved(context: LayerContext, what: Identity, weights: Gathered, phase: Phase) -> Comm:
+def _gather(context: LayerContext, what: Identity, weights: WeightGather, phase: Phase) -> Comm:
     precision, ranks = context.job.precision, weights.ranks
     dtype = precision.parameter_gather if weights.narrow.any() else precision.wide_gather
     size = padded_to_ranks(weights.wide, ranks, dtype_bytes(precision.wide_gather))
@@ -147,8 +147,8 @@ def _moved(context: LayerContext, what: Identity, weights: Gathered, phase: Phas
     )
 
 
-def _copied(context: LayerContext, gather: Comm) -> list[Op]:
-    """Where the preset keeps parameters apart, what a gather brought is copied to each of them
+def _copy_out(context: LayerContext, gather: Comm) -> list[Op]:
+    """Returns the copy of what a gather brought to each parameter, where the preset keeps them apart
     (PyTorch's ``foreach_all_gather_copy_out``, on the stream that computes)."""
     if context.job.preset.data_parallel.fsdp_version != 2:
         return []
@@ -157,19 +157,19 @@ def _copied(context: LayerContext, gather: Comm) -> list[Op]:
     return [_pass(context, copied, "copy", gather.phase, gather.size_bytes / width)]
 
 
-def _joined(context: LayerContext, reduction: Identity, elements: FloatArray) -> list[Op]:
-    """What FSDP1 does to a unit's gradient before its reduce-scatter. ``Assumption:`` the cast and the division,
-    on a stream of their own, slow the products beside them by what they take alone."""
+def _join_gradients(context: LayerContext, reduction: Identity, elements: FloatArray) -> list[Op]:
+    """Returns the passes of FSDP1 over a unit's gradient before its reduce-scatter. ``Assumption:`` the cast and the
+    division, on a stream of their own, slow the products beside them by what they take alone."""
     reduce = context.reduce_dtype
 
-    def passed(role: Role, way: str, kernel: str) -> MemoryBound:
+    def kernel_pass(role: Role, way: str, kernel: str) -> MemoryBound:
         what = reduction.key.served_by(role, f"{reduction.name}_{way}")
         return _pass(context, what, kernel, Phase.WEIGHT_GRAD, elements)
 
-    ops: list[Op] = [passed(Role.COPY, "join", "copy")]
+    ops: list[Op] = [kernel_pass(Role.COPY, "join", "copy")]
     if reduce == "fp32":
-        ops.append(passed(Role.CAST, "cast", "cast"))
-    ops.append(replace(passed(Role.COPY, "divide", "copy"), dtype=reduce))
+        ops.append(kernel_pass(Role.CAST, "cast", "cast"))
+    ops.append(replace(kernel_pass(Role.COPY, "divide", "copy"), dtype=reduce))
     return ops
 
 
@@ -180,7 +180,7 @@ def _pass(
     return memory_pass(what, phase, kernel, rows, context.job.precision.wide_gather)
 
 
-def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
+def _reduce(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
     """Reduced over the shards, then for hybrid sharding an all-reduce over the replicas. At stage 2 as the
     preset reduces gradients of a sharded optimizer, all-reduced or not, beside the backward or in its way
     (DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor: overlap_comm,
@@ -202,7 +202,7 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
         copied = what.key.served_by(Role.COPY, f"{what.name}_copy")
         ops.append(_pass(context, copied, kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
     if context.job.preset.data_parallel.fsdp_version == 1:
-        ops.extend(_joined(context, what, whole / dtype_bytes(dtype)))
+        ops.extend(_join_gradients(context, what, whole / dtype_bytes(dtype)))
     if dtype != context.job.precision.reduce:
         # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket; stage3.py, __avg_scatter_contiguous_grads
         for way in ("widen", "narrow"):

@@ -38,14 +38,15 @@ class ExpertRows:
     experts: IntArray
 
 
-def kept_input_bytes(context: LayerContext) -> float:
+def saved_input_bytes(context: LayerContext) -> float:
     """Bytes of one element of a product's input as it is kept."""
     precision = context.job.precision
     return dtype_bytes(precision.linear if recipe_of(context).keeps_narrow else precision.activation)
 
 
 def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, made: Pass) -> Pass:
-    """Returns the products ``made`` of a rank's ``experts`` with the casts of their inputs, weights and output gradients."""
+    """Returns the products ``made`` of a rank's ``experts`` with the casts of their inputs, weights and output
+    gradients."""
     recipe = recipe_of(context)
     entering = ExpertRows(role=layer.role, rows=layer.tokens, width=layer.inputs, experts=experts)
     leaving = replace(entering, width=layer.outputs)
@@ -77,17 +78,17 @@ def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Pass:
     rows = np.ceil(shared.rows * moved / copied / apart).astype(np.int64)
     each = ceil_div(shared.rows, apart)
     calls = cast_calls(passes, each, np.ones(len(each)), precision)
-    piece = _repeated(
+    piece = _repeat(
         kernel(context, Kernel(what.named(""), "copy", rows, shared.width, stands_for=calls)), apart
     )
     if precision.scale_recipe != "tensor" or together:
         return piece
     one = np.ones_like(shared.rows)
     scale = kernel(context, Kernel(what.named(f"moe.{shared.role.value}.scale"), "copy", one, one))
-    return sequence(_repeated(scale, SCALE_KERNELS * apart), piece)
+    return sequence(_repeat(scale, SCALE_KERNELS * apart), piece)
 
 
-def _repeated(piece: Pass, times: IntArray) -> Pass:
+def _repeat(piece: Pass, times: IntArray) -> Pass:
     return Pass(
         forward=tuple(replace(op, repeat=times) for op in piece.forward),
         backward=tuple(replace(op, repeat=times) for op in piece.backward),

@@ -43,7 +43,7 @@ def send_tokens_once(context: LayerContext, moe: MoeSpec, own_rows: IntArray) ->
     routed = RoutedTokens(elements=busiest * width, routing=routing)
     dispatcher = context.job.moe_dispatcher
 
-    def sent(role: Role) -> Pass:
+    def exchange(role: Role) -> Pass:
         elements = (arriving * width).astype(np.float64)
         piece = expert_all_to_all(context, role, elements, kernel=dispatcher)
         blocks = THREAD_BLOCKS.get(dispatcher, 0)
@@ -59,17 +59,17 @@ def send_tokens_once(context: LayerContext, moe: MoeSpec, own_rows: IntArray) ->
         rows=rows,
         dispatch=sequence(
             _routes(context, moe, own_rows) if dispatcher == "hybridep" else Pass(),
-            wait_for_counts(context, moe, _with_probabilities(context, sent(Role.DISPATCH), busiest)),
+            wait_for_counts(context, moe, _with_probabilities(context, exchange(Role.DISPATCH), busiest)),
             move_rows(context, Role.PERMUTE, (arriving, rows), width),
         ),
-        combine=sequence(move_rows(context, Role.UNPERMUTE, (rows, arriving), width), sent(Role.COMBINE)),
+        combine=sequence(move_rows(context, Role.UNPERMUTE, (rows, arriving), width), exchange(Role.COMBINE)),
     )
 
 
 def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
-    """Which experts each token of every rank takes, a byte each, gathered and then read for the places they
-    are sent to; forward alone, kept for the way back (HybridEP, ``executor.cu``: allgather_routing_map,
-    metadata_preprocess_core)."""
+    """Returns the gather of the experts that each token of every rank takes, a byte each, gathered and then read for
+    the places they are sent to; forward alone, kept for the way back (HybridEP, ``executor.cu``:
+    allgather_routing_map, metadata_preprocess_core)."""
     rows = own_rows * context.layout.ep
     what = OpKey(Module.MOE, Role.GATHER, Role.DISPATCH).named("moe.dispatch.routes")
     places = OpKey(Module.MOE, Role.STATISTICS, Role.DISPATCH).named("moe.dispatch.places")

@@ -50,7 +50,7 @@ def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What runs before the experts and what after them; ``rows`` arrive on a rank. ``sort`` and ``unsort`` stand next
+    """The operations before the experts and after them; ``rows`` arrive on a rank. ``sort`` and ``unsort`` stand next
     to the experts, inside the gather over etp and the scatter back."""
 
     rows: IntArray
@@ -76,12 +76,12 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
     # ``Assumption:`` none where another micro-batch runs beside the exchange, whose compute hides them too.
     sends_probabilities = job.preset.layers.sends_probabilities and not job.overlap_expert_a2a
 
-    def sent(role: Role, beside: OpKey | None) -> Pass:
+    def exchange(role: Role, beside: OpKey | None) -> Pass:
         return expert_all_to_all(context, role, copies, kernel="" if padded else "all2all", beside=beside)
 
     def into_order(role: Role) -> Pass:
         if padded and job.preset.layers.transposes_chunks:
-            return _transposed_chunks(context, role, sorted_rows, width)
+            return _transpose_chunks(context, role, sorted_rows, width)
         return move_rows(context, role, (sorted_rows, sorted_rows), width)
 
     return Exchange(
@@ -89,11 +89,11 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
         dispatch=sequence(
             Pass() if padded else _counts(context, moe),
             wait_for_counts(context, moe, move_rows(context, Role.PERMUTE, (own_rows, rows), width)),
-            sent(Role.DISPATCH, first),
+            exchange(Role.DISPATCH, first),
             _probabilities(context, rows) if sends_probabilities else Pass(),
         ),
         combine=sequence(
-            sent(Role.COMBINE, second),
+            exchange(Role.COMBINE, second),
             move_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
         ),
         # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
@@ -129,14 +129,14 @@ def _probabilities(context: LayerContext, rows: IntArray) -> Pass:
 
 
 def wait_for_counts(context: LayerContext, moe: MoeSpec, piece: Pass) -> Pass:
-    """Returns ``piece`` for which, without padding to a capacity, the host reads how many tokens each expert gets before
-    it can size what follows (Megatron-Core token_dispatcher.py, _maybe_dtoh_and_synchronize; DeepEP's dispatch waits
-    for them)."""
+    """Returns ``piece`` for which, without padding to a capacity, the host reads how many tokens each expert gets
+    before it can size what follows (Megatron-Core token_dispatcher.py, _maybe_dtoh_and_synchronize; DeepEP's dispatch
+    waits for them)."""
     waits = context.job.capacity_factor(moe) is None
     return replace(piece, forward=tuple(replace(op, synchronises=waits) for op in piece.forward))
 
 
-def _transposed_chunks(context: LayerContext, role: Role, rows: IntArray, width: int) -> Pass:
+def _transpose_chunks(context: LayerContext, role: Role, rows: IntArray, width: int) -> Pass:
     """``rows`` of ``width`` channels, padded to one capacity a chunk: ranks x experts is viewed as experts x
     ranks and copied by PyTorch's kernel for strides, and so are the gradients (Megatron-LM core 0.11 to 0.15,
     ``token_dispatcher.py``, drop_and_pad: view, transpose, contiguous; nothing is kept)."""

@@ -29,9 +29,9 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
     hidden = layout.constant(channels)
     before, behind, rows, input_bytes = Pass(), Pass(), arrived, context.activation_bytes
     if context.job.precision.narrows:
-        from ops.experts.casts import kept_input_bytes, padded_rows, padding
+        from ops.experts.casts import padded_rows, padding, saved_input_bytes
 
-        input_bytes = kept_input_bytes(context)
+        input_bytes = saved_input_bytes(context)
         rows = padded_rows(context, moe, arrived, experts)
         before = padding(context, "moe.pad", (arrived, rows), channels)
         behind = padding(context, "moe.unpad", (rows, arrived), channels)
@@ -56,7 +56,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
     return sequence(
         before,
         product(Role.UP, hidden, width * (2 if moe.gated else 1)),
-        _clamp(context, rows, width) if _limits_apart(context, moe) else Pass(),
+        _clamp(context, rows, width) if _has_clamp_kernel(context, moe) else Pass(),
         _activation(context, moe, rows, width),
         _probability_gradient(context, moe, rows, width),
         product(Role.DOWN, width, hidden),
@@ -65,8 +65,8 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
     )
 
 
-def _limits_apart(context: LayerContext, moe: MoeSpec) -> bool:
-    """Whether limits on gate and up are kernels of their own."""
+def _has_clamp_kernel(context: LayerContext, moe: MoeSpec) -> bool:
+    """Returns whether limits on gate and up are kernels of their own."""
     return moe.clamped and not context.job.preset.layers.fused_limits
 
 
@@ -92,7 +92,9 @@ def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntA
     piece = activation(context, moe.gated, rows, width, Module.MOE)
     preset = context.job.preset
     if not (
-        _limits_apart(context, moe) and preset.layers.transformer_engine and preset.layers.fused_activation
+        _has_clamp_kernel(context, moe)
+        and preset.layers.transformer_engine
+        and preset.layers.fused_activation
     ):
         return piece
     return replace(piece, forward=tuple(replace(op, synchronises=True) for op in piece.forward))

@@ -26,7 +26,7 @@ def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> 
     the mixer keeps what they read."""
     own_rows = ceil_div(context.tokens, context.layout.tp)
     # Shared experts keep the router's input, but for a low-precision copy of their own.
-    apart = not moe.shared_ffn_hidden or _low_precision_input_apart(context)
+    apart = not moe.shared_ffn_hidden or _keeps_own_input(context)
     pieces = [_router(context, moe, own_rows, keeps=keeps_input and apart)]
     if moe.shared_ffn_hidden:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
@@ -36,7 +36,7 @@ def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> 
     return sequence(*pieces, _experts(context, moe, own_rows))
 
 
-def _low_precision_input_apart(context: LayerContext) -> bool:
+def _keeps_own_input(context: LayerContext) -> bool:
     if not context.job.precision.narrows:
         return False
     from ops.low_precision import keeps_own_input
@@ -59,7 +59,7 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
 
     The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
     RouterGatingLinearFunction); the norm's output it reads is kept here unless (not ``keeps``) the shared
-    experts or the mixer keep it anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion),
+    experts or the mixer keep it anyway. One fused kernel picks and normalises in fp32 (moe_router_fusion),
     and keeps the scores. Scores in fp32 take the forward nothing more.
     """
     layer = Linear(
@@ -116,7 +116,7 @@ def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
 
 
 def _exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
-    """What the job's dispatcher runs around the experts for ``own_rows`` tokens per rank."""
+    """Returns the operations of the job's dispatcher around the experts for ``own_rows`` tokens per rank."""
     job = context.job
     if job.sends_tokens_once and job.capacity_factor(moe) is None:
         from ops.experts.dispatchers import send_tokens_once
@@ -152,7 +152,7 @@ FP32_PRODUCTS = "tf32"
 
 
 def _fp32_gradients(context: LayerContext, scores: Pass) -> Pass:
-    """The product ``scores`` of a router whose scores are fp32 (Megatron-Core, --moe-router-dtype fp32), with its
+    """The product ``scores`` of a router whose scores are fp32 (Megatron-Core, moe_router_dtype fp32), with its
     gradients; that of its result is fp32 already.
 
     ``megatron/core/transformer/moe/moe_utils.py`` (core 0.13 and later), RouterGatingLinearFunction: forward one
@@ -164,16 +164,16 @@ def _fp32_gradients(context: LayerContext, scores: Pass) -> Pass:
     for op in scores.backward:
         if isinstance(op, BatchedGemm):
             backward += [
-                _copied(context, op, "widen", op.k * op.n),
+                _copy(context, op, "widen", op.k * op.n),
                 replace(op, dtype=FP32_PRODUCTS),
-                _copied(context, op, "narrow", op.m * op.n),
+                _copy(context, op, "narrow", op.m * op.n),
             ]
         else:
             backward.append(op)
     return Pass(forward=scores.forward, backward=tuple(backward))
 
 
-def _copied(context: LayerContext, op: BatchedGemm, word: str, elements: IntArray) -> Op:
+def _copy(context: LayerContext, op: BatchedGemm, word: str, elements: IntArray) -> Op:
     """``elements`` brought to fp32 or back, as a copy within the activations' format of as many bytes."""
     own = context.job.precision.activation
     share = (dtype_bytes(own) + dtype_bytes(FP32_PRODUCTS)) / (2.0 * dtype_bytes(own))

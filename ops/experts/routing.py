@@ -1,4 +1,4 @@
-"""Where the router sends tokens: how many of the places that hold experts each token visits."""
+"""The routing of tokens: the number of places with experts that each token visits."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Routing:
 
 
 def places_visited(places: IntArray, routing: Routing) -> FloatArray:
-    """How many of ``places`` (ranks, or domains of ranks), among which the experts are spread evenly and in
+    """Returns how many of ``places`` (ranks, or domains of ranks), among which the experts are spread evenly and in
     order, hold at least one of a token's experts; float64 of the length of ``places``.
 
     The expectation over uniformly drawn groups and, in them, uniformly drawn distinct experts: ``p`` times
@@ -44,7 +44,7 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
     """
     count = np.asarray(places, dtype=np.float64)
     if routing.in_turn:
-        return _spanned_in_turn(count, routing)
+        return _span_in_turn(count, routing)
     reachable = routing.num_experts * routing.chosen_groups / routing.groups
     in_group = routing.num_experts / routing.groups
     here = routing.num_experts / np.maximum(count, 1.0)
@@ -52,11 +52,11 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
     met = np.zeros_like(count)
     for chosen in range(1, routing.chosen_groups + 1):
         held = np.minimum(here, chosen * in_group)
-        met = met + _exactly(chosen, spanned, routing) * (1.0 - _missed(held, reachable, routing.topk))
+        met = met + _exactly(chosen, spanned, routing) * (1.0 - _miss_chance(held, reachable, routing.topk))
     return np.asarray(count * met, dtype=np.float64)
 
 
-def _spanned_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
+def _span_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
     """Mean number of places that a run of topk experts lies in, places holding num_experts / count experts
     one after the other.
     """
@@ -67,7 +67,7 @@ def _spanned_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
     return np.asarray(np.minimum(spans, count).mean(axis=0), dtype=np.float64)
 
 
-def _missed(held: FloatArray, reachable: float, topk: int) -> FloatArray:
+def _miss_chance(held: FloatArray, reachable: float, topk: int) -> FloatArray:
     """Chance that none of ``topk`` experts out of ``reachable`` is one of ``held``."""
     missed = np.ones_like(held)
     for drawn in range(topk):

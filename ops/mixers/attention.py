@@ -110,8 +110,9 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
 
 
 def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
-    """Returns the rotation of queries and keys; its backward needs only the angles. Where values are a view of the joined product,
-    that stays whole beside what was rotated; the host may wait for the device first (Host.reads_positions)."""
+    """Returns the rotation of queries and keys; its backward needs only the angles. Where values are a view of the
+    joined product, that stays whole beside what was rotated; the host may wait for the device first
+    (Host.reads_positions)."""
     rotated = kernel(
         context,
         Kernel(
@@ -210,9 +211,9 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     if job.flash_attention:
         saved = inputs + made
         if low_precision:
-            from ops.low_precision import attention_kept_share
+            from ops.low_precision import attention_saved_share
 
-            saved = saved * attention_kept_share(context)
+            saved = saved * attention_saved_share(context)
         saved = saved + 4.0 * rows * heads
     else:
         num_scores = (rows * heads * layout.constant(job.seq_len)).astype(np.float64)
@@ -290,14 +291,14 @@ READ_OF_A_ROW = 4
 
 
 def _with_sinks(context: LayerContext, core: Pass, owned: IntArray, rows: IntArray) -> Pass:
-    """Returns ``core`` that owns ``owned`` attention sinks on a rank, with their gradient over ``rows`` of scores: a logit of each
-    head that no key belongs to, in the denominator of every row's softmax (gpt-oss).
+    """Returns ``core`` that owns ``owned`` attention sinks on a rank, with their gradient over ``rows`` of scores: a
+    logit of each head that no key belongs to, in the denominator of every row's softmax (gpt-oss).
 
-    A flash kernel starts its denominator with it and does nothing more; backward the logits' gradient
-    ``-sum exp(sink - log-sum-exp) dO.O`` is a kernel of its own over two fp32 numbers of every row and head (cuDNN's
-    frontend, SDPA backward: dsink; Transformer Engine takes cuDNN for sinks, ``dot_product_attention/utils.py``,
-    get_attention_backend: no FlashAttention, and of the ways to cut sequences all-to-all alone). Without a flash kernel
-    they are one column more of the scores, put beside them, and the softmax is PyTorch's (Megatron-Core
+    A flash kernel starts its denominator with it and does nothing more; backward the logits' gradient ``-sum exp(sink
+    - log-sum-exp) dO.O`` is a kernel of its own over two fp32 numbers of every row and head (cuDNN's frontend, SDPA
+    backward: dsink; Transformer Engine takes cuDNN for sinks, ``dot_product_attention/utils.py``,
+    get_attention_backend: no FlashAttention, and of the ways to cut sequences all-to-all alone). Without a flash
+    kernel they are one column more of the scores, put beside them, and the softmax is PyTorch's (Megatron-Core
     ``fusions/fused_softmax.py``, SoftmaxOne and is_kernel_available).
     """
     what = OpKey(Module.ATTENTION, Role.STATISTICS, Role.CORE).named("attention.core.sinks")

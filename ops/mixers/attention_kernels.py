@@ -33,7 +33,7 @@ def copy_heads(
     beside = int(context.job.preset.tensor_parallel.overlap_backward)
     transposed = np.where(context.layout.micro_batch > 1, queries, 0)
 
-    def copied(name: str, kernel_name: str, width: IntArray, kept: IntArray) -> Pass:
+    def copy(name: str, kernel_name: str, width: IntArray, kept: IntArray) -> Pass:
         return kernel(
             context,
             Kernel(
@@ -49,19 +49,19 @@ def copy_heads(
     permuted = queries + 2 * keys_values + transposed
     kept = keys_values * together + transposed * (1 - beside)
     forward = (
-        *copied("", "strided_copy", permuted, kept).forward,
-        *copied("attention.qkv.join", "copy", keys_values, none).forward,
+        *copy("", "strided_copy", permuted, kept).forward,
+        *copy("attention.qkv.join", "copy", keys_values, none).forward,
     )
     returned = (queries + keys_values) * together + transposed * (1 + beside)
     backward = (
-        *copied("attention.qkv.join", "copy", queries + 2 * keys_values, none).backward,
-        *copied("", "strided_copy", returned, none).backward,
+        *copy("attention.qkv.join", "copy", queries + 2 * keys_values, none).backward,
+        *copy("", "strided_copy", returned, none).backward,
     )
     return Pass(forward=forward, backward=backward)
 
 
 def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
-    """Whether the flash kernel is handed keys and values copied to all heads."""
+    """Returns whether the flash kernel is handed keys and values copied to all heads."""
     repeats = context.job.flash_attention and context.job.preset.layers.repeats_keys
     return repeats and attention.num_kv_heads < attention.num_heads
 
@@ -79,7 +79,7 @@ def repeat_heads(
     # Read of one set of heads and written to the other; the kernel's own traffic is of one width.
     moved = np.where(queries > keys, queries + keys, 0) * channels // 2
 
-    def copied(word: str, width: IntArray) -> Pass:
+    def copy(word: str, width: IntArray) -> Pass:
         return kernel(
             context,
             Kernel(
@@ -90,17 +90,17 @@ def repeat_heads(
             ),
         )
 
-    added = copied("copy", moved)
+    added = copy("copy", moved)
     if context.job.preset.host.code == "compiled":
         return added
-    return replace(copied("strided_copy", copies), backward=added.backward)
+    return replace(copy("strided_copy", copies), backward=added.backward)
 
 
 def split_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
 ) -> Pass:
-    """What views of the joined product cost where queries and keys are rotated: copies forward, and backward one of all
-    gradients into one tensor; ``heads`` and key-value heads of a rank.
+    """Returns the cost of views of the joined product where queries and keys are rotated: copies forward, and
+    backward one of all gradients into one tensor; ``heads`` and key-value heads of a rank.
 
     Queries of several groups cannot be viewed as heads and are copied (Megatron-LM core 0.15
     transformer/attention.py, get_query_key_value_tensors: reshape of sq, b, ng, np/ng * hn). Rotated keys are
@@ -113,13 +113,13 @@ def split_heads(
     out = np.where(shares, queries * attention.qk_dim, 0) + keys * attention.v_dim
     together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
 
-    def copied(width: IntArray, word: str) -> Pass:
+    def copy(width: IntArray, word: str) -> Pass:
         return kernel(
             context,
             Kernel(OpKey(Module.ATTENTION, Role.COPY, Role.QKV), word, rows, width),
         )
 
-    return replace(copied(out, "strided_copy"), backward=copied(together, "copy").backward)
+    return replace(copy(out, "strided_copy"), backward=copy(together, "copy").backward)
 
 
 # What attention without a flash kernel runs around its two batched products.
@@ -140,7 +140,7 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
     (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result,
     cuBLAS adds to it), forward alone.
     """
-    softmax = "masked_softmax_unfused" if _unfused_softmax(context.job, attention) else "masked_softmax"
+    softmax = "masked_softmax_unfused" if _runs_unfused_softmax(context.job, attention) else "masked_softmax"
     pieces = []
     if attention.alibi:
         pieces.append(
@@ -156,15 +156,15 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
     return sequence(*pieces)
 
 
-def _unfused_softmax(job: JobSpec, attention: AttentionSpec) -> bool:
-    """Whether the softmax is PyTorch's: fused ones know no sinks (Megatron-Core fused_softmax.py, forward)."""
+def _runs_unfused_softmax(job: JobSpec, attention: AttentionSpec) -> bool:
+    """Returns whether the softmax is PyTorch's: fused ones know no sinks (Megatron-Core fused_softmax.py, forward)."""
     return attention.sinks or "softmax" in job.unfused
 
 
 def score_saved_bytes(job: JobSpec, attention: AttentionSpec) -> float:
     """Bytes kept of one score: what the product with the values reads, with dropout its mask and what it read
     (arXiv 2205.05198 table 2); without a fused kernel the softmax in fp32 instead of what dropout read."""
-    if _unfused_softmax(job, attention):
+    if _runs_unfused_softmax(job, attention):
         return 6.0 + job.dropout
     return 2.0 + 3.0 * job.dropout
 

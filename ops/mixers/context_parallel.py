@@ -5,7 +5,7 @@ another while the next one is on its way. Causal work is balanced by giving each
 front and one from the back of the sequence (Llama 3, arXiv 2407.21783 sec. 3.3.2; Megatron-LM and PyTorch do the
 same), so that after the first, causal, step every step is half a block of full attention.
 
-Gathered (ibid.; Megatron-LM --cp-comm-type all_gather, torchtitan's context_parallel_rotate_method
+Gathered (ibid.; Megatron-LM cp_comm_type "all_gather", torchtitan's context_parallel_rotate_method
 "allgather"): PyTorch gathers beside the first step, then takes the same steps, and hands on gradients in fp32
 as in a ring. Transformer Engine waits for the gather, attends from each of its two blocks to all keys before
 it in one call, and reduce-scatters their gradients.
@@ -53,7 +53,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class CopyKernel:
     """``times`` kernels that read and write ``moved_bytes`` each."""
 
     name: str
@@ -80,71 +80,71 @@ def around_parts(context: LayerContext, parts: Parts) -> Pass:
     )
 
 
-def _fused_ring(parts: Parts, a: float) -> tuple[list[Moved], list[Moved]]:
+def _fused_ring(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
     """Keys and values joined to travel, half of them copied for each later call; outputs scaled by what their part
     weighs, the first by itself, the others onto it; gradients added up in 16 bits."""
     o, q, kv, later = parts.output, parts.queries, parts.keys, parts.later
-    halves = Moved(name="half_keys", moved_bytes=a * kv, times=later)
-    joined = Moved(name="join_keys", moved_bytes=2 * a * kv)
+    halves = CopyKernel(name="half_keys", moved_bytes=a * kv, times=later)
+    joined = CopyKernel(name="join_keys", moved_bytes=2 * a * kv)
     forward = [
         joined,
         halves,
-        Moved(name="first_output", moved_bytes=2 * a * o),
-        Moved(name="merge_outputs", moved_bytes=3 * a * o, times=later),
+        CopyKernel(name="first_output", moved_bytes=2 * a * o),
+        CopyKernel(name="merge_outputs", moved_bytes=3 * a * o, times=later),
     ]
     backward = [
         joined,
         halves,
-        Moved(name="first_gradient", moved_bytes=2 * a * (q + kv)),
-        Moved(name="add_query_gradients", moved_bytes=3 * a * q, times=later),
-        Moved(name="add_key_gradients", moved_bytes=1.5 * a * kv, times=later),
+        CopyKernel(name="first_gradient", moved_bytes=2 * a * (q + kv)),
+        CopyKernel(name="add_query_gradients", moved_bytes=3 * a * q, times=later),
+        CopyKernel(name="add_key_gradients", moved_bytes=1.5 * a * kv, times=later),
     ]
     return forward, backward
 
 
-def _fused_gather(parts: Parts, a: float) -> tuple[list[Moved], list[Moved]]:
+def _fused_gather(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
     """Gathered keys and values brought into the sequence's order, the two outputs copied to their rows; both calls'
     gradients of all keys and values added up, and brought back into the ranks' order."""
     everything = parts.keys * (parts.later + 1)
-    ordered = Moved(name="order_keys", moved_bytes=2 * a * everything)
-    forward = [ordered, Moved(name="both_outputs", moved_bytes=2 * a * parts.output)]
+    ordered = CopyKernel(name="order_keys", moved_bytes=2 * a * everything)
+    forward = [ordered, CopyKernel(name="both_outputs", moved_bytes=2 * a * parts.output)]
     backward = [
         ordered,
-        Moved(name="both_gradients", moved_bytes=2 * a * parts.queries),
-        Moved(name="add_key_gradients", moved_bytes=3 * a * everything, times=2),
-        Moved(name="order_key_gradients", moved_bytes=2 * a * everything),
+        CopyKernel(name="both_gradients", moved_bytes=2 * a * parts.queries),
+        CopyKernel(name="add_key_gradients", moved_bytes=3 * a * everything, times=2),
+        CopyKernel(name="order_key_gradients", moved_bytes=2 * a * everything),
     ]
     return forward, backward
 
 
-def _torch(parts: Parts, a: float) -> tuple[list[Moved], list[Moved]]:
+def _torch(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
     """Every output to fp32, then ``out - sigmoid(...) * (out - block)``; gradients added in fp32, those of keys and
     values put together again (_partial_update) and joined to travel each time."""
     o, q, kv, later = parts.output, parts.queries, parts.keys, parts.later
     every = later + 1
-    joined = Moved(name="join_keys", moved_bytes=2 * a * kv, times=later)
+    joined = CopyKernel(name="join_keys", moved_bytes=2 * a * kv, times=later)
     added = a + 2 * WIDE
     forward = [
         joined,
-        Moved(name="widen_outputs", moved_bytes=(a + WIDE) * o, times=every),
-        Moved(name="subtract_outputs", moved_bytes=3 * WIDE * o, times=2 * later),
-        Moved(name="scale_outputs", moved_bytes=2 * WIDE * o, times=later),
-        Moved(name="narrow_output", moved_bytes=(a + WIDE) * o),
+        CopyKernel(name="widen_outputs", moved_bytes=(a + WIDE) * o, times=every),
+        CopyKernel(name="subtract_outputs", moved_bytes=3 * WIDE * o, times=2 * later),
+        CopyKernel(name="scale_outputs", moved_bytes=2 * WIDE * o, times=later),
+        CopyKernel(name="narrow_output", moved_bytes=(a + WIDE) * o),
     ]
     backward = [
         joined,
-        Moved(name="add_query_gradients", moved_bytes=added * q, times=every),
-        Moved(name="add_first_key_gradients", moved_bytes=added * kv),
-        Moved(name="add_key_gradients", moved_bytes=added * kv / 2, times=later),
-        Moved(name="update_key_gradients", moved_bytes=2 * WIDE * kv, times=later),
-        Moved(name="join_key_gradients", moved_bytes=2 * WIDE * kv, times=every),
-        Moved(name="narrow_gradients", moved_bytes=(a + WIDE) * (q + kv)),
+        CopyKernel(name="add_query_gradients", moved_bytes=added * q, times=every),
+        CopyKernel(name="add_first_key_gradients", moved_bytes=added * kv),
+        CopyKernel(name="add_key_gradients", moved_bytes=added * kv / 2, times=later),
+        CopyKernel(name="update_key_gradients", moved_bytes=2 * WIDE * kv, times=later),
+        CopyKernel(name="join_key_gradients", moved_bytes=2 * WIDE * kv, times=every),
+        CopyKernel(name="narrow_gradients", moved_bytes=(a + WIDE) * (q + kv)),
     ]
     return forward, backward
 
 
 def _kernels(
-    context: LayerContext, moved: Sequence[Moved], phase: Phase, held_bytes: FloatArray
+    context: LayerContext, moved: Sequence[CopyKernel], phase: Phase, held_bytes: FloatArray
 ) -> tuple[MemoryBound, ...]:
     """Each as a copy of as many bytes, nothing where sequences are whole; the first holds ``held_bytes``."""
     several = context.layout.cp > 1
@@ -168,8 +168,8 @@ RING = OpKey(Module.ATTENTION, Role.RING)
 
 
 def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: Attention) -> Pass:
-    """What follows the ``first`` call, to the rank's own keys: attention to the others' as they come, and what it
-    takes to bring and to merge them."""
+    """Returns what follows the ``first`` call, to the rank's own keys: attention to the others' as they come, and
+    what it takes to bring and to merge them."""
     layout = context.layout
     torch = context.job.preset.tensor_parallel.partial_attention == "torch"
     kv_heads = first.heads if repeats_keys(context, attention) else first.kv_heads
@@ -187,9 +187,9 @@ def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: At
         # Gradients go along in the format they are added up in.
         brought = _hops(context, keys_bytes, gradients=2.0 if torch else 1.0)
     elif torch:
-        brought = _gathered_beside(context, keys_bytes)
+        brought = _gather_alongside(context, keys_bytes)
     else:
-        brought = _gathered_first(context, keys_bytes)
+        brought = _gather_first(context, keys_bytes)
     return sequence(brought, steps, around_parts(context, parts))
 
 
@@ -219,7 +219,7 @@ def _hops(context: LayerContext, keys_bytes: FloatArray, *, gradients: float) ->
     return Pass(forward=(hop(Phase.FORWARD, 1.0),), backward=(hop(Phase.INPUT_GRAD, 1.0 + gradients),))
 
 
-def _gathered_beside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
+def _gather_alongside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     """All keys and values beside the first call of either pass; gradients in fp32 hop beside the later ones, and
     once more after the last."""
     everything = keys_bytes * context.layout.cp
@@ -232,7 +232,7 @@ def _gathered_beside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     return Pass(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), hop, home))
 
 
-def _gathered_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
+def _gather_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     """All keys and values before the calls of either pass, their gradients reduced after the backward's."""
     everything = keys_bytes * context.layout.cp
 

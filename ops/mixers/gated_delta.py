@@ -44,7 +44,7 @@ class DeltaRule:
 
     @property
     def chunks(self) -> IntArray:
-        """Of one sequence; the last one is padded."""
+        """Chunks of one sequence; the last one is padded."""
         return ceil_div(self.length, CHUNK)
 
 
@@ -136,7 +136,7 @@ class Widths:
     heads: IntArray
 
 
-def _projected(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
+def _projection_widths(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
     heads = projected_heads(context, spec.num_value_heads)
     keys = projected_heads(context, spec.num_key_heads) * spec.key_dim
     return Widths(keys=keys, values=heads * spec.value_dim, heads=heads)
@@ -144,14 +144,14 @@ def _projected(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
 
 def projections(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """Queries, keys, values, gates, write strengths and decays of every token in one product."""
-    own = _projected(context, spec)
+    own = _projection_widths(context, spec)
     outputs = 2 * own.keys + 2 * own.values + 2 * own.heads
     return into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
 
 
 def output(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
     """The product back to hidden states."""
-    values = _projected(context, spec).values
+    values = _projection_widths(context, spec).values
     return out_of_mixer(context, OpKey(Module.GATED_DELTA, Role.OUT), values)
 
 
@@ -184,13 +184,13 @@ def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
     )
-    own = _projected(context, spec)
+    own = _projection_widths(context, spec)
     return sequence(
         _convolution(context, rows, widths, spec.conv_kernel * (2 * own.keys + own.values)),
-        _prepared(context, rows, widths, spec),
+        _prepare_inputs(context, rows, widths, spec),
         _decays(context, rows, widths, own),
         delta_rule(context, rule),
-        _gated_norm(context, rows, widths, spec),
+        _norm_and_gate(context, rows, widths, spec),
     )
 
 
@@ -211,10 +211,10 @@ def _convolution(context: LayerContext, rows: IntArray, widths: Widths, paramete
     )
 
 
-def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
-    """common.py, _prepare_input_for_gated_delta_rule: queries and keys in one piece, normed head by head
-    (flash-linear-attention modules/l2norm.py keeps what it gives), repeated for the value heads that share
-    them; values and gates in one piece each. The rule keeps its queries, keys and values, the gated norm its
+def _prepare_inputs(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
+    """Returns the copies of common.py, _prepare_input_for_gated_delta_rule: queries and keys in one piece, normed
+    head by head (flash-linear-attention modules/l2norm.py keeps what it gives), repeated for the value heads that
+    share them; values and gates in one piece each. The rule keeps its queries, keys and values, the gated norm its
     gates."""
     shared = spec.num_value_heads // spec.num_key_heads
     both = 2 * widths.keys
@@ -253,7 +253,7 @@ def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) 
     )
 
 
-def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
+def _norm_and_gate(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
     """common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both keep what they
     read, and the gate stands already in one piece."""
     normed = Kernel(

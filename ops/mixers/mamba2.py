@@ -162,14 +162,14 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
     scores_bytes = FP32_BYTES * chunks.products * length * length
     forward: tuple[Op, ...] = (
         replace(product("states", "TN", state, length, width), transient_bytes=FP32_BYTES * states),
-        replace(_passed_states(context, chunks), transient_bytes=context.activation_bytes * states),
+        replace(_pass_states(context, chunks), transient_bytes=context.activation_bytes * states),
         replace(product("scores", "NT", length, state, length), transient_bytes=scores_bytes),
         product("within_chunk", "NN", length, length, width),
         product("across_chunks", "NN", length, state, width),
     )
     backward: tuple[Op, ...] = (
         product("d_states", "TN", state, length, width),
-        _passed_states(context, chunks, backward=True),
+        _pass_states(context, chunks, backward=True),
         product("d_x_within", "TN", length, length, width),
         product("d_x_across", "NN", length, state, width),
         product("d_b_across", "NT", length, width, state),
@@ -182,7 +182,7 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
     return Pass(forward=forward, backward=backward)
 
 
-def _passed_states(context: LayerContext, chunks: Chunks, *, backward: bool = False) -> MemoryBound:
+def _pass_states(context: LayerContext, chunks: Chunks, *, backward: bool = False) -> MemoryBound:
     """ssd_state_passing.py: each chunk's state decayed and added to the next one's: fp32 read, 16 bits written;
     backward the states and their gradients, so twice both."""
     return MemoryBound(

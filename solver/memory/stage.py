@@ -23,7 +23,7 @@ import numpy as np
 from ops.context import LayerContext, has_separate_ends, keeps_gathered, reduces_once
 from ops.data_parallel.muon import matrices_of_stage
 from ops.data_parallel.muon import working_bytes as muon_working_bytes
-from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
+from ops.data_parallel.offload import host_elements, keeps_gradients_on_host, optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_by_muon, owned_elements
 from ops.experts.exchange import routed_rows
 from ops.low_precision import recipe_of
@@ -290,13 +290,13 @@ def muon_bytes(stages: Stages) -> FloatArray:
 def offloaded_optimizer_bytes(stages: Stages) -> FloatArray:
     """Less the optimizer state that is on the host."""
     precision = stages.job.precision
-    elements = offloaded_elements(stages.context, stages.owned)
+    elements = host_elements(stages.context, stages.owned)
     return floats(-elements * (precision.master_bytes + 2 * dtype_bytes(precision.moments)))
 
 
 def offloaded_gradient_bytes(stages: Stages) -> FloatArray:
     """Less the sharded gradients that wait on the host from one micro-batch to the next."""
-    elements = keeps_gradients_on_host(stages.context) * offloaded_elements(stages.context, stages.owned)
+    elements = keeps_gradients_on_host(stages.context) * host_elements(stages.context, stages.owned)
     return floats(-elements * sharded_gradient_width(stages.job))
 
 
@@ -644,7 +644,7 @@ def step_buffers(
         buffers.append(bucket_bytes(context, trained)[1])
     if precision.gradient == "fp16" and not sync.contiguous_gradients:
         buffers.append(embedding * 4.0)
-    here = owned - offloaded_elements(context, owned) if context.layout.optimizer_offload.any() else owned
+    here = owned - host_elements(context, owned) if context.layout.optimizer_offload.any() else owned
     if precision.master and precision.gradient != precision.master:
         buffers.append(here * precision.master_bytes * (context.layout.zero_stage < 2))
     if sync.update_copies:

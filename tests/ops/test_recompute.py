@@ -8,7 +8,7 @@ import pytest
 from ops.block import layer_ops
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, Comm, Op, Pass, Phase
-from ops.recompute import MODULES, Recompute, affecting_modules, recompute_named
+from ops.recompute import MODULES, Recompute, affecting_modules, recompute_parts
 from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
@@ -52,7 +52,7 @@ def test_a_module_is_felt_where_it_changes_what_runs_or_is_kept(which: int) -> N
     plain = block(which)
 
     def done(part: Pass, *names: str) -> object:
-        piece = recompute_named(part, names)
+        piece = recompute_parts(part, names)
         return repeated(piece), saved(piece)
 
     # The layer, and each operation of it alone: what one lets go of another may run again.

@@ -8,7 +8,7 @@ import pytest
 from ops.block import layer_ops
 from ops.context import LayerContext
 from ops.cpu_overhead import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS, cpu_overhead
-from ops.data_parallel.offload import keeps_gradients_on_host, offload_named
+from ops.data_parallel.offload import keeps_gradients_on_host, offload_parts
 from ops.layout import Layout
 from ops.op import HostTransfer, HostUpdate, Lane, Pass, Phase
 from ops.recompute import Recompute
@@ -391,7 +391,7 @@ def test_equal_layers_share_a_piece() -> None:
     assert first.blocks[DENSE] is second.blocks[DENSE]
     assert first.blocks[DENSE] is not bare.apply_recompute(Recompute.NONE).blocks[DENSE]
     piece = bare.apply_recompute(Recompute.NONE).blocks[DENSE]
-    assert offload_named(piece, ("expert_fc1",)).forward == piece.forward
+    assert offload_parts(piece, ("expert_fc1",)).forward == piece.forward
 
 
 def test_the_host_takes_a_part_and_each_of_its_tensors() -> None:

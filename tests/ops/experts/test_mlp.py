@@ -7,7 +7,7 @@ import pytest
 from ops.cpu_overhead import cpu_overhead
 from ops.memory_bound import bytes_moved
 from ops.op import GroupedGemm, MemoryBound, Phase
-from ops.recompute import recompute_named
+from ops.recompute import recompute_parts
 from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
@@ -46,7 +46,7 @@ def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
 
     def waiting(asked: JobSpec, **changes: bool) -> list[str]:
         found = layer(asked, **changes)
-        again = recompute_named(found, ("moe_act",))
+        again = recompute_parts(found, ("moe_act",))
         return [f"{op.phase.value} {op.name}" for op in (*again.forward, *again.backward) if op.synchronises]
 
     mcore, plain = job(seq_len=SEQ), job(seq_len=SEQ, preset=framework_preset("fsdp"))

@@ -11,7 +11,7 @@ import pytest
 from ops.block import model_ops
 from ops.layout import Layout
 from ops.op import Pass
-from ops.recompute import CORE_ATTENTION, Recompute, recompute_named
+from ops.recompute import CORE_ATTENTION, Recompute, recompute_parts
 from solver.candidates.candidates import Candidates
 from solver.candidates.recompute_search import keeps, least_sets, module_sets, recompute_subsets
 from solver.estimate import assembled_step, estimate_memory, pipelines, stage_times, step_time, timed_pieces
@@ -53,7 +53,7 @@ def blocks_of(model: ModelSpec) -> tuple[Pass, ...]:
 
 def done(blocks: tuple[Pass, ...], names: tuple[str, ...]) -> tuple[object, ...]:
     """What runs in the backward and what is kept, of every block."""
-    pieces = [recompute_named(block, names) for block in blocks]
+    pieces = [recompute_parts(block, names) for block in blocks]
     return tuple(
         (tuple(op.name for op in piece.backward), tuple(float(op.saved_bytes[0]) for op in piece.forward))
         for piece in pieces

@@ -161,6 +161,10 @@ def fastest(asked: Problem, constraints: Constraints, tables: Tables = every_tab
     return min(found, key=lambda one: one.step_s)
 
 
+def fastest_found(asked: Problem, constraints: Constraints) -> Answer:
+    return search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+
+
 WHOLE_OR_NOT = {"recomputation.partial": False}
 NO_PARTS = {"recomputation.modules": ()}
 
@@ -180,7 +184,7 @@ def test_the_fastest_of_all_ways_is_found(
 ) -> None:
     asked = short_of_memory(memory_gib, changes)
     constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "micro_batch": 1}})
-    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+    found = fastest_found(asked, constraints)
     assert found.step_s == pytest.approx(fastest(asked, constraints).step_s, rel=1e-12)
     assert eased_by in found.label()
 
@@ -200,7 +204,7 @@ def test_parts_run_again_where_no_whole_layer_may(memory_gib: float, eased_by: s
         pricer=replace(asked.pricer, host=None),
     )
     constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "pp": 1, "micro_batch": 1}})
-    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+    found = fastest_found(asked, constraints)
     assert found.step_s == pytest.approx(fastest(asked, constraints).step_s, rel=1e-12)
     assert eased_by in found.label()
 
@@ -227,7 +231,7 @@ def test_where_nothing_may_run_again_layers_still_wait_on_the_host(said: dict[st
 def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
     asked = short_of_memory(2.8, {})
     constraints = constraints_of({"fix": {"recompute": "none", "recompute_modules": ["moe", "mla_up_proj"]}})
-    best = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0].plan
+    best = fastest_found(asked, constraints).plan
     assert best.recompute_modules == ("mla_up_proj", "moe")
     assert best.offloaded_layers == 0
 
@@ -257,7 +261,7 @@ def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, e
     pricer = replace(asked.pricer, host=HOST, gpus_per_node=8)
     asked = replace(asked, cluster=replace(asked.cluster, host=HOST), pricer=pricer)
     constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "micro_batch": 1}})
-    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+    found = fastest_found(asked, constraints)
     best = fastest(asked, constraints, with_inputs)
     assert found.step_s == pytest.approx(best.step_s, rel=1e-12)
     assert found.plan.label().endswith(eased_by)
@@ -273,12 +277,20 @@ def all_candidates(asked: Problem, said: dict[str, object] | None = None) -> lis
     return candidate_pool(asked, space, everything=True)[0].candidates
 
 
+MEGATRON = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
+
+
+def first_block(asked: Problem) -> PlanTable:
+    """All plans of one strategy and schedule in which nothing runs again."""
+    space = full_space(asked.model, asked.job)
+    return enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+
+
 def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
     """The attention core among what runs again, some plans of each set, in another order."""
     asked = short_of_memory(2.8, {"recomputation.selective": CORE_ATTENTION})
     asked = replace(asked, job=replace(asked.job, flash_attention=False))
-    space = full_space(asked.model, asked.job)
-    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    plans = first_block(asked)
     plain = estimate_memory(asked.model, asked.job, plans, asked.cluster)
     sets = (("moe_act",), (CORE_ATTENTION, "mla_up_proj"), ("mla_up_proj", "moe"))
     tried = recompute_subsets(asked, plain, sets)
@@ -345,12 +357,10 @@ def test_plans_of_a_search_are_priced_as_each_table_alone(
 
 def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
     """In any order, twice, and of chunks of unequal stages."""
-    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
-    space = full_space(asked.model, asked.job)
-    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    plans = first_block(MEGATRON)
     rows = np.array([len(plans) - 1, 3, 3, 0, len(plans) // 2])
-    taken = estimate_memory(asked.model, asked.job, plans, asked.cluster).take(rows)
-    alone = estimate_memory(asked.model, asked.job, plans.take(rows), asked.cluster)
+    taken = estimate_memory(MEGATRON.model, MEGATRON.job, plans, MEGATRON.cluster).take(rows)
+    alone = estimate_memory(MEGATRON.model, MEGATRON.job, plans.take(rows), MEGATRON.cluster)
     assert taken.plans.plan(0) == plans.plan(len(plans) - 1)
     for name in ("plan", "position", "count", "embedding", "head", "starts", "chunk_starts"):
         assert np.array_equal(getattr(taken.stages, name), getattr(alone.stages, name)), name
@@ -366,19 +376,17 @@ def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
 
 
 def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
-    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
-    space = full_space(asked.model, asked.job)
-    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    plans = first_block(MEGATRON)
     rows = np.arange(len(plans))[::-3]
-    whole = estimate_memory(asked.model, asked.job, plans, asked.cluster)
-    pieces = timed_pieces(whole, asked.pricer)
-    part = estimate_memory(asked.model, asked.job, plans.take(rows), asked.cluster, like=whole)
+    whole = estimate_memory(MEGATRON.model, MEGATRON.job, plans, MEGATRON.cluster)
+    pieces = timed_pieces(whole, MEGATRON.pricer)
+    part = estimate_memory(MEGATRON.model, MEGATRON.job, plans.take(rows), MEGATRON.cluster, like=whole)
     assert len(part.layers.layout) == len(whole.layers.layout)
     assert np.array_equal(part.needed_bytes, whole.needed_bytes[rows])
-    times = stage_times(asked.model, asked.job, part, asked.pricer, pieces)
+    times = stage_times(MEGATRON.model, MEGATRON.job, part, MEGATRON.pricer, pieces)
     end_s, free_s = spans_of([pipelines(part, times), pipelines(part, times, free=True)])
     cost = assembled_step(part, times, (end_s, free_s))
-    alone = step_time(asked.model, asked.job, whole, asked.pricer)
+    alone = step_time(MEGATRON.model, MEGATRON.job, whole, MEGATRON.pricer)
     assert np.array_equal(cost.step_s, alone.step_s[rows])
     assert {name: (value == alone.parts[name][rows]).all() for name, value in cost.parts.items()} == (
         dict.fromkeys(cost.parts, True)
@@ -387,28 +395,24 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
 
 def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
     """As many of them, of micro-batches twice as large, or under another strategy."""
-    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
-    space = full_space(asked.model, asked.job)
-    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
-    first = layer_table(asked.model, asked.job, plans)
+    plans = first_block(MEGATRON)
+    first = layer_table(MEGATRON.model, MEGATRON.job, plans)
     larger = replace(plans, layout=replace(plans.layout, micro_batch=2 * plans.layout.micro_batch))
     for other in (larger, replace(plans, strategy="mtp" if plans.strategy == "fsp" else "fsp")):
-        alone = layer_table(asked.model, asked.job, other)
-        shared = layer_table(asked.model, asked.job, other, first)
+        alone = layer_table(MEGATRON.model, MEGATRON.job, other)
+        shared = layer_table(MEGATRON.model, MEGATRON.job, other, first)
         saved = [one.bytes[0].saved_bytes for one in (first, alone, shared)]
         assert np.array_equal(saved[1], saved[2])
         assert not np.array_equal(saved[0], saved[2])
 
 
 def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
-    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
-    space = full_space(asked.model, asked.job)
-    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
-    first = layer_table(asked.model, asked.job, plans)
+    plans = first_block(MEGATRON)
+    first = layer_table(MEGATRON.model, MEGATRON.job, plans)
     rows = np.flatnonzero(plans.layout.tp == 2)[::-1].astype(np.int64)
     fewer = replace(plans.take(rows), recompute=Recompute.FULL)
-    alone = layer_table(asked.model, asked.job, fewer)
-    shared = layer_table(asked.model, asked.job, fewer, first)
+    alone = layer_table(MEGATRON.model, MEGATRON.job, fewer)
+    shared = layer_table(MEGATRON.model, MEGATRON.job, fewer, first)
     assert 1 < len(alone.layout) < len(shared.layout)
     assert shared.bare is first.bare
     for mine, own in zip(shared.bytes, alone.bytes, strict=True):
@@ -420,15 +424,13 @@ def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
     )
     elsewhere = replace(plans.layout, world_size=2 * plans.layout.world_size)
     for layout in (more, elsewhere):
-        other = layer_table(asked.model, asked.job, replace(plans, layout=layout), first)
+        other = layer_table(MEGATRON.model, MEGATRON.job, replace(plans, layout=layout), first)
         assert other.bare is not first.bare
 
 
 @pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])
 def test_tables_that_are_dealt_otherwise_share_no_stages(column: str) -> None:
-    asked = question(preset=framework_preset("megatron"), world_size=8, sequences=32)
-    space = full_space(asked.model, asked.job)
-    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    plans = first_block(MEGATRON)
     assert plans.dealt_as(replace(plans, recompute=Recompute.FULL))
     assert not plans.dealt_as(replace(plans, recompute=Recompute.BLOCK))
     assert not plans.dealt_as(replace(plans, stage_layout="Et|tL"))

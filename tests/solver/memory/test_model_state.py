@@ -9,7 +9,7 @@ from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from solver.estimate import estimate_memory
-from solver.memory.stage import whole_gradients_bytes
+from solver.memory.stage import MemoryEstimate, whole_gradients_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
 from spec.frameworks import framework_preset
@@ -76,6 +76,37 @@ def test_all_parameters_of_the_small_model_are_counted() -> None:
     assert table.bytes.on_rank.total[0] == num_parameters(asked.model).total
 
 
+LAYERS = 16
+
+
+def stage_cost(
+    framework: str, zero_stage: int, num_micro: int = 8, *, both_orders: bool = False, **settings: object
+) -> MemoryEstimate:
+    """Memory of a small model of 16 layers on four ranks; settings of precision by their own names."""
+    plan = Plan(
+        strategy="mtp",
+        preset=framework,
+        dp=DP,
+        zero_stage=zero_stage,
+        zero_size=DP,
+        num_micro=num_micro,
+    )
+    keys = {key if "adapt" in key else f"precision.{key}": value for key, value in settings.items()}
+    tokens = DP * num_micro * 1024
+    asked = AskedJob(
+        world_size=DP, seq_len=1024, global_batch_tokens=tokens, framework=framework, settings=keys
+    )
+    job = job_of(asked)
+    job = replace(job, precision=replace(job.precision, transposed_copies=both_orders))
+    return estimate_memory(small_model(layers=LAYERS), job, PlanTable.of(plan)).bytes.cost
+
+
+def block_linears(model: ModelSpec) -> int:
+    """Weights of attention (q, k, v and out, half as many key and value heads) and feed-forward (three matrices)."""
+    h = model.hidden
+    return 2 * h * h + 2 * h * h // 2 + 3 * 4 * h * h
+
+
 @pytest.mark.parametrize(
     ("recipe", "both_orders", "bytes_a_weight"),
     [("fp8-current", False, 1), ("fp8-current", True, 2), ("mxfp8", False, 2)],
@@ -83,76 +114,41 @@ def test_all_parameters_of_the_small_model_are_counted() -> None:
 def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool, bytes_a_weight: int) -> None:
     """Transformer Engine's primary weights: a byte in each order that products want, and no 2 bytes beside them; the
     embedding, the norms and the head keep theirs."""
-    model = small_model(layers=16)
-    plan = Plan(strategy="mtp", preset="megatron", dp=DP, zero_stage=1, zero_size=DP, num_micro=8)
-    settings = {"precision.recipe": recipe, "precision.low_precision_parameters": True}
-    job = job_of(AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings))
-    job = replace(job, precision=replace(job.precision, transposed_copies=both_orders))
-    cost = estimate_memory(model, job, PlanTable.of(plan)).bytes.cost
-    layers = 16 * sum(block_linears(model))
+    cost = stage_cost("megatron", 1, both_orders=both_orders, recipe=recipe, low_precision_parameters=True)
+    model = small_model(layers=LAYERS)
+    layers = LAYERS * block_linears(model)
     others = num_parameters(model).total - layers
-    held = cost.parameters_bytes[0] + cost.narrow_weights_bytes[0]
-    assert held == pytest.approx(bytes_a_weight * layers + 2 * others)
+    weights = cost.parameters_bytes[0] + cost.narrow_weights_bytes[0]
+    assert weights == pytest.approx(bytes_a_weight * layers + 2 * others)
 
 
 def test_frozen_weights_are_held_narrow_too() -> None:
     """fp8_params of a run that trains adapters beside them: 2 bytes less for each weight of a layer's products."""
-    model = small_model(layers=16)
-    plan = Plan(strategy="mtp", preset="megatron", dp=DP, zero_stage=1, zero_size=DP, num_micro=8)
-    held = []
-    for narrow in (False, True):
-        settings = {
-            "precision.recipe": "fp8-current",
-            "precision.low_precision_parameters": narrow,
-            "adapter_rank": 16,
-            "adapted": "qkv+out",
-        }
-        asked = AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings)
-        held.append(estimate_memory(model, job_of(asked), PlanTable.of(plan)).bytes.cost.parameters_bytes[0])
-    assert held[0] - held[1] == 2 * 16 * sum(block_linears(model))
+    adapters = {"recipe": "fp8-current", "adapter_rank": 16, "adapted": "qkv+out"}
+    wide, narrow = (
+        stage_cost("megatron", 1, low_precision_parameters=only, **adapters).parameters_bytes[0]
+        for only in (False, True)
+    )
+    assert wide - narrow == 2 * LAYERS * block_linears(small_model())
 
 
 def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
-    plan = Plan(strategy="mtp", preset="megatron-fsdp", dp=DP, zero_stage=3, zero_size=DP, num_micro=8)
-    held = []
-    for narrow in (False, True):
-        settings = {"precision.recipe": "fp8-current", "precision.low_precision_parameters": narrow}
-        asked = AskedJob(
-            world_size=DP,
-            seq_len=1024,
-            global_batch_tokens=DP * 8 * 1024,
-            framework="megatron-fsdp",
-            settings=settings,
-        )
-        held.append(
-            estimate_memory(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.narrow_weights_bytes[
-                0
-            ]
-        )
-    assert held[0] > 0
-    assert held[1] == 0
-
-
-def block_linears(model: ModelSpec) -> tuple[int, int]:
-    """Weights of attention (q, k, v and out, half as many key and value heads) and feed-forward (three matrices)."""
-    h = model.hidden
-    return 2 * h * h + 2 * h * h // 2, 3 * 4 * h * h
+    wide, narrow = (
+        stage_cost("megatron-fsdp", 3, recipe="fp8-current", low_precision_parameters=only)
+        for only in (False, True)
+    )
+    assert wide.narrow_weights_bytes[0] > 0
+    assert narrow.narrow_weights_bytes[0] == 0
 
 
 def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
     """torchao float8/fsdp_utils.py, fsdp_post_all_gather: a byte a weight of what stays gathered, two of all else."""
-    plan = Plan(strategy="mtp", preset="fsdp", dp=DP, zero_stage=3, zero_size=DP, num_micro=1)
-    pools = []
-    for kind in ("bf16", "fp8"):
-        settings = {"precision.recipe": "fp8-tensor", "precision.parameter_gather": kind}
-        asked = AskedJob(
-            world_size=DP, seq_len=1024, global_batch_tokens=DP * 1024, framework="fsdp", settings=settings
-        )
-        pools.append(
-            estimate_memory(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]
-        )
+    wide, narrow = (
+        stage_cost("fsdp", 3, 1, recipe="fp8-tensor", parameter_gather=kind).weight_pool_bytes[0]
+        for kind in ("bf16", "fp8")
+    )
     in_use = framework_preset("fsdp").data_parallel.gathered_layers
-    assert pools[0] - pools[1] == in_use * sum(block_linears(small_model()))
+    assert wide - narrow == in_use * block_linears(small_model())
 
 
 @pytest.mark.parametrize("tp", [1, 2])

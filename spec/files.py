@@ -118,6 +118,14 @@ def replaced_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
         yield handle
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder for results and those above it; raises ExportError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+
+
 CONFIGS = "configs"
 INSTALLED = "shipped"
 

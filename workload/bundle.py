@@ -15,8 +15,7 @@ from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
-from spec.errors import ExportError
-from spec.files import replaced_file
+from spec.files import make_folder, replaced_file
 from spec.units import GIB
 from workload.diagnostics import WorkloadError
 from workload.report import CLOSED_FORM, part_lines
@@ -65,10 +64,7 @@ def export_bundle(
     ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a cost model of fixed
     times prices nothing. Raises ExportError when the folder cannot be made or the format cannot be met.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    make_folder(folder)
     work = work or slowest(stage_works(problem, plan))
     header = header_of(plan, work)
     exported = export_works(plan, (work,), folder / "workload.txt", strict=False)

@@ -1,15 +1,25 @@
-"""The error of the files this package reads."""
+"""Errors of the files that this package reads: one that ends the reading, or findings line by line."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from spec.errors import UserError
+from spec.files import UnreadableFileError, read_file_text
 
 
 class WorkloadError(UserError):
     """A workload, topology, compute-time or bandwidth file that cannot be used: file, line, reason."""
+
+
+def read_lines(path: Path, most_bytes: int) -> list[str]:
+    """Returns the lines of a text file; WorkloadError where it cannot be read."""
+    try:
+        return read_file_text(path, most_bytes).splitlines()
+    except UnreadableFileError as error:
+        raise WorkloadError(f"{path}: {error}") from error
 
 
 # What is wrong with a SimAI workload file, line by line.

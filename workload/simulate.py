@@ -9,8 +9,8 @@ from pathlib import Path
 from solver.report.files import write_json
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import segmented
-from spec.errors import ConfigError, ExportError
-from spec.files import replaced_file
+from spec.errors import ConfigError
+from spec.files import make_folder, replaced_file
 from spec.program.command import decimal, whole
 from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
@@ -92,10 +92,7 @@ def write_results(
         return
     prefix = options.result if options.result is not None else f"{workload_path(options).stem}-"
     path = RESULTS / (options.result_folder or "") / f"{prefix}EndToEnd.csv"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(f"{path.parent}: cannot be made: {error.strerror}") from error
+    make_folder(path.parent)
     with replaced_file(path) as handle:
         name = path.name.removesuffix("EndToEnd.csv")
         handle.writelines(f"{line}\n" for line in summary_lines(report.printed, name))

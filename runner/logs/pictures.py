@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
 from runner.logs.log import Log
-from spec.errors import ExportError
-from spec.files import replaced_file, replaced_path
+from spec.files import make_folder, replaced_file, replaced_path
 
 PICTURE_DPI = 130
 LEGEND_INCHES = 2.2
@@ -20,10 +19,7 @@ LEGEND_INCHES = 2.2
 def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
     """``folder``/NAME_iterations.png, _operations.png, _bandwidth.png and NAME.html, which holds them and
     ``lines``; the files written. Raises ExportError where they cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    make_folder(folder)
     drawn = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
     pictures = []
     for what, figure in drawn.items():

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from solver.report.sections import Page
-from spec.errors import ConfigError, ExportError
-from spec.files import replaced_file
+from spec.errors import ConfigError
+from spec.files import make_folder, replaced_file
 from spec.frameworks import STRATEGIES
 from spec.program.command import DISTRIBUTION, VERSION_LINE
 
@@ -30,10 +30,7 @@ def write_page(page: Page, folder: Path) -> Path:
     Raises ExportError where it cannot be.
     """
     text = page_text(page)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    make_folder(folder)
     path = folder / FILE
     with replaced_file(path) as handle:
         handle.write(text)

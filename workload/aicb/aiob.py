@@ -21,11 +21,11 @@ from ops.roles import Module, OpKey, Role
 from profdb.commands.import_export import canonical_gpu, import_lines
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
-from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.files import replaced_file
 from spec.program.command import whole
 from spec.program.kinds import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS, plain_number
 from spec.readers.read_config import add_config, assumed_lines, read_config
-from workload.diagnostics import WorkloadError
+from workload.diagnostics import WorkloadError, read_lines
 from workload.stage_work import PieceWork, StageWork, WorkItem
 
 MAX_FILE_BYTES = 2**22
@@ -49,14 +49,10 @@ class AiobFile:
 def read_aiob(path: str | os.PathLike[str]) -> AiobFile:
     """Read ``path``; WorkloadError names the line that cannot be understood."""
     where = Path(path)
-    try:
-        lines = read_file_text(where, MAX_FILE_BYTES).splitlines()
-    except UnreadableFileError as error:
-        raise WorkloadError(f"{where}: {error}") from error
     train_iter: int | None = None
     found: dict[str, dict[str, float]] = {}
     section = ""
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(where, MAX_FILE_BYTES), start=1):
         content = line.strip()
         place = f"{where}: line {number}"
         if not content:

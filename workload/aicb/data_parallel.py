@@ -228,17 +228,17 @@ class _Flat:
 
 def _backward(modules: tuple[Module, ...], flat: _Flat, options: ZeroOptions) -> Iterator[GeneralItem]:
     """Modules last to first; stage 2 sends full buckets as they fill up, the rest when it is done."""
-    held: list[Tensor] = []
+    pending: list[Tensor] = []
     reduces = options.ranks > 1 and options.stage == 2
     for module in reversed(modules):
         yield from options.products(module, "backward")
         if reduces:
-            held += reversed(module.tensors)
-            held, full = full_buckets(held, options)
+            pending += reversed(module.tensors)
+            pending, full = full_buckets(pending, options)
             for bucket in full:
                 yield from _reduction(bucket, flat, options)
     if reduces:
-        yield from _buckets(held, flat, options)
+        yield from _buckets(pending, flat, options)
 
 
 def _buckets(tensors: list[Tensor], flat: _Flat, options: ZeroOptions) -> Iterator[GeneralItem]:
@@ -253,13 +253,13 @@ def full_buckets(tensors: list[Tensor], options: ZeroOptions) -> tuple[list[Tens
     """Returns the open bucket, and the buckets that were sent because the next tensor did not fit."""
     bucket: list[Tensor] = []
     full: list[list[Tensor]] = []
-    held = 0
+    elements = 0
     for tensor in tensors:
-        if bucket and held + tensor.elements > options.reduce_bucket_size:
+        if bucket and elements + tensor.elements > options.reduce_bucket_size:
             full.append(bucket)
-            bucket, held = [], 0
+            bucket, elements = [], 0
         bucket.append(tensor)
-        held += tensor.elements
+        elements += tensor.elements
     return bucket, full
 
 

@@ -108,8 +108,8 @@ def _chunks(plan: Plan, work: StageWork) -> list[list[Passes]]:
     pieces = {piece.name: (piece.forward, piece.backward) for piece in work.pieces}
     if work.chunk_layers:
         dealt = [
-            [pieces[f"block{kind}"] for kind, count in enumerate(held) for _ in range(count)]
-            for held in work.chunk_layers
+            [pieces[f"block{kind}"] for kind, count in enumerate(layers) for _ in range(count)]
+            for layers in work.chunk_layers
         ]
     else:
         layers = [

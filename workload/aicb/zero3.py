@@ -45,7 +45,7 @@ def zero3_items(modules: tuple[Module, ...], options: ZeroOptions) -> Iterator[G
             yield from live.pass_through(traced=epoch + micro > 0)
         if options.ranks > 1:
             yield from _step(tensors, persistent, options)
-        live.held = set(persistent)
+        live.resident = set(persistent)
         yield GeneralItem(comm_type=EPOCH_END)
 
 
@@ -94,12 +94,12 @@ def _path(name: str) -> tuple[str, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Live:
-    """The parameters whole on this rank now (``held``), and how many elements this pass gathered of them."""
+    """The parameters whole on this rank now (``resident``), and how many elements this pass gathered of them."""
 
     order: list[tuple[Module, str]]
     options: ZeroOptions
     persistent: set[str]
-    held: set[str] = field(default_factory=set)
+    resident: set[str] = field(default_factory=set)
     elements: int = 0
     queue: deque[tuple[Tensor, int]] = field(default_factory=deque)
     passed: dict[str, int] = field(default_factory=dict)
@@ -126,10 +126,10 @@ class _Live:
 
     def _gather(self, tensors: tuple[Tensor, ...], stage: str) -> Iterator[GeneralItem]:
         """One all-gather of what is not here yet."""
-        missing = [tensor for tensor in tensors if tensor.name not in self.held]
+        missing = [tensor for tensor in tensors if tensor.name not in self.resident]
         if not missing:
             return
-        self.held.update(tensor.name for tensor in missing)
+        self.resident.update(tensor.name for tensor in missing)
         self.elements += sum(tensor.elements for tensor in missing)
         if self.options.ranks > 1:
             size = sum(self.options.padded(tensor.elements) for tensor in missing)
@@ -152,7 +152,7 @@ class _Live:
         while self.queue and size < room:
             tensor, at = self.queue.popleft()
             self.passed[tensor.name] = max(self.passed.get(tensor.name, -1), at)
-            if tensor.name not in self.held and tensor.name not in wanted:
+            if tensor.name not in self.resident and tensor.name not in wanted:
                 wanted[tensor.name] = tensor
                 size += tensor.elements
         yield from self._gather(tuple(wanted.values()), f"{direction}.prefetch")
@@ -170,8 +170,8 @@ class _Live:
                 names -= {tensor.name for tensor in later.tensors}
                 distance += later.elements
         for tensor in module.tensors:
-            if tensor.name in names and tensor.name in self.held:
-                self.held.discard(tensor.name)
+            if tensor.name in names and tensor.name in self.resident:
+                self.resident.discard(tensor.name)
                 self.elements -= tensor.elements
 
     def _reduce(self, bucket: list[Tensor]) -> Iterator[GeneralItem]:
@@ -194,9 +194,9 @@ def _step(tensors: list[Tensor], persistent: set[str], options: ZeroOptions) -> 
 
 def _sub_groups(tensors: list[Tensor], options: ZeroOptions) -> int:
     """Number of sub-groups that the shard is cut into (``_create_fp16_sub_groups``)."""
-    groups, held = 0, 0
+    groups, elements = 0, 0
     for tensor in tensors:
-        held += options.padded(tensor.elements) // options.ranks
-        if held >= SUB_GROUP_ELEMENTS:
-            groups, held = groups + 1, 0
-    return groups + (1 if held else 0)
+        elements += options.padded(tensor.elements) // options.ranks
+        if elements >= SUB_GROUP_ELEMENTS:
+            groups, elements = groups + 1, 0
+    return groups + (1 if elements else 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from spec.collectives import Collective
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
 from spec.program.kinds import plain_number
-from workload.diagnostics import WorkloadError
+from workload.diagnostics import WorkloadError, read_lines
 from workload.simai.format import SimaiGroup, SimaiHeader
 
 
@@ -284,15 +284,11 @@ class BusBandwidths:
 def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
     """Read ``path``; WorkloadError names the line that is not of the form above."""
     where = Path(path)
-    try:
-        lines = read_file_text(where, MAX_BUSBW_BYTES).splitlines()
-    except UnreadableFileError as error:
-        raise WorkloadError(f"{where}: {error}") from error
     name, section = "", ""
     seen: set[tuple[str, str]] = set()
     groups: dict[tuple[SimaiGroup, Collective], float] = {}
     pipeline: float | None = None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(where, MAX_BUSBW_BYTES), start=1):
         content = line.split("#", 1)[0].strip()
         place = f"{where}: line {number}"
         if not content:

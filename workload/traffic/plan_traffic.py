@@ -13,7 +13,7 @@ from solver.problem.problem import Problem
 from spec.arrays import FloatArray
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.files import replaced_path
+from spec.files import make_folder, replaced_path
 from spec.units import GIB, KIB, MIB
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.flows import flow_matrix, rank_flows
@@ -93,10 +93,7 @@ def draw_plan_traffic(problem: Problem, plan: Plan, folder: Path) -> list[Path]:
 
     Raises ExportError when the folder cannot be made.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    make_folder(folder)
     per_cell = 1 if plan.world_size <= LARGEST_PICTURE else problem.cluster.gpus_per_node
     written: list[Path] = []
     for axis, matrix in axis_matrices(problem, plan, per_cell).items():

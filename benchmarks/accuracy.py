@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] [--calibrate N] \\
         [--scorer SCORE.py] --out PRED.csv
 
-PATH is a CSV file or a folder of them, one run a row that states its whole question (benchmarks/stated_rows.py);
+PATH is a CSV file or a folder of them, one run a row that states its whole question (benchmarks/published_rows.py);
 where there is none, that is said and nothing is priced. Every row gets a line in PRED.csv: dataset, row_id,
 pred_step_s, pred_mem_gib, the share of the step by origin and by part, the plan, what is missing, and for
 a row that cannot be priced the reason. PRED.csv is never calibrated; --calibrate prints a table of its own.
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import measured_times  # noqa: E402
+from benchmarks.published_rows import Prediction, Pricing, read_rows  # noqa: E402
 from benchmarks.row_calibration import calibration_tables  # noqa: E402
 from benchmarks.row_scores import (  # noqa: E402
     coverage_lines,
@@ -30,7 +31,6 @@ from benchmarks.row_scores import (  # noqa: E402
     memory_gib,
     residual_lines,
 )
-from benchmarks.stated_rows import Prediction, Pricing, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402

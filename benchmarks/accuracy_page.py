@@ -132,9 +132,9 @@ def calibrated(runs: Runs, old: Rows) -> list[list[str]]:
     found = []
     for name, own in DATASETS.read(runs.curves).items():
         *rows, before, after, inside, half, one_factor, by_cause = own
-        told = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
-        told += [rounded(inside, 0), rounded(half, 1)]
-        found.append([name if rows else f"**{name}**", *(rows or [""]), *told])
+        figures = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
+        figures += [rounded(inside, 0), rounded(half, 1)]
+        found.append([name if rows else f"**{name}**", *(rows or [""]), *figures])
     return found
 
 

@@ -42,8 +42,8 @@ from benchmarks.constant_table import (  # noqa: E402
     why_unpriced,
 )
 from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E402
+from benchmarks.published_rows import Pricing, Row, read_rows  # noqa: E402
 from benchmarks.row_scores import measured_step_s, memory_gib  # noqa: E402
-from benchmarks.stated_rows import Pricing, Row, read_rows  # noqa: E402
 from spec.arrays import FloatArray  # noqa: E402
 from spec.cluster.reader import known_clusters, read_cluster  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402

@@ -33,7 +33,7 @@ import run_workload  # noqa: E402
 import simulation_train_formulaic  # noqa: E402
 import solver  # noqa: E402
 from benchmarks.measured_times import measured_times  # noqa: E402
-from benchmarks.stated_rows import Pricing, read_rows  # noqa: E402
+from benchmarks.published_rows import Pricing, read_rows  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.frameworks import framework_names  # noqa: E402
 from spec.settings.plan import WrittenPlan, typed_plan_settings  # noqa: E402

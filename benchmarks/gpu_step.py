@@ -39,8 +39,8 @@ SHAPE = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 EAGER_ROW_S, COMPILED_ROW_S = 15.0, 35.0
 PATIENCE = 3.0
 HEADER = (
-    f"{'step':26} {'ms':>9} {'told':>9} {'ratio':>6}   {'GiB':>9} {'told':>9} {'ratio':>6}   "
-    f"{'reserved':>9} {'told':>9} {'ratio':>6}"
+    f"{'step':26} {'ms':>9} {'predicted':>9} {'ratio':>6}   {'GiB':>9} {'predicted':>9} {'ratio':>6}   "
+    f"{'reserved':>9} {'predicted':>9} {'ratio':>6}"
 )
 
 

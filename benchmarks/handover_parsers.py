@@ -225,7 +225,7 @@ def accelerate(checkout: Path) -> Check:
 
 def torchtitan(checkout: Path) -> Check:
     """The module found and its function called (ConfigManager), the configuration checked (Trainer.Config), degrees
-    multiplied out (ParallelDims), the model told of them (``update_from_config``), and every module of the pipeline's
+    multiplied out (ParallelDims), the model given them (``update_from_config``), and every module of the pipeline's
     stages named once."""
     sys.path.insert(0, str(checkout))
     manager = importlib.import_module("torchtitan.config").ConfigManager

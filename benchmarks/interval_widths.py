@@ -20,8 +20,8 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.published_rows import UNEVEN_BATCH, Row, parse_row, read_rows  # noqa: E402
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
-from benchmarks.stated_rows import UNEVEN_BATCH, Row, parse_row, read_rows  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
@@ -29,28 +29,28 @@ from spec.errors import ConfigError, UserError  # noqa: E402
 
 GAPS = "gaps"
 NAMES = (*WIDTHS, GAPS)
-TOLD = np.array([*WIDTHS.values(), GAP_STD])
+IN_USE = np.array([*WIDTHS.values(), GAP_STD])
 FEWEST_ROWS = 9
 """Of a dataset that chooses."""
 SCORED_ROWS = 12
 AIMED = (0.74, 0.86)
 """Shares inside that cost nothing when widths are chosen: 70 to 90 % with room for what a dataset's rows are few."""
 ROUNDED = 0.01
-"""In log(measured / told): the step from inside to outside, smooth for the search."""
+"""In log(measured / predicted): the step from inside to outside, smooth for the search."""
 SCORE_WEIGHT = 0.2
 STARTS = (1.0, 0.3)
-"""Of the told widths: where the search, which finds a nearby least, begins."""
+"""Of the widths in use: where the search, which finds a nearby least, begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Priced rows of one dataset: log(measured / told), and one row of shares (NAMES) each."""
+class PricedDataset:
+    """Priced rows of one dataset: log(measured / predicted), and one row of shares (NAMES) each."""
 
     ratio: FloatArray
     shares: FloatArray
 
 
-def read_told(measurements: Sequence[Path], predictions: Path) -> dict[str, Told]:
+def read_priced(measurements: Sequence[Path], predictions: Path) -> dict[str, PricedDataset]:
     """By dataset; raises UserError or OSError for files that cannot be read."""
     with predictions.open(newline="", encoding="utf-8") as handle:
         priced = {(line["dataset"], line["row_id"]): line for line in csv.DictReader(handle)}
@@ -63,7 +63,9 @@ def read_told(measurements: Sequence[Path], predictions: Path) -> dict[str, Told
         ratio = float(np.log(measured_s / float(line["pred_step_s"])))
         found.setdefault(row.dataset, []).append((ratio, shares_of(row, line)))
     return {
-        name: Told(ratio=np.array([ratio for ratio, _ in rows]), shares=np.array([each for _, each in rows]))
+        name: PricedDataset(
+            ratio=np.array([ratio for ratio, _ in rows]), shares=np.array([each for _, each in rows])
+        )
         for name, rows in sorted(found.items())
     }
 
@@ -90,24 +92,24 @@ def kind(row: Row) -> tuple[bool, int]:
     return job.precision.linear != job.precision.compute, attended_tokens(job)
 
 
-def bounds(told: Told, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Of log(measured / told): ``chosen`` holds the widths of NAMES, then what is not priced."""
-    reach = EIGHTY_PERCENT * np.sqrt(((told.shares * chosen[:-1]) ** 2).sum(axis=1))
+def bounds(dataset: PricedDataset, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Of log(measured / predicted): ``chosen`` holds the widths of NAMES, then what is not priced."""
+    reach = EIGHTY_PERCENT * np.sqrt(((dataset.shares * chosen[:-1]) ** 2).sum(axis=1))
     return np.minimum(chosen[-1] - reach, 0.0), chosen[-1] + reach
 
 
-def chosen_by(datasets: Sequence[Told]) -> FloatArray:
+def chosen_by(datasets: Sequence[PricedDataset]) -> FloatArray:
     """The widths that make the shares inside as AIMED and, of those, the mean interval score (Gneiting and
     Raftery 2007, eq. 43) least, datasets alike; what is not priced is the median of their medians."""
-    unpriced = float(np.median([np.median(told.ratio) for told in datasets]))
+    unpriced = float(np.median([np.median(dataset.ratio) for dataset in datasets]))
 
     def cost(widths: FloatArray) -> float:
         total = 0.0
-        for told in datasets:
-            low, high = bounds(told, np.append(widths, unpriced))
-            above, below = (told.ratio - low) / ROUNDED, (high - told.ratio) / ROUNDED
+        for dataset in datasets:
+            low, high = bounds(dataset, np.append(widths, unpriced))
+            above, below = (dataset.ratio - low) / ROUNDED, (high - dataset.ratio) / ROUNDED
             inside = float((0.25 * (1 + np.tanh(above / 2)) * (1 + np.tanh(below / 2))).mean())
-            missed = np.maximum(low - told.ratio, 0.0) + np.maximum(told.ratio - high, 0.0)
+            missed = np.maximum(low - dataset.ratio, 0.0) + np.maximum(dataset.ratio - high, 0.0)
             score = float((high - low + 10.0 * missed).mean())
             total += max(AIMED[0] - inside, 0.0) + max(inside - AIMED[1], 0.0) + SCORE_WEIGHT * score
         return total
@@ -119,15 +121,15 @@ def chosen_by(datasets: Sequence[Told]) -> FloatArray:
             widths = np.abs(minimize(cost, widths, method="Nelder-Mead", options=options).x)
         return widths
 
-    return np.append(min((searched(share * TOLD) for share in STARTS), key=cost), unpriced)
+    return np.append(min((searched(share * IN_USE) for share in STARTS), key=cost), unpriced)
 
 
-def scored(told: Told, chosen: FloatArray) -> str:
+def scored(dataset: PricedDataset, chosen: FloatArray) -> str:
     """Inside, above and half-width in %."""
-    low, high = bounds(told, chosen)
-    inside = 100.0 * float(((told.ratio >= low) & (told.ratio <= high)).mean())
+    low, high = bounds(dataset, chosen)
+    inside = 100.0 * float(((dataset.ratio >= low) & (dataset.ratio <= high)).mean())
     half = 50.0 * float(np.median(np.exp(high) - np.exp(low)))
-    return f"{inside:8.0f} {100.0 * float((told.ratio > high).mean()):7.0f} {half:7.1f}"
+    return f"{inside:8.0f} {100.0 * float((dataset.ratio > high).mean()):7.0f} {half:7.1f}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,23 +139,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--predictions", type=Path, required=True, help="what benchmarks/accuracy.py wrote")
     asked = parser.parse_args(argv)
     try:
-        datasets = read_told(asked.measurements, asked.predictions)
+        datasets = read_priced(asked.measurements, asked.predictions)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    choosing = [name for name, told in datasets.items() if len(told.ratio) >= FEWEST_ROWS]
-    own = np.append(TOLD, UNPRICED)
+    choosing = [name for name, dataset in datasets.items() if len(dataset.ratio) >= FEWEST_ROWS]
+    own = np.append(IN_USE, UNPRICED)
     best = chosen_by([datasets[name] for name in choosing])
-    print(f"{'inside, above, half-width %':28} rows {'as told':^24} {'all choose':^24} {'others choose':^24}")
+    print(f"{'inside, above, half-width %':28} rows {'in use':^24} {'all choose':^24} {'others choose':^24}")
     apart = {}
-    for name, told in datasets.items():
-        if len(told.ratio) < SCORED_ROWS:
+    for name, dataset in datasets.items():
+        if len(dataset.ratio) < SCORED_ROWS:
             continue
         apart[name] = chosen_by([datasets[other] for other in choosing if other != name])
-        columns = " ".join(scored(told, chosen) for chosen in (own, best, apart[name]))
-        print(f"{name:28} {len(told.ratio):4d} {columns}", flush=True)
+        columns = " ".join(scored(dataset, chosen) for chosen in (own, best, apart[name]))
+        print(f"{name:28} {len(dataset.ratio):4d} {columns}", flush=True)
     print("\n" + " ".join(f"{name:>10}" for name in ("without", *NAMES, "unpriced")))
-    for name, chosen in {"told": own, "none": best, **apart}.items():
+    for name, chosen in {"in use": own, "none": best, **apart}.items():
         print(f"{name:>22}", " ".join(f"{value:.3f}" for value in chosen))
     return 0
 

@@ -12,9 +12,7 @@ series of unknown quality that shrink with the nodes stand apart. Exits with 1 w
 import argparse
 import io
 import json
-import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -32,7 +30,7 @@ from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402
-from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text  # noqa: E402
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text, replaced_path  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {
@@ -96,8 +94,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write scores and runs to this file as well")
     options = parser.parse_args()
     try:
-        runs, passed_over = runs_of(read_runs(options.runs))
-        rows = priced_rows(runs)
+        rows, passed_over = price_runs(read_runs(options.runs))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -113,12 +110,10 @@ def main() -> int:
     if options.json:
         document = {
             "scores": [asdict(score) | {"passed": score.passed} for score in scores],
-            "runs": [asdict(score) for score in by_run(rows)],
             "passed_over": passed_over,
         }
-        temporary = options.json.with_name(f".{options.json.name}.tmp")
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, options.json)
+        with replaced_path(options.json) as temporary:
+            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(score.passed for score in scores) else 1
 
 
@@ -154,27 +149,12 @@ def read_runs(path: Path) -> pd.DataFrame:
     return rows.fillna({"fabric": "", "nics_per_node": 0.0, "nic_gbps": 0.0})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The rows of one run, and the query that prices them."""
-
-    rows: pd.DataFrame
-    cost_model: ModelledCostModel
-    query: CollectiveQuery
-
-    def priced(self) -> pd.DataFrame:
-        """The rows with ``log_error`` and the relative error that is given with the time."""
-        found = self.cost_model.collective_s(self.query)
-        errors = np.log(found.seconds * 1e6 / self.rows.time_us.to_numpy())
-        return self.rows.assign(log_error=errors, predicted_std=found.relative_std)
-
-
-def runs_of(rows: pd.DataFrame) -> tuple[list[Run], list[str]]:
-    """The runs that a sheet can price, and the names of those that none can."""
-    found, passed_over = [], []
+def price_runs(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Returns the rows of runs that a hardware spec can price, with their ``log_error``, and the names of the others."""
+    priced, passed_over = [], []
     for name, run in rows.groupby("run", sort=False):
         first = run.iloc[0]
-        cluster = sheet_of(first)
+        cluster = spec_of(first)
         if cluster is None:
             passed_over.append(str(name))
             continue
@@ -185,21 +165,17 @@ def runs_of(rows: pd.DataFrame) -> tuple[list[Run], list[str]]:
             inter=ints(run.nodes),
             siblings=ints(np.ones(len(run))),
         )
-        found.append(Run(rows=run, cost_model=ModelledCostModel(cluster=cluster), query=query))
-    if not found:
-        raise ProfileError("no run of a GPU and a fabric that have a sheet")
-    return found, passed_over
+        seconds = ModelledCostModel(cluster=cluster).collective_s(query).seconds
+        priced.append(run.assign(log_error=np.log(seconds * 1e6 / run.time_us.to_numpy())))
+    if not priced:
+        raise ProfileError("no run of a GPU and a fabric that have a hardware spec")
+    return pd.concat(priced, ignore_index=True), passed_over
 
 
-def priced_rows(runs: Sequence[Run]) -> pd.DataFrame:
-    """All rows with their errors."""
-    return pd.concat([run.priced() for run in runs], ignore_index=True)
-
-
-def sheet_of(row: pd.Series) -> ClusterSpec | None:
+def spec_of(row: pd.Series) -> ClusterSpec | None:
     """The GPU's sheet with the row's NICs on the network of its fabric's sheet; None without such sheets."""
     gpu = next((sheet for start, sheet in SHEETS.items() if row.gpu.startswith(start)), None)
-    network = network_sheet(row.gpu, row.fabric) or (gpu if row.fabric.startswith("IB") else None)
+    network = network_spec(row.gpu, row.fabric) or (gpu if row.fabric.startswith("IB") else None)
     if gpu is None or network is None or not row.nics_per_node or not row.nic_gbps:
         return None
     own = read_cluster(gpu, root=ROOT)
@@ -214,7 +190,7 @@ def sheet_of(row: pd.Series) -> ClusterSpec | None:
     return replace(own, domains=(inner, outer), nics_per_node=nics, gpus_per_node=node)
 
 
-def network_sheet(gpu: str, words: str) -> str:
+def network_spec(gpu: str, words: str) -> str:
     """The sheet of the network that ``words`` name; "" where they name none but the GPU's own."""
     return next((sheet for start, word, sheet in NETWORKS if gpu.startswith(start) and word in words), "")
 
@@ -235,16 +211,6 @@ def all_scores(rows: pd.DataFrame) -> list[Score]:
     series = rows[(rows.quality == "unknown") & (rows.collective == Collective.REDUCE_SCATTER.value)]
     scores.append(_score("reduce-scatter, 4-128 nodes", series, TARGETS["series"]))
     return [score for score in scores if score.runs]
-
-
-def by_run(rows: pd.DataFrame) -> list[Score]:
-    """A score for each run and half, in the file's order."""
-    halves = [(">=", rows[rows.bytes >= MIB]), ("<", rows[rows.bytes < MIB])]
-    return [
-        _score(f"{name} {sign} 1 MiB", run, 0.0)
-        for sign, half in halves
-        for name, run in half.groupby("run", sort=False)
-    ]
 
 
 def _score(what: str, rows: pd.DataFrame, target: float) -> Score:

@@ -1,9 +1,9 @@
-"""Whether the solver finds what a framework's own engineers tuned by hand.
+"""Recall of hand-tuned recipes: does the solver find what a framework's own engineers tuned?
 
     python benchmarks/recipe_recall.py --recipes FILE [--precision bf16] [--one_each] [--accepted_only] [--json FILE]
 
 FILE is a CSV file with a recipe a row: model, GPU, job settings and plan (no times). Each recipe that is
-tuned for pre-training on a GPU with a sheet is asked of the solver in its own settings: can it be said
+tuned for pre-training on a GPU with a hardware spec is put to the solver in its own settings: can it be said
 (expressed), does it fit and break no rule (accepted), which rank has it among the TOP searched plans, and by
 how much is it slower than the fastest. Without FILE nothing is measured: it says so and exits with 0.
 """
@@ -19,8 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.recipe_rows.question import question_of, recipe_plan, sheet_of  # noqa: E402
-from benchmarks.recipe_rows.recipe import Recipe, read_recipes  # noqa: E402
+from benchmarks.recipes import Recipe, problem_of, read_recipes, recipe_plan, spec_of  # noqa: E402
 from solver.memory.device import usable_bytes  # noqa: E402
 from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
@@ -38,7 +37,7 @@ NEAR, FAR = 2.0, 10.0  # percent behind the winner
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """What became of one recipe. ``rank`` is 1 for the fastest, None where it is not among the best; ``behind_percent``
-    how much slower than the fastest it is told, whose device memory and parts of a step stand beside the recipe's own;
+    how much slower than the fastest it is predicted, whose device memory and parts of a step stand beside the recipe's own;
     ``cpu_s`` what the search took."""
 
     recipe: str
@@ -60,13 +59,13 @@ class Recall:
 def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
     """One recipe; ``ranked`` searches its space too."""
     try:
-        question = question_of(recipe, read_cluster(sheet_of(recipe), root=ROOT))
-        plan = recipe_plan(recipe, question)
-        (answer,) = price_plan(question, PlanTable.of(plan))
+        problem = problem_of(recipe, read_cluster(spec_of(recipe), root=ROOT))
+        plan = recipe_plan(recipe, problem)
+        (answer,) = price_plan(problem, PlanTable.of(plan))
     except UserError as error:
         return Recall(recipe=recipe.name, expressed=False, reason=str(error))
-    usable = usable_bytes(question.cluster)
-    broken = broken_rules(question, plan)
+    usable = usable_bytes(problem.cluster)
+    broken = broken_rules(problem, plan)
     fits = answer.needed_bytes <= usable
     reason = "; ".join((*broken, *(() if fits else ("does not fit in memory",))))
     found = Recall(
@@ -79,21 +78,21 @@ def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
         step_s=answer.step_s,
         parts_s=answer.parts_s,
     )
-    return _ranked(found, question, plan) if ranked and found.accepted else found
+    return _ranked(found, problem, plan) if ranked and found.accepted else found
 
 
-def _ranked(found: Recall, question: Problem, plan: Plan) -> Recall:
+def _ranked(found: Recall, problem: Problem, plan: Plan) -> Recall:
     """With its place among the searched plans; a plan faster than all of them is the first."""
     began = time.process_time()
     try:
-        best = search(question, full_space(question.model, question.job), top_k=TOP).best
+        best = search(problem, full_space(problem.model, problem.job), top_k=TOP).best
     except NoFeasiblePlanError:
         best = ()
     assert found.step_s is not None
     faster = [one for one in best if one.step_s < found.step_s and one.plan != plan]
     fastest = min([found.step_s, *(one.step_s for one in faster)])
     behind = 100.0 * (found.step_s / fastest - 1.0)
-    told = asdict(found) | {
+    ranked = asdict(found) | {
         "rank": len(faster) + 1 if len(faster) < TOP else None,
         "behind_percent": behind,
         "winner": faster[0].plan.label() if faster else plan.label(),
@@ -101,20 +100,20 @@ def _ranked(found: Recall, question: Problem, plan: Plan) -> Recall:
         "winner_parts_s": faster[0].parts_s if faster else found.parts_s,
         "cpu_s": time.process_time() - began,
     }
-    return Recall(**told)
+    return Recall(**ranked)
 
 
 def lines(found: Sequence[Recall]) -> list[str]:
     """A line a recipe, and the shares."""
-    told = [f"{'recipe':60s} {'needs':>7s} {'of':>6s} {'rank':>5s} {'behind %':>8s}  what"]
+    lines = [f"{'recipe':60s} {'needs':>7s} {'of':>6s} {'rank':>5s} {'behind %':>8s}  what"]
     for one in found:
         needs = f"{one.needed_gib:7.1f} {one.usable_gib:6.1f}" if one.needed_gib is not None else " " * 14
         rank = f"{one.rank:5d}" if one.rank is not None else "    -"
         behind = f"{one.behind_percent:8.1f}" if one.behind_percent is not None else "       -"
         what = one.winner if one.accepted else one.reason
         state = "" if one.accepted else ("refused: " if one.expressed else "not expressed: ")
-        told.append(f"{one.recipe:60s} {needs} {rank} {behind}  {state}{what}")
-    return [*told, "", *shares(found)]
+        lines.append(f"{one.recipe:60s} {needs} {rank} {behind}  {state}{what}")
+    return [*lines, "", *shares(found)]
 
 
 def one_each(recipes: Sequence[Recipe]) -> list[Recipe]:
@@ -137,9 +136,9 @@ def shares(found: Sequence[Recall]) -> list[str]:
         f"within {NEAR:g} % of the winner": sum(one <= NEAR for one in behind),
         f"within {FAR:g} % of the winner": sum(one <= FAR for one in behind),
     }
-    told = [f"{name}: {count} of {len(found)} ({count / total:.0%})" for name, count in counts.items()]
+    lines = [f"{name}: {count} of {len(found)} ({count / total:.0%})" for name, count in counts.items()]
     searched = [one.cpu_s for one in found if one.cpu_s is not None]
-    return [*told, f"CPU seconds of {len(searched)} searches: {sum(searched):.0f}"] if searched else told
+    return [*lines, f"CPU seconds of {len(searched)} searches: {sum(searched):.0f}"] if searched else lines
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:

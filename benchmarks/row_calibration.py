@@ -9,8 +9,8 @@ from zlib import crc32
 import numpy as np
 from scipy.optimize import linprog
 
+from benchmarks.published_rows import Prediction, Row
 from benchmarks.row_scores import measured_step_s
-from benchmarks.stated_rows import Prediction, Row
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
 from solver.problem.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
@@ -23,7 +23,7 @@ FEWEST_ROWS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """How well the rows left out are told: ``rows`` scored; mean absolute errors, the share of rows inside
+    """How well the rows left out are predicted: ``rows`` scored; mean absolute errors, the share of rows inside
     the 80 % interval, and its mean half-width, as fractions."""
 
     group: str
@@ -84,12 +84,12 @@ def least_error(steps: Steps, *, by_cause: bool) -> float:
     each cause, within the bounds of efficiencies. A calibrated step is linear in what its causes take, so
     this is a linear programme."""
     longer = cause_shares(steps.terms) * (steps.priced_s / steps.measured_s)[:, None]
-    told = longer if by_cause else longer.sum(axis=1, keepdims=True)
-    count, factors = told.shape
+    errors = longer if by_cause else longer.sum(axis=1, keepdims=True)
+    count, factors = errors.shape
     misses = -np.eye(count)
     found = linprog(
         np.append(np.zeros(factors), np.full(count, 1.0 / count)),
-        A_ub=np.block([[told, misses], [-told, misses]]),
+        A_ub=np.block([[errors, misses], [-errors, misses]]),
         b_ub=np.append(np.ones(count), -np.ones(count)),
         bounds=[(1.0 / HIGHEST_EFFICIENCY, 1.0 / LOWEST_EFFICIENCY)] * factors + [(0.0, None)] * count,
     )
@@ -142,8 +142,8 @@ def calibration_tables(predictions: Sequence[Prediction], rows: int, seeds: Iter
     for title, key in (("dataset", by_dataset), ("cluster", by_cluster)):
         groups = steps_by(priced, key)
         runs = [calibrated(groups, rows, seed) for seed in draws]
-        told = f"calibrated on {rows} rows of a {title}"
-        lines += [*calibration_lines(runs, least_errors(groups), told), ""]
+        head = f"calibrated on {rows} rows of a {title}"
+        lines += [*calibration_lines(runs, least_errors(groups), head), ""]
     return lines
 
 
@@ -167,5 +167,5 @@ def calibration_lines(
 
 def _line(name: str, rows: str, values: Sequence[float]) -> str:
     before, after, covered, half, one_factor, by_cause = values
-    told = f"{before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f} {one_factor:13.2f} {by_cause:11.2f}"
-    return f"{name:70} {rows:>6} {told}"
+    figures = f"{before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f} {one_factor:13.2f} {by_cause:11.2f}"
+    return f"{name:70} {rows:>6} {figures}"

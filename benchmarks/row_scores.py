@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from benchmarks.stated_rows import UNEVEN_BATCH, Prediction, Row
+from benchmarks.published_rows import UNEVEN_BATCH, Prediction, Row
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable

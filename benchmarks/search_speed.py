@@ -1,10 +1,9 @@
 """How fast questions are answered on one core: CPU seconds by phase, plans priced, memory.
 
-    python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--raw [PLANS ...]] [--json FILE]
+    python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--json FILE]
 
 Every question runs in a process of its own (imports, profile and search, as the main command has them); the
-hundred questions of ``--sweep`` share one, and the cost model as a sweep does. ``--raw`` prices tables of
-so many plans that fit, every one with its memory, all parts of its step and its pipeline replayed. "priced"
+hundred questions of ``--sweep`` share one, and the cost model as a sweep does. "priced"
 counts feasible plans whose step was computed, never those that rules reject in bulk. CPU seconds, because a
 busy machine stretches the others.
 """
@@ -32,15 +31,12 @@ import solver.analysis.sweep  # noqa: E402
 import solver.plans.space  # noqa: E402
 import solver.problem.request  # noqa: E402
 import solver.search  # noqa: E402
-from benchmarks.table_rate import Rate, table_rate  # noqa: E402
 from solver.problem.request import Request  # noqa: E402
 from spec.files import check_outputs, replaced_path  # noqa: E402
-from spec.program.command import OneLineParser, exit_status, whole  # noqa: E402
+from spec.program.command import OneLineParser, exit_status  # noqa: E402
 
 SHOWN = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
-SWEEP, RAW = "sweep", "raw"
-RAW_PLANS = (10_000, 100_000, 1_000_000)
-MOST_PLANS = 100_000_000
+SWEEP = "sweep"
 # phase -> the (module, name) under which the functions are called that make it. The innermost phase has the time.
 WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "profile": (("solver.analysis.sweep", "find_profile"),),
@@ -91,16 +87,6 @@ QUESTIONS: dict[str, SearchQuestion] = {
         config="70B_llama2.py", world_size=1024, global_batch_tokens=1 << 22, framework="zero-bubble"
     ),
 }
-
-FULL_TABLES: dict[bool, SearchQuestion] = {
-    False: SearchQuestion(config="70B_llama2.py", world_size=4096, global_batch_tokens=1 << 24),
-    True: SearchQuestion(
-        config="175B_gpt.toml", world_size=4096, global_batch_tokens=1 << 24, framework="megatron"
-    ),
-}
-"""By whether pipelines are interleaved: questions of which many plans fit, with every number of recomputed layers: without interleaving 258,952,
-with it 26,758.
-"""
 
 
 def sweep() -> list[SearchQuestion]:
@@ -208,9 +194,9 @@ def measure(names: Sequence[str]) -> Measured:
     )
 
 
-def in_a_process(*words: str) -> dict[str, Any]:
-    """What a process took that did nothing else."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--inside", *words]
+def in_a_process(name: str) -> dict[str, Any]:
+    """Returns what a process took that did nothing else."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--inside", name]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -228,15 +214,6 @@ def lines(measured: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def raw_line(one: dict[str, Any]) -> str:
-    """A table of plans."""
-    kind = "interleaved" if one["interleaved"] else "plain"
-    return (
-        f"{one['plans']:,} {kind} plans, {one['distinct']:,} of them different: {one['cpu_s']:.1f} CPU s, "
-        f"{one['plans'] / one['cpu_s']:,.0f} plans/s, {one['peak_rss_bytes'] / 2**30:.2f} GiB"
-    )
-
-
 def main(arguments: list[str]) -> int:
     """Run one command line; the exit status."""
     return exit_status(lambda: run(arguments))
@@ -247,42 +224,27 @@ def run(arguments: list[str]) -> int:
     parser = OneLineParser(prog="search_speed.py", description="CPU seconds of searches by phase")
     parser.add_argument("--question", nargs="*", choices=[*QUESTIONS, SWEEP], default=list(QUESTIONS))
     parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
-    parser.add_argument(
-        "--raw", nargs="*", type=whole(1, MOST_PLANS), metavar="PLANS", help="tables of so many plans"
-    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--inside", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.inside:
-        print(json.dumps(asdict(_inside(*given.inside))))
+        print(json.dumps(asdict(measure([given.inside]))))
         return 0
     check_outputs({"--json": given.json}, folders={}, inputs={})
     names = [*given.question, *([SWEEP] if given.sweep else [])]
     measured = [in_a_process(name) for name in names]
     if measured:
         print("\n".join(lines(measured)))
-    sizes = [] if given.raw is None else given.raw or RAW_PLANS
-    raw = [in_a_process(RAW, str(plans), kind) for plans in sizes for kind in ("plain", "interleaved")]
-    print("".join(raw_line(one) + "\n" for one in raw), end="")
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
     if given.json:
         document = {
             "date": datetime.date.today().isoformat(),
             "machine": platform.platform(),
             "runs": measured,
-            "raw": raw,
         }
         with replaced_path(given.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
-
-
-def _inside(name: str, *rest: str) -> Measured | Rate:
-    """What a process measures that was begun for it."""
-    if name == RAW:
-        interleaved = rest[1] == "interleaved"
-        return table_rate(FULL_TABLES[interleaved].request(ROOT), int(rest[0]), interleaved=interleaved)
-    return measure([name])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast look-ups, loading and the main command are on this machine.
 
-    python benchmarks/speed.py [--profile FILE] [--runs N] [--json FILE]
+    python benchmarks/speed.py [--profile FILE] [--runs N]
 
 Prints medians over N runs: a million look-ups of at most 10,000 different shapes, loading a profile of 54,000
 samples with 10 trials each (the profile's own samples, repeated with made-up noise), and the main command.
@@ -9,9 +9,7 @@ Exits with 1 when the look-ups of a family take a second or more.
 
 import argparse
 import datetime
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -56,7 +54,7 @@ def median_s(runs: int, work: Callable[[], object]) -> float:
 
 
 def questions(seed: int) -> dict[str, Query]:
-    """A million look-ups of each family, of at most 10,000 different shapes inside the usual ranges."""
+    """Returns a million look-ups by the cost model's method without its unit, of at most 10,000 different shapes inside the usual ranges."""
     rng = np.random.default_rng(seed)
     which = rng.integers(0, SHAPES, LOOKUPS)
 
@@ -78,21 +76,6 @@ def questions(seed: int) -> dict[str, Query]:
             inter=1,
         ),
     }
-
-
-def ask(cost_model: ProfileCostModel, query: Query) -> object:
-    """The cost model's answer to one question."""
-    match query:
-        case LinearQuery():
-            return cost_model.linear_s(query)
-        case AttentionQuery():
-            return cost_model.attention_s(query)
-        case MemoryBoundQuery():
-            return cost_model.memory_bound_s(query)
-        case CollectiveQuery():
-            return cost_model.collective_s(query)
-        case _:
-            raise TypeError(f"no such question: {type(query).__name__}")
 
 
 def enlarged(profile: ProfileDatabase, seed: int) -> ProfileDatabase:
@@ -118,13 +101,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="speed of look-ups, loading and the main command")
     parser.add_argument("--profile", type=Path, default=ROOT / "prof_data" / "data.pt")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     profile = load_profile(given.profile)
     found: dict[str, float] = {}
     for name, query in questions(0).items():
         what = f"{name}: {LOOKUPS:,} look-ups of {SHAPES:,} shapes"
-        found[what] = median_s(given.runs, partial(ask, ProfileCostModel(profile), query))
+        look_up = getattr(ProfileCostModel(profile), f"{name}_s")
+        found[what] = median_s(given.runs, partial(look_up, query))
     slowest = max(found.values())
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large.pt"
@@ -141,15 +124,6 @@ def main() -> int:
     for what, seconds in found.items():
         print(f"{what:55} {seconds:8.3f} s")
     print(f"median of {given.runs} runs on {os.cpu_count()} cores, {datetime.date.today().isoformat()}")
-    if given.json:
-        document = {
-            "date": datetime.date.today().isoformat(),
-            "machine": platform.platform(),
-            "seconds": found,
-        }
-        temporary = given.json.with_name(f".{given.json.name}.tmp")
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, given.json)
     return 0 if slowest < LIMIT_S else 1
 
 

@@ -122,11 +122,11 @@ def table(held: Sequence[dict[str, str]]) -> str:
     lines = ["| name | " + " | ".join(labels) + " |", "|---|" + "---|" * len(held)]
     alike: dict[str, list[str]] = {}
     for name in names:
-        told = [one.get(name, "not asked") for one in held]
-        if len(set(told)) == 1 and told[0] in (BUILT_IN, "class", "value"):
-            alike.setdefault(told[0], []).append(f"`{name}`")
+        facts = [one.get(name, "not asked") for one in held]
+        if len(set(facts)) == 1 and facts[0] in (BUILT_IN, "class", "value"):
+            alike.setdefault(facts[0], []).append(f"`{name}`")
             continue
-        same = [told[0], *("same" if fact == told[0] else fact for fact in told[1:])]
+        same = [facts[0], *("same" if fact == facts[0] else fact for fact in facts[1:])]
         lines.append(f"| `{name}` | " + " | ".join(same) + " |")
     for kind, members in alike.items():
         lines += ["", f"In all of them, {kind}: {', '.join(members)}."]

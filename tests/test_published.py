@@ -1,6 +1,6 @@
 """Published steps and a golden of predictions, priced from what the project ships.
 
-Each is asked as a row that states its question (benchmarks/stated_rows.py).
+Each is asked as a row that states its question (benchmarks/published_rows.py).
 """
 
 import tomllib
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.published_rows import Prediction
 from benchmarks.row_scores import measured_step_s, memory_gib
-from benchmarks.stated_rows import Prediction
 from solver.estimate import STEP_PARTS
 from tests.benchmarks.made_up_rows import predict, row
 

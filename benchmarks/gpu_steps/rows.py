@@ -23,15 +23,15 @@ KEEPING_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``status`` is ok, oom, failed, timeout or left out; ``found`` what its process printed; ``told`` the
-    prediction, None with the reason in ``untold``."""
+    """``status`` is ok, oom, failed, timeout or left out; ``found`` what its process printed; ``prediction`` the
+    prediction, None with the reason in ``unpriced``."""
 
     case: StepCase
     status: str
     reason: str = ""
     found: dict[str, Any]
-    told: Predicted | None
-    untold: str = ""
+    prediction: Predicted | None
+    unpriced: str = ""
 
     @property
     def step_s(self) -> float | None:
@@ -41,13 +41,13 @@ class Row:
 
     def as_plain(self) -> dict[str, Any]:
         """For the JSON file."""
-        told = None
-        if self.told is not None:
-            told = {
-                "step_s": self.told.step_s,
-                "parts_s": self.told.parts_s,
-                "allocated_bytes": self.told.allocated_bytes,
-                "reserved_bytes": self.told.reserved_bytes,
+        prediction = None
+        if self.prediction is not None:
+            prediction = {
+                "step_s": self.prediction.step_s,
+                "parts_s": self.prediction.parts_s,
+                "allocated_bytes": self.prediction.allocated_bytes,
+                "reserved_bytes": self.prediction.reserved_bytes,
             }
         return {
             "case": json.loads(self.case.as_text()),
@@ -55,42 +55,49 @@ class Row:
             "reason": self.reason,
             "step_s": self.step_s,
             "measured": self.found,
-            "predicted": told,
-            "not_predicted": self.untold,
+            "predicted": prediction,
+            "not_predicted": self.unpriced,
         }
 
     def as_line(self) -> str:
         """One row of the table: measured, predicted, their ratio; of time and both memories."""
-        told, found = self.told, self.found
+        prediction, found = self.prediction, self.found
         if self.status != "ok":
             return f"{self.case.name:26} {self.status}: {self.reason}".rstrip(": ")
         bytes_of = ("allocated_bytes", "reserved_bytes")
-        pairs = [(self.step_s, told.step_s if told else None, 1e3)]
-        pairs += [(found.get(name), getattr(told, name) if told else None, 1 / GIB) for name in bytes_of]
+        pairs = [(self.step_s, prediction.step_s if prediction else None, 1e3)]
+        pairs += [
+            (found.get(name), getattr(prediction, name) if prediction else None, 1 / GIB) for name in bytes_of
+        ]
         line = f"{self.case.name:26} " + "   ".join(_compared(*pair) for pair in pairs)
-        return line if told else f"{line}   {self.untold}"
+        return line if prediction else f"{line}   {self.unpriced}"
 
 
-def _compared(measured: float | None, told: float | None, unit: float) -> str:
-    words = ["-" if one is None else f"{one * unit:.1f}" for one in (measured, told)]
-    ratio = f"{told / measured:.3f}" if measured and told else "-"
+def _compared(measured: float | None, prediction: float | None, unit: float) -> str:
+    words = ["-" if one is None else f"{one * unit:.1f}" for one in (measured, prediction)]
+    ratio = f"{prediction / measured:.3f}" if measured and prediction else "-"
     return f"{words[0]:>9} {words[1]:>9} {ratio:>6}"
 
 
 def row_of(case: StepCase, ranks: int, device: str, asking: Asking, limit_s: float) -> Row:
     """Predict, then run; whatever goes wrong with either is said in the row. ``limit_s`` 0: not run."""
-    told, untold = None, ""
+    prediction, unpriced = None, ""
     try:
-        told = predicted(case, ranks, asking)
+        prediction = predicted(case, ranks, asking)
     except UserError as error:
-        untold = str(error).partition("\n")[0]
+        unpriced = str(error).partition("\n")[0]
     if limit_s <= 0.0:
         return Row(
-            case=case, status="left out", reason="--budget_s is spent", found={}, told=told, untold=untold
+            case=case,
+            status="left out",
+            reason="--budget_s is spent",
+            found={},
+            prediction=prediction,
+            unpriced=unpriced,
         )
     found = run(case, ranks, device, limit_s)
     status, reason = found.pop("status"), str(found.pop("reason", ""))[:LONGEST_REASON]
-    return Row(case=case, status=status, reason=reason, found=found, told=told, untold=untold)
+    return Row(case=case, status=status, reason=reason, found=found, prediction=prediction, unpriced=unpriced)
 
 
 def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, Any]:

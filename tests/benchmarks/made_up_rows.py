@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.measured_times import MeasuredTimes
-from benchmarks.stated_rows import SIZES, STATED, Prediction, Pricing, Row, read_rows
+from benchmarks.published_rows import QUESTION, SIZES, Prediction, Pricing, Row, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -49,7 +49,7 @@ def write(folder: Path, *rows: Mapping[str, object], model: str = DENSE) -> Path
     (folder / "dev").mkdir(exist_ok=True)
     path = folder / "dev" / "made_up.csv"
     with path.open("w", newline="", encoding="utf-8") as handle:
-        columns = dict.fromkeys((*SIZES, *STATED, *CELLS, *(key for row in rows for key in row)))
+        columns = dict.fromkeys((*SIZES, *QUESTION, *CELLS, *(key for row in rows for key in row)))
         writer = csv.DictWriter(handle, list(columns), restval="")
         writer.writeheader()
         writer.writerows(CELLS | {key: str(value) for key, value in row.items()} for row in rows)

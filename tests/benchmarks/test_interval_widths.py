@@ -6,28 +6,39 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.interval_widths import EIGHTY_PERCENT, NAMES, TOLD, Told, bounds, chosen_by, main, read_told
+from benchmarks.interval_widths import (
+    EIGHTY_PERCENT,
+    IN_USE,
+    NAMES,
+    PricedDataset,
+    bounds,
+    chosen_by,
+    main,
+    read_priced,
+)
 from solver.estimate import STEP_PARTS
 from solver.problem.result import UNPRICED, WIDTHS, causes, interval_of, relative_std
 from spec.arrays import floats
 from tests.benchmarks.made_up_rows import row
 
 
-def made_up(seed: int, share: float) -> Told:
-    """Rows whose log(measured / told) spreads by half of their waiting for a network, and by 0.03 in any case."""
+def made_up(seed: int, share: float) -> PricedDataset:
+    """Rows whose log(measured / predicted) spreads by half of their waiting for a network, and by 0.03 in any case."""
     rng = np.random.default_rng(seed)
     shares = np.zeros((60, len(NAMES)))
     shares[:, NAMES.index("formulas")] = 1.0
     shares[:, NAMES.index("network")] = share
-    return Told(ratio=rng.normal(0.05, np.hypot(0.03, 0.5 * share), 60), shares=shares)
+    return PricedDataset(ratio=rng.normal(0.05, np.hypot(0.03, 0.5 * share), 60), shares=shares)
 
 
 def test_bounds_are_those_of_the_solver() -> None:
     parts = {name: floats(0.1 if name in ("tp_comm", "host") else 0.0) for name in STEP_PARTS}
     parts["gemm"] = floats(0.8)
     shares = causes(parts, floats(0.06), floats(0.02), low_precision=False, attended=4096)
-    told = Told(ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]]))
-    low, high = bounds(told, np.append(TOLD, UNPRICED))
+    dataset = PricedDataset(
+        ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]])
+    )
+    low, high = bounds(dataset, np.append(IN_USE, UNPRICED))
     own = interval_of(floats(1.0), relative_std(shares))
     assert (np.exp(low[0]), np.exp(high[0])) == pytest.approx((own[0][0], own[1][0]))
 
@@ -35,17 +46,17 @@ def test_bounds_are_those_of_the_solver() -> None:
 def test_the_cause_that_spreads_is_found() -> None:
     datasets = [made_up(0, 0.0), made_up(1, 0.2), made_up(2, 0.6)]
     chosen = chosen_by(datasets)
-    for told in datasets:
-        low, high = bounds(told, chosen)
-        assert 0.7 <= ((told.ratio >= low) & (told.ratio <= high)).mean() <= 0.9
-    wide, tight = (bounds(told, chosen) for told in (datasets[2], datasets[0]))
+    for dataset in datasets:
+        low, high = bounds(dataset, chosen)
+        assert 0.7 <= ((dataset.ratio >= low) & (dataset.ratio <= high)).mean() <= 0.9
+    wide, tight = (bounds(dataset, chosen) for dataset in (datasets[2], datasets[0]))
     # normal spreads of 0.3 and 0.03: 80 % lie within 1.28 of them
     assert (wide[1] - wide[0]).mean() / 2 == pytest.approx(EIGHTY_PERCENT * 0.3, rel=0.25)
     assert (tight[1] - tight[0]).mean() / 2 == pytest.approx(EIGHTY_PERCENT * 0.03, rel=0.5)
 
 
 def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
-    """A step of 2 s told at 1.9, half of it waiting for tp: one missing piece beside an uneven batch, which is none."""
+    """A step of 2 s dataset at 1.9, half of it waiting for tp: one missing piece beside an uneven batch, which is none."""
     (tmp_path / "runs").mkdir()
     one = row(tmp_path / "runs", measured_step_s="2.0")
     line = {f"part_{name}": "0.0" for name in STEP_PARTS} | {
@@ -58,13 +69,13 @@ def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
         "part_gemm": "0.5",
         "missing": "fp8 parameter gathers; a smaller last micro-batch (interpolated)",
     }
-    with (tmp_path / "told.csv").open("w", newline="", encoding="utf-8") as handle:
+    with (tmp_path / "dataset.csv").open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(line))
         writer.writeheader()
         writer.writerow(line)
-    (told,) = read_told([one.path], tmp_path / "told.csv").values()
-    assert told.ratio[0] == pytest.approx(np.log(2.0 / 1.9))
-    shares = dict(zip(NAMES, told.shares[0], strict=True))
+    (dataset,) = read_priced([one.path], tmp_path / "dataset.csv").values()
+    assert dataset.ratio[0] == pytest.approx(np.log(2.0 / 1.9))
+    shares = dict(zip(NAMES, dataset.shares[0], strict=True))
     assert (shares["curves"], shares["network"], shares["gaps"]) == pytest.approx((0.1, 0.5, 1.0))
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import multinode_accuracy as benchmark
-from benchmarks.multinode_accuracy import COLUMNS, priced_rows, read_runs, runs_of, sheet_of
+from benchmarks.multinode_accuracy import COLUMNS, price_runs, read_runs, spec_of
 from spec.errors import ProfileError
 
 SIZES = (2**16, 2**22, 2**30)
@@ -34,7 +34,7 @@ def row(**changes: object) -> dict[str, object]:
 def predicted_us(rows: list[dict[str, object]]) -> np.ndarray:
     """Predicted microseconds."""
     frame = pd.DataFrame(rows)
-    found = priced_rows(runs_of(frame)[0])
+    found = price_runs(frame)[0]
     return np.asarray(found.time_us * np.exp(found.log_error))
 
 
@@ -84,10 +84,10 @@ def test_right_times_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ({"fabric": "EFA", "gpu": "H200-SXM", "nics_per_node": 16, "nic_gbps": 200}, 18e-6, 50e9),
     ],
 )
-def test_a_run_has_the_sheet_of_its_gpu_the_network_of_its_fabric_and_its_own_nics(
+def test_a_run_has_the_spec_of_its_gpu_the_network_of_its_fabric_and_its_own_nics(
     changes: dict[str, object], latency_s: float, rate: float
 ) -> None:
-    cluster = sheet_of(pd.Series(row(**changes)))
+    cluster = spec_of(pd.Series(row(**changes)))
     assert cluster is not None
     assert cluster.domains[-1].latency_s == latency_s
     assert cluster.domains[-1].bandwidth == pytest.approx(rate)
@@ -95,7 +95,7 @@ def test_a_run_has_the_sheet_of_its_gpu_the_network_of_its_fabric_and_its_own_ni
 
 def test_one_gpu_a_node_has_the_nic_that_the_row_says() -> None:
     """One 200 Gb/s NIC beside the GPU that takes part; the node has more GPUs with NICs of their own."""
-    cluster = sheet_of(pd.Series(row(gpus_per_node=1, nics_per_node=1, nic_gbps=200)))
+    cluster = spec_of(pd.Series(row(gpus_per_node=1, nics_per_node=1, nic_gbps=200)))
     assert cluster is not None
     assert cluster.domains[-1].bandwidth == pytest.approx(25e9)
     assert cluster.scale_up_ranks == 8
@@ -119,7 +119,7 @@ def test_rows_that_say_nothing_are_refused(changes: dict[str, object], words: st
 
 @pytest.mark.parametrize("cell", ["fabric", "nics_per_node", "nic_gbps"])
 def test_a_run_without_a_network_is_passed_over(cell: str, tmp_path: Path) -> None:
-    _, passed_over = runs_of(read_runs(written(tmp_path, [row(), row(run="two", **{cell: None})])))
+    _, passed_over = price_runs(read_runs(written(tmp_path, [row(), row(run="two", **{cell: None})])))
     assert passed_over == ["two"]
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recipe_recall import main, one_each
-from benchmarks.recipe_rows.question import question_of, recipe_plan, settings_of
-from benchmarks.recipe_rows.recipe import Recipe, read_recipes
+from benchmarks.recipes import Recipe, problem_of, read_recipes, recipe_plan, settings_of
 from ops.recompute import Recompute
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -81,9 +80,9 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
     cluster = read_cluster("b300", root=ROOT)
     beside = {"gpu": "b300", "param_gather_low_precision": "1"}
     for word, gathered in (("fp8mx", "bf16"), ("fp8cs", "fp8"), ("nvfp4", "fp4")):
-        job = question_of(recipe(precision=word, **beside), cluster).job
+        job = problem_of(recipe(precision=word, **beside), cluster).job
         assert (job.precision.low_precision_parameters, job.precision.parameter_gather) == (True, gathered)
-    wide = question_of(
+    wide = problem_of(
         recipe(precision="fp8cs", param_gather_low_precision="0", gpu="b300"), cluster
     ).job.precision
     assert (wide.low_precision_parameters, wide.parameter_gather) == (False, "bf16")
@@ -93,19 +92,19 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
         ("deepseek_v3", (True, "fp8")),
         ("qwen3_30b", (False, "fp8")),
     ):
-        formats = question_of(recipe(model=model, **whole), cluster).job.precision
+        formats = problem_of(recipe(model=model, **whole), cluster).job.precision
         assert (formats.low_precision_head, formats.attention) == expected
-    told = recipe(fsdp="1", activation_offload="layers:5", recompute="selective:layernorm+mlp", gpu="b300")
-    plan = recipe_plan(told, question_of(told, cluster))
+    changed = recipe(fsdp="1", activation_offload="layers:5", recompute="selective:layernorm+mlp", gpu="b300")
+    plan = recipe_plan(changed, problem_of(changed, cluster))
     assert (plan.preset, plan.zero_stage, plan.offloaded_layers) == ("megatron-fsdp", 3, 5)
     assert (plan.recompute, set(plan.recompute_modules)) == (Recompute.NONE, {"layernorm", "mlp"})
     parts = recipe(activation_offload="moe_act+expert_fc1", gpu="b300")
-    assert recipe_plan(parts, question_of(parts, cluster)).offload_modules == ("expert_fc1", "moe_act")
+    assert recipe_plan(parts, problem_of(parts, cluster)).offload_modules == ("expert_fc1", "moe_act")
     with pytest.raises(ConfigError, match="expert_fc3"):
-        recipe_plan(recipe(activation_offload="expert_fc3", gpu="b300"), question_of(parts, cluster))
-    told = recipe(optimizer="dist_muon", distributed_optimizer="0")
-    assert recipe_plan(told, question_of(told, cluster)).zero_stage == 1
-    assert question_of(told, cluster).job.optimizer == "muon"
+        recipe_plan(recipe(activation_offload="expert_fc3", gpu="b300"), problem_of(parts, cluster))
+    changed = recipe(optimizer="dist_muon", distributed_optimizer="0")
+    assert recipe_plan(changed, problem_of(changed, cluster)).zero_stage == 1
+    assert problem_of(changed, cluster).job.optimizer == "muon"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
 def test_what_cannot_be_said_is_refused_with_its_place(cells: dict[str, str], said: str) -> None:
     asked = recipe(**cells)
     with pytest.raises(ConfigError, match=rf"recipes\.csv:2: {said}"):
-        recipe_plan(asked, question_of(asked, read_cluster("h100-sxm", root=ROOT)))
+        recipe_plan(asked, problem_of(asked, read_cluster("h100-sxm", root=ROOT)))
 
 
 def test_only_tuned_pretraining_on_a_gpu_with_a_sheet_counts(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def steps(measured_s: Sequence[float], experts: Sequence[float]) -> Steps:
     ("measured_s", "least"),
     [
         ([1.6, 1.6, 1.6], 0.0),
-        ([1.0, 1.0, 2.0], 0.5 / 3),  # told as the two that agree
+        ([1.0, 1.0, 2.0], 0.5 / 3),  # predicted as the two that agree
         ([1.0, 2.0, 4.0], (0.5 + 0.75) / 3),
         ([0.25, 0.25, 0.25], 1.0),  # no efficiency is above 2
         ([8.0, 8.0, 8.0], 0.5),  # nor below a quarter
@@ -44,9 +44,9 @@ def test_a_factor_for_each_cause_leaves_nothing_where_causes_made_the_difference
     share = np.linspace(0.0, 0.8, 5)
     apart = steps(1.2 * (1.0 - share) + 1.7 * share, share.tolist())
     assert least_error(apart, by_cause=True) == pytest.approx(0.0, abs=1e-9)
-    # the middle row's factor is the weighted median here: told as 1.4, the rows stand at 1.2, 1.3, ... 1.6
-    told = 1.4 / np.array([1.2, 1.3, 1.4, 1.5, 1.6])
-    assert least_error(apart, by_cause=False) <= np.abs(told - 1.0).mean() + 1e-12
+    # the middle row's factor is the weighted median here: predicted as 1.4, the rows stand at 1.2, 1.3, ... 1.6
+    ratios = 1.4 / np.array([1.2, 1.3, 1.4, 1.5, 1.6])
+    assert least_error(apart, by_cause=False) <= np.abs(ratios - 1.0).mean() + 1e-12
     assert least_error(apart, by_cause=False) > 0.05
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from benchmarks import search_speed
 from benchmarks.search_speed import QUESTIONS, ROOT, WRAPPED, Phases, SearchQuestion
-from benchmarks.table_rate import feasible, table_rate
-from solver.memory.device import usable_bytes
 from solver.plans.space import full_space
 from solver.problem.loading import load_problem
 from solver.search import search
@@ -32,27 +30,7 @@ def test_the_innermost_phase_has_the_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert phases.finished() == {"other": 1.0 + 5.0, "outer": 2.0 + 4.0, "inner": 3.0}
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_a_raw_table_holds_as_many_plans_that_fit_as_asked_for(interleaved: bool) -> None:
-    """More of them than there are different ones."""
-    small = SearchQuestion(
-        config="7B_internlm2.py", world_size=16, global_batch_tokens=1 << 19, framework="megatron"
-    )
-    asked = small.request(ROOT)
-    found = table_rate(asked, 6000, interleaved=interleaved)
-    question = load_problem(asked).problem
-    different = sum(len(one) for one in feasible(question, interleaved=interleaved))
-    assert (found.plans, found.distinct) == (6000, different)
-    assert 0 < different < 6000
-    assert found.most_bytes <= usable_bytes(question.cluster)
-    best_s = search(question, full_space(question.model, question.job), top_k=1).best[0].step_s
-    # Some layers more recomputed than needed never make the fastest plan.
-    assert found.fastest_s >= best_s * (1.0 - 1e-9)
-
-
-@pytest.mark.parametrize(
-    "words", [("--raw", "-5"), ("--raw", "0"), ("--raw", "x"), ("--question", "x"), ("--x",)]
-)
+@pytest.mark.parametrize("words", [("--question", "x"), ("--x",)])
 def test_a_wrong_flag_is_refused_in_one_line(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,13 +73,13 @@ def test_steps_are_told_within_15_percent(shape: str, tmp_path: Path) -> None:
     run(*asked, "--pre_profiling_data_path", profile, "--json", found, "--budget_s", "600")
     (row,) = json.loads(Path(found).read_text())
     medians = {part: statistics.median(times) for part, times in row["measured"]["trials"].items()}
-    told = row["predicted"]["parts_s"]
+    predicted = row["predicted"]["parts_s"]
     computed = medians["passes_s"] + medians["update_s"]
     slower = slowdown(profile, row)
-    ratio = slower * (row["predicted"]["step_s"] - told["dp_comm"]) / computed
-    communicated = told["dp_comm"] / min(row["measured"]["trials"]["communication_s"])
+    ratio = slower * (row["predicted"]["step_s"] - predicted["dp_comm"]) / computed
+    communicated = predicted["dp_comm"] / min(row["measured"]["trials"]["communication_s"])
     print(
-        f"{shape}: {computed * 1e3:.0f} ms, told {ratio:.3f} of it at {slower:.3f} x; communication {communicated:.2f}"
+        f"{shape}: {computed * 1e3:.0f} ms, predicted {ratio:.3f} of it at {slower:.3f} x; communication {communicated:.2f}"
     )
     assert abs(ratio - 1.0) < WITHIN
     assert 1.0 / COMMUNICATION_FACTOR < communicated < COMMUNICATION_FACTOR

@@ -53,12 +53,12 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "ONE_ROW", path)
 
 
-def told(step_s: float) -> Predicted:
+def prediction(step_s: float) -> Predicted:
     return Predicted(step_s=step_s, parts_s={}, allocated_bytes=1.5 * 2**30, reserved_bytes=4.0 * 2**30)
 
 
 def test_medians_of_the_parts_are_summed_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "predicted", lambda *asked: told(5.0))
+    monkeypatch.setattr(rows, "predicted", lambda *asked: prediction(5.0))
     row = row_of(CASE, 1, "cuda", ASKING, 20.0)
     assert (row.status, row.step_s) == ("ok", 2.5)
     assert row.as_line().split() == [
@@ -80,7 +80,7 @@ def test_what_goes_wrong_is_a_row(change: dict[str, object], status: str, reason
     row = row_of(case_of(json.dumps(fields)), 1, "cuda", ASKING, 1.0 if status == "timeout" else 20.0)
     assert row.status == status
     assert reason in row.as_line()
-    assert row.told is not None
+    assert row.prediction is not None
 
 
 def test_without_a_price_a_row_is_measured_all_the_same() -> None:

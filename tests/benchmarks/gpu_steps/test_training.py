@@ -75,13 +75,13 @@ def test_a_step_is_measured_and_predicted() -> None:
     assert np.shape(found["reference_s"]) == (3, 3, LAUNCHES)
     assert 0.0 < np.min(found["reference_s"]) < np.max(found["reference_s"]) < 10.0
     asking = Asking(root=gpu_step.ROOT, cluster="cpu")
-    told = predicted(case, 1, asking)
-    assert sum(told.parts_s.values()) == pytest.approx(told.step_s)
+    prediction = predicted(case, 1, asking)
+    assert sum(prediction.parts_s.values()) == pytest.approx(prediction.step_s)
     repeated = predicted(StepCase(shape=SHAPE, micro_batch=1, recompute=True), 1, asking)
     twice = predicted(StepCase(shape=SHAPE, micro_batch=1, num_micro=2), 1, asking)
     copied = predicted(case, 2, asking)
-    assert told.step_s < repeated.step_s < twice.step_s
-    assert copied.parts_s["dp_comm"] > 0.0 == told.parts_s["dp_comm"]
+    assert prediction.step_s < repeated.step_s < twice.step_s
+    assert copied.parts_s["dp_comm"] > 0.0 == prediction.parts_s["dp_comm"]
 
 
 def test_out_of_memory_is_found_and_said(

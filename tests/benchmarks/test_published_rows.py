@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import solver
-from benchmarks import stated_rows
+from benchmarks import published_rows
 from benchmarks.accuracy import COLUMNS as PREDICTED
 from benchmarks.accuracy import main
+from benchmarks.published_rows import UNEVEN_BATCH, current_words, parse_row, read_rows
 from benchmarks.row_scores import GAP_STD, gap_lines, interval, measured_step_s, memory_gib, residual_lines
-from benchmarks.stated_rows import UNEVEN_BATCH, current_words, parse_row, read_rows
 from solver.problem.result import EIGHTY_PERCENT, UNPRICED
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -55,7 +55,7 @@ def test_older_words_become_current_ones_and_dropped_ones_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"cut": "dropout", "cut=yes": "cut=true", "gone": "", "preset=of-old": "megatron"}
-    monkeypatch.setattr(stated_rows, "CURRENT_WORDS", table)
+    monkeypatch.setattr(published_rows, "CURRENT_WORDS", table)
     job = parse_row(row(tmp_path, preset="of-old", job="cut=yes,gone=1"), ROOT).job
     assert (job.dropout, job.preset.name) == (True, "megatron")
     assert current_words("cut=1,b=2") == {"dropout": "1", "b": "2"}

@@ -30,7 +30,7 @@ from spec.settings.job import job_settings
 from spec.settings.setting import typed_values
 
 SIZES = ("num_gpus", "seq_len", "global_batch_sequences")
-STATED = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", "unpriced", "refused")
+QUESTION = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", "unpriced", "refused")
 
 # Older words of the files -> those of the program: a key, or a key with its value (of presets "preset=NAME"). An empty
 # word is dropped: what the row ran is not priced any more.
@@ -126,7 +126,7 @@ def _rows_of(path: Path) -> Iterator[Row]:
         allowed = f"a readable CSV file ({error})"
         raise ConfigError(where=str(path), key="--measurements", value=path.name, allowed=allowed) from error
     header = [name.strip() for name in lines[0][1]] if lines else []
-    missing = [name for name in ("dataset", "row_id", *SIZES, *STATED) if name not in header]
+    missing = [name for name in ("dataset", "row_id", *SIZES, *QUESTION) if name not in header]
     if missing:
         allowed = f"also {', '.join(missing)}"
         raise ConfigError(where=str(path), key="columns", value=header[:4], allowed=allowed)

@@ -1,7 +1,7 @@
 """Python calls of Megatron-Core's modules, the source of ops/cpu_overhead.py's table.
 
     pip install --no-deps megatron-core==0.13.1
-    python benchmarks/host_work.py [--experts 32]
+    python benchmarks/cpu_overhead.py [--experts 32]
 
 Runs one decoder layer of 64 channels over 64 tokens eagerly on the CPU, so that kernels take next to no
 time, with CUDA's names replaced by stand-ins and a process group that moves nothing. Prints what each

@@ -1,11 +1,12 @@
-"""From a recipe to what a user would ask: the job with its settings, and its plan."""
+"""Hand-tuned recipes of a framework: a row of a CSV file each, as the model, job and plan that a user would ask for."""
 
+import csv
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
-from benchmarks.recipe_rows.model import model_of
-from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute import MODULES
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
@@ -15,9 +16,42 @@ from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.errors import ConfigError
 from spec.frameworks import OffloadedPart
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
+from spec.parameters import num_parameters
 from spec.settings.job import AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
+SPECS = {
+    "h100": "h100-sxm",
+    "b200": "b200",
+    "b300": "b300",
+    "gb200": "gb200-nvl72",
+    "gb300": "gb300-nvl72",
+}
+"""GPU -> its sheet under configs/clusters."""
+REQUIRED = (
+    "recipe",
+    "kind",
+    "task",
+    "needs",
+    "model",
+    "layers",
+    "hidden",
+    "gpu",
+    "num_gpus",
+    "precision",
+    "tp",
+    "pp",
+    "vpp",
+    "micro_batch",
+    "global_batch",
+    "recompute",
+    "fsdp",
+    "moe_dispatcher",
+)
+# Share by which parameters may differ from the published total: biases, norms and router corrections of a family.
+TOLERANCE = 0.01
 # Megatron-Bridge, training/mixed_precision.py, by the recipe's word.
 PRECISIONS: dict[str, dict[str, object]] = {
     "bf16": {"precision.recipe": "bf16"},
@@ -46,6 +80,139 @@ BY_MODEL: tuple[tuple[str, str, Mapping[str, object]], ...] = (
 )
 # Megatron-Bridge (v0.2.0 to v0.6.0) src/megatron/bridge/models: moe_router_dtype "fp32"; of no other model here.
 FP32_ROUTERS = ("deepseek", "kimi", "glm", "nemotron", "qwen3-next")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One row; empty cells are what the recipe leaves alone."""
+
+    path: str
+    line: int
+    cells: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Its function's name."""
+        return self.text("recipe")
+
+    def text(self, column: str) -> str:
+        """A cell, stripped; "" where the column is absent."""
+        return self.cells.get(column, "").strip()
+
+    def whole(self, column: str, default: int | None = None) -> int:
+        """A whole number, ``default`` where the cell is empty; raises ConfigError for anything else."""
+        word = self.text(column)
+        if not word and default is not None:
+            return default
+        if not word.isdigit():
+            raise ConfigError(
+                where=f"{self.path}:{self.line}", key=column, value=word, allowed="a whole number"
+            )
+        return int(word)
+
+    def says(self, column: str) -> bool:
+        """Whether a switch is on."""
+        return self.text(column) == "1"
+
+    @property
+    def counts(self) -> bool:
+        """Tuned for throughput, trained from scratch, on a GPU that has a sheet."""
+        tuned = self.text("kind") == "perf" and self.text("task") == "pretrain"
+        return tuned and self.text("gpu") in SPECS
+
+
+def read_recipes(path: Path) -> list[Recipe]:
+    """Every row of the file. Raises ConfigError for a file that is not one of recipes."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            where=str(path), key="--recipes", value=str(error), allowed="a readable CSV file"
+        ) from error
+    reader = csv.DictReader(text.splitlines())
+    missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise ConfigError(
+            where=f"{path}:1", key="columns", value=reader.fieldnames, allowed=f"also {', '.join(missing)}"
+        )
+    return [
+        Recipe(path=str(path), line=line, cells={key: value or "" for key, value in row.items() if key})
+        for line, row in enumerate(reader, start=2)
+    ]
+
+
+def model_of(recipe: Recipe) -> ModelSpec:
+    """A dense or expert transformer. Raises ConfigError where it needs more, or its parameters are not the published
+    ones."""
+    where = f"{recipe.path}:{recipe.line}"
+    if recipe.text("needs"):
+        allowed = "a dense model or one of experts, of full attention"
+        raise ConfigError(where=where, key="needs", value=recipe.text("needs"), allowed=allowed)
+    model = ModelSpec(
+        name=recipe.text("model"),
+        hidden=recipe.whole("hidden"),
+        vocab=recipe.whole("vocab"),
+        blocks=_blocks(recipe),
+        source=recipe.text("source"),
+    )
+    published, counted = recipe.whole("params_total", 0), num_parameters(model).total
+    if published and abs(counted / published - 1.0) > TOLERANCE:
+        raise ConfigError(where=where, key="params_total", value=published, allowed=f"about {counted:,}")
+    return model
+
+
+def _blocks(recipe: Recipe) -> tuple[BlockRun, ...]:
+    """Dense layers, then those of experts, then blocks that predict more tokens."""
+    attention, layers = _attention(recipe), recipe.whole("layers")
+    dense = BlockSpec(
+        mixer=attention, mlp=MlpSpec(ffn_hidden=recipe.whole("ffn"), gated=True, activation="silu")
+    )
+    if not recipe.whole("experts", 0):
+        return (BlockRun(block=dense, count=layers),)
+    first = recipe.whole("dense_layers", 0)
+    routed = BlockSpec(mixer=attention, mlp=None, moe=_experts(recipe))
+    runs = [BlockRun(block=dense, count=first)] * bool(first) + [BlockRun(block=routed, count=layers - first)]
+    predicted = recipe.whole("mtp", 0)
+    return (*runs, *[BlockRun(block=replace(routed, mtp=True), count=predicted)] * bool(predicted))
+
+
+def _attention(recipe: Recipe) -> AttentionSpec:
+    heads = recipe.whole("heads")
+    if recipe.whole("kv_lora_rank", 0):
+        nope, rope = recipe.whole("qk_nope_dim"), recipe.whole("qk_rope_dim")
+        return AttentionSpec(
+            kind=AttentionKind.MLA,
+            num_heads=heads,
+            num_kv_heads=heads,
+            qk_dim=nope + rope,
+            v_dim=recipe.whole("v_dim"),
+            rope_dim=rope,
+            q_lora_rank=recipe.whole("q_lora_rank", 0),
+            kv_lora_rank=recipe.whole("kv_lora_rank"),
+        )
+    width, kv_heads = recipe.whole("head_dim"), recipe.whole("kv_heads")
+    return AttentionSpec(
+        kind=AttentionKind.GQA if kv_heads < heads else AttentionKind.MHA,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        qk_dim=width,
+        v_dim=width,
+        # Qwen3's config.json and modeling_qwen3.py
+        qk_norm=recipe.text("model").startswith("qwen3"),
+    )
+
+
+def _experts(recipe: Recipe) -> MoeSpec:
+    # DeepSeek-V3's config.json: n_group 8, topk_group 4
+    groups = (8, 4) if recipe.text("model").startswith("deepseek_v3") else (1, 1)
+    return MoeSpec(
+        num_experts=recipe.whole("experts"),
+        topk=recipe.whole("topk"),
+        expert_ffn_hidden=recipe.whole("expert_ffn"),
+        shared_ffn_hidden=recipe.whole("shared_expert_ffn", 0),
+        route_groups=groups[0],
+        route_chosen_groups=groups[1],
+    )
 
 
 def narrower(recipe: Recipe) -> Mapping[str, object]:
@@ -101,7 +268,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
     return said | narrower(recipe)
 
 
-def question_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
+def problem_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
     """The recipe's model and job on its sheet alone. Raises ConfigError for what cannot be said."""
     seq_len, gpus = recipe.whole("seq_len"), recipe.whole("num_gpus")
     asked = AskedJob(
@@ -122,7 +289,7 @@ def question_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
     )
 
 
-def recipe_plan(recipe: Recipe, question: Problem) -> Plan:
+def recipe_plan(recipe: Recipe, problem: Problem) -> Plan:
     """The recipe's plan. Raises ConfigError for degrees that contradict the job."""
     # Muon's recipes shard by whole matrices instead (dist_muon, Megatron-Core's layer-wise distributed optimizer).
     owned = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")
@@ -146,7 +313,7 @@ def recipe_plan(recipe: Recipe, question: Problem) -> Plan:
         offloaded_layers=layers,
         offload_modules=parts,
     )
-    return plan_of(written, question, f"{recipe.path}:{recipe.line}")
+    return plan_of(written, problem, f"{recipe.path}:{recipe.line}")
 
 
 def _offloaded(recipe: Recipe) -> tuple[int, tuple[OffloadedPart, ...]]:
@@ -182,9 +349,9 @@ def _recomputed(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
     return "none", tuple(name for name in MODULES if name in modules)
 
 
-def sheet_of(recipe: Recipe) -> str:
+def spec_of(recipe: Recipe) -> str:
     """Name of the recipe's sheet."""
-    return SHEETS[recipe.text("gpu")]
+    return SPECS[recipe.text("gpu")]
 
 
 def narrowed(model: str, gpu: str) -> Mapping[str, object]:

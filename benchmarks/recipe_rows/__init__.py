@@ -1,1 +1,0 @@
-"""Hand-tuned recipes of a framework, read from a CSV file of one recipe a row."""

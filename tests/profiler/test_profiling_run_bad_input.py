@@ -1,5 +1,6 @@
 """What a user can get wrong: one clear line, exit status 2, nothing written."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,26 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "configs" / "tiny_internlm2.py")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
-    """Exit status of the script with these flags."""
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs the script with the given flags; its exit status."""
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    return gen_profiler_data.main(list(flags))
+    return lambda *flags: gen_profiler_data.main([str(flag) for flag in flags])
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The only line on stderr, without its beginning."""
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith(("error: ", "interrupted; "))
-    return lines[0]
+@pytest.fixture
+def refused(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the script with flags that it refuses; the only line on stderr."""
+
+    def line(*flags: object, status: int = 2) -> str:
+        assert run(*flags) == status
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith(("error: ", "interrupted; "))
+        return lines[0]
+
+    return line
 
 
 @pytest.mark.parametrize(
@@ -64,34 +72,26 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (("data.pt",), "data.pt"),
     ],
 )
-def test_bad_flags(
-    flags: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_flags(flags: tuple[str, ...], said: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     output = tmp_path / "out" / "data.pt"
-    assert run(monkeypatch, "--output", str(output), "--device", "cpu", *flags) == 2
-    assert said in one_line(capsys)
+    assert said in refused("--output", output, "--device", "cpu", *flags)
     assert not output.exists()
 
 
 @pytest.mark.parametrize("device", ["cuda", "auto"])
 def test_a_gpu_that_is_not_there(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run(monkeypatch, "--device", device) == 2
-    said = one_line(capsys)
+    said = refused("--device", device)
     assert "torch sees no GPU here" in said
     assert "--device cpu" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_gpu_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     def unusable(_: int) -> None:
         raise RuntimeError("CUDA error: no kernel image is available\nCompile with TORCH_USE_CUDA_DSA")
@@ -100,18 +100,20 @@ def test_a_gpu_that_cannot_be_used(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", unusable)
-    assert run(monkeypatch) == 2
-    said = one_line(capsys)
+    said = refused()
     assert "no kernel image is available" in said
     assert "--device cpu" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rehearsal_leaves_the_default_profile_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, "--device", "cpu", "--only", "host", "--no_pics") == 0
+    assert run("--device", "cpu", "--only", "host", "--no_pics") == 0
     assert "prof_data/cpu.pt" in capsys.readouterr().out
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt")] == ["prof_data/cpu.pt"]
 
@@ -119,6 +121,9 @@ def test_a_rehearsal_leaves_the_default_profile_alone(
 def profile_of(gpu: str, origin: Origin) -> ProfileDatabase:
     sample = Sample(case=GemmCase(m=8, k=8, n=8), trials_s=(1e-6,), origin=origin)
     return ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=(sample,))
+
+
+UNUSABLE = ("below a file", "a folder", "no profile", "another machine")
 
 
 def make_bad_output(kind: str, folder: Path) -> Path:
@@ -144,62 +149,47 @@ def make_bad_output(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "below a file",
-        "a folder",
-        "no profile",
-        "empty",
-        "another machine",
-        "a journal of another machine",
-        "no journal",
-    ],
+    [*UNUSABLE, "empty", "a journal of another machine", "no journal"],
 )
 def test_bad_outputs_are_refused_before_anything_is_measured(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     output = make_bad_output(kind, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
-    def never(*_: object) -> None:
-        raise AssertionError("measured something")
-
-    monkeypatch.setattr("profiler.profiling_run.sweep", never)
-    assert run(monkeypatch, "--device", "cpu", "--output", str(output)) == 2
-    assert tmp_path.name in one_line(capsys)
+    monkeypatch.setattr("profiler.profiling_run.sweep", lambda *_: pytest.fail("measured something"))
+    assert tmp_path.name in refused("--device", "cpu", "--output", output)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-@pytest.mark.parametrize("kind", ["below a file", "a folder", "no profile", "another machine"])
+@pytest.mark.parametrize("kind", UNUSABLE)
 def test_a_modelled_profile_never_displaces_what_is_there(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     output = make_bad_output(kind, tmp_path)
-    assert run(monkeypatch, "--from_cluster", "h200", "--output", str(output)) == 2
-    assert tmp_path.name in one_line(capsys)
+    assert tmp_path.name in refused("--from_cluster", "h200", "--output", output)
 
 
 def test_ctrl_c_keeps_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("profiler.profiling_run.sweep", interrupted)
     output = tmp_path / "data.pt"
-    assert run(monkeypatch, "--device", "cpu", "--output", str(output)) == 130
-    assert "--resume" in one_line(capsys)
+    assert "--resume" in refused("--device", "cpu", "--output", output, status=130)
     assert journal_path(output).exists()
 
 
 @pytest.mark.parametrize("origin", [Origin.MODELLED, Origin.MEASURED])
 def test_a_profile_of_another_machine_stays_where_and_as_it_is(
-    origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    origin: Origin, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     output = tmp_path / "data.pt"
     save_profile(output, profile_of("H999", origin))
     before = output.read_bytes()
-    assert run(monkeypatch, "--device", "cpu", "--output", str(output), "--only", "host", "--no_pics") == 2
-    said = one_line(capsys)
+    said = refused("--device", "cpu", "--output", output, "--only", "host", "--no_pics")
     assert "holds times of 'H999'" in said
     assert "--output" in said
     assert [path.name for path in tmp_path.iterdir()] == ["data.pt"]
@@ -207,27 +197,26 @@ def test_a_profile_of_another_machine_stays_where_and_as_it_is(
 
 
 def test_two_runs_never_share_an_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Callable[..., int], refused: Callable[..., str]
 ) -> None:
     output = tmp_path / "data.pt"
     other = Journal.open(journal_path(output), "CPU")
     before = journal_path(output).read_bytes()
-    flags = ("--device", "cpu", "--output", str(output), "--only", "host", "--no_pics")
-    assert run(monkeypatch, *flags) == 2
-    assert "another run is writing it" in one_line(capsys)
+    flags = ("--device", "cpu", "--output", output, "--only", "host", "--no_pics")
+    assert "another run is writing it" in refused(*flags)
     assert journal_path(output).read_bytes() == before
     assert not output.exists()
     other.close()
-    assert run(monkeypatch, *flags) == 0
+    assert run(*flags) == 0
     assert output.exists()
     assert not journal_path(output).exists()
 
 
 def test_a_budget_too_short_to_measure_says_so_and_draws_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "data.pt"
-    assert run(monkeypatch, "--device", "cpu", "--output", str(output), "--budget_minutes", "0.001") == 0
+    assert run("--device", "cpu", "--output", output, "--budget_minutes", "0.001") == 0
     said = capsys.readouterr().out
     assert "measured in 0.0 s: nothing; " in said
     assert "left by the budget" in said

@@ -182,7 +182,6 @@ def add_train(verb: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace, root: Path) -> int:
     """Time training steps of the reference transformer."""
     with uninterrupted():
-        from profiler.distributed.rank_exit import status_in_ranks
         from runner.training.run import TrainOptions, run_training
         from runner.training.task import TrainRequest
 
@@ -211,12 +210,20 @@ def train(options: argparse.Namespace, root: Path) -> int:
         trace=options.trace,
     )
 
-    def work(layout: "RankLayout") -> int:
-        for line in run_training(asked, layout):
+    return _print_in_ranks(lambda layout: run_training(asked, layout), "interrupted")
+
+
+def _print_in_ranks(work: "Callable[[RankLayout], list[str]]", interrupted: str) -> int:
+    """The exit status of this rank; the lines of ``work`` are printed, or ``interrupted`` after Ctrl-C."""
+    with uninterrupted():
+        from profiler.distributed.rank_exit import status_in_ranks
+
+    def done(layout: "RankLayout") -> int:
+        for line in work(layout):
             print(line)
         return 0
 
-    return status_in_ranks(work, interrupted=lambda layout: "" if layout.rank else "interrupted")
+    return status_in_ranks(done, interrupted=lambda layout: "" if layout.rank else interrupted)
 
 
 # The verbs of run_workload.py that this package does: their options, and what runs them.
@@ -245,7 +252,6 @@ def suite(options: argparse.Namespace, root: Path) -> int:
 def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayout], list[str]]") -> int:
     """The exit status of this rank; what ``work`` gives is printed."""
     with uninterrupted():
-        from profiler.distributed.rank_exit import status_in_ranks
         from runner.replay.operations import Compute
         from runner.replay.run import RunOptions
 
@@ -260,14 +266,7 @@ def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayo
         quiet=options.quiet,
     )
 
-    def done(layout: "RankLayout") -> int:
-        for line in work(asked, layout):
-            print(line)
-        return 0
-
-    return status_in_ranks(
-        done, interrupted=lambda layout: "" if layout.rank else "interrupted; what was logged is kept"
-    )
+    return _print_in_ranks(lambda layout: work(asked, layout), "interrupted; what was logged is kept")
 
 
 def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:

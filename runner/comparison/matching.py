@@ -408,15 +408,8 @@ def _sums(key: Key, same: Sequence[Expected], ran: Sequence[Launched], num_steps
     """All of a part beside all of it."""
     if not ran:
         return []
-    one = pair_of([replace(same[0], label=f"all {key.what}")], [each.seconds for each in ran], num_steps)
-    return [
-        replace(
-            one,
-            expected_count=count_of(same),
-            expected_s=sum(each.seconds * each.count for each in same),
-            how="in sum",
-        )
-    ]
+    pair = pair_of(same, [each.seconds for each in ran], num_steps, how="in sum")
+    return [replace(pair, label=f"all {key.what}")]
 
 
 def _lone_expected(left: Iterable[Expected]) -> list[Unmatched]:

@@ -4,7 +4,7 @@ suggest.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from runner.comparison.expected import Expected, expected_step, seconds_by_part
@@ -95,16 +95,14 @@ def _joined(pairs: Sequence[Pair]) -> Pair:
     """Pairs of one key as one."""
     first = pairs[0]
     labels = sorted({one.label for one in pairs})
-    return Pair(
-        key=first.key,
+    return replace(
+        first,
         label=labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more",
-        axis=first.axis,
         expected_count=sum(one.expected_count for one in pairs),
         expected_s=sum(one.expected_s for one in pairs),
         ran_count=sum(one.ran_count for one in pairs),
         ran_s=sum(one.ran_s for one in pairs),
         fastest_s=min(one.fastest_s for one in pairs),
-        how=first.how,
     )
 
 
@@ -129,18 +127,9 @@ def lines(one: OperationComparison) -> list[str]:
     return [*said, *suggestions(one)]
 
 
-COLLECTIVE_TITLES = [
-    "collective",
-    "over",
-    "size",
-    "count",
-    "ran",
-    "predicted ms",
-    "measured",
-    "fastest",
-    "ratio",
-]
-OPERATION_TITLES = ["operation", "count", "ran", "predicted ms", "measured", "ratio"]
+TIMES = ["count", "ran", "predicted ms", "measured"]
+COLLECTIVE_TITLES = ["collective", "over", "size", *TIMES, "fastest", "ratio"]
+OPERATION_TITLES = ["operation", *TIMES, "ratio"]
 
 
 def _both(predicted_s: float, measured_s: float) -> list[str]:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 
 from spec.errors import ExportError
 from workload.aicb.csv_workload import COLUMNS, COMPUTATION, EPOCH_END, GeneralItem, rows_of
@@ -167,20 +166,6 @@ class LogFile:
             self.part.replace(self.path)
         except OSError as error:
             raise ExportError(f"{self.path}: cannot be written: {error.strerror}") from error
-
-    def __enter__(self) -> "LogFile":
-        """Closed when the block ends."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """An error of closing must not hide that of the block."""
-        try:
-            self.close()
-        except ExportError:
-            if problem is None:
-                raise
 
     def _write(self, rows: Iterable[list[str]]) -> None:
         text = io.StringIO()

@@ -21,7 +21,6 @@ from workload.aicb.csv_workload import (
     Arguments,
     GeneralItem,
     Workload,
-    arguments_path,
 )
 from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.diagnostics import WorkloadError
@@ -284,7 +283,7 @@ NAME_ENDING = "_workload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of all ranks: a program a stage. ``digest`` is of its sources."""
+    """Work of all ranks: a program a stage. ``digest`` is of its rows and arguments."""
 
     name: str
     degrees: Degrees
@@ -312,9 +311,7 @@ def read_work(files: Sequence[Path], typed: DegreeOptions, world: int) -> Work:
     paths = stage_files(files, degrees.pp)
     _check_stage(arguments, files[0])
     workloads = [first if path == files[0] else Workload.load(path)[0] for path in paths]
-    return work_of(
-        workloads, paths, degrees, arguments=arguments, name=work_name(files[0]), digest=_digest(paths)
-    )
+    return work_of(workloads, paths, degrees, arguments=arguments, name=work_name(files[0]))
 
 
 def work_of(
@@ -324,9 +321,10 @@ def work_of(
     *,
     arguments: Arguments,
     name: str,
-    digest: str,
 ) -> Work:
     """The programs of one workload a stage; WorkloadError when they do not fit together."""
+    cells = [" ".join(item.cells()) for workload in workloads for item in workload.items]
+    digest = hashlib.sha256("\n".join([repr(sorted(arguments.items())), *cells]).encode())
     programs = tuple(
         program_of(workload.items, stage, degrees, path)
         for stage, (workload, path) in enumerate(zip(workloads, paths, strict=True))
@@ -338,7 +336,7 @@ def work_of(
         programs=programs,
         workloads=tuple(workloads),
         arguments=arguments,
-        digest=digest,
+        digest=digest.hexdigest(),
     )
 
 
@@ -375,14 +373,6 @@ def _check_stage(arguments: Arguments, path: Path) -> None:
         raise ConfigError(where=str(path), key="stage", value=stage, allowed="0 in the first file")
 
 
-def _digest(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        for part in (path, arguments_path(path)):
-            digest.update(part.read_bytes() if part.is_file() else b"none")
-    return digest.hexdigest()
-
-
 # The work of a plan that was typed: every stage's rows, made in memory.
 
 
@@ -415,7 +405,6 @@ def work_of_plan(problem: Problem, plan: Plan) -> Work:
     workloads = [Workload(items=list(general_items(plan, work, options))) for work in works]
     name = re.sub(r"[^\w.=+-]+", "_", f"{problem.model.name}-{plan.label()}")
     degrees = Degrees(tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.etp, dp=plan.dp, pp=plan.pp, wp=plan.wp)
-    made = "\n".join(" ".join(item.cells()) for workload in workloads for item in workload.items)
     return work_of(
         workloads,
         [Path(f"{name}-stage{work.position}") for work in works],
@@ -431,5 +420,4 @@ def work_of_plan(problem: Problem, plan: Plan) -> Work:
             "pipeline_model_parallel": plan.pp,
         },
         name=name,
-        digest=hashlib.sha256(made.encode()).hexdigest(),
     )

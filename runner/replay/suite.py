@@ -13,7 +13,6 @@
 """
 
 import argparse
-import hashlib
 import json
 import re
 import tomllib
@@ -79,14 +78,12 @@ class Entry:
         made = generator_input(options, root)
         listed = [Workload(items=list(one.items)) for _, one in general_workloads(made, options)]
         arguments = general_arguments(options)
-        rows = "\n".join(" ".join(item.cells()) for one in listed for item in one.items)
         return work_of(
             listed,
             [Path(f"{self.name}-stage{stage}") for stage in range(len(listed))],
             degrees_of(arguments, {}, world, DEFAULT_ORDER),
             arguments=arguments,
             name=self.name,
-            digest=hashlib.sha256(rows.encode()).hexdigest(),
         )
 
     def _options(self, world: int, *, computation: bool) -> argparse.Namespace:

@@ -94,47 +94,25 @@ NCCL_FUNCTIONS = {
 
 # "Collective name" beside a kernel of NCCL (ProcessGroupNCCL.cpp, RECORD_PARAM_COMMS), the operations c10d::* of
 # torch/csrc/distributed/c10d/Ops.cpp, and what gloo's work is called ("gloo:all_reduce"), without mark and underscores.
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allreducecoalesced": "all_reduce",
-    "allgather": "all_gather",
-    "allgatherbase": "all_gather",
-    "allgathersingle": "all_gather",
-    "allgatherintotensorcoalesced": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "reducescatterbase": "reduce_scatter",
-    "reducescattersingle": "reduce_scatter",
-    "reducescattertensorcoalesced": "reduce_scatter",
-    "alltoall": "all2all",
-    "alltoallbase": "all2all",
-    "alltoallv": "all2all",
-    "alltoallsingle": "all2all",
-    "broadcast": "broadcast",
-    "broadcastoop": "broadcast",
-    "reduce": "reduce",
-    "reduceoop": "reduce",
-    "send": "p2p",
-    "recv": "p2p",
+COLLECTIVE_NAMES = {
+    "all_reduce": "allreduce allreducecoalesced",
+    "all_gather": "allgather allgatherbase allgathersingle allgatherintotensorcoalesced",
+    "reduce_scatter": "reducescatter reducescatterbase reducescattersingle reducescattertensorcoalesced",
+    "all2all": "alltoall alltoallbase alltoallv alltoallsingle",
+    "broadcast": "broadcast broadcastoop",
+    "reduce": "reduce reduceoop",
+    "p2p": "send recv",
     "barrier": "barrier",
 }
+COLLECTIVES = {name: kind for kind, names in COLLECTIVE_NAMES.items() for name in names.split()}
 
 # Bytes an element: c10's names ("BFloat16", in args of NCCL's kernels) and those of input types ("c10::BFloat16").
 TYPE_BYTES = {
-    "float": 4,
-    "double": 8,
-    "half": 2,
-    "bfloat16": 2,
-    "long": 8,
-    "long int": 8,
-    "int": 4,
-    "short": 2,
-    "char": 1,
-    "signed char": 1,
-    "byte": 1,
-    "unsigned char": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
+    **dict.fromkeys(("double", "long", "long int"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("half", "bfloat16", "short"), 2),
+    **dict.fromkeys(("char", "signed char", "byte", "unsigned char", "bool"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
 }
 
 

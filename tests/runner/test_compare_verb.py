@@ -128,7 +128,7 @@ def test_a_log_needs_its_world(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 REAL_TRACE = ROOT / "tests" / "runner" / "traces" / "tp2_of_gloo.trace.json.gz"
-TRACED = (
+TRACED = [
     "--plan",
     "tp=2,strategy=msp",
     "--seq_len",
@@ -137,7 +137,7 @@ TRACED = (
     "64",
     "--framework",
     "fsdp",
-)
+]
 
 
 def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
-""""""
+"""Logs of a run: bandwidths, lines, files, outliers, summaries, slow ranks, pictures."""
 
 import errno
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ ROWS = [
 
 
 def test_a_log_is_read_as_written(tmp_path: Path) -> None:
-    with LogFile(tmp_path / "logs" / "a_log.csv") as file:
+    with closing(LogFile(tmp_path / "logs" / "a_log.csv")) as file:
         file.add(ROWS)
     log = Log.load(tmp_path / "logs" / "a_log.csv")
     assert log.epoch_times == [2.0, 6.0]
@@ -119,7 +120,7 @@ def test_a_log_is_read_as_written(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_cut_off_keeps_its_operations(tmp_path: Path) -> None:
-    with LogFile(tmp_path / "a_log.csv") as file:
+    with closing(LogFile(tmp_path / "a_log.csv")) as file:
         file.add(ROWS[:4])
     log = Log.load(tmp_path / "a_log.csv")
     assert log.cut_off
@@ -158,7 +159,7 @@ def test_what_is_added_lies_on_the_disk_before_the_end(tmp_path: Path) -> None:
 
 def test_an_error_keeps_the_log(tmp_path: Path) -> None:
     def run() -> float:
-        with LogFile(tmp_path / "a_log.csv") as file:
+        with closing(LogFile(tmp_path / "a_log.csv")) as file:
             file.add(ROWS)
             return 1 / len(ROWS[:0])
 
@@ -180,7 +181,7 @@ def test_a_disk_that_fills_keeps_the_whole_rows_before(
     file.add(ROWS[:2])
     room = Room(file._handle, 100)
     monkeypatch.setattr(file, "_handle", room)
-    with pytest.raises(ExportError, match="No space left on device"), file:
+    with pytest.raises(ExportError, match="No space left on device"), closing(file):
         file.add(ROWS[:1] * 9)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_log.csv"]
     lines = (tmp_path / "a_log.csv").read_text().splitlines()
@@ -304,7 +305,7 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_log_with_its_ranks_and_pictures(tmp_path: Path) -> None:
-    with LogFile(tmp_path / "a_log.csv") as file:
+    with closing(LogFile(tmp_path / "a_log.csv")) as file:
         file.add(ROWS[:4])
     write_ranks(tmp_path / "a_ranks.csv", [times(0, 1.0), times(1, 2.0)])
     lines = analysis_lines(tmp_path / "a_log.csv", tmp_path / "pics")

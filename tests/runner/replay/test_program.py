@@ -1,4 +1,4 @@
-""""""
+"""Programs of stages: rows cut into iterations, files that fit together, plans as work."""
 
 from dataclasses import replace
 from pathlib import Path

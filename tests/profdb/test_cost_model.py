@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.cases import CollectiveCase, Family, GemmCase, HostCase
+from profdb.cases import CollectiveCase, GemmCase, HostCase
 from profdb.cost_model import ProfileCostModel
-from profdb.fits.families import FITTERS
 from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -175,25 +174,6 @@ def test_kernel_that_moves_nothing_costs_nothing() -> None:
 def test_two_host_runs_of_one_kind_give_their_median() -> None:
     runs = [Sample(case=HostCase(kind="launch"), trials_s=(t,)) for t in (3e-6, 5e-6, 9e-6)]
     assert ProfileCostModel(profile(runs)).cpu_s("launch").seconds[0] == pytest.approx(5e-6)
-
-
-def test_equal_shapes_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitter = FITTERS[Family.GEMM]
-    asked: list[int] = []
-
-    class Counting:
-        labels, flags, version, fit = fitter.labels, fitter.flags, fitter.version, fitter.fit
-
-        @staticmethod
-        def predict(arrays: object, columns: dict[str, np.ndarray], labels: object) -> object:
-            asked.append(columns["m"].shape[0])
-            return fitter.predict(arrays, columns, labels)  # type: ignore[arg-type]
-
-    monkeypatch.setitem(FITTERS, Family.GEMM, Counting)  # type: ignore[arg-type]
-    m = np.tile([512, 1024, 777], 1000)
-    priced = ProfileCostModel(profile(gemm_samples())).linear_s(LinearQuery(m=m, k=1024, n=1024))
-    assert asked == [3]
-    assert priced.seconds == pytest.approx(np.tile(priced.seconds[:3], 1000))
 
 
 def test_a_row_alone_equals_the_row_in_the_table() -> None:

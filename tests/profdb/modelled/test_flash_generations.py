@@ -1,4 +1,4 @@
-"""Named flash generations run at the rates their authors published."""
+"""Named flash generations run at the rates their authors published; fp8 by its own curve or the measured multiple."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Attention, Phase
+from ops.op import Attention, AttentionCall, Phase, declared
 from ops.roles import Module, Role
 from profdb.cost_model import attention_query
-from profdb.modelled.attention import Heads
+from profdb.modelled.attention import Heads, flash_seconds
 from profdb.modelled.flash_generations import (
     BACKWARD_FULL,
     FORWARD_CAUSAL,
     FORWARD_FULL,
     LENGTHS,
+    attention_price,
     generation_seconds,
     published,
     slowdown,
@@ -38,22 +39,43 @@ def cluster(name: str) -> ClusterSpec:
     return read_cluster(name, root=ROOT)
 
 
+def call(
+    direction: str,
+    *,
+    length: int,
+    widths: tuple[int, int] = (128, 128),
+    heads: int = 16,
+    batch: int = 1,
+    mask: str = "causal",
+    kernel: str = "flash2",
+) -> Heads:
+    return Heads(
+        batch=ints(batch),
+        q_len=ints(length),
+        kv_len=ints(length),
+        heads=ints(heads),
+        kv_heads=ints(heads),
+        qk_dim=ints(widths[0]),
+        v_dim=ints(widths[1]),
+        window=ints(0),
+        mask=mask,
+        direction=direction,
+        kernel=kernel,
+    )
+
+
 def flops_per_s(
     name: str, kernel: str, direction: str, *, length: int, width: int = 128, mask: str = "causal"
 ) -> float:
     """Rate of a call of 16k tokens and 2048 channels, as the papers count it."""
     count = 16384 // length
-    heads = Heads(
-        batch=ints(count),
-        q_len=ints(length),
-        kv_len=ints(length),
-        heads=ints(2048 // width),
-        kv_heads=ints(2048 // width),
-        qk_dim=ints(width),
-        v_dim=ints(width),
-        window=ints(0),
+    heads = call(
+        direction,
+        length=length,
+        widths=(width, width),
+        heads=2048 // width,
+        batch=count,
         mask=mask,
-        direction=direction,
         kernel=kernel,
     )
     seconds = generation_seconds(cluster(name).gpu, heads)
@@ -130,24 +152,17 @@ class BestAlone(FlatCostModel):
         return super().attention_s(query)
 
 
-def flash2_call() -> Attention:
-    return Attention(
-        module=Module.ATTENTION,
-        role=Role.CORE,
-        phase=Phase.FORWARD,
-        batch=ints(1),
-        q_len=ints(4096),
-        kv_len=ints(4096),
-        heads=ints(64),
-        kv_heads=ints(64),
-        qk_dim=128,
-        v_dim=128,
-        kernel="flash2",
-    )
+def attention(**words: str) -> Attention:
+    """One call of 4,096 tokens and 64 heads."""
+    sizes = {name: ints(4096) for name in ("q_len", "kv_len")} | {
+        name: ints(64) for name in ("heads", "kv_heads")
+    }
+    sizes |= {"batch": ints(1), "qk_dim": ints(128), "v_dim": ints(128)}
+    return Attention(module=Module.ATTENTION, role=Role.CORE, phase=Phase.FORWARD, **sizes, **words)  # type: ignore[arg-type]
 
 
 def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
-    op = flash2_call()
+    op = attention(kernel="flash2")
     own = FlatCostModel().attention_s(attention_query(op)).seconds[0]
     for name in ("b200", "h100-sxm"):
         told = Pricer.on(cluster(name), FlatCostModel()).time(op, Layout.of(1)).seconds[0]
@@ -157,7 +172,7 @@ def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
 def test_unpublished_pairs_are_restated_by_the_book() -> None:
     assert not published("flash2", cluster("b200").gpu.architecture)
     assert not published("flash", cluster("h100-sxm").gpu.architecture)
-    op = flash2_call()
+    op = attention(kernel="flash2")
     seconds = {
         name: float(Pricer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
         * cluster(name).gpu.training_rate_ratio
@@ -181,16 +196,21 @@ class ShortCallsMeasured(FlatCostModel):
 @pytest.mark.parametrize("name", ["b200", "h100-sxm"])
 def test_a_call_takes_its_own_curve_whatever_others_stand_beside_it(name: str) -> None:
     """As long and from where as it is alone: short calls by their curve, long ones restated."""
-    long = replace(flash2_call(), q_len=ints(8192), kv_len=ints(8192))
+    long = replace(attention(kernel="flash2"), q_len=ints(8192), kv_len=ints(8192))
     lengths, heads = ints([4096, 8192]), ints([64, 64])
     both = replace(
-        flash2_call(), batch=ints([1, 1]), q_len=lengths, kv_len=lengths, heads=heads, kv_heads=heads
+        attention(kernel="flash2"),
+        batch=ints([1, 1]),
+        q_len=lengths,
+        kv_len=lengths,
+        heads=heads,
+        kv_heads=heads,
     )
     pricer = Pricer.on(cluster(name), ShortCallsMeasured())
     together = pricer.time(both, Layout.of(1, tp=[1, 1]))
-    alone = [pricer.time(one, Layout.of(1)) for one in (flash2_call(), long)]
+    alone = [pricer.time(one, Layout.of(1)) for one in (attention(kernel="flash2"), long)]
     assert together.seconds == pytest.approx([one.seconds[0] for one in alone])
-    short = float(ShortCallsMeasured().attention_s(attention_query(flash2_call())).seconds[0])
+    short = float(ShortCallsMeasured().attention_s(attention_query(attention(kernel="flash2"))).seconds[0])
     assert together.seconds[0] * cluster(name).gpu.training_rate_ratio == pytest.approx(short)
 
 
@@ -201,18 +221,7 @@ def test_longer_calls_than_published_keep_the_last_rate() -> None:
 
 def one_sequence_tflops(name: str, direction: str, heads: int) -> float:
     """Causal rate of one sequence of 4096 tokens with heads of 128."""
-    sizes = Heads(
-        batch=ints(1),
-        q_len=ints(4096),
-        kv_len=ints(4096),
-        heads=ints(heads),
-        kv_heads=ints(heads),
-        qk_dim=ints(128),
-        v_dim=ints(128),
-        direction=direction,
-        kernel="flash2",
-    )
-    seconds = generation_seconds(cluster(name).gpu, sizes)
+    seconds = generation_seconds(cluster(name).gpu, call(direction, length=4096, heads=heads))
     return float(2e-12 * 4096**2 * 128 * heads * (2.5 if direction == "backward" else 1.0) / seconds[0])
 
 
@@ -233,7 +242,7 @@ def test_calls_of_few_heads_on_a100_run_as_measured(direction: str, heads: int, 
 
 
 def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
-    op = flash2_call()
+    op = attention(kernel="flash2")
     kept = {}
     for name in ("a100-sxm-80g", "h100-sxm"):
         step = float(Pricer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
@@ -254,23 +263,6 @@ def test_older_flash_kernels_take_their_published_ratio() -> None:
     assert slowdown("flash", "forward", hopper) == 1.0
 
 
-def call(direction: str, *, length: int, widths: tuple[int, int], count: int = 16) -> Heads:
-    """One sequence of ``count`` heads."""
-    return Heads(
-        batch=ints(1),
-        q_len=ints(length),
-        kv_len=ints(length),
-        heads=ints(count),
-        kv_heads=ints(count),
-        qk_dim=ints(widths[0]),
-        v_dim=ints(widths[1]),
-        window=ints(0),
-        mask="causal",
-        direction=direction,
-        kernel="flash2",
-    )
-
-
 def test_heads_of_two_widths_take_what_the_wider_does() -> None:
     """Multi-head latent attention, 192 and 128: padded to 192 (Transformer Engine; flash-attn takes one width)."""
     gpu = cluster("a100-sxm-80g").gpu
@@ -288,10 +280,52 @@ def test_the_backward_of_a_call_without_arithmetic_moves_twice_the_bytes() -> No
     """
     gpu = cluster("a100-sxm-80g").gpu
     ahead, back = (
-        generation_seconds(gpu, call(direction, length=1, widths=(8, 8), count=1 << 26))[0]
+        generation_seconds(gpu, call(direction, length=1, widths=(8, 8), heads=1 << 26))[0]
         for direction in ("forward", "backward")
     )
     assert ahead == pytest.approx(4 * 8 * 2 * 2**26 / (gpu.memory_bandwidth * DRAM_EFFICIENCY), rel=0.01)
     assert back == pytest.approx(2.0 * ahead, rel=0.01)
     nothing = replace(call("forward", length=128, widths=(64, 64)), batch=ints(0))
     assert generation_seconds(gpu, nothing).tolist() == [0.0]
+
+
+class SixteenBitsAlone(FlatCostModel):
+    """Measured in 16 bits."""
+
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
+        if query.dtype == "fp8":
+            raise MissingCurveError(key="attention fp8", command="measure")
+        return super().attention_s(query)
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "ratio"),
+    [
+        ("b200", "forward", 0.846),
+        ("b200", "backward", 0.756),
+        ("h200", "forward", 0.665),
+        ("h200", "backward", 1.45),
+    ],
+)
+def test_fp8_attention_takes_the_measured_multiple_of_16_bits(
+    name: str, direction: str, ratio: float
+) -> None:
+    """cuDNN 9.13 on B200 and GB300, 9.19 on H200: by the sheet alone, and over a cost model that was measured in 16 bits."""
+    narrow, wide, gpu = (
+        attention(direction=direction, dtype="fp8"),
+        attention(direction=direction, dtype="bf16"),
+        cluster(name).gpu,
+    )
+    told = [float(flash_seconds(gpu, Heads(**declared(AttentionCall, one)))[0]) for one in (narrow, wide)]
+    assert told[0] == pytest.approx(ratio * told[1])
+    asked = [attention_price(SixteenBitsAlone(), gpu, attention_query(one)) for one in (narrow, wide)]
+    assert asked[0].seconds == pytest.approx(ratio * asked[1].seconds)
+    assert asked[0].origin[0] == int(Origin.TRANSFERRED)
+
+
+def test_fp8_attention_that_was_measured_is_told_by_its_own_curve() -> None:
+    narrow = attention(dtype="fp8")
+    own = FlatCostModel().attention_s(attention_query(narrow))
+    assert (
+        attention_price(FlatCostModel(), cluster("b200").gpu, attention_query(narrow)).seconds == own.seconds
+    )

@@ -1,4 +1,4 @@
-"""What is written is read back; every bad file is one line; a killed write leaves the old file."""
+"""What is written is read back; every bad file is one line; a killed write leaves the old file; the one that ships has curves."""
 
 import pickle
 from collections.abc import Callable
@@ -109,7 +109,6 @@ def flip(path: Path) -> None:
 
 
 OBJECT = {"format": "training-profile", "schema_version": 1, "machine": Evil()}
-
 BAD_FILES: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,
     "folder": lambda path: path.mkdir(),
@@ -184,3 +183,13 @@ def test_columns_keep_trials_of_unequal_number() -> None:
     assert table.medians_s().tolist() == [1.0, 3.0, 6.0]
     assert table.take(np.asarray([2, 0])).medians_s().tolist() == [6.0, 1.0]
     assert found.samples[1].trials_s == trials[1]
+
+
+DEFAULT = Path(__file__).resolve().parents[3] / "prof_data" / "data.pt"
+
+
+@pytest.mark.skipif(not DEFAULT.exists(), reason="prof_data/data.pt is not there")
+def test_every_family_has_valid_stored_curves() -> None:
+    profile = load_profile(DEFAULT)
+    stale = [family.value for family in profile.tables if stored_curves(profile, family) is None]
+    assert stale == [], "renew them with: python -m profdb show prof_data/data.pt --refit"

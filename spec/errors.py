@@ -58,7 +58,7 @@ class NoFeasiblePlanError(UserError):
 
 
 class ExportError(UserError):
-    """What a file format cannot say about this plan."""
+    """A plan that a file format has no words for."""
 
 
 class ProfileError(UserError):

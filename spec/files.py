@@ -25,7 +25,7 @@ MOST_MEASURED_BYTES = 2**28
 
 
 class UnreadableFileError(Exception):
-    """Why a file was not read, in words that fit behind its name."""
+    """The reason why a file was not read, in words that fit behind its name."""
 
 
 def read_bytes(path: str | os.PathLike[str], most_bytes: int) -> bytes:
@@ -154,7 +154,8 @@ NAME = "parallel-strategy-solver"
 
 
 def cache_folder() -> Path | None:
-    """Where programs keep what they can make again (XDG Base Directory Specification): ``$XDG_CACHE_HOME`` or ``~/.cache``, and our folder in it; None for a user without a home. Not made here."""
+    """Returns our folder in ``$XDG_CACHE_HOME`` or ``~/.cache`` (XDG Base Directory Specification), which may not exist; None
+    for a user without a home."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if Path(given).is_absolute():
         return Path(given) / NAME

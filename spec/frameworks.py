@@ -44,7 +44,7 @@ MAX_PADDING = 2**20  # of a vocabulary, many times the multiples in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """How the cross-entropy of the vocabulary's logits is computed."""
+    """The cross-entropy of the vocabulary's logits: its kernels and copies."""
 
     fused: bool = False
     """The loss kernel works on one copy of the logits, without an additional fp32 copy."""
@@ -65,7 +65,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel:
-    """How a layer, the vocabulary and the sequence are cut over ranks, and what is communicated beside what."""
+    """Partition of a layer, the vocabulary and the sequence over ranks, and what is communicated during which products."""
 
     strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)] = ("mtp",)
     """Tensor-parallel strategies that it supports."""
@@ -112,7 +112,7 @@ class TensorParallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How layers are partitioned over stages, in which order stages compute and how they hand on."""
+    """Partition of layers over stages, order of their passes, and messages between them."""
 
     schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = (
         "1f1b",
@@ -152,7 +152,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputation:
-    """Which forwards can run again in the backward."""
+    """Forwards that can run again in the backward."""
 
     selective: Literal["core_attn", "every_second_product", ""] = "core_attn"
     """What selective recomputation repeats: the attention core, every second product (ops.recompute) or nothing
@@ -178,7 +178,7 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """How a layer's matrices and activations are laid out."""
+    """Layout of a layer's matrices and activations."""
 
     transformer_engine: bool = False
     """Layers are Megatron-Core's with Transformer Engine: its buffers and workspaces, weights stored in the
@@ -231,7 +231,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the Python process does for the device."""
+    """Work of the Python process for the device."""
 
     code: Literal["modules", "torch", "nanotron", "picotron", "compiled"] = "modules"
     """How its layers are written, a key of ops.cpu_overhead.CALLS: "modules" of many Python layers
@@ -248,7 +248,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """What may live in the host's memory."""
+    """State that may live in the host's memory."""
 
     optimizer: Literal["backward", "step", ""] = ""
     """When gradients are sent to an optimizer on the host: "backward" (as they are produced), "step" (after the
@@ -261,7 +261,7 @@ class Offload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
-    """How gradients are added up and reduced, and parameters, optimizer and gradients sharded."""
+    """Accumulation and reduction of gradients, and sharding of parameters, optimizer and gradients."""
 
     zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)] = (0, 1)
     """ZeRO stages that it supports."""
@@ -348,7 +348,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What the framework's own log counts as a step's FLOPs (solver.problem.result)."""
+    """FLOPs of a step as the framework's own log counts them (solver.problem.result)."""
 
     attention: Literal["whole", "half", ""] = ""
     """Which part of a causal attention matrix its log counts: "whole" or "half"; "" if no source says."""

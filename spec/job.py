@@ -69,17 +69,17 @@ class Precision:
 
     @property
     def narrows(self) -> bool:
-        """Whether linear layers' products run in a narrower format than the activations'."""
+        """True where linear layers' products run in a lower precision than the activations'."""
         return dtype_bytes(self.linear) < dtype_bytes(self.activation)
 
     @property
     def narrows_attention(self) -> bool:
-        """Whether the attention kernel reads a narrower format than the activations'."""
+        """True where the attention kernel reads a lower precision than the activations'."""
         return dtype_bytes(self.attention) < dtype_bytes(self.activation)
 
     @property
     def gathers_narrow(self) -> bool:
-        """Whether weights travel in the format in which products read them, fewer bits than their own."""
+        """True where weights travel in the format in which products read them, fewer bits than their own."""
         return self.narrows and dtype_bytes(self.parameter_gather) < dtype_bytes(self.parameter)
 
     @property
@@ -189,7 +189,7 @@ class JobSpec:
 
     @property
     def sends_tokens_once(self) -> bool:
-        """Whether a token travels once to each place that holds one of its experts."""
+        """True where a token travels once to each place that holds one of its experts."""
         return self.moe_dispatcher in ("deepep", "hybridep")
 
     @property

@@ -32,7 +32,7 @@ class NormKind(StrEnum):
 
 
 class NormPlace(StrEnum):
-    """Where a block's norms stand: before each half, as most do; after each half, on what is added to the residual
+    """Places of a block's norms: before each half, as most do; after each half, on what is added to the residual
     stream (OLMo 2, arXiv 2501.00656 sec. 3.2); around each half (Gemma 2, arXiv 2408.00118 sec. 2); or once before
     both halves, which read the same (GPT-J's parallel form with one norm: Falcon, Cohere).
 
@@ -148,7 +148,7 @@ class BlockSpec:
 
     @property
     def feeds_forward(self) -> bool:
-        """Whether it has a second half: norm, MLP or experts, residual add."""
+        """True where it has a second half: norm, MLP or experts, residual add."""
         return self.mlp is not None or self.moe is not None
 
     @property
@@ -220,7 +220,7 @@ class ModelSpec:
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
-        """What mixes tokens, one for each run of blocks that do."""
+        """The mixers of its runs of blocks, one for each that mixes tokens."""
         return tuple(run.block.mixer for run in self.blocks if run.block.mixer is not None)
 
     @property

@@ -115,7 +115,7 @@ ENDS = ("embedding", "loss")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealt:
-    """What is dealt: ``layers`` over ``pp`` stages of ``vpp`` chunks each, ``predicted`` blocks behind them."""
+    """Layers to partition: ``layers`` over ``pp`` stages of ``vpp`` chunks each, ``predicted`` blocks behind them."""
 
     layers: int
     pp: int

@@ -39,7 +39,7 @@ class Section:
         raise ConfigError(where=self._place(key), key=self.path(key), value=value, allowed=allowed)
 
     def has(self, key: str) -> bool:
-        """Whether the key is written, with something other than None."""
+        """Returns True where the key is written with something other than None."""
         self.read.add(key)
         return self.values.get(key) is not None
 

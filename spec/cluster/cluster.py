@@ -7,7 +7,7 @@ from spec.errors import ConfigError
 
 
 class OperandReads(StrEnum):
-    """How often the tensor cores read a tile's operands from shared memory."""
+    """Reads of a tile's operands from shared memory by the tensor cores."""
 
     WARP = "warp"
     """Through registers, by every warp for its part of the tile (PTX ISA, mma.sync)."""
@@ -19,7 +19,7 @@ class OperandReads(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Products:
-    """What fp8 products there are: ``scales`` and, for experts in one launch, ``grouped_scales`` are the
+    """Supported fp8 products: ``scales`` and, for experts in one launch, ``grouped_scales`` are the
     recipes of GemmCase.scale_recipe that torch has kernels for; with ``transposed_copies`` they want both
     operands along k, so that tensors are cast in both orders."""
 
@@ -56,7 +56,7 @@ class Flash2Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTuning:
-    """What NCCL's cost model takes by architecture.
+    """Constants of NCCL's cost model by architecture.
 
     ``ll_max_rate`` caps protocol LL in one server, bytes/s; ``nvlink_share`` is the payload of a link's raw
     rate, ``nvls_share`` the part of that which NVLS reaches (0: none); ``ring_plateau`` lengthens the
@@ -253,7 +253,7 @@ def segmented(
 
 
 def segments(cluster: ClusterSpec, world_size: int) -> tuple[int, ...]:
-    """What a job may ask for, in GPUs, ascending: whole nodes that hold the world or divide it."""
+    """Returns the segments that a job may request, in GPUs, ascending: whole nodes that hold the world or divide it."""
     node, domain = cluster.gpus_per_node, cluster.scale_up_ranks
     if domain <= node:
         return (domain,)

@@ -50,7 +50,7 @@ def check_sources(top: Section, sources: Mapping[str, str], figures: tuple[str, 
 
 
 def is_sourced(figure: str, sources: Mapping[str, str]) -> bool:
-    """Whether a figure (dotted key path) or a table around it has a source."""
+    """Returns True where a figure (dotted key path) or a table around it has a source."""
     parts = figure.split(".")
     return any(".".join(parts[:length]) in sources for length in range(1, len(parts) + 1))
 
@@ -62,7 +62,7 @@ def facts_of(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def figures_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    """Those of facts_of that are numbers."""
+    """Returns the paths of facts_of that are numbers."""
     return tuple(
         path
         for path, value in _leaves(values)

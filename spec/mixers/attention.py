@@ -12,7 +12,7 @@ from spec.section import Section
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """How positions beyond those of pre-training are reached.
+    """Extension of the context beyond that of pre-training.
 
     ``kind`` is "linear", "dynamic", "llama3", "yarn" or another name as its config writes it; ``factor`` how
     many times the context grows; ``original_positions`` the context before it (0: not said). ``slow`` and
@@ -39,7 +39,7 @@ class RopeSpec:
 
 
 class QkNormWeights(StrEnum):
-    """What norms of queries and of keys multiply by: one vector for all heads (Qwen3), one for the channels of all
+    """Weights of the norms of queries and of keys: one vector for all heads (Qwen3), one for the channels of all
     heads (OLMo 2, over all of them at once; StableLM 2, head by head), or nothing (Llama 4)."""
 
     HEAD = "head"

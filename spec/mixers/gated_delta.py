@@ -24,7 +24,8 @@ class GatedDeltaSpec:
 
     @classmethod
     def read(cls, section: Section, hidden: int) -> Self:
-        """As many key heads as value heads unless written, and keys as wide as values."""
+        """Returns the layer of a config, with as many key heads as value heads and keys as wide as values where it does not
+        say."""
         heads = section.integer("num_value_heads")
         key_heads = section.integer_or("num_key_heads", heads)
         key_dim = section.integer_or("key_dim", section.integer("value_dim"))

@@ -56,7 +56,7 @@ def parameter_module(name: str, shape: tuple[int, ...]) -> Module:
 
 
 class Mixer(Protocol):
-    """What mixes tokens in a layer, between its first norm and its first residual add.
+    """The part of a layer that mixes tokens, between its first norm and its first residual add.
 
     A kind is a frozen dataclass of its sizes (elements, never bytes), so that equal layers compare equal.
     """

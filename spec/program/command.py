@@ -95,7 +95,7 @@ def complain(text: str) -> None:
 
 
 def quiet_interrupts() -> None:
-    """From now on Ctrl-C outside of ``exit_status`` (while modules are imported) is one line and 130 too."""
+    """Makes Ctrl-C outside of ``exit_status`` (while modules are imported) one line and status 130 too."""
     sys.excepthook = _quiet_interrupt
 
 
@@ -177,7 +177,7 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def path(text: str) -> Path:
-    """For argparse: a path that a file system can hold; asking whether a longer one exists is an error of its own."""
+    """Returns, for argparse, a path that a file system can hold; asking whether a longer one exists is an error of its own."""
     name = os.fsencode(text)
     if not name or len(name) > LONGEST_PATH_BYTES:
         raise argparse.ArgumentTypeError(f"{shortened(text)} is no path")
@@ -201,17 +201,17 @@ def _argument(read: Callable[[str], Item]) -> Callable[[str], Item]:
 
 
 def whole(minimum: int, maximum: int) -> Callable[[str], int]:
-    """For argparse: a whole number from ``minimum`` to ``maximum``."""
+    """Returns a reader for argparse of a whole number from ``minimum`` to ``maximum``."""
     return _argument(lambda text: whole_number(text, minimum=minimum, maximum=maximum))
 
 
 def decimal(minimum: float, maximum: float) -> Callable[[str], float]:
-    """For argparse: a decimal number from ``minimum`` to ``maximum``."""
+    """Returns a reader for argparse of a decimal number from ``minimum`` to ``maximum``."""
     return _argument(lambda text: decimal_number(text, minimum=minimum, maximum=maximum))
 
 
 def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
-    """For argparse: values with commas between them, each read by ``one`` and none twice."""
+    """Returns a reader for argparse of values with commas between them, each read by ``one`` and none twice."""
 
     def read(text: str) -> tuple[Item, ...]:
         values = tuple(one(part.strip()) for part in text.split(","))
@@ -223,7 +223,7 @@ def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
 
 
 def word(text: str) -> str:
-    """For argparse: any text but none."""
+    """Returns, for argparse, any text but none."""
     if not text:
         raise argparse.ArgumentTypeError("an empty name")
     return text
@@ -233,7 +233,7 @@ SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 def scaled(minimum: float, maximum: float) -> Callable[[str], float]:
-    """For argparse: a number that may end with K, M, B (or G) or T."""
+    """Returns a reader for argparse of a number that may end with K, M, B (or G) or T."""
 
     def read(text: str) -> float:
         scale = SCALES.get(text[-1:].lower(), 1.0)

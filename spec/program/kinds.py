@@ -229,7 +229,7 @@ class Several:
 
     @property
     def allowed(self) -> str:
-        """What each may be, and of how many at least."""
+        """The values of each, and the least number of them."""
         return f"{self.of.allowed}, joined by +{f', at least {self.least}' if self.least else ''}"
 
     def read(self, text: str) -> tuple[object, ...] | frozenset[object]:
@@ -260,7 +260,7 @@ class Text:
 
     @property
     def allowed(self) -> str:
-        """What it says."""
+        """Its meaning."""
         return self.means
 
     def read(self, text: str) -> str:

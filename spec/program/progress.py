@@ -11,14 +11,14 @@ EVERY_S = 60.0
 
 
 class Progress(Protocol):
-    """What is told of each unit of work that is done, and of what is worked on."""
+    """Receiver of each finished unit of work and of the name of the current one."""
 
     def update(self) -> object:
         """One more unit is done."""
         ...
 
     def set_description(self, desc: str, refresh: bool = ...) -> object:
-        """What is worked on from now on."""
+        """Names the current work."""
         ...
 
 
@@ -42,12 +42,12 @@ class Lines:
         print(f"{self.what}: {spent}", file=sys.stderr, flush=True)
 
     def set_description(self, desc: str, refresh: bool = False) -> None:
-        """What is worked on from now on; a line says it when one is due."""
+        """Names the current work; a line prints it when one is due."""
         self.what = desc
 
 
 class Silence:
-    """For a process that is not to speak."""
+    """Progress of a process that prints nothing."""
 
     def update(self) -> None:
         """Nothing."""
@@ -60,7 +60,7 @@ class Silence:
 def progress(
     total: int, what: str, unit: str, *, speaks: bool = True, stays: bool = False
 ) -> Iterator[Progress]:
-    """What counts ``total`` units of work. The bar ``stays`` on a terminal after the work, or goes; a process that does
+    """Yields a counter of ``total`` units of work. The bar ``stays`` on a terminal after the work, or goes; a process that does
     not ``speak`` shows nothing."""
     if not speaks:
         yield Silence()

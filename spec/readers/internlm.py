@@ -55,7 +55,7 @@ HYBRID_ZERO = frozenset({"clip_grad_norm", "grad_clip", "check_nan", "partition_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What ``model_type`` fixes.
+    """Facts that ``model_type`` fixes.
 
     ``biases``: "always" (q, k, v and output), "unless_no_bias" (all four and the MLP unless
     ``no_bias``) or "split" (``qkv_bias`` and ``o_bias``, by default only the former).
@@ -442,7 +442,7 @@ def read_internlm_config(path: Path) -> ConfigFile:
 
 
 def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
-    """As read_internlm_config, from names already evaluated."""
+    """Returns what read_internlm_config does, from names already evaluated."""
     top = Section(where=where, name="", values=config.values, lines=config.lines)
     model_section, data = top.section("model"), top.section("data")
     if not model_section.values:

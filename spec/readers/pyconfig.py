@@ -274,7 +274,7 @@ MAX_FILES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PyConfig:
-    """What a config assigns.
+    """The assignments of a config.
 
     ``values`` maps each name to a number, string, bool, None, list, tuple or dict; ``used`` are the
     names that other expressions refer to; ``lines`` says on which line a name was last assigned.

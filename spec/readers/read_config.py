@@ -85,7 +85,7 @@ def add_assume(flags: "ArgumentParser | _ArgumentGroup") -> None:
 
 
 def assumed_lines(model: ModelSpec) -> list[str]:
-    """What its reader took for granted, a line each."""
+    """Returns the assumptions of its reader, a line each."""
     return [f"assumed  {said}" for said in model.assumptions]
 
 

@@ -41,7 +41,7 @@ class WrittenConstraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What ``key`` of a plan may be: of ``among`` where that is not None, and a number from ``least`` to ``most``."""
+    """Allowed values of ``key`` of a plan: ``among`` where that is not None, and numbers from ``least`` to ``most``."""
 
     key: str
     among: tuple[Any, ...] | None = None
@@ -57,7 +57,7 @@ class Bound:
         return f"{self.key} {' and '.join(bounds)}"
 
     def within(self, other: "Bound") -> "Bound":
-        """What both allow, which may be nothing."""
+        """Returns the values that both allow, which may be none."""
         least, most = max(self.least, other.least), min(self.most, other.most)
         lists = [one.among for one in (self, other) if one.among is not None]
         among = None
@@ -69,7 +69,7 @@ class Bound:
 
     @property
     def empty(self) -> bool:
-        """Whether no value is left."""
+        """True where no value is left."""
         return self.among == () or self.least > self.most
 
 
@@ -105,7 +105,7 @@ def bounded_settings() -> Settings:
 
 
 def numbered_settings() -> Settings:
-    """Those of bounded_settings that are numbers."""
+    """Returns the settings of bounded_settings that are numbers."""
     return {key: one for key, one in bounded_settings().items() if _is_number(one.kind)}
 
 
@@ -115,7 +115,7 @@ def keys_of(verb: str) -> Settings:
 
 
 def constraints_in(section: Section) -> dict[str, Any]:
-    """What a section of a file says: the named ones, and tables fix, max and min by key of a plan."""
+    """Returns the constraints of a section of a file: the named ones, and tables fix, max and min by key of a plan."""
     said = section_values(section, constraint_settings())
     for verb in BY_KEY:
         if section.has(verb):

@@ -77,7 +77,7 @@ def job_settings() -> Settings:
 
 
 def setting_of(job: JobSpec, key: str) -> object:
-    """What a job's formulas read for a key other than precision.recipe."""
+    """Returns the value that a job's formulas read for a key other than precision.recipe."""
     holder: Any = job
     if hasattr(job.preset, key.split(".", maxsplit=1)[0]):
         holder = job.preset

@@ -22,7 +22,7 @@ PLAIN: Mapping[Any, Schema] = {
 
 
 def kind_schema(kind: Kind) -> Schema:
-    """What a file may say for a setting of this kind; TypeError for a kind that has no schema."""
+    """Returns the schema of a setting of this kind in a file; TypeError for a kind that has none."""
     match kind:
         case Whole():
             return {"type": "integer", "minimum": kind.least, "maximum": kind.most}

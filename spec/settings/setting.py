@@ -161,7 +161,7 @@ def typed_values(text: str, settings: Settings, where: str) -> dict[str, Any]:
 
 
 def section_values(section: Section, settings: Settings) -> dict[str, Any]:
-    """What a section of a file says of the settings, by key; groups are its sub-sections. The section's own
+    """Returns the settings of a section of a file, by key; groups are its sub-sections. The section's own
     ``close`` refuses other keys of it.
 
     Raises ConfigError for a value that a key does not take, and for other keys of a group.

@@ -76,7 +76,7 @@ def activation(top: Section) -> str:
 
 
 def norm_epsilon(top: Section) -> float:
-    """What norms add under the root."""
+    """Returns the epsilon of the norms."""
     usual = _usual(top)
     return top.number_or(usual.epsilon_key, usual.epsilon, maximum=1.0)
 

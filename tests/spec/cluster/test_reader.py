@@ -13,40 +13,7 @@ from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 
-GOOD = """
-name = "tiny"
-[gpu]
-name = "T1"
-architecture = "hopper"
-memory_bytes = 8e9
-memory_bandwidth = 1e12
-num_sms = 10
-boost_clock_hz = 1.5e9
-l2_bytes = 1e7
-power_w = 100
-[gpu.peak_flops]
-bf16 = 1e14
-[node]
-gpus = 4
-nics = 2
-max_nodes = 16
-[[domains]]
-name = "nvlink"
-link = "nvlink"
-ranks = 4
-bandwidth = 1e11
-latency_s = 1e-6
-[[domains]]
-name = "net"
-link = "network"
-ranks = 0
-bandwidth = 1e10
-latency_s = 3e-6
-[sources]
-"gpu" = "datasheet"
-"node" = "datasheet"
-"domains" = "datasheet"
-"""
+GOOD = Path(__file__).with_name("tiny.toml").read_text(encoding="utf-8")
 
 
 def sheet(tmp_path: Path, text: str) -> str:

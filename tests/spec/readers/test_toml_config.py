@@ -11,31 +11,7 @@ from spec.parameters import num_parameters
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 
-MIXED = """
-source = "made for this test"
-[model]
-hidden = 1024
-vocab = 32000
-tied_embeddings = true
-[[model.blocks]]
-count = 2
-attention = { num_heads = 16, num_kv_heads = 4, window = 512, sinks = true }
-mlp = { ffn_hidden = 4096 }
-[[model.blocks]]
-count = 6
-attention = { num_heads = 16, qk_dim = 96, v_dim = 64, rope_dim = 32, kv_lora_rank = 256 }
-moe = { num_experts = 8, topk = 2, expert_ffn_hidden = 512, shared_ffn_hidden = 512, shared_gate = true }
-[data]
-seq_len = 2048
-[plan]
-strategy = "fsp"
-tp = 4
-pp = 2
-zero_stage = 1
-zero_size = 0
-recompute = "full"
-preset = "megatron"
-"""
+MIXED = Path(__file__).with_name("mixed.toml").read_text(encoding="utf-8")
 
 
 def load(tmp_path: Path, text: str) -> ConfigFile:

@@ -1,5 +1,6 @@
 """Rotary base and scaling, epsilon, activation and router: facts that a launch needs, whatever wrote them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,23 +20,9 @@ def read(tmp_path: Path, name: str, **changes: object) -> ModelSpec:
     return load(tmp_path, {key: value for key, value in content.items() if value != "gone"})
 
 
-# huggingface.co/meta-llama/Llama-3.1-405B and deepseek-ai/DeepSeek-V3, config.json
-LLAMA_3 = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-    "rope_type": "llama3",
-}
-DEEPSEEK = {
-    "beta_fast": 32,
-    "beta_slow": 1,
-    "factor": 40,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 4096,
-    "type": "yarn",
-}
+# rope_scaling of huggingface.co/meta-llama/Llama-3.1-405B and deepseek-ai/DeepSeek-V3, config.json
+SCALING = json.loads(Path(__file__).with_name("rope_scaling.json").read_text(encoding="utf-8"))
+LLAMA_3, DEEPSEEK = SCALING["llama_3_1_405b"], SCALING["deepseek_v3"]
 
 
 def test_rope_as_older_and_newer_configs_write_it(tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ def embedding(context: LayerContext) -> Pass:
         parameters = parameters + model.max_positions * model.hidden
     what = OpKey(Module.EMBEDDING, Role.TABLE)
     table = kernel(
-        context,
-        Kernel(what, "embedding", rows, model.hidden, saved_bytes=8.0 * rows, parameters=parameters),
+        context, Kernel(what, "embedding", rows, model.hidden, saved_bytes=8.0 * rows, parameters=parameters)
     )
     tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
     size = (tokens * model.hidden * context.activation_bytes).astype(np.int64)
@@ -152,10 +151,7 @@ def _gather_logits(context: LayerContext, projection: Linear) -> Pass:
     )
 
     def copy(width: IntArray) -> Pass:
-        return kernel(
-            context,
-            Kernel(OpKey(Module.HEAD, Role.COPY).named("head.join"), "copy", rows, width),
-        )
+        return kernel(context, Kernel(OpKey(Module.HEAD, Role.COPY).named("head.join"), "copy", rows, width))
 
     return Pass(forward=(gather, *copy(whole).forward), backward=copy(projection.outputs).backward)
 

@@ -138,10 +138,7 @@ PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
     Axis.SDP_REPLICATE: lambda one: (one.dp * one.cp * one.tp // one.zero_size, one.zero_size),
     Axis.ZERO_SHARD: lambda one: (one.zero_size, one.tp),
     Axis.ZERO_REPLICATE: lambda one: (one.dp * one.cp // one.zero_size, one.tp * one.zero_size),
-    Axis.EMBEDDING: lambda one: (
-        np.minimum(one.pp, 2),
-        one.tp * one.cp * one.dp * np.maximum(one.pp - 1, 1),
-    ),
+    Axis.EMBEDDING: lambda one: (np.minimum(one.pp, 2), one.tp * one.cp * one.dp * np.maximum(one.pp - 1, 1)),
 }
 
 

@@ -332,10 +332,7 @@ def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[
         return op(what, phase, in_parts(passes, parts) * once, width, calls(passes, parts, once))
 
     turned_input = behind(input_parts) * own
-    forward = (
-        part_cast("cast_input", Phase.FORWARD, entering),
-        weight_cast(Phase.FORWARD, weight),
-    )
+    forward = (part_cast("cast_input", Phase.FORWARD, entering), weight_cast(Phase.FORWARD, weight))
     backward = (
         part_cast("cast_gradient", Phase.INPUT_GRAD, leaving, 1.0),
         op("cast_turned_gradient", Phase.INPUT_GRAD, behind(gradient_parts), o),

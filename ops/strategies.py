@@ -212,10 +212,7 @@ class ShardedWeights(TokenShards):
         scatter = weight_collective(
             Role.GRADIENT_REDUCTION, Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD
         )
-        return Pass(
-            forward=(gather,),
-            backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter),
-        )
+        return Pass(forward=(gather,), backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter))
 
 
 ULYSSES = TokenShards(

@@ -53,12 +53,7 @@ def slice_overhead(
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> CpuOverhead:
         return CpuOverhead(
-            module=module,
-            role=Role.SLICES,
-            name=f"{module}.{part}",
-            phase=phase,
-            lane=lane,
-            launches=calls,
+            module=module, role=Role.SLICES, name=f"{module}.{part}", phase=phase, lane=lane, launches=calls
         )
 
     def device(part: str, kernel: str, phase: Phase, repeat: int) -> MemoryBound:

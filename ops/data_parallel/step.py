@@ -13,17 +13,7 @@ import numpy as np
 from ops.context import LayerContext, keeps_gathered, reduces_once
 from ops.layout import ranks_and_stride
 from ops.memory_bound import memory_pass
-from ops.op import (
-    Axis,
-    Comm,
-    MemoryBound,
-    Op,
-    Ops,
-    Owner,
-    Phase,
-    Update,
-    collective,
-)
+from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Phase, Update, collective
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.collectives import Collective

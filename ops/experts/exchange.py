@@ -93,8 +93,7 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
             _probabilities(context, rows) if sends_probabilities else Pass(),
         ),
         combine=sequence(
-            exchange(Role.COMBINE, second),
-            move_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
+            exchange(Role.COMBINE, second), move_rows(context, Role.UNPERMUTE, (rows, own_rows), width)
         ),
         # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
         sort=into_order(Role.SORT),

@@ -159,9 +159,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
             parameters=rank,
         )
         return sequence(
-            *weight_collectives(context, layer),
-            linear(context, layer),
-            kernel(context, latent_norm),
+            *weight_collectives(context, layer), linear(context, layer), kernel(context, latent_norm)
         )
 
     def up(role: Role, inputs: int, outputs: IntArray, entering: int) -> Pass:

@@ -114,10 +114,7 @@ def split_heads(
     together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
 
     def copy(width: IntArray, word: str) -> Pass:
-        return kernel(
-            context,
-            Kernel(OpKey(Module.ATTENTION, Role.COPY, Role.QKV), word, rows, width),
-        )
+        return kernel(context, Kernel(OpKey(Module.ATTENTION, Role.COPY, Role.QKV), word, rows, width))
 
     return replace(copy(out, "strided_copy"), backward=copy(together, "copy").backward)
 
@@ -194,7 +191,4 @@ def _of(role: Role, label: str = "") -> Identity:
 
 def _kernel(context: LayerContext, what: Identity, word: str, rows: IntArray, width: IntArray) -> Pass:
     """A kernel that keeps nothing of its own."""
-    return kernel(
-        context,
-        Kernel(what, word, rows, width),
-    )
+    return kernel(context, Kernel(what, word, rows, width))

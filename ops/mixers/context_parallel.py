@@ -247,11 +247,7 @@ def _gather_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
 
 
 def _comm(
-    context: LayerContext,
-    phase: Phase,
-    kind: Collective,
-    size_bytes: FloatArray,
-    beside: OpKey | None = None,
+    context: LayerContext, phase: Phase, kind: Collective, size_bytes: FloatArray, beside: OpKey | None = None
 ) -> Comm:
     """Over cp; a message to the next rank once for every other one."""
     several = context.layout.cp > 1

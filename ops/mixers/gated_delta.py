@@ -53,8 +53,7 @@ def delta_rule(context: LayerContext, rule: DeltaRule) -> Pass:
     forward = _forward(context, rule)
     _, weights, recurrence, *_ = forward
     return Pass(
-        forward=forward,
-        backward=(as_recompute(weights), as_recompute(recurrence), *_backward(context, rule)),
+        forward=forward, backward=(as_recompute(weights), as_recompute(recurrence), *_backward(context, rule))
     )
 
 

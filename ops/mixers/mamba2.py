@@ -60,10 +60,7 @@ def output(context: LayerContext, spec: Mamba2Spec) -> Pass:
         saved_bytes=context.activations(rows, inner),
         parameters=inner,
     )
-    return sequence(
-        kernel(context, normed),
-        out_of_mixer(context, OpKey(Module.MAMBA2, Role.OUT), inner),
-    )
+    return sequence(kernel(context, normed), out_of_mixer(context, OpKey(Module.MAMBA2, Role.OUT), inner))
 
 
 def core_tensors(spec: Mamba2Spec) -> HeadTensors:

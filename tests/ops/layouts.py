@@ -11,11 +11,7 @@ MEGATRON = framework_preset("megatron")
 
 
 def job(
-    *,
-    seq_len: int = 2048,
-    world_size: int = 8,
-    preset: FrameworkPreset = MEGATRON,
-    **changes: object,
+    *, seq_len: int = 2048, world_size: int = 8, preset: FrameworkPreset = MEGATRON, **changes: object
 ) -> JobSpec:
     """A job of one sequence per rank unless said."""
     return JobSpec(

@@ -363,10 +363,10 @@ def test_a_scope_holds_its_modules_with_all_that_serves_them() -> None:
 
 
 SHARDED, WHOLE = Layout.of(8, zero_stage=1), Layout.of(8)
-UP_FORWARD_HOOKS = BatchedGemm(
+LINEAR = BatchedGemm(
     module=Module.MLP, role=Role.UP, phase=Phase.FORWARD, batch=ONE, m=ONE, k=ONE, n=ONE, scale_recipe="mx"
 )
-EXPERTS_FORWARD_HOOKS = GroupedGemm(
+GROUPED = GroupedGemm(
     module=Module.MOE,
     role=Role.UP,
     phase=Phase.FORWARD,
@@ -389,18 +389,16 @@ def calls(op: Op, asked: JobSpec, layout: Layout = SHARDED) -> float:
 
 def test_a_linear_is_a_module_with_a_parameter_and_experts_have_one_each() -> None:
     """On the CPU where a call takes 8.7 us: 2.3 us a module and 0.7 a parameter."""
-    assert calls(UP_FORWARD_HOOKS, job()) * 8.7 == pytest.approx(2.3 + 0.7)
-    assert calls(EXPERTS_FORWARD_HOOKS, job()) * 8.7 == pytest.approx(2.3 + 16 * 0.7)
-    assert calls(UP_FORWARD_HOOKS, job()) == pytest.approx(HOOK_CALLS + HOOKED_PARAMETER_CALLS)
+    assert calls(LINEAR, job()) * 8.7 == pytest.approx(2.3 + 0.7)
+    assert calls(GROUPED, job()) * 8.7 == pytest.approx(2.3 + 16 * 0.7)
+    assert calls(LINEAR, job()) == pytest.approx(HOOK_CALLS + HOOKED_PARAMETER_CALLS)
 
 
 def test_parameters_held_in_fp8_take_longer_to_look_up() -> None:
     narrow = replace(job(), precision=replace(job().precision, low_precision_parameters=True))
-    assert calls(EXPERTS_FORWARD_HOOKS, narrow) * 8.7 == pytest.approx(2.3 + 16 * 2.4)
-    assert calls(replace(EXPERTS_FORWARD_HOOKS, scale_recipe=""), narrow) == calls(
-        EXPERTS_FORWARD_HOOKS, job()
-    )
-    more = calls(EXPERTS_FORWARD_HOOKS, narrow) - calls(EXPERTS_FORWARD_HOOKS, job())
+    assert calls(GROUPED, narrow) * 8.7 == pytest.approx(2.3 + 16 * 2.4)
+    assert calls(replace(GROUPED, scale_recipe=""), narrow) == calls(GROUPED, job())
+    more = calls(GROUPED, narrow) - calls(GROUPED, job())
     assert more == pytest.approx(16 * (NARROW_HOOKED_PARAMETER_CALLS - HOOKED_PARAMETER_CALLS))
 
 
@@ -410,19 +408,19 @@ def test_modules_without_parameters_are_hooked_too() -> None:
 
 
 def test_backwards_and_graphs_have_none_and_what_runs_again_has() -> None:
-    assert calls(replace(UP_FORWARD_HOOKS, phase=Phase.RECOMPUTE), job()) == calls(UP_FORWARD_HOOKS, job())
+    assert calls(replace(LINEAR, phase=Phase.RECOMPUTE), job()) == calls(LINEAR, job())
     for phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD):
-        assert calls(replace(UP_FORWARD_HOOKS, phase=phase), job()) == 0.0
-    assert calls(EXPERTS_FORWARD_HOOKS, replace(job(), cuda_graphs=frozenset({"full_iteration"}))) == 0.0
+        assert calls(replace(LINEAR, phase=phase), job()) == 0.0
+    assert calls(GROUPED, replace(job(), cuda_graphs=frozenset({"full_iteration"}))) == 0.0
 
 
 def test_whole_optimizers_and_other_code_have_none() -> None:
     """--overlap-param-gather is of the distributed optimizer."""
     late = framework_preset("megatron").changed({"data_parallel.overlap_param_gather": False})
     assert (
-        calls(UP_FORWARD_HOOKS, job(), WHOLE)
-        == calls(UP_FORWARD_HOOKS, job(preset=late))
-        == calls(UP_FORWARD_HOOKS, job(preset=framework_preset("fsdp")))
+        calls(LINEAR, job(), WHOLE)
+        == calls(LINEAR, job(preset=late))
+        == calls(LINEAR, job(preset=framework_preset("fsdp")))
         == 0.0
     )
 
@@ -434,7 +432,7 @@ FORWARD, AGAIN = (Phase.FORWARD,), (Phase.RECOMPUTE,)
 BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 
 
-def calls_sharded_modules(
+def hook_calls(
     phases: tuple[Phase, ...], *, stage: int, ranks: int = 1, preset: str = "xtuner", mode: str = "none"
 ) -> float:
     """Of a layer of a Llama: 13 modules of which nine have parameters where matrices lie apart."""
@@ -447,32 +445,32 @@ def calls_sharded_modules(
 
 
 def test_a_layer_takes_what_it_took_on_a_cpu() -> None:
-    """DeepSpeed 0.16.4 over one rank: 69 calls_sharded_modules forward, 104 backward, at stage 2 25.4 in the backward."""
-    assert calls_sharded_modules(FORWARD, stage=3) == pytest.approx(69.0)
-    assert calls_sharded_modules(BACKWARD, stage=3) == pytest.approx(104.0 + 9 * SLICE_CALLS)
-    assert calls_sharded_modules(BACKWARD, stage=2) == pytest.approx(25.4)
-    assert calls_sharded_modules(FORWARD, stage=2) == 0.0
+    """DeepSpeed 0.16.4 over one rank: 69 hook_calls forward, 104 backward, at stage 2 25.4 in the backward."""
+    assert hook_calls(FORWARD, stage=3) == pytest.approx(69.0)
+    assert hook_calls(BACKWARD, stage=3) == pytest.approx(104.0 + 9 * SLICE_CALLS)
+    assert hook_calls(BACKWARD, stage=2) == pytest.approx(25.4)
+    assert hook_calls(FORWARD, stage=2) == 0.0
 
 
 def test_every_rank_has_a_slice_of_every_gradient() -> None:
-    """0.08 calls_sharded_modules a gradient and rank, nine gradients; at stage 2 buckets travel whole."""
-    more = calls_sharded_modules(BACKWARD, stage=3, ranks=8) - calls_sharded_modules(BACKWARD, stage=3)
+    """0.08 hook_calls a gradient and rank, nine gradients; at stage 2 buckets travel whole."""
+    more = hook_calls(BACKWARD, stage=3, ranks=8) - hook_calls(BACKWARD, stage=3)
     assert more == pytest.approx(9 * 0.08 * 7)
-    assert calls_sharded_modules(BACKWARD, stage=2, ranks=8) == calls_sharded_modules(BACKWARD, stage=2)
+    assert hook_calls(BACKWARD, stage=2, ranks=8) == hook_calls(BACKWARD, stage=2)
 
 
 def test_what_runs_again_is_hooked_again() -> None:
-    again = calls_sharded_modules(AGAIN, stage=3, mode="full")
-    assert again == pytest.approx(calls_sharded_modules(FORWARD, stage=3))
+    again = hook_calls(AGAIN, stage=3, mode="full")
+    assert again == pytest.approx(hook_calls(FORWARD, stage=3))
 
 
 @pytest.mark.parametrize(("preset", "stage"), [("xtuner", 1), ("deepspeed-2021", 3), ("fsdp", 3)])
 def test_below_stage_2_and_elsewhere_nothing_is_hooked(preset: str, stage: int) -> None:
-    assert calls_sharded_modules((*FORWARD, *BACKWARD), stage=stage, preset=preset) == 0.0
+    assert hook_calls((*FORWARD, *BACKWARD), stage=stage, preset=preset) == 0.0
 
 
 def test_a_module_without_parameters_is_hooked_too() -> None:
-    """Ten that do nothing take 23.7 calls_sharded_modules forward and 7.3 backward."""
+    """Ten that do nothing take 23.7 hook_calls forward and 7.3 backward."""
     asked = job(world_size=1, seq_len=1024, preset=framework_preset("xtuner"))
     layout = Layout.of(1, zero_stage=3)
     layer = written(small_model(), asked, "mtp", layout, "none").blocks[0]

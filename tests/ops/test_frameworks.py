@@ -152,13 +152,13 @@ def test_other_frameworks_issue_collectives_in_two_calls() -> None:
 # What a layer, the head and the update of Picotron run (huggingface/picotron 59714b1).
 
 
-HIDDEN_BLOCK_PICOTRON, TOKENS_BLOCK_PICOTRON, VOCAB, TP = 512, 256, 1024, 2
+CHANNELS, SEQUENCE, VOCAB, TP = 512, 256, 1024, 2
 
 
 def picotron(**choices: object) -> JobSpec:
     preset = framework_preset("picotron").changed(choices)
     pure = replace(precision_of(preset, "bf16"), master="", moments="bf16")
-    return replace(job(seq_len=TOKENS_BLOCK_PICOTRON, preset=preset), precision=pure)
+    return replace(job(seq_len=SEQUENCE, preset=preset), precision=pure)
 
 
 def model() -> ModelSpec:
@@ -166,7 +166,7 @@ def model() -> ModelSpec:
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True))
     return ModelSpec(
         name="m",
-        hidden=HIDDEN_BLOCK_PICOTRON,
+        hidden=CHANNELS,
         vocab=VOCAB,
         blocks=(BlockRun(block=block, count=1),),
         source="",
@@ -185,7 +185,7 @@ def over_tp(ops: tuple[Op, ...], collective: Collective) -> list[int]:
 def test_every_column_parallel_linear_waits_for_an_all_reduce_of_its_own() -> None:
     """Two forward, of attention's and the MLP's outputs; five backward, of q, k, v, gate and up."""
     layer = written(model(), picotron(), "mtp", Layout.of(TP, tp=TP), "none").blocks[0]
-    whole = TOKENS_BLOCK_PICOTRON * HIDDEN_BLOCK_PICOTRON * 2
+    whole = SEQUENCE * CHANNELS * 2
     assert over_tp(layer.forward, Collective.ALL_REDUCE) == 2 * [whole]
     assert over_tp(layer.backward, Collective.ALL_REDUCE) == 5 * [whole]
 
@@ -193,12 +193,12 @@ def test_every_column_parallel_linear_waits_for_an_all_reduce_of_its_own() -> No
 def test_the_loss_reads_whole_gathered_logits_in_their_own_16_bits() -> None:
     """Forward three reads and a write, backward two writes and three reads; the logits and the log-softmax stay."""
     head = written(model(), picotron(), "mtp", Layout.of(TP, tp=TP), "none").head
-    assert over_tp(head.forward, Collective.ALL_GATHER) == [TOKENS_BLOCK_PICOTRON * VOCAB * 2]
+    assert over_tp(head.forward, Collective.ALL_GATHER) == [SEQUENCE * VOCAB * 2]
     for ops, told in ((head.forward, 4), (head.backward, 5)):
         (moved,) = [op for op in ops if isinstance(op, MemoryBound) and op.module is Module.LOSS]
-        assert float(bytes_moved(moved)[0]) == told * 2 * TOKENS_BLOCK_PICOTRON * VOCAB
+        assert float(bytes_moved(moved)[0]) == told * 2 * SEQUENCE * VOCAB
     (kept,) = [op for op in head.forward if op.role is Role.CROSS_ENTROPY]
-    assert float(kept.saved_bytes[0]) == (2 + 2) * TOKENS_BLOCK_PICOTRON * VOCAB
+    assert float(kept.saved_bytes[0]) == (2 + 2) * SEQUENCE * VOCAB
 
 
 def test_gradients_are_divided_zeroed_and_brought_to_16_bits_without_a_norm() -> None:

@@ -273,7 +273,7 @@ READ = SEQ * (MIXER.num_heads * MIXER.qk_dim + MIXER.num_kv_heads * (MIXER.qk_di
 MADE = SEQ * MIXER.num_heads * MIXER.v_dim
 
 
-def layer_narrow_attention(**precision: str) -> tuple[list[MemoryBound], float]:
+def attention_casts_and_bytes(**precision: str) -> tuple[list[MemoryBound], float]:
     """Casts that serve the kernel, and the bytes that it keeps."""
     asked = job(seq_len=SEQ, world_size=1)
     said: Precision = replace(asked.precision, **precision)  # type: ignore[arg-type]
@@ -293,28 +293,28 @@ def moved(casts: list[MemoryBound], phase: Phase) -> float:
 
 
 def test_attention_in_16_bits_casts_nothing() -> None:
-    assert layer_narrow_attention()[0] == []
+    assert attention_casts_and_bytes()[0] == []
 
 
 def test_a_known_scale_is_cast_to_once_and_what_the_kernel_makes_is_brought_back() -> None:
     """2 + 1 bytes of q, k and v in, 1 + 2 of the output out; backward the gradient of the output in, of q, k
     and v out.
     """
-    casts, _ = layer_narrow_attention(attention="fp8", linear="fp8", scaling="delayed")
+    casts, _ = attention_casts_and_bytes(attention="fp8", linear="fp8", scaling="delayed")
     assert moved(casts, Phase.FORWARD) == pytest.approx(3 * READ + 3 * MADE, rel=1e-3)
     assert moved(casts, Phase.INPUT_GRAD) == pytest.approx(3 * MADE + 3 * READ, rel=1e-3)
 
 
 def test_a_scale_found_in_the_tensor_is_read_for_first_and_the_kernel_writes_16_bits() -> None:
-    casts, _ = layer_narrow_attention(attention="fp8", linear="fp8", scaling="current")
+    casts, _ = attention_casts_and_bytes(attention="fp8", linear="fp8", scaling="current")
     assert moved(casts, Phase.FORWARD) == pytest.approx(5 * READ, rel=1e-3)
     assert moved(casts, Phase.INPUT_GRAD) == pytest.approx(5 * MADE, rel=1e-3)
 
 
 def test_the_kernel_keeps_what_it_read_and_its_output_in_8_bits() -> None:
     statistics = 4 * SEQ * MIXER.num_heads
-    assert layer_narrow_attention()[1] == 2 * READ + statistics
-    narrow = layer_narrow_attention(attention="fp8", linear="fp8", scaling="delayed")[1]
+    assert attention_casts_and_bytes()[1] == 2 * READ + statistics
+    narrow = attention_casts_and_bytes(attention="fp8", linear="fp8", scaling="delayed")[1]
     assert narrow == READ + MADE + statistics
 
 
@@ -365,23 +365,21 @@ def test_formats_of_wide_layers_are_those_of_activations() -> None:
 # Engine gathers.
 
 
-TP, TOKENS_NARROW_GATHER = 4, 1024
+TP, GATHERED_TOKENS = 4, 1024
 
 
-def asked_narrow_gather(recipe: str, **preset: object) -> JobSpec:
-    plain = job(
-        world_size=TP, seq_len=TOKENS_NARROW_GATHER, preset=framework_preset("megatron").changed(preset)
-    )
+def gathering_job(recipe: str, **preset: object) -> JobSpec:
+    plain = job(world_size=TP, seq_len=GATHERED_TOKENS, preset=framework_preset("megatron").changed(preset))
     return replace(plain, precision=replace(plain.precision, **NARROW.get(recipe, {})))
 
 
-def layer_narrow_gather(question: JobSpec, strategy: str = "fsp") -> Pass:
+def gathering_layer(question: JobSpec, strategy: str = "fsp") -> Pass:
     return written(small_model(), question, strategy, Layout.of(TP, tp=TP)).blocks[0]
 
 
 def gathered(piece: Pass) -> dict[str, float]:
     """Bytes an element of what is gathered of mlp.up's input, of it again, and of mlp.down's output gradient."""
-    hidden = TOKENS_NARROW_GATHER * small_model().hidden
+    hidden = GATHERED_TOKENS * small_model().hidden
     names = {
         ("mlp.up.enter", Phase.FORWARD): "input",
         ("mlp.up.regather", Phase.WEIGHT_GRAD): "again",
@@ -414,12 +412,12 @@ def test_bytes_gathered(recipe: str, each: float, both_orders: bool) -> None:
     expected = {"input": each, "again": each, "gradient": each} | (
         {"gradient_columns": each} if both_orders else {}
     )
-    assert gathered(layer_narrow_gather(asked_narrow_gather(recipe))) == pytest.approx(expected)
+    assert gathered(gathering_layer(gathering_job(recipe))) == pytest.approx(expected)
 
 
 def test_what_is_reduced_and_the_head_travel_in_16_bits() -> None:
     wide, narrow = (
-        written(small_model(), asked_narrow_gather(recipe), "fsp", Layout.of(TP, tp=TP))
+        written(small_model(), gathering_job(recipe), "fsp", Layout.of(TP, tp=TP))
         for recipe in ("bf16", "mxfp8")
     )
 
@@ -436,17 +434,17 @@ def test_what_is_reduced_and_the_head_travel_in_16_bits() -> None:
     ("recipe", "size"), [("fp8-current", 4), ("fp8-tensor", 4), ("nvfp4", 8), ("mxfp8", 0), ("bf16", 0)]
 )
 def test_ranks_agree_on_a_scale_before_they_cast(recipe: str, size: int) -> None:
-    """Of both gathered inputs and both gathered output gradients of a layer_narrow_gather; of NVFP4 for either order."""
-    piece = layer_narrow_gather(asked_narrow_gather(recipe))
+    """Of both gathered inputs and both gathered output gradients of a gathering_layer; of NVFP4 for either order."""
+    piece = gathering_layer(gathering_job(recipe))
     found = [
         op for op in (*piece.forward, *piece.backward) if isinstance(op, Comm) and op.role is Role.REDUCE
     ]
     expected = [Phase.FORWARD] * 2 + [Phase.INPUT_GRAD] * 2 if size else []
     assert [op.phase for op in found] == expected
     assert all(op.size_bytes[0] == size and op.lane is Lane.MAIN for op in found)
-    delayed = asked_narrow_gather("fp8-current")
+    delayed = gathering_job("fp8-current")
     delayed = replace(delayed, precision=replace(delayed.precision, scaling="delayed"))
-    ops = (*layer_narrow_gather(delayed).forward, *layer_narrow_gather(delayed).backward)
+    ops = (*gathering_layer(delayed).forward, *gathering_layer(delayed).backward)
     assert not [op for op in ops if isinstance(op, Comm) and op.role is Role.REDUCE]
 
 
@@ -480,21 +478,19 @@ def cast_bytes(piece: Pass, name: str, what: str) -> float:
 def test_each_rank_casts_its_part_and_turns_the_whole(
     recipe: str, transposed: bool, part: float, whole: float
 ) -> None:
-    question = asked_narrow_gather(recipe)
+    question = gathering_job(recipe)
     question = replace(question, precision=replace(question.precision, transposed_copies=transposed))
     for name, what in (("mlp.up", "input"), ("mlp.down", "gradient")):
-        assert cast_bytes(layer_narrow_gather(question), name, what) == pytest.approx(
-            part / TP + whole, rel=1e-2
-        )
+        assert cast_bytes(gathering_layer(question), name, what) == pytest.approx(part / TP + whole, rel=1e-2)
     # an input that no gather waits for is cast by itself, in both orders where products want both
-    alone = cast_bytes(layer_narrow_gather(question), "mlp.down", "input")
+    alone = cast_bytes(gathering_layer(question), "mlp.down", "input")
     assert alone == pytest.approx({"fp8-current": 6.0 if transposed else 5.0}.get(recipe, part), rel=1e-2)
 
 
 def test_nothing_changes_where_no_tokens_are_cut() -> None:
     for strategy in ("mtp", "fsp"):
         whole = Layout.of(TP, tp=np.array([1]))
-        piece = written(small_model(), asked_narrow_gather("fp8-current"), strategy, whole).blocks[0]
+        piece = written(small_model(), gathering_job("fp8-current"), strategy, whole).blocks[0]
         assert cast_bytes(piece, "mlp.up", "input") == pytest.approx(6.0, rel=1e-2)
         assert not any(
             "turned" in op.name and op.rows[0] for op in piece.backward if isinstance(op, MemoryBound)
@@ -503,7 +499,7 @@ def test_nothing_changes_where_no_tokens_are_cut() -> None:
 
 def test_columns_of_a_gradient_travel_beside_the_product_of_the_rows() -> None:
     """User buffers hand rows on in pieces, and columns by copy engines on the streams of that product."""
-    piece = layer_narrow_gather(asked_narrow_gather("mxfp8", **{"tensor_parallel.overlap": True}))
+    piece = gathering_layer(gathering_job("mxfp8", **{"tensor_parallel.overlap": True}))
     ops = [op for op in piece.backward if isinstance(op, Comm) and op.name.startswith("mlp.down.leave")]
     assert [op.lane for op in ops] == [Lane.PIECES, Lane.BESIDE]
     assert ops[1].pieces is not None
@@ -513,25 +509,25 @@ def test_columns_of_a_gradient_travel_beside_the_product_of_the_rows() -> None:
 @pytest.mark.parametrize(("beside", "width"), [(False, 1), (True, 2)])
 def test_shared_experts_that_hide_the_exchange_are_gathered_in_16_bits(beside: bool, width: int) -> None:
     """Transformer Engine gathers what it has cast; shared_experts.py gathers by itself, before (pre_forward_comm)."""
-    question = replace(asked_narrow_gather("fp8-current"), overlap_shared_experts=beside)
+    question = replace(gathering_job("fp8-current"), overlap_shared_experts=beside)
     block = small_model().blocks[0].block
     moe = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=128, shared_ffn_hidden=128)
     model = replace(small_model(), blocks=(BlockRun(block=replace(block, mlp=None, moe=moe), count=2),))
     piece = written(model, question, "fsp", Layout.of(TP, tp=TP, ep=TP)).blocks[0]
     (gather,) = (op for op in piece.forward if op.name == "shared.up.enter")
     assert isinstance(gather, Comm)
-    assert gather.size_bytes[0] == width * TOKENS_NARROW_GATHER * model.hidden
+    assert gather.size_bytes[0] == width * GATHERED_TOKENS * model.hidden
 
 
 # Inputs of gated activations that wait for the backward in fp8.
 
 
-SEQ_MLP_BLOCK_FP8_INPUTS, FFN, EXPERT, EXPERTS_OF_A_TOKEN = 256, 18432, 2048, 8
+MICRO_BATCH_TOKENS, FFN, EXPERT, EXPERTS_OF_A_TOKEN = 256, 18432, 2048, 8
 
 
 def blocks(where: str, *modules: str) -> tuple[Pass, ...]:
     model = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
-    asked = job(seq_len=SEQ_MLP_BLOCK_FP8_INPUTS, fp8_activation_inputs=where)
+    asked = job(seq_len=MICRO_BATCH_TOKENS, fp8_activation_inputs=where)
     return written(model, asked, "mtp", Layout.of(8, ep=8), "none", modules).blocks
 
 
@@ -543,8 +539,8 @@ def saved(piece: Pass) -> float:
 def test_gate_and_up_are_kept_in_a_byte_each(where: str, dense: int, experts: int) -> None:
     """Two of 18,432 channels a token of a dense layer, two of 2,048 for each of 8 routed experts and the shared one."""
     plain, narrow = blocks(""), blocks(where)
-    routed = SEQ_MLP_BLOCK_FP8_INPUTS * 2 * EXPERT * (EXPERTS_OF_A_TOKEN + 1)
-    assert saved(plain[0]) - saved(narrow[0]) == dense * SEQ_MLP_BLOCK_FP8_INPUTS * 2 * FFN
+    routed = MICRO_BATCH_TOKENS * 2 * EXPERT * (EXPERTS_OF_A_TOKEN + 1)
+    assert saved(plain[0]) - saved(narrow[0]) == dense * MICRO_BATCH_TOKENS * 2 * FFN
     assert saved(plain[1]) - saved(narrow[1]) == experts * routed
 
 
@@ -555,4 +551,4 @@ def test_a_pass_writes_them_and_one_reads_them_back() -> None:
         (one,) = [op for op in ops if op.role is Role.CAST and op.serves is Role.ACTIVATION]
         assert isinstance(one, MemoryBound)
         assert (one.phase, one.kernel) == (phase, "copy")
-        assert 4 * int(one.rows[0]) * int(one.width[0]) == 3 * SEQ_MLP_BLOCK_FP8_INPUTS * 2 * FFN
+        assert 4 * int(one.rows[0]) * int(one.width[0]) == 3 * MICRO_BATCH_TOKENS * 2 * FFN

@@ -92,10 +92,7 @@ def test_gradients_of_two_entering_linears_are_added() -> None:
 def test_a_bias_of_the_projection_is_a_kernel_of_its_own() -> None:
     model = small_model()
     biased = model.blocks[0].block
-    run = replace(
-        model.blocks[0],
-        block=replace(biased, mixer=replace(biased.mixer, qkv_bias=True)),
-    )
+    run = replace(model.blocks[0], block=replace(biased, mixer=replace(biased.mixer, qkv_bias=True)))
     layer = written(replace(model, blocks=(run,)), job(flash_attention=False), "mtp", Layout.of(1)).blocks[0]
     added = [op for op in layer.forward if op.name == "attention.qkv.add_bias"]
     assert [op.phase for op in added] == [Phase.FORWARD]

@@ -151,11 +151,11 @@ def test_what_is_let_go_is_held_while_the_layer_runs() -> None:
 # Recomputation of every second product, and of some layers of a stage.
 
 
-SEQ_EVERY_SECOND_PRODUCT, HIDDEN, HEADS, KV_HEADS, FFN = 2048, 512, 8, 4, 2048
+SEQUENCE, HIDDEN, HEADS, KV_HEADS, FFN = 2048, 512, 8, 4, 2048
 WIDTH = HIDDEN // HEADS
 
 
-def repeated_every_second_product(piece: Pass) -> dict[str, Op]:
+def rerun_names(piece: Pass) -> dict[str, Op]:
     return {op.name: op for op in piece.backward if op.phase is Phase.RECOMPUTE}
 
 
@@ -167,28 +167,19 @@ def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
     preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
     predicted = written(
-        small_model(), job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset), "mtp", Layout.of(8), "selective"
+        small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective"
     ).blocks[0]
-    products = {
-        name: op
-        for name, op in repeated_every_second_product(predicted).items()
-        if isinstance(op, BatchedGemm)
-    }
+    products = {name: op for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}
     assert {name: int(op.n[0]) for name, op in products.items()} == {
         "attention.qkv": KV_HEADS * WIDTH,
         "attention.out": HIDDEN,
         "mlp.up": FFN,
     }
-    assert "attention.core" not in repeated_every_second_product(predicted)
-    assert {"attention.norm", "mlp.norm", "mlp.activation", "attention.rotary"} <= set(
-        repeated_every_second_product(predicted)
-    )
+    assert "attention.core" not in rerun_names(predicted)
+    assert {"attention.norm", "mlp.norm", "mlp.activation", "attention.rotary"} <= set(rerun_names(predicted))
     # input, q, v, the attention's output, gate and down, and 4 bytes of statistics a head
     channels = HIDDEN + HIDDEN + KV_HEADS * WIDTH + HIDDEN + FFN + HIDDEN
-    assert (
-        saved_bytes(predicted)
-        == 2 * SEQ_EVERY_SECOND_PRODUCT * channels + 4 * SEQ_EVERY_SECOND_PRODUCT * HEADS
-    )
+    assert saved_bytes(predicted) == 2 * SEQUENCE * channels + 4 * SEQUENCE * HEADS
 
 
 @pytest.mark.parametrize("output_gate", [False, True])
@@ -200,14 +191,10 @@ def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
     block = replace(block, mixer=replace(block.mixer, output_gate=output_gate))
     model = replace(small_model(), blocks=(replace(run, block=block),))
     preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
-    predicted = written(
-        model, job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset), "mtp", Layout.of(8), "selective"
-    ).blocks[0]
-    again = {
-        name: int(op.n[0])
-        for name, op in repeated_every_second_product(predicted).items()
-        if isinstance(op, BatchedGemm)
-    }
+    predicted = written(model, job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[
+        0
+    ]
+    again = {name: int(op.n[0]) for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}
     assert "mlp.up" not in again
     assert again["mlp.down"] == HIDDEN
 
@@ -216,9 +203,7 @@ def test_what_runs_again_stands_while_its_operation_does() -> None:
     """What a layer without recomputation keeps of an operation is held for a moment, beside what that needs anyway."""
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     plain, again = (
-        written(
-            small_model(), job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset), "mtp", Layout.of(8), mode
-        )
+        written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), mode)
         .blocks[0]
         .forward
         for mode in ("none", "selective")
@@ -230,7 +215,7 @@ def test_what_runs_again_stands_while_its_operation_does() -> None:
 
 def test_results_of_narrow_products_are_kept_in_16_bits() -> None:
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
-    wide = job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset)
+    wide = job(seq_len=SEQUENCE, preset=preset)
     recipe = replace(wide.precision, linear="fp8", scale_recipe="tensor", scaling="dynamic")
     bytes_of = [
         saved_bytes(written(small_model(), asked, "mtp", Layout.of(8), "selective").blocks[0])
@@ -243,7 +228,7 @@ def test_what_reduce_scatters_bring_is_kept_and_what_gathers_bring_is_not() -> N
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     predicted = written(
         small_model(),
-        job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset),
+        job(seq_len=SEQUENCE, preset=preset),
         "fsp",
         Layout.of(8, tp=2),
         "selective",
@@ -262,7 +247,7 @@ def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None
     again = {
         mode: written(
             small_model(),
-            job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset),
+            job(seq_len=SEQUENCE, preset=preset),
             "mtp",
             Layout.of(8, tp=2),
             mode,
@@ -270,37 +255,33 @@ def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None
         for mode in ("selective", "full")
     }
     collectives = {
-        mode: [name for name, op in repeated_every_second_product(piece).items() if isinstance(op, Comm)]
+        mode: [name for name, op in rerun_names(piece).items() if isinstance(op, Comm)]
         for mode, piece in again.items()
     }
     assert collectives["selective"] == collectives["full"]
     assert collectives["full"] == ["attention.out.leave", "mlp.down.leave"][: 1 if stops else 2]
-    assert set(repeated_every_second_product(again["selective"])) <= set(
-        repeated_every_second_product(again["full"])
-    )
+    assert set(rerun_names(again["selective"])) <= set(rerun_names(again["full"]))
 
 
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)
     predicted = written(
-        small_model(), job(seq_len=SEQ_EVERY_SECOND_PRODUCT, preset=preset), "mtp", layout, "selective"
+        small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", layout, "selective"
     ).blocks[0]
     assert any(op.name == "attention.ring_hop" for op in predicted.forward)
     assert not {"attention.ring", "attention.ring_hop", "attention.subtract_outputs"} & set(
-        repeated_every_second_product(predicted)
+        rerun_names(predicted)
     )
 
 
 def test_some_layers_of_a_stage_are_whole_and_the_others_plain() -> None:
-    predicted = written(
-        small_model(), job(seq_len=SEQ_EVERY_SECOND_PRODUCT), "mtp", Layout.of(8), "block"
-    ).blocks
+    predicted = written(small_model(), job(seq_len=SEQUENCE), "mtp", Layout.of(8), "block").blocks
     assert len(predicted) == 2
     full, plain = predicted
-    assert saved_bytes(full) == 2 * SEQ_EVERY_SECOND_PRODUCT * HIDDEN
-    assert repeated_every_second_product(full)
-    assert not repeated_every_second_product(plain)
+    assert saved_bytes(full) == 2 * SEQUENCE * HIDDEN
+    assert rerun_names(full)
+    assert not rerun_names(plain)
 
 
 # Full recomputation that keeps what some products of attention make: what runs again, and bytes kept.

@@ -97,15 +97,15 @@ def test_weights_are_gathered_twice_also_where_a_layer_runs_again(
 
 LLAMA = read_config(Path(__file__).resolve().parents[2] / "configs" / "7B_llama2.py").model
 PARAMETERS = 6_738_415_616
-SEQ_ULYSSES, HIDDEN_ULYSSES, VOCAB_ULYSSES, TP_ULYSSES = 4096, 4096, 32_000, 4
-ROWS = SEQ_ULYSSES // TP_ULYSSES
+TOKENS, CHANNELS, WORDS, RANKS = 4096, 4096, 32_000, 4
+ROWS = TOKENS // RANKS
 DEEPSPEED = framework_preset("deepspeed")
 
 
 def one_rank() -> ModelOps:
     """Of 8 ranks in two sequence groups of four."""
-    asked = job(seq_len=SEQ_ULYSSES, world_size=8, preset=DEEPSPEED)
-    return written(LLAMA, asked, "ulysses", Layout.of(8, tp=TP_ULYSSES))
+    asked = job(seq_len=TOKENS, world_size=8, preset=DEEPSPEED)
+    return written(LLAMA, asked, "ulysses", Layout.of(8, tp=RANKS))
 
 
 def of_role(ops: tuple[Op, ...], role: Role) -> Op:
@@ -113,24 +113,24 @@ def of_role(ops: tuple[Op, ...], role: Role) -> Op:
     return found
 
 
-def test_the_head_multiplies_a_rank_s_tokens_by_the_whole_vocabulary_ulysses() -> None:
+def test_the_head_of_ulysses_multiplies_a_rank_s_tokens_by_the_whole_vocabulary() -> None:
     head = one_rank().head
     logits = of_role(head.forward, Role.LOGITS)
     assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == (
         [ROWS],
-        [HIDDEN_ULYSSES],
-        [VOCAB_ULYSSES],
+        [CHANNELS],
+        [WORDS],
     )
-    assert logits.parameters.tolist() == [HIDDEN_ULYSSES * VOCAB_ULYSSES]
+    assert logits.parameters.tolist() == [CHANNELS * WORDS]
     loss = of_role(head.forward, Role.CROSS_ENTROPY)
-    assert (loss.rows.tolist(), loss.width.tolist()) == ([ROWS], [VOCAB_ULYSSES])
+    assert (loss.rows.tolist(), loss.width.tolist()) == ([ROWS], [WORDS])
     # The logits in bf16 and their softmax in fp32 (Megatron's loss, which DeepSpeed's preset runs).
-    assert loss.saved_bytes.tolist() == [ROWS * VOCAB_ULYSSES * (2 + 4)]
+    assert loss.saved_bytes.tolist() == [ROWS * WORDS * (2 + 4)]
 
 
 def test_the_embedding_is_whole_and_looks_up_a_rank_s_tokens() -> None:
     table = of_role(one_rank().embedding.forward, Role.TABLE)
-    assert (table.rows.tolist(), table.parameters.tolist()) == ([ROWS], [VOCAB_ULYSSES * HIDDEN_ULYSSES])
+    assert (table.rows.tolist(), table.parameters.tolist()) == ([ROWS], [WORDS * CHANNELS])
     assert table.saved_bytes.tolist() == [8 * ROWS]
 
 
@@ -143,23 +143,21 @@ def test_only_the_exchange_around_attention_communicates() -> None:
     for passed in (layer.forward, layer.backward):
         moved = [op for op in passed if isinstance(op, Comm)]
         assert {(op.collective.value, op.axis.value) for op in moved} == {("all2all", "tp")}
-        assert [op.size_bytes.tolist() for op in moved] == [[ROWS * HIDDEN_ULYSSES * 2]] * 4
+        assert [op.size_bytes.tolist() for op in moved] == [[ROWS * CHANNELS * 2]] * 4
 
 
 def test_a_layer_owns_whole_weights() -> None:
     """4 h^2 of attention, 3 h f of the MLP, two norms."""
     (layer,) = one_rank().blocks
     assert sum(int(op.parameters[0]) for op in layer.forward if op.parameters.any()) == (
-        4 * HIDDEN_ULYSSES**2 + 3 * HIDDEN_ULYSSES * 11008 + 2 * HIDDEN_ULYSSES
+        4 * CHANNELS**2 + 3 * CHANNELS * 11008 + 2 * CHANNELS
     )
 
 
 def test_the_vocabulary_is_padded_for_one_rank() -> None:
     """32,001 words to the next multiple of 128, not of 128 x 4."""
     odd = replace(LLAMA, vocab=32_001)
-    head = written(
-        odd, job(seq_len=SEQ_ULYSSES, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP_ULYSSES)
-    ).head
+    head = written(odd, job(seq_len=TOKENS, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=RANKS)).head
     assert of_role(head.forward, Role.LOGITS).n.tolist() == [32_128]
 
 
@@ -168,7 +166,7 @@ def asked(plan: Plan, **changes: object) -> Problem:
         model=LLAMA,
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        seq_len=SEQ_ULYSSES,
+        seq_len=TOKENS,
         preset=framework_preset(plan.preset),
     )
     return replace(base, job=replace(base.job, **changes))
@@ -198,7 +196,7 @@ def test_model_state_is_whole_or_cut_over_data_and_sequence_ranks(
     stage: int, parameters: int, gradients: int, optimizer: int
 ) -> None:
     """2 bytes of parameter and gradient, 12 of Adam's state (arXiv 1910.02054 sec. 3.1); tp cuts none of it."""
-    one = plan(stage, tp=TP_ULYSSES, dp=2)
+    one = plan(stage, tp=RANKS, dp=2)
     memory = laid_out(one, asked(one)).memory
     assert memory.parameters_bytes.tolist() == [2 * PARAMETERS / parameters]
     assert memory.gradients_bytes.tolist() == [2 * PARAMETERS / gradients]
@@ -206,7 +204,7 @@ def test_model_state_is_whole_or_cut_over_data_and_sequence_ranks(
 
 
 def test_gradients_are_reduced_and_parameters_return_over_all_of_them() -> None:
-    one = plan(1, tp=TP_ULYSSES, dp=2)
+    one = plan(1, tp=RANKS, dp=2)
     table = laid_out(one, asked(one))
     moved = {op.role: op for op in step_of(table, asked(one)) if isinstance(op, Comm) and op.size_bytes.any()}
     layout = table.plans.layout
@@ -256,13 +254,13 @@ def what_runs(one: Plan) -> tuple[list[object], list[object], dict[str, list[flo
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_gradients_are_cast_to_travel_and_back(stage: int) -> None:
     """Twice every gradient: once a step, or from stage 2 on as the backward makes it."""
-    one = plan(stage, tp=TP_ULYSSES, dp=2)
+    one = plan(stage, tp=RANKS, dp=2)
     table = laid_out(one, asked(one))
     passes = [op for op in step_of(table, asked(one)) if "gradients" in op.name and "arrow" in op.name]
     passes += [op for op in step_of(table, asked(one)) if op.name == "step.widen_gradients"]
     layers = [op for op in table.layers.ops.blocks[0].backward if op.role is Role.CAST]
     assert [op.rows.tolist() for op in passes] == [[PARAMETERS * (stage < 2)]] * 2
-    weights = 4 * HIDDEN_ULYSSES**2 + 3 * HIDDEN_ULYSSES * 11008 + 2 * HIDDEN_ULYSSES
+    weights = 4 * CHANNELS**2 + 3 * CHANNELS * 11008 + 2 * CHANNELS
     assert [op.rows.tolist() for op in layers] == [[weights]] * (2 if stage >= 2 else 0)
 
 
@@ -283,9 +281,7 @@ def test_fewer_kv_heads_than_ranks_are_repeated_before_they_travel(kv_heads: int
     (run,) = LLAMA.blocks
     mixer = replace(run.block.mixer, num_kv_heads=kv_heads)
     model = replace(LLAMA, blocks=(replace(run, block=replace(run.block, mixer=mixer)),))
-    (layer,) = written(
-        model, job(seq_len=SEQ_ULYSSES, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP_ULYSSES)
-    ).blocks
+    (layer,) = written(model, job(seq_len=TOKENS, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=RANKS)).blocks
     keys = [op for op in layer.forward if op.role is Role.HEAD_EXCHANGE][1]
     assert keys.size_bytes.tolist() == [ROWS * repeated * 128 * 2]
     core = next(op for op in layer.forward if op.role is Role.CORE)
@@ -293,11 +289,11 @@ def test_fewer_kv_heads_than_ranks_are_repeated_before_they_travel(kv_heads: int
 
 
 def test_layers_sharded_by_stage_3_are_gathered_over_all_ranks() -> None:
-    asked_of = job(seq_len=SEQ_ULYSSES, preset=DEEPSPEED)
-    layout = Layout.of(8, tp=TP_ULYSSES, zero_stage=3, zero_size=8)
+    asked_of = job(seq_len=TOKENS, preset=DEEPSPEED)
+    layout = Layout.of(8, tp=RANKS, zero_stage=3, zero_size=8)
     (layer,) = written(LLAMA, asked_of, "ulysses", layout).blocks
     gathers = [op for op in (*layer.forward, *layer.backward) if op.role is Role.PARAMETER_GATHER]
-    weights = 4 * HIDDEN_ULYSSES**2 + 3 * HIDDEN_ULYSSES * 11008 + 2 * HIDDEN_ULYSSES
+    weights = 4 * CHANNELS**2 + 3 * CHANNELS * 11008 + 2 * CHANNELS
     assert [op.size_bytes.tolist() for op in gathers] == [[2 * weights]] * 2
     assert [op.phase for op in gathers] == [Phase.FORWARD, Phase.INPUT_GRAD]
     assert {int(group_of(op.axis, layout, domain_ranks=8).ranks[0]) for op in gathers} == {8}

@@ -158,19 +158,17 @@ def test_nothing_is_pipelined_beyond_a_domain_or_without_sequence_parallelism() 
 # exchanged for heads.
 
 
-TP_SEQUENCE_COPIES, TOKENS = 4, 1024
+RANKS, TOKENS = 4, 1024
 
 
 def copied(micro_batch: int, strategy: str = "fsp", preset: str = "fsdp", **changes: Any) -> float:
     """Bytes that copies of a layer move, in whole hidden states of the micro-batch."""
-    asked = job(
-        world_size=TP_SEQUENCE_COPIES, seq_len=TOKENS, preset=framework_preset(preset).changed(changes)
-    )
+    asked = job(world_size=RANKS, seq_len=TOKENS, preset=framework_preset(preset).changed(changes))
     (block,) = written(
         small_model(),
         asked,
         strategy,
-        Layout.of(TP_SEQUENCE_COPIES, tp=TP_SEQUENCE_COPIES, micro_batch=micro_batch),
+        Layout.of(RANKS, tp=RANKS, micro_batch=micro_batch),
     ).blocks
     whole = 2.0 * micro_batch * TOKENS * small_model().hidden
     ops = [op for op in (*block.forward, *block.backward) if isinstance(op, MemoryBound)]
@@ -196,10 +194,10 @@ def test_each_collective_reads_and_writes_its_array_once_more(
 
 
 def test_in_a_table_each_row_copies_by_its_own_sequences() -> None:
-    asked = job(world_size=TP_SEQUENCE_COPIES, seq_len=TOKENS, preset=framework_preset("fsdp"))
+    asked = job(world_size=RANKS, seq_len=TOKENS, preset=framework_preset("fsdp"))
     layout = Layout.of(
-        TP_SEQUENCE_COPIES,
-        tp=np.array([TP_SEQUENCE_COPIES, TP_SEQUENCE_COPIES, 1]),
+        RANKS,
+        tp=np.array([RANKS, RANKS, 1]),
         micro_batch=np.array([1, 2, 2]),
     )
     (block,) = written(small_model(), asked, "fsp", layout).blocks
@@ -209,10 +207,8 @@ def test_in_a_table_each_row_copies_by_its_own_sequences() -> None:
 
 
 def test_a_copy_stands_behind_a_gather_and_before_a_reduction() -> None:
-    asked = job(world_size=TP_SEQUENCE_COPIES, seq_len=TOKENS, preset=framework_preset("fsdp"))
-    (block,) = written(
-        small_model(), asked, "fsp", Layout.of(TP_SEQUENCE_COPIES, tp=TP_SEQUENCE_COPIES, micro_batch=2)
-    ).blocks
+    asked = job(world_size=RANKS, seq_len=TOKENS, preset=framework_preset("fsdp"))
+    (block,) = written(small_model(), asked, "fsp", Layout.of(RANKS, tp=RANKS, micro_batch=2)).blocks
     names = [op.name for op in block.forward if op.role in (Role.ENTER, Role.LEAVE, Role.COPY)]
     assert names == [
         "attention.qkv.enter",

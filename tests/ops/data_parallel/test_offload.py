@@ -209,10 +209,7 @@ def test_two_micro_batches_send_once_and_one_sends_nothing_early() -> None:
 def test_only_a_rank_that_offloads_keeps_gradients_on_the_host() -> None:
     asked_for, _ = asked("deepspeed")
     layout = Layout.of(
-        8,
-        zero_size=8,
-        zero_stage=np.array([2, 2, 1, 3]),
-        optimizer_offload=np.array([0.0, 0.5, 1.0, 1.0]),
+        8, zero_size=8, zero_stage=np.array([2, 2, 1, 3]), optimizer_offload=np.array([0.0, 0.5, 1.0, 1.0])
     )
     context = LayerContext(model=asked_for.model, job=asked_for.job, layout=layout)
     assert keeps_gradients_on_host(context).tolist() == [0, 1, 0, 1]
@@ -411,7 +408,7 @@ def test_the_host_takes_a_part_and_each_of_its_tensors() -> None:
     assert cpu_overhead(transfers["mlp_norm.to_host"], graphed).calls[0] > 0.0
 
 
-def asked_offloaded_modules(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, float]:
+def offloading_job(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, float]:
     """Memory and waiting of a small model's plan."""
     base = question(world_size=8, sequences=64, preset=framework_preset("megatron"), model=small_model())
     host = HostSpec(link_bandwidth=link, memory_bandwidth=400e9)
@@ -429,15 +426,15 @@ def asked_offloaded_modules(*names: str, link: float = 1e15, pp: int = 2) -> dic
 
 
 def test_the_first_stage_holds_its_micro_batches_on_the_host() -> None:
-    here, gone = asked_offloaded_modules(), asked_offloaded_modules("core_attn")
+    here, gone = offloading_job(), offloading_job("core_attn")
     assert gone["host"] > 0.0
     assert here["saved"] - gone["saved"] == pytest.approx(gone["host"])
     # Two micro-batches of half of the layers, or one of all.
-    assert asked_offloaded_modules("core_attn", pp=1)["host"] == pytest.approx(gone["host"])
+    assert offloading_job("core_attn", pp=1)["host"] == pytest.approx(gone["host"])
 
 
 def test_a_link_that_is_too_slow_is_waited_for_both_ways() -> None:
-    assert asked_offloaded_modules("core_attn", pp=1)["offload"] == 0.0
-    slow = asked_offloaded_modules("core_attn", pp=1, link=1e6)
+    assert offloading_job("core_attn", pp=1)["offload"] == 0.0
+    slow = offloading_job("core_attn", pp=1, link=1e6)
     both_ways_s = 2 * 8 * slow["host"] / (1e6 * LINK_SHARE)
     assert slow["offload"] == pytest.approx(both_ways_s, rel=0.02)

@@ -159,7 +159,7 @@ def asked(preset: str = "fsdp", **precision: object) -> JobSpec:
     return replace(plain, precision=replace(plain.precision, **precision))
 
 
-def layer_weight_sharding_narrow(question: JobSpec, stage: int = 3) -> Pass:
+def sharded_layer(question: JobSpec, stage: int = 3) -> Pass:
     layout = Layout.of(RANKS, zero_stage=stage, zero_size=RANKS)
     return written(small_model(), question, "mtp", layout).blocks[0]
 
@@ -188,12 +188,12 @@ def moved(piece: Pass, ending: str) -> dict[Phase, float]:
 
 def test_only_what_narrow_products_read_travels_narrow() -> None:
     """torchao float8/fsdp_utils.py: Float8Linear's weights alone; norms and router stay in 16 bits."""
-    narrow, others = elements(layer_weight_sharding_narrow(asked(**TORCHAO)))
+    narrow, others = elements(sharded_layer(asked(**TORCHAO)))
     assert narrow > 100 * others > 0
-    assert gathered(layer_weight_sharding_narrow(asked(**TORCHAO))) == pytest.approx(
+    assert gathered(sharded_layer(asked(**TORCHAO))) == pytest.approx(
         [narrow + 2 * others] * 2, abs=2 * RANKS
     )
-    wide = layer_weight_sharding_narrow(asked(**{**TORCHAO, "parameter_gather": "bf16"}))
+    wide = sharded_layer(asked(**{**TORCHAO, "parameter_gather": "bf16"}))
     assert gathered(wide) == pytest.approx([2 * (narrow + others)] * 2, abs=2 * RANKS)
 
 
@@ -202,7 +202,7 @@ def test_frozen_weights_travel_narrow_too() -> None:
     the norms is not narrow.
     """
     adapted = replace(asked(**TORCHAO), adapter_rank=16, adapted=frozenset({"q_k_v", "out"}))
-    piece = layer_weight_sharding_narrow(adapted)
+    piece = sharded_layer(adapted)
     frozen = sum(int(op.frozen[0]) for op in piece.forward if multiplies_low_precision(op))
     others = sum(int(op.frozen[0] + op.parameters[0]) for op in piece.forward) - frozen
     assert frozen > 10 * others > 0
@@ -228,7 +228,7 @@ def test_frozen_weights_travel_narrow_too() -> None:
 def test_each_rank_casts_its_shard_alone(
     precision: dict[str, object], shards: float, whole: dict[Phase, float]
 ) -> None:
-    piece = layer_weight_sharding_narrow(asked(**precision))
+    piece = sharded_layer(asked(**precision))
     cast = moved(piece, "_parameters_cast")
     assert cast == pytest.approx(
         {Phase.FORWARD: shards, Phase.INPUT_GRAD: shards} if shards else {}, rel=1e-3
@@ -237,10 +237,7 @@ def test_each_rank_casts_its_shard_alone(
 
 
 def test_copies_out_of_a_gather_move_what_travelled_and_gradients_stay_wide() -> None:
-    narrow, wide = (
-        layer_weight_sharding_narrow(asked(**{**TORCHAO, "parameter_gather": kind}))
-        for kind in ("fp8", "bf16")
-    )
+    narrow, wide = (sharded_layer(asked(**{**TORCHAO, "parameter_gather": kind})) for kind in ("fp8", "bf16"))
     for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
         share = moved(narrow, "_parameters_copy")[phase] / moved(wide, "_parameters_copy")[phase]
         assert share == pytest.approx(0.5, rel=1e-2)
@@ -295,9 +292,7 @@ def layout(pp: int, stage: int = 3, shards: int = 4) -> Layout:
     return Layout.of(8, pp=pp, zero_size=shards, zero_stage=stage)
 
 
-def layer_weight_sharding_once(
-    pp: int, stage: int = 3, preset: str = "fsdp", reduce: str = "bf16"
-) -> tuple[Op, ...]:
+def ops_of_layer(pp: int, stage: int = 3, preset: str = "fsdp", reduce: str = "bf16") -> tuple[Op, ...]:
     plain = job(world_size=8, preset=framework_preset(preset))
     asked = replace(plain, precision=replace(plain.precision, reduce=reduce))
     block = written(small_model(), asked, "mtp", layout(pp, stage), "none").blocks[0]
@@ -315,7 +310,7 @@ def summed(ops: tuple[Op, ...]) -> float:
     return sum(float(bytes_moved(op)[0]) for op in own if op.role is Role.ACCUMULATE)
 
 
-def step_weight_sharding_once(pp: int, stage: int, preset: str = "fsdp") -> dict[Collective, int]:
+def bytes_of_step(pp: int, stage: int, preset: str = "fsdp") -> dict[Collective, int]:
     held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
     context = LayerContext(
         model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout(pp, stage)
@@ -330,18 +325,18 @@ def step_weight_sharding_once(pp: int, stage: int, preset: str = "fsdp") -> dict
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_micro_batch_moves_nothing_over_the_shards_and_adds_up_whole_gradients(stage: int) -> None:
     """16-bit gradients added to a 16-bit sum: two reads and a write (accumulate_unsharded_grad_if_needed)."""
-    ops = layer_weight_sharding_once(2, stage)
+    ops = ops_of_layer(2, stage)
     elements = sum(int(op.parameters[0]) for op in ops if op.phase is Phase.FORWARD)
-    assert carried(ops) == 0.0 < carried(layer_weight_sharding_once(1, stage))
+    assert carried(ops) == 0.0 < carried(ops_of_layer(1, stage))
     assert summed(ops) == 3 * 2 * elements
-    assert summed(layer_weight_sharding_once(1, stage)) == 0.0
+    assert summed(ops_of_layer(1, stage)) == 0.0
     copies = [op for op in ops if op.name.endswith(("_parameters_copy", "_gradient_copy"))]
     assert sum(float(bytes_moved(op)[0]) for op in copies if isinstance(op, MemoryBound)) == 0.0
 
 
 def test_sums_in_fp32_are_read_and_written_wide() -> None:
     """torchtitan: reduce_dtype fp32, so 2 + 4 + 4 bytes an element."""
-    ops = layer_weight_sharding_once(2, reduce="fp32")
+    ops = ops_of_layer(2, reduce="fp32")
     elements = sum(int(op.parameters[0]) for op in ops if op.phase is Phase.FORWARD)
     assert summed(ops) == 10 * elements
 
@@ -349,19 +344,19 @@ def test_sums_in_fp32_are_read_and_written_wide() -> None:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_the_step_moves_every_parameter_and_gradient_once(stage: int) -> None:
     width = 2
-    assert step_weight_sharding_once(2, stage) == {
+    assert bytes_of_step(2, stage) == {
         Collective.REDUCE_SCATTER: ELEMENTS * width,
         Collective.ALL_GATHER: ELEMENTS * width,
     }
-    assert step_weight_sharding_once(1, stage) == {}
+    assert bytes_of_step(1, stage) == {}
 
 
 def test_other_frameworks_gather_for_every_micro_batch() -> None:
     assert not FSDP.changed({"pipeline.keeps_gathered": False}).pipeline.keeps_gathered
-    ops = layer_weight_sharding_once(2, 3, preset="deepspeed")
+    ops = ops_of_layer(2, 3, preset="deepspeed")
     assert carried(ops) > 0.0
     assert summed(ops) == 0.0
-    assert step_weight_sharding_once(2, 3, preset="deepspeed") == {}
+    assert bytes_of_step(2, 3, preset="deepspeed") == {}
 
 
 def test_rows_of_one_table_each_have_their_own() -> None:
@@ -376,7 +371,7 @@ def test_rows_of_one_table_each_have_their_own() -> None:
 def accumulated(
     micro_batches: int, *, once: bool = True, stage: int = 3
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """The operations of a micro-batch's layer_weight_sharding_once and of the step_weight_sharding_once, under Hugging Face's Trainer on 8 ranks."""
+    """The operations of a micro-batch's layer and of the step, under Hugging Face's Trainer on 8 ranks."""
     preset = framework_preset("hf-trainer").changed({"data_parallel.reduces_once": once})
     plain = job(world_size=8, preset=preset)
     asked = replace(plain, global_batch_tokens=plain.global_batch_tokens * micro_batches)

@@ -354,7 +354,7 @@ def test_beside_another_micro_batch_the_shared_experts_output_stays(
 # A router whose scores are fp32: what its backward copies and in which format it multiplies.
 
 
-def layer_wide_router(router: str, strategy: str = "mtp", **degrees: int) -> Pass:
+def routed_layer(router: str, strategy: str = "mtp", **degrees: int) -> Pass:
     asked = job(seq_len=SEQ)
     asked = replace(asked, precision=replace(asked.precision, router=router))
     return written(model(), asked, strategy, Layout.of(8, ep=EP, **degrees)).blocks[0]
@@ -363,7 +363,7 @@ def layer_wide_router(router: str, strategy: str = "mtp", **degrees: int) -> Pas
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_wide_router_copies_weight_and_input_and_both_gradients(tp: int) -> None:
     """6 bytes an element each: weight and input from 16 bits to fp32, their gradients back."""
-    piece = layer_wide_router("fp32", "fsp" if tp > 1 else "mtp", tp=tp)
+    piece = routed_layer("fp32", "fsp" if tp > 1 else "mtp", tp=tp)
     copies = [op for op in piece.backward if isinstance(op, MemoryBound) and op.serves is Role.ROUTER]
     copies = [op for op in copies if op.role is Role.CAST]
     weight, tokens = 6 * EXPERTS * HIDDEN, 6 * SEQ // tp * HIDDEN
@@ -378,7 +378,7 @@ def test_a_wide_router_copies_weight_and_input_and_both_gradients(tp: int) -> No
 
 
 def test_its_gradients_are_multiplied_in_tf32_and_all_else_is_as_before() -> None:
-    wide, plain = layer_wide_router("fp32"), layer_wide_router("")
+    wide, plain = routed_layer("fp32"), routed_layer("")
     formats = [
         {
             op.phase: op.dtype

@@ -181,12 +181,12 @@ def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
 # Widths of what stands before an attention core, by published models.
 
 
-SEQ_ATTENTION_PROJECTIONS = 1024
+SHORT = 1024
 
 
-def layer_attention_projections(config: str, tp: int) -> Pass:
+def gated_layer(config: str, tp: int) -> Pass:
     model = read_config(ROOT / "configs" / config).model
-    return written(model, job(seq_len=SEQ_ATTENTION_PROJECTIONS), "mtp", Layout.of(8, tp=tp)).blocks[0]
+    return written(model, job(seq_len=SHORT), "mtp", Layout.of(8, tp=tp)).blocks[0]
 
 
 @pytest.mark.published
@@ -196,16 +196,16 @@ def test_latent_attention_of_deepseek_v3(tp: int) -> None:
     projections are whole on every rank, the up projections cut over heads."""
     found = {
         op.name.removeprefix("attention."): (int(op.m[0]), int(op.k[0]), int(op.n[0]))
-        for op in layer_attention_projections("671B_deepseek_v3.toml", tp).forward
+        for op in gated_layer("671B_deepseek_v3.toml", tp).forward
         if isinstance(op, BatchedGemm) and op.name.startswith("attention.")
     }
     heads = 128 // tp
     assert found == {
-        "q_down": (SEQ_ATTENTION_PROJECTIONS, 7168, 1536),
-        "q_up": (SEQ_ATTENTION_PROJECTIONS, 1536, heads * 192),
-        "kv_down": (SEQ_ATTENTION_PROJECTIONS, 7168, 576),
-        "kv_up": (SEQ_ATTENTION_PROJECTIONS, 512, heads * (128 + 128)),
-        "out": (SEQ_ATTENTION_PROJECTIONS, heads * 128, 7168),
+        "q_down": (SHORT, 7168, 1536),
+        "q_up": (SHORT, 1536, heads * 192),
+        "kv_down": (SHORT, 7168, 576),
+        "kv_up": (SHORT, 512, heads * (128 + 128)),
+        "out": (SHORT, heads * 128, 7168),
     }
 
 
@@ -215,25 +215,23 @@ def test_norms_and_rotations_take_queries_and_keys_alone(tp: int) -> None:
     DeepSeek-V3 64 channels of each head and of the one key that all share are rotated."""
     found = {
         op.name: float(bytes_moved(op)[0])
-        for op in layer_attention_projections("8B_qwen3.json", tp).forward
+        for op in gated_layer("8B_qwen3.json", tp).forward
         if isinstance(op, MemoryBound)
     }
-    both = 2 * 2 * SEQ_ATTENTION_PROJECTIONS * (32 + 8) // tp * 128
+    both = 2 * 2 * SHORT * (32 + 8) // tp * 128
     assert found["attention.rotary"] == both
     assert found["attention.qk_norm"] == pytest.approx(both, rel=1e-3)
     (rotated,) = [
-        op
-        for op in layer_attention_projections("671B_deepseek_v3.toml", tp).forward
-        if op.name == "attention.rotary"
+        op for op in gated_layer("671B_deepseek_v3.toml", tp).forward if op.name == "attention.rotary"
     ]
     assert isinstance(rotated, MemoryBound)
-    assert (rotated.rows * rotated.width).tolist() == [SEQ_ATTENTION_PROJECTIONS * (128 // tp + 1) * 64]
+    assert (rotated.rows * rotated.width).tolist() == [SHORT * (128 // tp + 1) * 64]
 
 
 # What becomes of the joined product of queries, keys and values around a flash kernel.
 
 
-TOKENS, HEADS_COPIED_HEADS, DIM = 256, 8, 64
+TOKENS, COPIED, DIM = 256, 8, 64
 MEGATRON = job(seq_len=TOKENS, preset=framework_preset("megatron"))
 
 
@@ -241,10 +239,8 @@ def copied(
     asked: JobSpec, kv_heads: int, tp: int = 1, position: PositionKind = PositionKind.ROTARY
 ) -> list[float]:
     """Channels of a token that are copied forward and backward."""
-    kind = AttentionKind.MHA if kv_heads == HEADS_COPIED_HEADS else AttentionKind.GQA
-    attention = AttentionSpec(
-        kind=kind, num_heads=HEADS_COPIED_HEADS, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM
-    )
+    kind = AttentionKind.MHA if kv_heads == COPIED else AttentionKind.GQA
+    attention = AttentionSpec(kind=kind, num_heads=COPIED, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True))
     run = BlockRun(block=block, count=1)
     model = ModelSpec(
@@ -282,10 +278,8 @@ def repeated(
     """Kernels of the repeated heads with the bytes a token that they move, and bytes a token that the
     attention keeps.
     """
-    kind = AttentionKind.MHA if kv_heads == HEADS_COPIED_HEADS else AttentionKind.GQA
-    attention = AttentionSpec(
-        kind=kind, num_heads=HEADS_COPIED_HEADS, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM
-    )
+    kind = AttentionKind.MHA if kv_heads == COPIED else AttentionKind.GQA
+    attention = AttentionSpec(kind=kind, num_heads=COPIED, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
     run = BlockRun(block=BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True)), count=1)
     model = ModelSpec(name="m", hidden=512, vocab=1024, blocks=(run,), source="", max_positions=TOKENS)
     asked = replace(job(seq_len=TOKENS, preset=framework_preset(framework)), **settings)
@@ -302,7 +296,7 @@ def repeated(
 @pytest.mark.parametrize(("kv_heads", "tp"), [(2, 1), (1, 1), (4, 2)])
 def test_repeated_heads_are_read_once_written_often_and_kept(kv_heads: int, tp: int) -> None:
     """Keys and values: read of n_kv heads, written to n, 2 bytes a channel each; backward the other way round."""
-    heads, keys = HEADS_COPIED_HEADS // tp, kv_heads // tp
+    heads, keys = COPIED // tp, kv_heads // tp
     moved = 2 * (heads + keys) * 2 * DIM
     assert repeated("fsdp-compiled", kv_heads, tp) == (
         [("copy", moved), ("copy", moved)],
@@ -317,14 +311,14 @@ def test_eager_code_repeats_heads_by_the_kernel_for_strides() -> None:
     )
     kernels, _ = repeated("fsdp", 2, preset=preset)
     assert kernels == [
-        ("strided_copy", 2 * 2 * HEADS_COPIED_HEADS * 2 * DIM),
-        ("copy", 2 * (HEADS_COPIED_HEADS + 2) * 2 * DIM),
+        ("strided_copy", 2 * 2 * COPIED * 2 * DIM),
+        ("copy", 2 * (COPIED + 2) * 2 * DIM),
     ]
 
 
 def test_nothing_is_repeated_where_heads_are_as_many_or_the_kernel_takes_groups() -> None:
-    assert repeated("fsdp-compiled", HEADS_COPIED_HEADS) == ([], 2 * 3 * HEADS_COPIED_HEADS * DIM)
-    assert repeated("torchtitan", 2) == ([], 2 * (HEADS_COPIED_HEADS + 2 * 2) * DIM)
+    assert repeated("fsdp-compiled", COPIED) == ([], 2 * 3 * COPIED * DIM)
+    assert repeated("torchtitan", 2) == ([], 2 * (COPIED + 2 * 2) * DIM)
     assert repeated("fsdp-compiled", 2, flash_attention=False)[0] == []
 
 
@@ -338,16 +332,16 @@ def test_a_rank_of_one_key_and_one_query_head_repeats_none() -> None:
 # Attention sinks: a kernel and parameters beside a flash kernel, passes over the scores without one.
 
 
-SEQ_SINKS = 512
+SINK_TOKENS = 512
 MODEL = small_model()
-PLAIN_SINKS = MODEL.blocks[0].block.mixer
-SUNK = replace(PLAIN_SINKS, sinks=True)
+WITHOUT_SINKS = MODEL.blocks[0].block.mixer
+SUNK = replace(WITHOUT_SINKS, sinks=True)
 
 
-def layer_sinks(*, sinks: bool, tp: int = 1, flash: bool = True) -> Pass:
-    mixer = SUNK if sinks else PLAIN_SINKS
+def layer_with_sinks(*, sinks: bool, tp: int = 1, flash: bool = True) -> Pass:
+    mixer = SUNK if sinks else WITHOUT_SINKS
     run = BlockRun(block=replace(MODEL.blocks[0].block, mixer=mixer), count=4)
-    asked = job(seq_len=SEQ_SINKS, world_size=tp, flash_attention=flash)
+    asked = job(seq_len=SINK_TOKENS, world_size=tp, flash_attention=flash)
     return written(replace(MODEL, blocks=(run,)), asked, "mtp", Layout.of(tp, tp=tp)).blocks[0]
 
 
@@ -361,11 +355,11 @@ def added(plain: Pass, sunk: Pass) -> list[MemoryBound]:
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_flash_kernel_leaves_the_sinks_gradient_to_one_more(tp: int) -> None:
     """cuDNN's dsink sums over two fp32 numbers of every row and head; the forward's kernels are the same."""
-    plain, sunk = layer_sinks(sinks=False, tp=tp), layer_sinks(sinks=True, tp=tp)
+    plain, sunk = layer_with_sinks(sinks=False, tp=tp), layer_with_sinks(sinks=True, tp=tp)
     (gradient,) = added(plain, sunk)
     assert (gradient.phase, gradient.served) == (Phase.INPUT_GRAD, OpKey(Module.ATTENTION, Role.CORE))
-    heads = PLAIN_SINKS.num_heads // tp
-    assert float(bytes_moved(gradient)[0]) == 2 * 4 * SEQ_SINKS * heads
+    heads = WITHOUT_SINKS.num_heads // tp
+    assert float(bytes_moved(gradient)[0]) == 2 * 4 * SINK_TOKENS * heads
     assert len(sunk.forward) == len(plain.forward)
     owned = [sum(int(op.parameters[0]) for op in one.forward) for one in (plain, sunk)]
     assert owned[1] - owned[0] == heads
@@ -376,14 +370,14 @@ def test_a_flash_kernel_leaves_the_sinks_gradient_to_one_more(tp: int) -> None:
 
 def test_operations_train_as_many_sinks_as_the_model_has() -> None:
     hidden = MODEL.hidden
-    assert mixer_parameters(SUNK, hidden) - mixer_parameters(PLAIN_SINKS, hidden) == PLAIN_SINKS.num_heads
+    assert mixer_parameters(SUNK, hidden) - mixer_parameters(WITHOUT_SINKS, hidden) == WITHOUT_SINKS.num_heads
 
 
 def test_without_a_flash_kernel_sinks_are_put_beside_the_scores() -> None:
     """Megatron-Core SoftmaxOne: scores copied beside a column, back again backward, and PyTorch's softmax, which keeps
     itself in fp32 beside what the product reads."""
-    plain, sunk = (layer_sinks(sinks=sinks, flash=False) for sinks in (False, True))
-    scores = SEQ_SINKS * PLAIN_SINKS.num_heads * SEQ_SINKS
+    plain, sunk = (layer_with_sinks(sinks=sinks, flash=False) for sinks in (False, True))
+    scores = SINK_TOKENS * WITHOUT_SINKS.num_heads * SINK_TOKENS
     copies = [op for op in added(plain, sunk) if op.role is Role.SOFTMAX and op.kernel == "copy"]
     assert [float(bytes_moved(op)[0]) for op in copies] == [2 * 2 * scores] * 2
     kernels = [{op.kernel for op in one.forward if op.role is Role.SOFTMAX} for one in (plain, sunk)]
@@ -397,10 +391,10 @@ def test_without_a_flash_kernel_sinks_are_put_beside_the_scores() -> None:
 
 def test_all_to_all_alone_cuts_sequences_of_layers_with_sinks() -> None:
     """Transformer Engine get_attention_backend: under context parallelism sinks need cp_comm_type a2a."""
-    row = MIXERS[type(PLAIN_SINKS)]
+    row = MIXERS[type(WITHOUT_SINKS)]
     ways = ("ring", "all_gather", "all_to_all")
     assert [row.cuts_sequences(SUNK, way) for way in ways] == [False, False, True]
-    assert [row.cuts_sequences(PLAIN_SINKS, way) for way in ways] == [True, True, True]
+    assert [row.cuts_sequences(WITHOUT_SINKS, way) for way in ways] == [True, True, True]
 
 
 # Both sides of the table of mixers know the same kinds, each under one name.

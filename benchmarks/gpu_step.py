@@ -26,9 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_steps.case import Shape, StepCase  # noqa: E402
-from benchmarks.gpu_steps.predicted import Asking, asked, cases_to_measure  # noqa: E402
+from benchmarks.gpu_steps.prices import cases_to_measure, problem_of  # noqa: E402
 from benchmarks.gpu_steps.rows import Row, row_of  # noqa: E402
 from profdb.store.case_file import write_cases  # noqa: E402
+from solver.problem.request import Request  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402
 from spec.files import check_outputs  # noqa: E402
 from spec.program.command import exit_status  # noqa: E402
@@ -67,9 +68,9 @@ def expected_s(case: StepCase) -> float:
     return COMPILED_ROW_S if case.compiled else EAGER_ROW_S
 
 
-def asking_of(options: argparse.Namespace) -> Asking:
+def request_of(options: argparse.Namespace) -> Request:
     """Whom to ask for predictions."""
-    return Asking(
+    return Request(
         root=ROOT,
         profile=options.pre_profiling_data_path,
         cluster=options.cluster,
@@ -79,29 +80,29 @@ def asking_of(options: argparse.Namespace) -> Asking:
 
 def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[Row]:
     """The rows one by one. None starts that is not expected to end within the budget."""
-    asking = asking_of(options)
+    request = request_of(options)
     ends = time.monotonic() + options.budget_s
     for case in cases:
         left_s = ends - time.monotonic()
         patience_s = PATIENCE * expected_s(case) if options.device == "cuda" else left_s
         limit_s = min(left_s, patience_s) if left_s >= expected_s(case) else 0.0
-        yield row_of(case, options.ranks, options.device, asking, limit_s)
+        yield row_of(case, options.ranks, options.device, request, limit_s)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the table row by row; the file holds all rows so far at any time."""
     cases = cases_of(options)
-    asking = asking_of(options)
+    request = request_of(options)
     check_outputs(
         {"--json": options.json, "--write_cases": options.write_cases},
         folders={},
-        inputs={"--pre_profiling_data_path": asking.profile},
+        inputs={"--pre_profiling_data_path": request.profile},
     )
-    if asking.profile is not None or asking.cluster is not None:
+    if request.profile is not None or request.cluster is not None:
         # A profile that cannot answer is said before minutes are spent on steps.
-        asked(cases[0], options.ranks, asking)
+        problem_of(cases[0], options.ranks, request)
     if options.write_cases:
-        weighed = cases_to_measure(cases, options.ranks, asking)
+        weighed = cases_to_measure(cases, options.ranks, request)
         write_cases(options.write_cases, weighed, {"asked by": "benchmarks/gpu_step.py", "rows": len(cases)})
         print(
             f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})"

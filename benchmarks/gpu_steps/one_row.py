@@ -6,7 +6,8 @@ A process of its own, so that what one case does to a device, its allocator or t
 Started by torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall,
 device idle before and after. On a CPU they are the CPU seconds of the thread that does all the work, which
 other processes do not lengthen; only the collective is by the wall, from a barrier on. ``reference_s`` are
-those of kernels between the steps (benchmarks.gpu_steps.reference), by step, kernel and launch;
+those of the step's own kernels, launched between steps as a profile launches them, by step, kernel and launch: clocks,
+and caches that others use, change by the minute, and a profile taken before knows nothing of that;
 ``page_faults`` are pages that all trials of the first rank found missing.
 """
 
@@ -25,14 +26,56 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.gpu_steps.case import StepCase, case_of
-from benchmarks.gpu_steps.reference import Reference
 from benchmarks.gpu_steps.training import Training
+from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.benchmarks.launched import OUT_OF_MEMORY
 from profiler.device import Device
 from profiler.distributed.rank_exit import rank_exit
 from profiler.distributed.rank_layout import RankLayout, read_rank_layout
+from profiler.distributed.world import World
+from profiler.timing import stopwatch_for
+from profiler.torch_launcher import TorchLauncher
 
 SEED = 7
+LAUNCHES = 5
+"""Of each kernel before each step: some ten milliseconds."""
+
+
+def reference_cases(case: StepCase) -> tuple[Case, ...]:
+    """One product, one attention call and one kernel that moves bytes, all of the forward; a profile that was
+    measured by the step's look-ups holds them."""
+    shape, rows = case.shape, case.micro_batch * case.shape.seq_len
+    width = shape.hidden // shape.heads
+    return (
+        GemmCase(m=rows, k=shape.hidden, n=2 * shape.ffn),
+        AttentionCase(
+            batch=case.micro_batch,
+            q_len=shape.seq_len,
+            kv_len=shape.seq_len,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            qk_dim=width,
+            v_dim=width,
+            mask="causal",
+            direction="forward",
+            kernel="flash",
+            dtype="bf16",
+        ),
+        MemoryBoundCase(kernel="swiglu_halves_unfused", rows=rows, width=shape.ffn, direction="forward"),
+    )
+
+
+class Reference:
+    """The kernels of a case, ready on a device."""
+
+    def __init__(self, case: StepCase, device: Device) -> None:
+        launcher = TorchLauncher(world=World(layout=RankLayout(), device=device))
+        self.launched = [launcher.launch(one) for one in reference_cases(case)]
+        self.clock = stopwatch_for(device)
+
+    def seconds(self) -> list[list[float]]:
+        """Of LAUNCHES launches of each now, one by one."""
+        return [[self.clock.burst(one.calls, 1, None) for _ in range(LAUNCHES)] for one in self.launched]
 
 
 def one_step(training: Training, device: Device) -> dict[str, float]:

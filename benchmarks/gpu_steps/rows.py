@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_steps.case import StepCase
-from benchmarks.gpu_steps.predicted import Asking, Predicted, predicted
+from benchmarks.gpu_steps.prices import price_case
+from solver.problem.request import Request
+from solver.problem.result import Answer
 from spec.errors import UserError
 
 ONE_ROW = Path(__file__).resolve().parent / "one_row.py"
@@ -30,7 +32,7 @@ class Row:
     status: str
     reason: str = ""
     found: dict[str, Any]
-    prediction: Predicted | None
+    prediction: Answer | None
     unpriced: str = ""
 
     @property
@@ -79,11 +81,11 @@ def _compared(measured: float | None, prediction: float | None, unit: float) -> 
     return f"{words[0]:>9} {words[1]:>9} {ratio:>6}"
 
 
-def row_of(case: StepCase, ranks: int, device: str, asking: Asking, limit_s: float) -> Row:
+def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: float) -> Row:
     """Predict, then run; whatever goes wrong with either is said in the row. ``limit_s`` 0: not run."""
     prediction, unpriced = None, ""
     try:
-        prediction = predicted(case, ranks, asking)
+        prediction = price_case(case, ranks, request)
     except UserError as error:
         unpriced = str(error).partition("\n")[0]
     if limit_s <= 0.0:

@@ -12,11 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps.case import Shape, StepCase
-from benchmarks.gpu_steps.predicted import Asking, cases_to_measure
-from benchmarks.gpu_steps.reference import reference_cases
+from benchmarks.gpu_steps.one_row import reference_cases
+from benchmarks.gpu_steps.prices import cases_to_measure
 from benchmarks.gpu_steps.training import Training
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.device import Device
+from solver.problem.request import Request
 
 SHAPE = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=96, seq_len=16)
 CASE = StepCase(shape=SHAPE, micro_batch=2)
@@ -24,8 +25,8 @@ CASE = StepCase(shape=SHAPE, micro_batch=2)
 
 @cache
 def priced() -> frozenset[Case]:
-    asking = Asking(root=gpu_step.ROOT, cluster="cpu")
-    return frozenset(one.case for one in cases_to_measure([CASE], 1, asking))
+    request = Request(root=gpu_step.ROOT, cluster="cpu")
+    return frozenset(one.case for one in cases_to_measure([CASE], 1, request))
 
 
 class Noting(TorchDispatchMode):

@@ -2,8 +2,8 @@
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps.case import Shape, StepCase
-from benchmarks.gpu_steps.predicted import Asking
 from benchmarks.gpu_steps.rows import row_of
+from solver.problem.request import Request
 
 PAGE_BYTES = 4096
 WIDE = Shape(hidden=64, layers=1, heads=4, kv_heads=2, ffn=64, vocab=16384, seq_len=128)
@@ -16,7 +16,7 @@ def test_pages_are_not_handed_back_between_steps() -> None:
         StepCase(shape=WIDE, micro_batch=1, steps=8),
         1,
         "cpu",
-        Asking(root=gpu_step.ROOT, cluster="cpu"),
+        Request(root=gpu_step.ROOT, cluster="cpu"),
         120.0,
     )
     assert row.status == "ok", row.reason

@@ -3,7 +3,7 @@
 Compute is held on both sides in CPU seconds of the thread that does it, so that other work on the machine
 does not lengthen it (profiler.timing.ColdStopwatch, benchmarks/gpu_steps/one_row.py). What others do to
 clocks and caches between profile and steps does: the profile's seconds count as its own kernels take them
-between the steps (benchmarks/gpu_steps/reference.py), of which backward, update, host and whatever else the
+between the steps (benchmarks/gpu_steps/one_row.py), of which backward, update, host and whatever else the
 step holds are no part. The collective waits for the other process: it is by the clock on the wall on both
 sides, and only its quietest time is held, roughly.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_steps.case import case_of
-from benchmarks.gpu_steps.reference import reference_cases
+from benchmarks.gpu_steps.one_row import reference_cases
 from profdb.store.data_file import load_profile
 from tests.solver.questions import ROOT
 

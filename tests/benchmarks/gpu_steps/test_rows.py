@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import rows
 from benchmarks.gpu_steps.case import Shape, StepCase, case_of
-from benchmarks.gpu_steps.predicted import Asking, Predicted, predicted
+from benchmarks.gpu_steps.prices import price_case
 from benchmarks.gpu_steps.rows import row_of
 from profdb.cases import CollectiveCase, GemmCase
 from profdb.store.case_file import read_cases
+from solver.problem.request import Request
 
 TINY = [
     "--hidden",
@@ -28,7 +30,7 @@ TINY = [
     "16",
 ]
 CASE = StepCase(shape=Shape(hidden=32, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16), micro_batch=2)
-ASKING = Asking(root=gpu_step.ROOT, cluster="cpu")
+REQUEST = Request(root=gpu_step.ROOT, cluster="cpu")
 # Stands for the process of a row: which words it got decides how it ends.
 CHILD = """
 import json, sys, time
@@ -53,13 +55,13 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "ONE_ROW", path)
 
 
-def prediction(step_s: float) -> Predicted:
-    return Predicted(step_s=step_s, parts_s={}, allocated_bytes=1.5 * 2**30, reserved_bytes=4.0 * 2**30)
+def prediction(step_s: float) -> SimpleNamespace:
+    return SimpleNamespace(step_s=step_s, parts_s={}, allocated_bytes=1.5 * 2**30, reserved_bytes=4.0 * 2**30)
 
 
 def test_medians_of_the_parts_are_summed_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "predicted", lambda *asked: prediction(5.0))
-    row = row_of(CASE, 1, "cuda", ASKING, 20.0)
+    monkeypatch.setattr(rows, "price_case", lambda *asked: prediction(5.0))
+    row = row_of(CASE, 1, "cuda", REQUEST, 20.0)
     assert (row.status, row.step_s) == ("ok", 2.5)
     assert row.as_line().split() == [
         *("mb2x1", "eager", "2500.0", "5000.0", "2.000", "3.0", "1.5", "0.500", "4.0", "4.0", "1.000")
@@ -77,14 +79,14 @@ def test_medians_of_the_parts_are_summed_and_compared(monkeypatch: pytest.Monkey
 )
 def test_what_goes_wrong_is_a_row(change: dict[str, object], status: str, reason: str) -> None:
     fields = json.loads(CASE.as_text()) | change
-    row = row_of(case_of(json.dumps(fields)), 1, "cuda", ASKING, 1.0 if status == "timeout" else 20.0)
+    row = row_of(case_of(json.dumps(fields)), 1, "cuda", REQUEST, 1.0 if status == "timeout" else 20.0)
     assert row.status == status
     assert reason in row.as_line()
     assert row.prediction is not None
 
 
 def test_without_a_price_a_row_is_measured_all_the_same() -> None:
-    row = row_of(CASE, 1, "cuda", Asking(root=gpu_step.ROOT, profile=Path("nowhere.pt")), 20.0)
+    row = row_of(CASE, 1, "cuda", Request(root=gpu_step.ROOT, profile=Path("nowhere.pt")), 20.0)
     assert row.step_s == 2.5
     assert "nowhere.pt" in row.as_line()
 
@@ -109,9 +111,9 @@ def test_the_rows_asked_for_by_default_fit_their_budget() -> None:
     assert len({case.name for case in cases}) == len(cases) == 12
     assert sum(map(gpu_step.expected_s, cases)) <= options.budget_s == 300.0
     # Of a row's seconds its steps are a fraction: the longest is the one of most tokens that runs its layers again.
-    asking = Asking(root=gpu_step.ROOT, cluster="h200", missing="modelled")
+    request = Request(root=gpu_step.ROOT, cluster="h200", missing="modelled")
     longest = next(case for case in cases if case.micro_batch == 4 and case.recompute and not case.compiled)
-    steps_s = (longest.warmup + longest.steps) * predicted(longest, 1, asking).step_s
+    steps_s = (longest.warmup + longest.steps) * price_case(longest, 1, request).step_s
     assert 1.0 < steps_s < gpu_step.expected_s(longest) / 2
 
 

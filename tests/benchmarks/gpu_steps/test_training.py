@@ -10,12 +10,12 @@ import torch
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import one_row
 from benchmarks.gpu_steps.case import Shape, StepCase
-from benchmarks.gpu_steps.one_row import measured
-from benchmarks.gpu_steps.predicted import MODEL, Asking, predicted
-from benchmarks.gpu_steps.reference import LAUNCHES
+from benchmarks.gpu_steps.one_row import LAUNCHES, measured
+from benchmarks.gpu_steps.prices import MODEL, price_case
 from benchmarks.gpu_steps.training import Training
 from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
+from solver.problem.request import Request
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 
@@ -74,12 +74,12 @@ def test_a_step_is_measured_and_predicted() -> None:
     # a product, an attention call and a kernel before each step, none of them the step's time
     assert np.shape(found["reference_s"]) == (3, 3, LAUNCHES)
     assert 0.0 < np.min(found["reference_s"]) < np.max(found["reference_s"]) < 10.0
-    asking = Asking(root=gpu_step.ROOT, cluster="cpu")
-    prediction = predicted(case, 1, asking)
+    request = Request(root=gpu_step.ROOT, cluster="cpu")
+    prediction = price_case(case, 1, request)
     assert sum(prediction.parts_s.values()) == pytest.approx(prediction.step_s)
-    repeated = predicted(StepCase(shape=SHAPE, micro_batch=1, recompute=True), 1, asking)
-    twice = predicted(StepCase(shape=SHAPE, micro_batch=1, num_micro=2), 1, asking)
-    copied = predicted(case, 2, asking)
+    repeated = price_case(StepCase(shape=SHAPE, micro_batch=1, recompute=True), 1, request)
+    twice = price_case(StepCase(shape=SHAPE, micro_batch=1, num_micro=2), 1, request)
+    copied = price_case(case, 2, request)
     assert prediction.step_s < repeated.step_s < twice.step_s
     assert copied.parts_s["dp_comm"] > 0.0 == prediction.parts_s["dp_comm"]
 

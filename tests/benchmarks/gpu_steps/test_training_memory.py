@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks import gpu_step
-from benchmarks.gpu_steps import decoder, training
+from benchmarks.gpu_steps import training
 from benchmarks.gpu_steps.case import Shape, StepCase
-from benchmarks.gpu_steps.predicted import Asking, predicted
+from benchmarks.gpu_steps.prices import price_case
 from benchmarks.gpu_steps.training import Training
 from profiler.device import Device
+from solver.problem.request import Request
 
 BLOCK = 512
 """Bytes that every tensor of CUDA is rounded up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
@@ -81,7 +82,7 @@ class FusedAttention(torch.autograd.Function):
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decoder.Norm, "forward", lambda norm, tokens: FusedNorm.apply(tokens, norm.weight))
+    monkeypatch.setattr(training.Norm, "forward", lambda norm, tokens: FusedNorm.apply(tokens, norm.weight))
     monkeypatch.setattr(training, "best_attention", lambda device: (FusedAttention.apply, "traced"))
     # a module of such tensors is made in its format, and cannot be turned into another
     monkeypatch.setattr(torch.nn.Module, "bfloat16", lambda module: module)
@@ -101,9 +102,9 @@ def most_held(case: StepCase) -> int:
     return held.most
 
 
-def told_of(case: StepCase) -> float:
-    asking = Asking(root=gpu_step.ROOT, cluster="h200", missing="modelled")
-    return predicted(case, 1, asking).allocated_bytes
+def predicted_bytes(case: StepCase) -> float:
+    request = Request(root=gpu_step.ROOT, cluster="h200", missing="modelled")
+    return price_case(case, 1, request).allocated_bytes
 
 
 def test_the_peak_is_the_one_predicted() -> None:
@@ -111,7 +112,7 @@ def test_the_peak_is_the_one_predicted() -> None:
     shape = Shape(hidden=256, layers=1, heads=4, kv_heads=2, ffn=512, vocab=1024, seq_len=64)
     case = StepCase(shape=shape, micro_batch=1)
     # words and angles of positions are not counted
-    assert told_of(case) == pytest.approx(most_held(case), rel=0.01)
+    assert predicted_bytes(case) == pytest.approx(most_held(case), rel=0.01)
 
 
 # The loss of four sequences is the peak of its step; of one, whose layers run again, the update is.
@@ -121,4 +122,4 @@ def test_the_peak_at_the_widths_of_llama_3_8b_is_the_one_predicted(micro_batch: 
     case = StepCase(shape=Shape(), micro_batch=micro_batch, recompute=recompute)
     with FakeTensorMode(allow_non_fake_inputs=True):
         held = most_held(case)
-    assert told_of(case) == pytest.approx(held, rel=1e-3)
+    assert predicted_bytes(case) == pytest.approx(held, rel=1e-3)

@@ -177,8 +177,8 @@ def cpu_name() -> str:
 def nvidia_smi(field: str, device: Device) -> str:
     """One field of ``nvidia-smi --query-gpu`` for a GPU; "" when the tool is absent or does not answer. It counts all
     GPUs of a node, torch only those in CUDA_VISIBLE_DEVICES: the GPU goes by its own name where it has one."""
-    asked = device.driver_id or str(device.index)
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={asked}"]
+    gpu_id = device.driver_id or str(device.index)
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={gpu_id}"]
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI, check=True

@@ -38,14 +38,14 @@ def check_output(output: Path, cluster: ClusterSpec) -> None:
         raise ProfileError(f"{output}: cannot be written ({error.strerror or error})") from error
     if not output.exists():
         return
-    held = load_profile(output)
-    if held.is_measured:
+    existing = load_profile(output)
+    if existing.is_measured:
         raise ProfileError(
-            f"{output}: holds measurements of {held.machine.gpu!r}; give another file with --output"
+            f"{output}: holds measurements of {existing.machine.gpu!r}; give another file with --output"
         )
-    if held.machine.gpu != cluster.gpu.name:
+    if existing.machine.gpu != cluster.gpu.name:
         raise ProfileError(
-            f"{output}: holds modelled times of {held.machine.gpu!r}; give another file with --output"
+            f"{output}: holds modelled times of {existing.machine.gpu!r}; give another file with --output"
         )
 
 

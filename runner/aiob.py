@@ -165,9 +165,9 @@ def _sections(ops: Ops, block: BlockSpec | None = None) -> dict[str, tuple[Case,
 
 
 def _cases(op: Op) -> tuple[Case, ...]:
-    asked = CaseRecorder(cost_model=FixedCostModel(seconds=1.0))
-    kernel_s(asked, op)
-    return tuple(asked.asked)
+    recorder = CaseRecorder(cost_model=FixedCostModel(seconds=1.0))
+    kernel_s(recorder, op)
+    return tuple(recorder.asked)
 
 
 def _plan(run: ModuleRun, world: int) -> Plan:
@@ -261,13 +261,15 @@ def sum_of(times: Sequence[ModuleTime]) -> ModuleTime:
 def time_modules(run: ModuleRun, device: MeasuringDevice) -> ModuleTimes:
     """Measure every section; equal cases (the norms) once. Raises ConfigError as module_cases."""
     cases = module_cases(run)
-    asked = (
+    every_case = (
         case
         for sections in (cases.usual, *cases.others.values())
         for section in sections.values()
         for case in section
     )
-    return ModuleTimes(cases=cases, samples={case: device.measure(case) for case in dict.fromkeys(asked)})
+    return ModuleTimes(
+        cases=cases, samples={case: device.measure(case) for case in dict.fromkeys(every_case)}
+    )
 
 
 def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into: Path | None) -> list[str]:

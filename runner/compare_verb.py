@@ -74,8 +74,8 @@ class Comparison:
     @property
     def largest(self) -> Row:
         """The row of step or memory (tokens and MFU follow from the step) whose ratio is farthest from 1."""
-        told = [row for row in self.rows if row.unit in ("ms", "GiB")]
-        return max(told, key=lambda row: abs(log(row.ratio)))
+        own = [row for row in self.rows if row.unit in ("ms", "GiB")]
+        return max(own, key=lambda row: abs(log(row.ratio)))
 
 
 def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> Comparison:
@@ -88,16 +88,19 @@ def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> Compariso
         ("tokens/s per GPU", "", answer.tgs, tgs),
         ("MFU", "%", 100 * answer.mfu, 100 * used),
     ]
-    held = (
+    memory = (
         ("allocated", answer.allocated_bytes, run.allocated_bytes),
         ("reserved", answer.reserved_bytes, run.reserved_bytes),
     )
     pairs += [
-        (name, "GiB", bytes_to_gib(told), bytes_to_gib(found))
-        for name, told, found in held
+        (name, "GiB", bytes_to_gib(predicted), bytes_to_gib(found))
+        for name, predicted, found in memory
         if found is not None
     ]
-    rows = [Row(name=name, unit=unit, predicted=told, measured=found) for name, unit, told, found in pairs]
+    rows = [
+        Row(name=name, unit=unit, predicted=predicted, measured=found)
+        for name, unit, predicted, found in pairs
+    ]
     return Comparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 
 
@@ -143,21 +146,21 @@ def _shown(value: float) -> str:
 
 def suggestions(one: Comparison) -> list[str]:
     """Changes by which the prediction would be right, in words."""
-    said = [] if one.inside else [_step_words(one)]
+    advice = [] if one.inside else [_step_words(one)]
     modelled = one.answer.origins_s.get("modelled", 0.0) / one.answer.step_s
     if not one.inside and modelled > 0.5:
-        said.append(
+        advice.append(
             f"{100 * modelled:.0f} % of the predicted step is modelled from the hardware spec: measure a profile of this cluster first"
         )
     if not one.inside:
-        said.append(
+        advice.append(
             "rows of several plans (--append) are what python -m solver.calibrate fits its factors to"
         )
     if one.largest.unit == "GiB":
         named = sorted(one.answer.memory_bytes.items(), key=lambda item: -item[1])[:MOST_PARTS]
         words = ", ".join(f"{name} {bytes_to_gib(size):.3g}" for name, size in named)
-        said.append(f"memory: the largest predicted terms are {words} GiB; memory is not calibrated")
-    return said
+        advice.append(f"memory: the largest predicted terms are {words} GiB; memory is not calibrated")
+    return advice
 
 
 def _step_words(one: Comparison) -> str:
@@ -254,7 +257,7 @@ def compare(options: argparse.Namespace, root: Path) -> int:
     check_outputs({"--json": options.json, "--append": options.append}, folders={}, inputs=inputs)
     launched = read_launch_file(options.result)
     text = "" if launched else _text(options.result)
-    told = None if launched else train_record(options.result, text, options.warmup or 0)
+    recorded = None if launched else train_record(options.result, text, options.warmup or 0)
     beside_it = read_launch_file(options.operations) if options.operations else launched
     if options.operations and beside_it is None:
         raise ConfigError(
@@ -270,14 +273,14 @@ def compare(options: argparse.Namespace, root: Path) -> int:
             value=options.result.name,
             allowed="steps of a training: a played workload runs one operation after another and hides nothing",
         )
-    priced = _priced(options, root, told, launched)
+    priced = _priced(options, root, recorded, launched)
     problem = priced.inputs.problem
-    run = told.run if told else _run(options, text, launched, priced)
+    run = recorded.run if recorded else _run(options, text, launched, priced)
     answers = price_plan(problem, PlanTable.of(priced.plan))
     check_believable(answers, priced.inputs.source)
     one = compare_run(run, problem, answers[0])
-    if told and told.cluster != problem.cluster.name:
-        print(f"note: the run was on {told.cluster}, the prediction is for {problem.cluster.name}")
+    if recorded and recorded.cluster != problem.cluster.name:
+        print(f"note: the run was on {recorded.cluster}, the prediction is for {problem.cluster.name}")
     print("\n".join([*assumed_lines(problem.model), *lines(one)]))
     values = record(one)
     if beside_it is not None:
@@ -313,15 +316,15 @@ def _run(
 
 
 def _priced(
-    options: argparse.Namespace, root: Path, told: TrainRecord | None, launched: LaunchFile | None
+    options: argparse.Namespace, root: Path, recorded: TrainRecord | None, launched: LaunchFile | None
 ) -> PricedRun:
     """Open the question; what both the command and a result say must agree (ConfigError)."""
-    said = told.world_size if told else launched.world_size if launched else None
+    said = recorded.world_size if recorded else launched.world_size if launched else None
     if said is None and options.world_size is None:
         raise ConfigError(
             where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run"
         )
-    job = _job(options, told)
+    job = _job(options, recorded)
     request = Request(
         root=root,
         profile=options.pre_profiling_data_path,
@@ -329,43 +332,43 @@ def _priced(
         assume=options.assume,
         world_size=_agreed("--world_size", options.world_size, said),
         global_batch_tokens=_agreed(
-            "--global_batch_size", options.global_batch_size, told and told.global_batch_tokens
+            "--global_batch_size", options.global_batch_size, recorded and recorded.global_batch_tokens
         ),
-        seq_len=_agreed("--seq_len", options.seq_len, told and told.seq_len),
-        framework=_agreed("--framework", options.framework, told and told.preset),
+        seq_len=_agreed("--seq_len", options.seq_len, recorded and recorded.seq_len),
+        framework=_agreed("--framework", options.framework, recorded and recorded.preset),
         cluster=options.cluster,
         missing=options.missing,
         calibration=options.calibration,
         job=job,
     )
-    asked = read_request(request)
-    if told is not None and told.job is not None and options.job:
-        ran_job = read_request(replace(request, job=told.job)).job
-        if asked.job != ran_job:
-            _agreed("--job", ",".join(options.job), _words(told.job))
-    if told is not None:
-        _agreed("--config", asked.config.model.name, told.model)
-        if told.dtype != asked.job.precision.linear:
-            precision = precision_of(asked.job.preset, told.dtype)
-            asked = replace(asked, job=replace(asked.job, precision=precision))
-    inputs = load_parsed(request, asked)
-    asked_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
-    written = asked_plan or (told.plan if told else inputs.config.plan) or WrittenPlan()
-    where = "--plan" if asked_plan else str(options.result if told else options.config)
+    parsed = read_request(request)
+    if recorded is not None and recorded.job is not None and options.job:
+        ran_job = read_request(replace(request, job=recorded.job)).job
+        if parsed.job != ran_job:
+            _agreed("--job", ",".join(options.job), _words(recorded.job))
+    if recorded is not None:
+        _agreed("--config", parsed.config.model.name, recorded.model)
+        if recorded.dtype != parsed.job.precision.linear:
+            precision = precision_of(parsed.job.preset, recorded.dtype)
+            parsed = replace(parsed, job=replace(parsed.job, precision=precision))
+    inputs = load_parsed(request, parsed)
+    requested_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
+    written = requested_plan or (recorded.plan if recorded else inputs.config.plan) or WrittenPlan()
+    where = "--plan" if requested_plan else str(options.result if recorded else options.config)
     plan = plan_of(written, inputs.problem, where)
     check_dp(plan, dp)
     check_order(plan, inputs.problem, where)
-    if told is not None:
-        ran = plan_of(told.plan, inputs.problem, str(options.result))
+    if recorded is not None:
+        ran = plan_of(recorded.plan, inputs.problem, str(options.result))
         if plan != ran:
             _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
     return PricedRun(request=request, inputs=inputs, plan=plan)
 
 
-def _job(options: argparse.Namespace, told: TrainRecord | None) -> dict[str, object]:
+def _job(options: argparse.Namespace, recorded: TrainRecord | None) -> dict[str, object]:
     """Settings of the job: the result's, and what was typed."""
     said = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
-    return {**(told.job or {}), **said} if told else said
+    return {**(recorded.job or {}), **said} if recorded else said
 
 
 def _words(job: Mapping[str, object]) -> str:
@@ -373,10 +376,10 @@ def _words(job: Mapping[str, object]) -> str:
     return ",".join(f"{key}={typed(value)}" for key, value in job.items())
 
 
-def _agreed(option: str, typed: Value | None, told: Value | None) -> Value | None:
+def _agreed(option: str, typed: Value | None, recorded: Value | None) -> Value | None:
     """The typed value, else the result's; ConfigError where they differ."""
-    if typed is not None and told is not None and typed != told:
+    if typed is not None and recorded is not None and typed != recorded:
         raise ConfigError(
-            where="compare", key=option, value=typed, allowed=f"{told!r}, what the result was run with"
+            where="compare", key=option, value=typed, allowed=f"{recorded!r}, what the result was run with"
         )
-    return told if typed is None else typed
+    return recorded if typed is None else typed

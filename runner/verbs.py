@@ -199,7 +199,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
         cluster=options.cluster,
         compiled=options.compile,
     )
-    asked = TrainOptions(
+    train_options = TrainOptions(
         typed=typed,
         device=options.device,
         steps=options.steps,
@@ -210,7 +210,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
         trace=options.trace,
     )
 
-    return _print_in_ranks(lambda layout: run_training(asked, layout), "interrupted")
+    return _print_in_ranks(lambda layout: run_training(train_options, layout), "interrupted")
 
 
 def _print_in_ranks(work: "Callable[[RankLayout], list[str]]", interrupted: str) -> int:
@@ -237,7 +237,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         from runner.replay.run import run_workload
 
     read = reader(options, root)
-    return _in_ranks(options, lambda asked, layout: run_workload(asked, read, layout))
+    return _in_ranks(options, lambda request, layout: run_workload(request, read, layout))
 
 
 def suite(options: argparse.Namespace, root: Path) -> int:
@@ -246,7 +246,7 @@ def suite(options: argparse.Namespace, root: Path) -> int:
         from runner.replay.suite import read_suite, run_suite
 
     entries = read_suite(options.suite)
-    return _in_ranks(options, lambda asked, layout: run_suite(entries, asked, root, layout))
+    return _in_ranks(options, lambda request, layout: run_suite(entries, request, root, layout))
 
 
 def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayout], list[str]]") -> int:
@@ -255,7 +255,7 @@ def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayo
         from runner.replay.operations import Compute
         from runner.replay.run import RunOptions
 
-    asked = RunOptions(
+    request = RunOptions(
         results=options.results,
         device=options.device,
         compute=Compute(options.compute),
@@ -266,7 +266,7 @@ def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayo
         quiet=options.quiet,
     )
 
-    return _print_in_ranks(lambda layout: work(asked, layout), "interrupted; what was logged is kept")
+    return _print_in_ranks(lambda layout: work(request, layout), "interrupted; what was logged is kept")
 
 
 def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:
@@ -315,7 +315,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     check_outputs(
         {"--output": options.output, "--into": options.into}, folders={}, inputs={"--config": options.config}
     )
-    asked = ModuleRun(
+    request = ModuleRun(
         model=config.model,
         tp=options.tp,
         ep=options.ep,
@@ -325,7 +325,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     device = measuring_device(options.device, root, float("inf"))
     if options.compile:
         device = replace(device, measure=case_measurer(options.device, compiled=True))
-    times = time_modules(asked, device)
+    times = time_modules(request, device)
     for line in [*assumed_lines(config.model), *write_times(times, device, options.output, options.into)]:
         print(line)
     return 0

@@ -50,9 +50,11 @@ def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
 
 def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
     """One exchange of rows that are sorted by the rank which holds their expert; or back."""
-    held = case.experts // len(place.ranks)
+    experts_per_rank = case.experts // len(place.ranks)
     counts = {
-        rank: torch.bincount(chosen_experts(case, rank).flatten() // held, minlength=len(place.ranks))
+        rank: torch.bincount(
+            chosen_experts(case, rank).flatten() // experts_per_rank, minlength=len(place.ranks)
+        )
         for rank in place.ranks
     }
     own = place.ranks.index(place.rank)

@@ -22,10 +22,10 @@ def launch_host_copy(case: HostCopyCase, world: World) -> Launched:
             f"{world.layout.local_size} devices of a node copy here, not {case.devices}"
         )
     # random numbers are made where that is fast: a processor takes seconds for a GiB
-    there = torch.randint(0, 255, (case.size_bytes,), dtype=torch.uint8, device=world.device.torch_device)
-    held = torch.empty((case.size_bytes,), dtype=torch.uint8, pin_memory=True)
-    held.copy_(there)
-    source, target = (held, there) if case.direction == "to_device" else (there, held)
+    on_device = torch.randint(0, 255, (case.size_bytes,), dtype=torch.uint8, device=world.device.torch_device)
+    on_host = torch.empty((case.size_bytes,), dtype=torch.uint8, pin_memory=True)
+    on_host.copy_(on_device)
+    source, target = (on_host, on_device) if case.direction == "to_device" else (on_device, on_host)
     return Launched(
         case=case,
         calls=(lambda: target.copy_(source, non_blocking=True),),

@@ -164,9 +164,9 @@ def gpu_grouped_cases() -> list[PlannedCase]:
     """The experts that one rank holds under expert parallelism, on rows of one micro-batch."""
     plans: list[PlannedCase] = []
     for model in EXPERT_MODELS:
-        held = {count for count in (1, 2, 4, 8, 16, 32) if count <= model.experts}
+        group_counts = {count for count in (1, 2, 4, 8, 16, 32) if count <= model.experts}
         widths = ((model.hidden, 2 * model.ffn), (model.hidden, model.ffn), (model.ffn, model.hidden))
-        for groups in sorted(held):
+        for groups in sorted(group_counts):
             for rows in (2048, 4096, 8192, 16384, 32768):
                 core = groups in (4, 8) and rows in (4096, 16384)
                 for inputs, outputs in widths:

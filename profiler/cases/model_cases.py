@@ -95,7 +95,7 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
             value=None,
             allowed="a config that says its sequence length, or --seq_len",
         )
-    asked = AskedJob(
+    request = AskedJob(
         world_size=tp,
         seq_len=config.seq_len,
         global_batch_tokens=config.seq_len,
@@ -103,7 +103,7 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
         settings=config.job,
         where=config.path,
     )
-    job = job_of(asked)
+    job = job_of(request)
     layout = Layout.of(tp, tp=tp, micro_batch=ints(MICRO_BATCHES))
     made: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)
     return [op for piece in (*made.blocks, made.embedding, made.head) for op in flat(piece)]

@@ -11,7 +11,7 @@ from profiler.distributed.rank_layout import MOST_PORT, RankLayout
 from profiler.distributed.restart import restarts
 from spec.errors import UserError
 
-ASK_AGAIN_S = 0.05
+POLL_S = 0.05
 NAMED = 8
 
 
@@ -27,9 +27,9 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
     """The store of this run, when all ranks have come to it; RankFailedError with those that have not after
     ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
-    store = connect(layout, timeout_s, keeps=layout.rank == 0)
+    store = connect(layout, timeout_s, hosts=layout.rank == 0)
     store.set(f"here/{layout.rank}", "1")
-    absent = [rank for rank in range(layout.size) if not came(store, rank, deadline)]
+    absent = [rank for rank in range(layout.size) if not _is_there(store, f"here/{rank}", deadline)]
     if absent:
         here = next(rank for rank in range(layout.size) if rank not in absent)
         raise RankFailedError(
@@ -39,7 +39,9 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
     return store
 
 
-def told(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float) -> list[str] | None:
+def exchange_words(
+    store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float
+) -> list[str] | None:
     """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this
     exchange. None where a rank says nothing within ``timeout_s``. Rank 0, which may keep the store, stays
     until all have read."""
@@ -54,22 +56,17 @@ def told(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s
     return words
 
 
-def came(store: dist.Store, rank: int, deadline: float) -> bool:
-    """Whether a rank is there before the deadline."""
-    return _is_there(store, f"here/{rank}", deadline)
-
-
 def _is_there(store: dist.Store, key: str, deadline: float) -> bool:
-    """Asked again and again: a wait of torch's that runs out fills stderr."""
+    """True once the key is there, False at the deadline; polled, as a wait of torch's that runs out fills stderr."""
     while not store.check([key]):
         if time.monotonic() > deadline:
             return False
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(POLL_S)
     return True
 
 
-def connect(layout: RankLayout, timeout_s: float, *, keeps: bool = False) -> dist.Store:
-    """A connection of its own to the store: torchrun's where it keeps one, else that of the rank that ``keeps`` it.
+def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False) -> dist.Store:
+    """A connection of its own to the store: torchrun's where it keeps one, else that of the rank that ``hosts`` it.
 
     Raises RankFailedError when nobody answers there.
     """
@@ -80,7 +77,7 @@ def connect(layout: RankLayout, timeout_s: float, *, keeps: bool = False) -> dis
         store = dist.TCPStore(
             layout.master_addr,
             port,
-            is_master=keeps and not kept_by_torchrun,
+            is_master=hosts and not kept_by_torchrun,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
-from profiler.distributed.rendezvous import RankFailedError, connect, meet, told
+from profiler.distributed.rendezvous import RankFailedError, connect, exchange_words, meet
 from profiler.distributed.watchdog import Watchdog
 from spec.errors import ConfigError, UserError
 
@@ -161,7 +161,7 @@ class World:
 
     def _exchanged(self, store: dist.Store, word: str) -> list[str]:
         self.exchanges += 1
-        words = told(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
+        words = exchange_words(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
         if words is None:
             raise self.lost("no word of it")
         return words

@@ -140,8 +140,8 @@ def draw_collectives_overview(bandwidth: Axes, latency: Axes, series: list[Serie
         return
     widest: dict[str, Series] = {}
     for one in series:
-        held = widest.get(one.collective.value)
-        if held is None or one.intra * one.inter > held.intra * held.inter:
+        largest = widest.get(one.collective.value)
+        if largest is None or one.intra * one.inter > largest.intra * largest.inter:
             widest[one.collective.value] = one
     for number, one in enumerate(widest.values()):
         style: dict[str, Any] = {

@@ -208,9 +208,9 @@ def _check_degrees(path: Path, lines: Sequence[str], plan: Plan) -> None:
     if said is None:
         return
     for key, value in said.groupdict().items():
-        asked = getattr(plan, key)
-        if int(value) != asked:
-            raise ConfigError(where=str(path), key=key, value=int(value), allowed=f"{asked}, as was asked")
+        planned = getattr(plan, key)
+        if int(value) != planned:
+            raise ConfigError(where=str(path), key=key, value=int(value), allowed=f"{planned}, as was asked")
 
 
 def _check_batch(path: Path, counted: Sequence[Found], job: JobSpec) -> None:
@@ -259,8 +259,8 @@ def _memory(lines: Sequence[str], found: Sequence[Found]) -> dict[str, float]:
     reports = [match.groupdict() for line in lines if (match := MEGATRON_MEMORY.search(line))]
     for one in (*reports, *found):
         for key, value in one.items():
-            held = re.fullmatch(r"(allocated|reserved)_(gib|mib)", key)
-            if held is not None and value is not None:
-                size_bytes = float(value) * (GIB if held[2] == "gib" else MIB)
-                most[held[1]] = max(most.get(held[1], 0.0), size_bytes)
+            unit = re.fullmatch(r"(allocated|reserved)_(gib|mib)", key)
+            if unit is not None and value is not None:
+                size_bytes = float(value) * (GIB if unit[2] == "gib" else MIB)
+                most[unit[1]] = max(most.get(unit[1], 0.0), size_bytes)
     return most

@@ -90,14 +90,14 @@ def match_in_order(
     left: list[Expected] = []
     at = 0
     for want in same:
-        held, seconds = by_label.setdefault(want.label, ([], []))
+        operations, seconds = by_label.setdefault(want.label, ([], []))
         if exact:
             seconds += [
                 float(times[at + step * count + each])
                 for step in range(num_steps)
                 for each in range(want.count)
             ]
-            held.append(want)
+            operations.append(want)
             at += want.count
             continue
         taken = min(want.count * num_steps, len(times) - at)
@@ -105,21 +105,23 @@ def match_in_order(
         at += taken
         whole = -(-taken // num_steps)
         if whole:
-            held.append(replace(want, count=whole))
+            operations.append(replace(want, count=whole))
         if whole < want.count:
             left.append(replace(want, count=want.count - whole))
-    pairs = [pair_of(held, seconds, num_steps) for held, seconds in by_label.values() if held]
+    pairs = [
+        pair_of(operations, seconds, num_steps) for operations, seconds in by_label.values() if operations
+    ]
     return [replace(one, fastest_s=fastest_s or one.fastest_s) for one in pairs], left
 
 
-def pair_of(held: Sequence[Expected], seconds: Sequence[float], num_steps: int, how: str = "") -> Pair:
+def pair_of(operations: Sequence[Expected], seconds: Sequence[float], num_steps: int, how: str = "") -> Pair:
     """Expected operations beside the seconds of their launches."""
     return Pair(
-        key=held[0].key,
-        label=held[0].label,
-        axis=held[0].axis,
-        expected_count=count_of(held),
-        expected_s=sum(one.seconds * one.count for one in held),
+        key=operations[0].key,
+        label=operations[0].label,
+        axis=operations[0].axis,
+        expected_count=count_of(operations),
+        expected_s=sum(one.seconds * one.count for one in operations),
         ran_count=len(seconds) / num_steps,
         ran_s=sum(seconds) / num_steps,
         fastest_s=min(seconds),

@@ -269,33 +269,33 @@ def read_launch_file(path: Path) -> LaunchFile | None:
     return None
 
 
-def measured(told: LaunchFile, warmup: int) -> MeasuredRun:
+def measured(file: LaunchFile, warmup: int) -> MeasuredRun:
     """The steps of the file. Raises ConfigError where none is left after the warm-up."""
-    seconds = [one.seconds for one in told.trace.steps] if told.trace else _epochs_s(told)
+    seconds = [one.seconds for one in file.trace.steps] if file.trace else _epochs_s(file)
     if len(seconds) <= warmup:
         raise ConfigError(
-            where=str(told.path),
+            where=str(file.path),
             key="steps",
             value=len(seconds),
             allowed=f"one after {warmup} of warm-up (--warmup)",
         )
-    form = TRACE if told.trace else REPLAY
-    return MeasuredRun(source=str(told.path), form=form, steps_s=tuple(seconds[warmup:]), warmup=warmup)
+    form = TRACE if file.trace else REPLAY
+    return MeasuredRun(source=str(file.path), form=form, steps_s=tuple(seconds[warmup:]), warmup=warmup)
 
 
-def compare_launches(told: LaunchFile, problem: Problem, plan: Plan, warmup: int) -> OperationComparison:
+def compare_launches(file: LaunchFile, problem: Problem, plan: Plan, warmup: int) -> OperationComparison:
     """The launches of the file beside the operations of the plan. Raises ConfigError for a rank that the plan does not have."""
-    if told.trace is not None:
-        found = launches(told.trace, warmup)
-        rank = told.trace.rank or 0
-        expected = expected_step(problem, plan, _checked(told.path, rank, plan))
+    if file.trace is not None:
+        found = launches(file.trace, warmup)
+        rank = file.trace.rank or 0
+        expected = expected_step(problem, plan, _checked(file.path, rank, plan))
         return compare_operations(f"rank {rank}", expected, found.ran, found.num_steps, found.idle_s)
-    stage = STAGE.search(told.path.stem)
+    stage = STAGE.search(file.path.stem)
     rank = int(stage[1]) * (plan.world_size // plan.pp) if stage else 0
-    expected = expected_step(problem, plan, _checked(told.path, rank, plan))
-    ran = list(_replayed(told, warmup))
+    expected = expected_step(problem, plan, _checked(file.path, rank, plan))
+    ran = list(_replayed(file, warmup))
     ours = [one for one in expected if one.key.part not in (Part.KERNEL, Part.OPTIMIZER)]
-    return compare_operations(f"rank {rank}", ours, ran, len(_epochs_s(told)) - warmup)
+    return compare_operations(f"rank {rank}", ours, ran, len(_epochs_s(file)) - warmup)
 
 
 def _checked(path: Path, rank: int, plan: Plan) -> int:
@@ -306,15 +306,15 @@ def _checked(path: Path, rank: int, plan: Plan) -> int:
     return rank
 
 
-def _epochs_s(told: LaunchFile) -> list[float]:
-    return [one * MS for one in told.log.epoch_times[1:]] if told.log is not None else []
+def _epochs_s(file: LaunchFile) -> list[float]:
+    return [one * MS for one in file.log.epoch_times[1:]] if file.log is not None else []
 
 
-def _replayed(told: LaunchFile, warmup: int) -> Iterator[Launched]:
+def _replayed(file: LaunchFile, warmup: int) -> Iterator[Launched]:
     """Collectives, products and attentions of the iterations that ended, one after another."""
-    epochs = told.log.comm_log_each_epoch if told.log is not None else []
+    epochs = file.log.comm_log_each_epoch if file.log is not None else []
     at_s = 0.0
-    for epoch in epochs[1 + warmup : 1 + len(_epochs_s(told))]:
+    for epoch in epochs[1 + warmup : 1 + len(_epochs_s(file))]:
         for item in epoch:
             seconds = (item.elapsed_ms or 0.0) * MS
             key = _key(item)

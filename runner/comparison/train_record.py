@@ -98,11 +98,11 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
     before = plain.get("warmup_steps")
     if not isinstance(before, int):
         raise _lacking(where, "warmup_steps", before)
-    held = {name: plain.get(name) for name in ("allocated_bytes", "reserved_bytes")}
-    for name, value in held.items():
+    memory = {name: plain.get(name) for name in ("allocated_bytes", "reserved_bytes")}
+    for name, value in memory.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise _lacking(where, name, value)
-    on_processor = held["allocated_bytes"] is None and "steps_cpu_s" in plain
+    on_processor = memory["allocated_bytes"] is None and "steps_cpu_s" in plain
     cpu = _record_seconds(where, plain, "steps_cpu_s") if on_processor else []
     return MeasuredRun(
         source=where,
@@ -110,7 +110,7 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
         steps_s=tuple(steps[warmup:]),
         steps_cpu_s=tuple(cpu[warmup:]),
         warmup=before + warmup,
-        **held,
+        **memory,
     )
 
 

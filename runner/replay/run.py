@@ -87,8 +87,8 @@ class Blame:
         launch = mine[here.begun - 1]
         if launch.item.comm_type == "isend":
             return []
-        asked = _like(launch)
-        turn = sum(_like(one) == asked for one in mine[: here.begun])
+        kind = _like(launch)
+        turn = sum(_like(one) == kind for one in mine[: here.begun])
         return [
             other
             for other in self._partners(rank, launch)

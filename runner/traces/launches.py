@@ -114,8 +114,8 @@ def device_launches(
         if group := groups.get(place):
             yield from ((group[0].start_s, ran) for ran in split_kernel(one, group))
             continue
-        told = one.args if COLLECTIVE in one.args else call.event.args if call is not None else {}
-        yield issued_s(one, call), _ran(key_of_nccl(one, told, call), one)
+        metadata = one.args if COLLECTIVE in one.args else call.event.args if call is not None else {}
+        yield issued_s(one, call), _ran(key_of_nccl(one, metadata, call), one)
     others = [(one, call) for one, call in linked if not NCCL.search(one.name)]
     unowned = [(issued_s(one, call), one, call) for one, call in others if _owner(call) is None]
     yield from _by_name(unowned)
@@ -132,13 +132,13 @@ def _by_owner(kernels: Sequence[tuple[Event, Call]]) -> Iterator[Issued]:
     grouped: dict[int, tuple[Call, list[Event]]] = {}
     for one, owner in kernels:
         grouped.setdefault(id(owner), (owner, []))[1].append(one)
-    for owner, held in grouped.values():
+    for owner, kernels_of_call in grouped.values():
         event = owner.event
-        seconds = sum(one.seconds for one in held)
+        seconds = sum(one.seconds for one in kernels_of_call)
         ran = Launched(
             key=key_of_call(owner),
             name=event.name,
-            start_s=held[0].start_s,
+            start_s=kernels_of_call[0].start_s,
             seconds=seconds,
             pairs=pairs_of(event),
         )

@@ -188,8 +188,8 @@ def nest_calls(events: Iterable[Event]) -> Iterator[Call]:
     for one in events:
         if one.category in CALLS:
             threads.setdefault(one.thread, []).append(one)
-    for held in threads.values():
-        yield from _thread(sorted(held, key=lambda one: (one.start_s, -one.seconds)))
+    for calls in threads.values():
+        yield from _thread(sorted(calls, key=lambda one: (one.start_s, -one.seconds)))
 
 
 def _thread(events: Iterable[Event]) -> list[Call]:
@@ -273,20 +273,20 @@ def key_of_gloo(call: Call, work: Event | None) -> Key:
     return collective_key(name, _call_bytes(call.event, work), None)
 
 
-def key_of_nccl(kernel: Event, told: Mapping[str, Any], call: Call | None = None) -> Key:
+def key_of_nccl(kernel: Event, metadata: Mapping[str, Any], call: Call | None = None) -> Key:
     """Key of a kernel of NCCL by what torch says of it (appendCollectiveArgs of Kineto's output_json.cpp), else by the
     ``call`` of c10d that launched it, else by its name."""
     function = NCCL_FUNCTIONS.get(nccl_function(kernel.name) or "", kernel.name)
-    if COLLECTIVE not in told and call is not None and call.event.name.startswith(COLLECTIVE_CALL):
-        said = collective_named(call.event.name)
-        return collective_key(said or function, _call_bytes(call.event, call.work), None)
-    said = collective_named(str(told.get(COLLECTIVE, "")))
-    each = type_bytes(told.get("dtype"))
-    counts = [told.get(f"{way} msg nelems") for way in ("In", "Out")]
+    if COLLECTIVE not in metadata and call is not None and call.event.name.startswith(COLLECTIVE_CALL):
+        named = collective_named(call.event.name)
+        return collective_key(named or function, _call_bytes(call.event, call.work), None)
+    named = collective_named(str(metadata.get(COLLECTIVE, "")))
+    each = type_bytes(metadata.get("dtype"))
+    counts = [metadata.get(f"{way} msg nelems") for way in ("In", "Out")]
     numbers = [one for one in counts if isinstance(one, int)]
     size = max(numbers) * each if numbers and each else None
-    ranks = told.get("Group size")
-    return collective_key(said or function, size, ranks if isinstance(ranks, int) else None)
+    ranks = metadata.get("Group size")
+    return collective_key(named or function, size, ranks if isinstance(ranks, int) else None)
 
 
 def _call_bytes(event: Event, work: Event | None) -> int | None:
@@ -294,14 +294,14 @@ def _call_bytes(event: Event, work: Event | None) -> int | None:
     dims, types = event.args.get(DIMS), event.args.get(TYPES)
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
-    told = [each for each in map(type_bytes, [*types, *_types(work)]) if each]
+    widths = [each for each in map(type_bytes, [*types, *_types(work)]) if each]
     elements = max((_elements(one) for one in dims), default=0)
-    return elements * told[0] if elements and told else None
+    return elements * widths[0] if elements and widths else None
 
 
 def _types(work: Event | None) -> Sequence[object]:
-    held = work.args.get(TYPES) if work is not None else None
-    return held if isinstance(held, list) else []
+    types = work.args.get(TYPES) if work is not None else None
+    return types if isinstance(types, list) else []
 
 
 def _elements(dims: object) -> int:

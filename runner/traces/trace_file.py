@@ -141,14 +141,14 @@ def read_trace(path: Path) -> Trace:
             value=0,
             allowed="a trace of whole steps: profiler.step() after each",
         )
-    told = plain.get("distributedInfo")
-    told = told if isinstance(told, dict) else {}
+    distributed = plain.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
     return Trace(
         path=path,
         events=events,
         steps=steps,
-        rank=_whole(told.get("rank")),
-        world_size=_whole(told.get("world_size")),
+        rank=_whole(distributed.get("rank")),
+        world_size=_whole(distributed.get("world_size")),
     )
 
 

@@ -250,13 +250,13 @@ def place(parameters: Iterable[nn.Parameter]) -> None:
 
 def add_up(sums: Sequence[Sum]) -> None:
     """Reduce gradients, in buckets."""
-    for asked in sums:
-        gradients = [local(each.grad) for each in asked.parameters if each.grad is not None]
+    for each in sums:
+        gradients = [local(each.grad) for each in each.parameters if each.grad is not None]
         for bucket in buckets_of(gradients):
             flat = torch.cat([each.flatten() for each in bucket])
-            if asked.group is not None:
-                dist.all_reduce(flat, group=asked.group)
-            flat /= asked.divisor
+            if each.group is not None:
+                dist.all_reduce(flat, group=each.group)
+            flat /= each.divisor
             parts = torch.split(flat, [each.numel() for each in bucket])
             for gradient, reduced in zip(bucket, parts, strict=True):
                 gradient.copy_(reduced.view_as(gradient))

@@ -130,7 +130,7 @@ def pipeline_of(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Gro
     ]
     plain = plan.schedule is Schedule.ONE_F_ONE_B and plan.vpp == 1
     made = Schedule1F1B if plain else TORCH[plan.schedule]
-    held = chunks[0] if made in OF_ONE_CHUNK else chunks
+    stages = chunks[0] if made in OF_ONE_CHUNK else chunks
     # The loss is divided already: scaling gradients again would take a pass over all of them.
-    schedule = made(held, plan.num_micro, loss_fn=loss, scale_grads=False)
+    schedule = made(stages, plan.num_micro, loss_fn=loss, scale_grads=False)
     return Pipeline(schedule=schedule, modules=modules, first=0 in places, last=count - 1 in places)

@@ -228,15 +228,15 @@ def lines(measured: Measured) -> list[str]:
         else ", half of the attention matrix"
     )
     if memory.allocated_bytes is None or memory.reserved_bytes is None:
-        held = f"resident {memory.resident_bytes / GIB:.3f} GiB"
+        used = f"resident {memory.resident_bytes / GIB:.3f} GiB"
     else:
-        held = f"allocated {memory.allocated_bytes / GIB:.3f} GiB, reserved {memory.reserved_bytes / GIB:.3f} GiB"
+        used = f"allocated {memory.allocated_bytes / GIB:.3f} GiB, reserved {memory.reserved_bytes / GIB:.3f} GiB"
     return [
         f"step     {measured.step_s:.4f} s (least {min(steps):.4f}, most {max(steps):.4f}, std {spread:.4f}; "
         f"{len(steps)} steps after {measured.warmup} of warm-up)",
         f"tokens   {measured.tokens_per_gpu_per_s:.1f} per second and device",
         f"mfu      {100 * measured.mfu:.2f} % of the {measured.task.dtype} peak of {problem.cluster.gpu.name}{counted}",
-        f"memory   {held} on the rank with the most",
+        f"memory   {used} on the rank with the most",
         f"loss     {measured.losses[0]:.4f} to {measured.losses[-1]:.4f}",
     ]
 
@@ -342,7 +342,7 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
         activities.append(ProfilerActivity.CUDA)
     else:
         os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
-    asked = schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1)
+    window = schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -351,7 +351,7 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
         replaced_path(path) as temporary,
         profile(
             activities=activities,
-            schedule=asked,
+            schedule=window,
             record_shapes=True,
             on_trace_ready=lambda made: made.export_chrome_trace(str(temporary)),
         ) as profiler,

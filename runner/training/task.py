@@ -281,8 +281,8 @@ def _split_backward(training: Training) -> Iterator[Refusal]:
 
 def _tied(training: Training) -> Iterator[Refusal]:
     if training.model.tied_embeddings and (training.plan.pp > 1 or training.plan.zero_stage > 1):
-        asked = (training.plan.pp, training.plan.zero_stage)
-        yield "pp, zero_stage", asked, "pp 1 and ZeRO 0 or 1 with tied embeddings"
+        given = (training.plan.pp, training.plan.zero_stage)
+        yield "pp, zero_stage", given, "pp 1 and ZeRO 0 or 1 with tied embeddings"
 
 
 def _copies(training: Training) -> Iterator[Refusal]:

@@ -11,7 +11,7 @@ from profiler.device import choose_device
 from profiler.distributed import rendezvous
 from profiler.distributed import world as worlds
 from profiler.distributed.rank_layout import RankLayout
-from profiler.distributed.rendezvous import RankFailedError, connect, meet, port_of_start, told
+from profiler.distributed.rendezvous import RankFailedError, connect, exchange_words, meet, port_of_start
 from profiler.distributed.world import World, open_world
 from spec.errors import ConfigError
 from tests.profiler.fakes import FakeClock
@@ -22,7 +22,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dist.Store:
     """The store of a run, kept in this process."""
     kept = dist.HashStore()
     monkeypatch.setattr(rendezvous, "connect", lambda *_, **__: kept)
-    monkeypatch.setattr(rendezvous, "ASK_AGAIN_S", 0.005)
+    monkeypatch.setattr(rendezvous, "POLL_S", 0.005)
     return kept
 
 
@@ -44,7 +44,7 @@ def test_who_has_not_come_is_named_within_the_timeout(
     monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep))
     with pytest.raises(RankFailedError) as missed:
         meet(RankLayout(rank=2, size=14, local_rank=2, local_size=14), 0.05)
-    assert 0.05 <= clock.now_s <= 0.05 + 2 * rendezvous.ASK_AGAIN_S
+    assert 0.05 <= clock.now_s <= 0.05 + 2 * rendezvous.POLL_S
     # eight by name; the first of those that came says it, of all that know
     assert str(missed.value) == (
         "ranks 1, 3, 4, 5, 6, 7, 8, 9 and 4 more of 14 did not come within 0.05 s (--timeout_s)"
@@ -70,7 +70,9 @@ def test_a_rank_without_its_first_says_where_it_looked(monkeypatch: pytest.Monke
 def test_every_rank_hears_every_word(store: dist.Store) -> None:
     def one(rank: int) -> list[list[str] | None]:
         layout = RankLayout(rank=rank, size=3, local_rank=rank, local_size=3)
-        return [told(store, layout, about, f"{about} of {rank}", 20.0) for about in ("first", "second")]
+        return [
+            exchange_words(store, layout, about, f"{about} of {rank}", 20.0) for about in ("first", "second")
+        ]
 
     with ThreadPoolExecutor(3) as ranks:
         heard = list(ranks.map(one, range(3)))
@@ -78,7 +80,10 @@ def test_every_rank_hears_every_word(store: dist.Store) -> None:
 
 
 def test_a_rank_that_says_nothing_is_not_waited_for_for_ever(store: dist.Store) -> None:
-    assert told(store, RankLayout(rank=1, size=2, local_rank=1, local_size=2), "it", "yes", 0.01) is None
+    assert (
+        exchange_words(store, RankLayout(rank=1, size=2, local_rank=1, local_size=2), "it", "yes", 0.01)
+        is None
+    )
 
 
 def test_what_cannot_be_run_is_refused_before_there_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from workload.settings.launch_file import (
     refuse_other_keys,
     requirement,
     setting_omissions,
+    true_notes,
 )
 
 NAME = "accelerate"
@@ -152,24 +153,23 @@ def _precision(precision: Precision) -> str:
     return compute if precision.master else "no"
 
 
-def _in_script(problem: Problem, plan: Plan) -> list[str]:
+def _in_script(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Settings of the training script, by the names of transformers' TrainingArguments."""
     job = problem.job
-    notes = [
-        f"set per_device_train_batch_size={plan.micro_batch} and gradient_accumulation_steps={plan.num_micro} in the script",
-        f"set sequences of {job.seq_len} tokens",
-    ]
-    if not job.precision.master:
-        notes.append(f"load the model in {job.precision.compute}")
-    if plan.recompute is Recompute.FULL and (plan.preset == FSDP1 or not plan.zero_stage):
-        notes.append("set gradient_checkpointing=True in the script")
-    if plan.world_size > problem.cluster.gpus_per_node:
-        notes.append("set --machine_rank, --main_process_ip and --main_process_port on each node")
-    if plan.tp > 1:
-        notes.append(f"load the model with tp_size={plan.tp}")
-    if job.expandable_segments:
-        notes.append(f"set {EXPANDABLE_SEGMENTS}")
-    return notes
+    steps = f"per_device_train_batch_size={plan.micro_batch} and gradient_accumulation_steps={plan.num_micro}"
+    checkpoints = plan.recompute is Recompute.FULL and (plan.preset == FSDP1 or not plan.zero_stage)
+    several = plan.world_size > problem.cluster.gpus_per_node
+    return true_notes(
+        {
+            f"set {steps} in the script": True,
+            f"set sequences of {job.seq_len} tokens": True,
+            f"load the model in {job.precision.compute}": not job.precision.master,
+            "set gradient_checkpointing=True in the script": checkpoints,
+            "set --machine_rank, --main_process_ip and --main_process_port on each node": several,
+            f"load the model with tp_size={plan.tp}": plan.tp > 1,
+            f"set {EXPANDABLE_SEGMENTS}": job.expandable_segments,
+        }
+    )
 
 
 def _yaml(settings: Settings) -> list[str]:

@@ -23,6 +23,7 @@ from workload.settings.launch_file import (
     requirement,
     same_framework,
     setting_omissions,
+    true_notes,
 )
 
 NAME = "DeepSpeed"
@@ -154,21 +155,20 @@ def _zero(job: JobSpec, plan: Plan) -> Settings:
     return zero
 
 
-def _in_script(problem: Problem, plan: Plan) -> list[str]:
+def _in_script(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Settings of the plan that are not JSON."""
-    notes = [
-        f"sequences of {problem.job.seq_len} tokens, {plan.micro_batch * plan.num_micro * plan.dp} a step"
-    ]
-    if plan.pp > 1:
-        notes.append(f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})")
-    if plan.ep > 1:
-        notes.append(f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts")
-    if plan.recompute is not Recompute.NONE:
-        what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
-        notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
-    if problem.job.expandable_segments:
-        notes.append(f"the environment variable {EXPANDABLE_SEGMENTS}")
-    return notes
+    sequences = plan.micro_batch * plan.num_micro * plan.dp
+    what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
+    recomputes = plan.recompute is not Recompute.NONE
+    return true_notes(
+        {
+            f"sequences of {problem.job.seq_len} tokens, {sequences} a step": True,
+            f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})": plan.pp > 1,
+            f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts": plan.ep > 1,
+            f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)": recomputes,
+            f"the environment variable {EXPANDABLE_SEGMENTS}": problem.job.expandable_segments,
+        }
+    )
 
 
 def _facts(model: ModelSpec) -> list[str]:

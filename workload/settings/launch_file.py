@@ -1,6 +1,6 @@
 """The text of a launch file, and the settings that a framework lacks."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,11 @@ def launch_text(plan: Plan, usage: str, notes: Iterable[str], lines: Iterable[st
     clauses = tuple(notes)
     head = [f"# {line}" for line in (plan.label(), usage, *clauses)]
     return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=clauses)
+
+
+def true_notes(notes: Mapping[str, bool]) -> tuple[str, ...]:
+    """Returns the notes that hold."""
+    return tuple(note for note, holds in notes.items() if holds)
 
 
 # What a framework has no setting for, of a plan or a job.

@@ -10,7 +10,7 @@ from solver.problem.problem import Problem
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
-from workload.settings.launch_file import EXPANDABLE_SEGMENTS, requirement
+from workload.settings.launch_file import EXPANDABLE_SEGMENTS, requirement, true_notes
 
 NAME = "Megatron-LM"
 require = requirement(NAME)
@@ -226,29 +226,24 @@ def recompute_flags(plan: Plan) -> Flags:
 
 def job_omissions(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Clauses for what was priced and no flag sets, and for what the environment has to set."""
-    job = problem.job
-    notes = []
-    if job.cuda_graphs:
-        notes.append(
-            f"left out: CUDA graphs of {', '.join(sorted(job.cuda_graphs))}, whose flags differ between cores"
-        )
-    if job.fp32_norms or "norm" in job.unfused:
-        notes.append("left out: norms that are not fused, which Transformer Engine has none of")
-    if job.attention_kernel != "flash":
-        notes.append(f"left out: the {job.attention_kernel} kernel, which is the installed flash-attn's")
-    if job.precision.moe_dispatch != job.precision.compute:
-        notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
-    if job.expandable_segments:
-        notes.append(f"set {EXPANDABLE_SEGMENTS}")
-    if plan.offload_modules:
-        notes.append("set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on")
-    cluster = problem.cluster
-    if cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size:
-        nodes = cluster.scale_up_ranks // cluster.gpus_per_node
-        notes.append(f"have {nodes} nodes of each NVLink domain allocated (Slurm: --segment={nodes})")
-    if plan.tp > 1 or plan.cp > 1:
-        notes.append("set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell")
-    return tuple(notes)
+    job, cluster = problem.job, problem.cluster
+    graphs, nodes = ", ".join(sorted(job.cuda_graphs)), cluster.scale_up_ranks // cluster.gpus_per_node
+    segmented = cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size
+    unfused, kernel = "norm" in job.unfused, job.attention_kernel
+    dispatch = job.precision.moe_dispatch
+    return true_notes(
+        {
+            f"left out: CUDA graphs of {graphs}, whose flags differ between cores": bool(graphs),
+            "left out: norms that are not fused, which Transformer Engine has none of": job.fp32_norms
+            or unfused,
+            f"left out: the {kernel} kernel, which is the installed flash-attn's": kernel != "flash",
+            f"left out: dispatch of tokens in {dispatch}": dispatch != job.precision.compute,
+            f"set {EXPANDABLE_SEGMENTS}": job.expandable_segments,
+            "set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on": bool(plan.offload_modules),
+            f"have {nodes} nodes of each NVLink domain allocated (Slurm: --segment={nodes})": segmented,
+            "set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell": plan.tp > 1 or plan.cp > 1,
+        }
+    )
 
 
 def _formats(precision: Precision) -> Flags:

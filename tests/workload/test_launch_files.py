@@ -22,7 +22,6 @@ from tests.workload.settings.problems import asked, known, with_block
 from workload.launch_files import EXPORTERS, check_exports, write_launch_files
 from workload.settings.deepspeed import deepspeed_json
 from workload.settings.frameworks import WRITTEN
-from workload.settings.internevo import internevo_settings
 from workload.settings.launch_file import PERMITS
 from workload.settings.megatron import megatron_flags
 
@@ -48,15 +47,6 @@ def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
     question = replace(question, job=replace(question.job, precision=wide))
     write_launch_files(question, replace(PLAN, zero_stage=1, zero_size=2), {"swift": tmp_path / "s.txt"})
     assert "--lora_rank 16\n" in (tmp_path / "s.txt").read_text()
-
-
-@pytest.mark.parametrize("preset", ["deepspeed", "internevo"])
-def test_muon_is_megatrons(tmp_path: Path, preset: str) -> None:
-    plan = Plan(strategy="mtp", preset=preset)
-    question = asked(plan)
-    question = replace(question, job=replace(question.job, optimizer="muon"))
-    with pytest.raises(ExportError, match=r"optimizer|Muon"):
-        write_launch_files(question, plan, {preset: tmp_path / "settings"})
 
 
 @pytest.mark.parametrize("preset", ["megatron", "deepspeed", "internevo"])
@@ -271,19 +261,6 @@ def test_deepspeeds_section() -> None:
     assert whole["zero_optimization"]["offload_optimizer"] == cpu  # type: ignore[index]
     assert part["zero_optimization"]["offload_optimizer"] == {**cpu, "ratio": 0.5}  # type: ignore[index]
     assert "offload_optimizer" not in none["zero_optimization"]  # type: ignore[operator]
-
-
-def test_what_has_no_setting_is_refused() -> None:
-    with pytest.raises(ExportError):
-        megatron_flags(*offloading("megatron", optimizer=1.0, stage=0))
-    with pytest.raises(ExportError):
-        deepspeed_json(*offloading("deepspeed", optimizer=0.5, stage=2))
-    with pytest.raises(ExportError):
-        deepspeed_json(*offloading("deepspeed", layers=2, stage=2))
-    with pytest.raises(ExportError):
-        internevo_settings(*offloading("internevo", optimizer=1.0))
-    with pytest.raises(ExportError):
-        internevo_settings(*offloading("internevo", layers=2))
 
 
 # What a search finds beyond degrees (layers dealt anew, parts or layers run again, layers on the host) in

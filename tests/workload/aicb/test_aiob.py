@@ -133,15 +133,28 @@ UNFUSED = {
 MODEL = "--model_size 7 --num_layers 4 --world_size 8"
 
 
-def layer(words: str, sections: dict[str, int], path: Path) -> PieceWork:
-    """A layer of the command with the times of these sections."""
+def timed(words: str, sections: dict[str, int], path: Path) -> dict[str, PieceWork]:
+    """The pieces of the command with the times of these sections."""
     times = {
         name: ModuleTime(max_us=us, min_us=us, avg_us=us)
-        for name, us in {**OTHERS, **sections, "param_time": 60}.items()
+        for name, us in {**sections, "param_time": 60}.items()
     }
     write_aiob(path, AiobFile(train_iter=1, sections=times))
     (work,) = made(f"{words} --comp_filepath {path}").works
-    return next(piece for piece in work.pieces if piece.name == "block0")
+    return {piece.name: piece for piece in work.pieces}
+
+
+def layer(words: str, sections: dict[str, int], path: Path) -> PieceWork:
+    return timed(words, {**OTHERS, **sections}, path)["block0"]
+
+
+def test_pieces_take_the_times_of_their_sections(tmp_path: Path) -> None:
+    words, path = f"{MODEL} --use_flash_attn", tmp_path / "aiob.txt"
+    pieces = timed(words, {**OTHERS, **FLASH}, path)
+    forward_us = {name: 1e6 * sum(item.seconds for item in piece.forward) for name, piece in pieces.items()}
+    assert forward_us == pytest.approx({"embedding": 10, "block0": 1 + 65 + 2 + 40, "head": 53})
+    with pytest.raises(WorkloadError, match="no mlp_forward"):
+        timed(words, {"Emb": 10, "layernorm_post": 3, "logit_time": 50, **FLASH}, path)
 
 
 def recomputed_us(piece: PieceWork) -> float:

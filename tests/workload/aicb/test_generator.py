@@ -7,11 +7,9 @@ import pytest
 
 import run_workload
 from ops.recompute import Recompute
-from profdb.importers.aiob import ModuleTime
 from spec.errors import UserError
 from spec.mixers.attention import AttentionKind
 from tests.workload.generator import made
-from workload.aicb.aiob import AiobFile, write_aiob
 from workload.aicb.csv_workload import Workload
 from workload.aicb.flags import COLLECTIVES
 from workload.aicb.plan_rows import _chunks
@@ -181,36 +179,6 @@ def test_presets_are_written_in_seconds_and_are_clean(words: str, tmp_path: Path
     assert time.perf_counter() - began < 5.0
     # counts of tokens are smaller than the smallest array that SimAI prices, which is noted
     assert [one for one in check_simai(read_simai(path)) if one.code != "forward-floor"] == []
-
-
-def test_times_of_an_aiob_file(tmp_path: Path) -> None:
-    def took(us: float) -> ModuleTime:
-        return ModuleTime(max_us=us, min_us=us, avg_us=us)
-
-    sections = {
-        "Emb": took(10),
-        "layernorm": took(1),
-        "atten_qkv": took(20),
-        "atten_flash": took(30),
-        "layernorm2": took(2),
-        "mlp_linear_1": took(40),
-        "layernorm_post": took(3),
-        "logit_time": took(50),
-        "param_time": took(60),
-    }
-    path = tmp_path / "aiob.txt"
-    write_aiob(path, AiobFile(train_iter=1, sections=sections))
-    (work,) = made(f"{MODEL} --comp_filepath {path}").works
-    forward_us = {
-        piece.name: sum(item.seconds for item in piece.forward if item.collective is None) * 1e6
-        for piece in work.pieces
-    }
-    # 1 + 20 + 30 for attention and 2 + 40 for the feed-forward half of a layer
-    assert forward_us == pytest.approx({"embedding": 10, "block0": 93, "head": 53})
-    del sections["mlp_linear_1"], sections["layernorm2"]
-    write_aiob(path, AiobFile(train_iter=1, sections=sections))
-    with pytest.raises(UserError, match="no mlp_forward"):
-        made(f"{MODEL} --comp_filepath {path}")
 
 
 def test_gradients_of_zero_3_lie_in_the_column_of_weight_gradients(tmp_path: Path) -> None:

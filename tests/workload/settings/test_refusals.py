@@ -93,6 +93,7 @@ NO_PLAN: list[Row] = [
         ({"optimizer_offload": 1.0, "zero_stage": 1, "dp": 2, "zero_size": 2}, {}, "optimizer_offload = 1"),
         ({"zero_stage": 2, "dp": 2, "zero_size": 2}, {}, "ZeRO stage 2"),
         ({"preset": "megatron"}, {}, "--framework internevo"),
+        ({"offloaded_layers": 2}, {}, "offloaded_layers = 2"),
     ),
     *of(
         "deepspeed",
@@ -106,6 +107,8 @@ NO_PLAN: list[Row] = [
         ({"strategy": "ulysses", "tp": 2, "dp": 2, "zero_stage": 1, "zero_size": 2}, {}, "2 of 4"),
         ({"tp": 4, "etp": 2}, {}, "experts over tp 2 beside tp 4"),
         ({"preset": "megatron"}, {}, "--framework deepspeed"),
+        ({"dp": 2, "zero_stage": 2, "zero_size": 2, "optimizer_offload": 0.5}, {}, "0.5 of the optimizer"),
+        ({"dp": 2, "zero_stage": 2, "zero_size": 2, "offloaded_layers": 2}, {}, "offloaded_layers = 2"),
         # "unsupported mix of model_dtype and grad_accum_dtype" (runtime/engine.py, _do_optimizer_sanity_check)
         ({}, {"job": {"gradient": "fp32"}}, "gradients in fp32 without ZeRO"),
     ),
@@ -178,6 +181,7 @@ NO_JOB: list[Row] = [
     *of(
         "internevo",
         ({"dropout": True}, {}, "dropout"),
+        ({"optimizer": "muon"}, {}, "another optimizer than Adam"),
         ({"linear": "fp8"}, {}, "fp8 products"),
         ({}, {"mixer": LATENT}, "the attention of"),
         (
@@ -204,6 +208,7 @@ NO_JOB: list[Row] = [
     *of(
         "deepspeed",
         ({"compute": "fp32"}, {}, "bf16 and fp16"),
+        ({"optimizer": "muon"}, {}, "Muon"),
         ({"linear": "fp8"}, {}, "fp8 products"),
         ({"moments": "bf16"}, {}, "optimizer states in bf16"),
         ({"gradient": "fp8"}, {}, "gradients in fp8"),

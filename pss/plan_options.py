@@ -122,7 +122,7 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
         "--missing",
         choices=("error", "modelled"),
         default="error",
-        help="what a missing curve is: an error, or the hardware spec's model",
+        help="where a curve is missing: stop with an error, or use the hardware spec's model",
     )
     add(
         "--measure_missing",
@@ -133,7 +133,7 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
         "--measure_minutes",
         type=decimal(1e-12, MOST_MINUTES),
         default=10.0,
-        help="with --measure_missing: start no measurement after so many minutes of them (default 10)",
+        help="with --measure_missing: start no further measurement after this many minutes (default 10)",
     )
     add(
         "--device",
@@ -212,7 +212,7 @@ def add_sweep(group: "argparse._ArgumentGroup") -> None:
     add(
         "--rank_by",
         choices=("step", "goodput", "cost"),
-        help="order of the rows of a sweep (the plans of one question have the same order by each)",
+        help="order of the rows of a sweep (within one search every order is the same)",
     )
 
 

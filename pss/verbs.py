@@ -55,19 +55,21 @@ def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 SEARCHED = ("--run_all_solu",)
 VERBS: dict[str, Verb] = {
-    "search": Verb(what="the best plans for a model on a cluster", module=PLANS, flags=SEARCHED),
-    "price": Verb(what="what one plan takes: pss price tp=8,pp=2 ...", module=PLANS, plan_option="plan"),
+    "search": Verb(what="find the best plans for a model on a cluster", module=PLANS, flags=SEARCHED),
+    "price": Verb(what="price one plan: pss price tp=8,pp=2 ...", module=PLANS, plan_option="plan"),
     "explain": Verb(
-        what="a plan taken apart: pss explain tp=8,pp=2 ..., or rank=1 of a search",
+        what="explain one plan: pss explain tp=8,pp=2 ..., or rank=1 of a search",
         module=PLANS,
         plan_option="explain",
     ),
-    "sweep": Verb(what="the best plan for each of a list of questions", module=PLANS, flags=SEARCHED),
+    "sweep": Verb(
+        what="find the best plan for each combination of listed values", module=PLANS, flags=SEARCHED
+    ),
     "profile": Verb(what="measure this cluster (torchrun --no-python pss profile)", module=PROFILE),
     "workload": Verb(what="generate, check, replay and lay out workloads", module=WORKLOAD),
     "calibrate": Verb(what="fit a few factors to measured steps", module="solver.calibrate.__main__"),
     "merge": Verb(what="join profiles of one GPU", module="profdb.commands.merge_files"),
-    "show": Verb(what="say what a profile holds", module="profdb.commands.show"),
+    "show": Verb(what="summarise a profile", module="profdb.commands.show"),
     "run": Verb(what="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
     "train": Verb(what="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
     "compare": Verb(what="compare a measured run with its prediction", module=WORKLOAD, part="compare"),

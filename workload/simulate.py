@@ -146,12 +146,14 @@ def add_simulate(verb: argparse.ArgumentParser) -> None:
     )
     add("--profile", type=Path, help="replay with the curves of this profile")
     add("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
-    add("--missing", choices=("error", "modelled"), default="error", help="what a missing curve is")
+    add(
+        "--missing", choices=("error", "modelled"), default="error", help="a missing curve: error or modelled"
+    )
     add(
         "--nvlink_segment",
         type=whole(0, MOST_GPUS),
         default=0,
-        help="with --profile: GPUs of each NVLink domain of several nodes that the job gets (default: the most, as in a question)",
+        help="with --profile: GPUs of each NVLink domain of several nodes that the job gets (default: as many as possible)",
     )
     _binary(verb.add_argument_group("as SimAI_analytical has them"))
     add(

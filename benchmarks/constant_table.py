@@ -166,8 +166,8 @@ def effects_in(page: str) -> dict[str, str]:
     }
 
 
-def updated_page(page: str, stated: Sequence[Constant], priced: Mapping[str, str]) -> str:
-    """Returns the page with a line for each of the constants ``stated``, by path: with what was ``priced`` of it by key,
+def updated_page(page: str, listed: Sequence[Constant], priced: Mapping[str, str]) -> str:
+    """Returns the page with a line for each of the constants ``listed``, by path: with what was ``priced`` of it by key,
     else with what its line says, also where the constant has moved to another file since.
 
     Raises ConfigError for a page without the table.
@@ -176,12 +176,12 @@ def updated_page(page: str, stated: Sequence[Constant], priced: Mapping[str, str
         raise ConfigError(where="--out", key="page", value=page[:40], allowed=f"a page with the line {HEAD}")
     head, rest = page.split(HEAD, maxsplit=1)
     rule, *below = rest.lstrip("\n").splitlines()
-    known = {one.key for one in stated}
+    known = {one.key for one in listed}
     effects = effects_in(page)
     moved = {key.split(":")[1]: effect for key, effect in effects.items() if key not in known}
     places = {key: place for place, key in enumerate(effects)}
     lines = []
-    for one in sorted(stated, key=lambda one: (one.path, places.get(one.key, len(places)))):
+    for one in sorted(listed, key=lambda one: (one.path, places.get(one.key, len(places)))):
         own = effects.get(one.key) or moved.get(one.name) or UNPRICED
         lines.append(line_of(one, why_unpriced(one) or priced.get(one.key, own)))
     after = [line for line in below if not line.startswith("| `")]

@@ -400,9 +400,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     if options.rows < 1:
         raise ConfigError(where="command line", key="--rows", value=str(options.rows), allowed="1 or more")
-    stated = constants(ROOT)
+    listed = constants(ROOT)
     if options.measurements is None:
-        _update(options.out, stated, {})
+        _update(options.out, listed, {})
         return
     with tempfile.TemporaryDirectory() as folder:
         effects = Effects(
@@ -411,17 +411,17 @@ def _run(options: argparse.Namespace) -> None:
             each=options.rows,
             folder=Path(folder),
         )
-        for one in stated:
+        for one in listed:
             if options.only in one.key:
                 effect = effects.of(one)
                 print(line_of(one, effect), flush=True)
-                _update(options.out, stated, {one.key: effect})
+                _update(options.out, listed, {one.key: effect})
 
 
-def _update(page: Path | None, stated: Sequence[Constant], priced: Mapping[str, str]) -> None:
+def _update(page: Path | None, listed: Sequence[Constant], priced: Mapping[str, str]) -> None:
     if page is None:
         return
-    text = updated_page(page.read_text(encoding="utf-8"), stated, priced)
+    text = updated_page(page.read_text(encoding="utf-8"), listed, priced)
     with replaced_path(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

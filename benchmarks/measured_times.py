@@ -46,10 +46,10 @@ from spec.origin import Origin
 
 ROOT = Path(__file__).resolve().parent.parent
 # Prefix of the name in the files' "gpu" column -> hardware spec.
-SHEETS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
-SHEETS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
-SHEETS |= {"GB30": "gb300-nvl72", "L40S": "l40s", "V100": "dgx2-v100"}
-# The measured GPU whose times are restated for another one of its architecture; without it, any other.
+SPECS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
+SPECS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
+SPECS |= {"GB30": "gb300-nvl72", "L40S": "l40s", "V100": "dgx2-v100"}
+# The measured GPU whose times are transferred to another one of its architecture; without it, any other.
 FIRST_LENDERS = ("a100-sxm-80g", "h100-sxm", "b200")
 MOST_FOLDERS = 12
 """Folders of fitted curves in the cache, some MB each; the oldest go first."""
@@ -102,7 +102,7 @@ class MeasuredTimes:
         for lender in (read_cluster(name, root=self.root) for name in names):
             if lender.gpu.architecture.name == cluster.gpu.architecture.name:
                 here = self._modelled(lender)
-                return RestatedTimes(lender=self._curves(lender.name, here), here=here, there=own)
+                return TransferredTimes(lender=self._curves(lender.name, here), here=here, there=own)
         return own
 
     def _modelled(self, cluster: ClusterSpec) -> ModelledCostModel:
@@ -119,7 +119,7 @@ def measured_times(curves: Path | None, profiles: Path | None) -> MeasuredTimes:
     Raises ConfigError for a path that is no folder, ProfileError for a bad file in it.
     """
     paths = [*_files(curves, "--curves", "*.csv"), *_files(profiles, "--profiles", "*.pt")]
-    digest = hashlib.sha256(repr(SHEETS).encode())
+    digest = hashlib.sha256(repr(SPECS).encode())
     for path in (*paths, *sorted((ROOT / "profdb").rglob("*.py"))):
         digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
     cache = cache_folder()
@@ -146,8 +146,8 @@ def _profiles(curves: Path | None, paths: list[Path]) -> dict[str, ProfileDataba
     measured between nodes is of their own network."""
     found: dict[str, ProfileDatabase] = {}
     for gpu, samples in read_folder(curves)[0].items() if curves else ():
-        if gpu[:4] in SHEETS:
-            name = SHEETS[gpu[:4]]
+        if gpu[:4] in SPECS:
+            name = SPECS[gpu[:4]]
             machine = MachineFacts(gpu=read_cluster(name, root=ROOT).gpu.name, cluster=name)
             found[name] = ProfileDatabase(machine=machine, samples=samples)
     for path in paths:
@@ -187,7 +187,7 @@ def _keep(place: Path, profiles: Mapping[str, ProfileDatabase]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestatedTimes:
+class TransferredTimes:
     """``lender`` is the measured book; ``here`` and ``there`` model its cluster and the target."""
 
     lender: CostModel
@@ -196,31 +196,31 @@ class RestatedTimes:
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Matrix products."""
-        return self._restated(lambda one: one.linear_s(query))
+        return self._transferred(lambda one: one.linear_s(query))
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """Grouped matrix products."""
-        return self._restated(lambda one: one.grouped_linear_s(query))
+        return self._transferred(lambda one: one.grouped_linear_s(query))
 
     def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """Attention calls."""
-        return self._restated(lambda one: one.attention_s(query))
+        return self._transferred(lambda one: one.attention_s(query))
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """Memory-bound kernels."""
-        return self._restated(lambda one: one.memory_bound_s(query))
+        return self._transferred(lambda one: one.memory_bound_s(query))
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """Optimizer steps."""
-        return self._restated(lambda one: one.optimizer_s(query))
+        return self._transferred(lambda one: one.optimizer_s(query))
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Collectives inside a domain; from the sheet where the links are of another kind."""
-        return self._restated(lambda one: one.collective_s(query), self._inside(query))
+        """Collectives inside a domain; from the hardware spec where the links are of another kind."""
+        return self._transferred(lambda one: one.collective_s(query), self._inside(query))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Messages between two ranks, as collectives."""
-        return self._restated(lambda one: one.p2p_s(query), self._inside(query))
+        return self._transferred(lambda one: one.p2p_s(query), self._inside(query))
 
     def cpu_s(self, kind: str) -> TimeEstimate:
         """A host is not the GPU's: the target's own."""
@@ -230,7 +230,7 @@ class RestatedTimes:
         same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
         return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
 
-    def _restated(
+    def _transferred(
         self, ask: Callable[[CostModel], TimeEstimate], usable: BoolArray | None = None
     ) -> TimeEstimate:
         target = ask(self.there)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
-from benchmarks.measured_times import SHEETS
+from benchmarks.measured_times import SPECS
 from profdb.cases import AttentionCase, Family, GemmCase
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.queries import (
@@ -32,14 +32,14 @@ from spec.units import MIB
 TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
 GEMM_KEYS = ["batch", "m", "n", "k"]
 ATTENTION_KEYS = ["batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim"]
-# Targets of the medians: from a sheet for every GPU, restated for pairs of neighbouring generations.
+# Targets of the medians: from a hardware spec for every GPU, transferred for pairs of neighbouring generations.
 TARGETS = {
     "modelled gemm": 0.12,
     "modelled nccl": 0.20,
     "transferred gemm": 0.10,
     "transferred attention": 0.15,
 }
-NOTHING_TO_SCORE = "nothing large enough of a GPU that has a sheet, so nothing to score"
+NOTHING_TO_SCORE = "nothing large enough of a GPU that has a hardware spec, so nothing to score"
 HELD_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
 
 Pricing = Callable[[ModelledCostModel, pd.DataFrame], TimeEstimate]
@@ -71,7 +71,7 @@ class Score:
 def score_lines(scores: Sequence[Score]) -> list[str]:
     """A table for printing."""
     lines = [
-        f"{'from a sheet, or restated':28} {'gpu':14} {'points':>6} {'median%':>7} {'p90%':>6} {'bias%':>6}   limit"
+        f"{'from a spec, or transferred':28} {'gpu':14} {'points':>6} {'median%':>7} {'p90%':>6} {'bias%':>6}   limit"
     ]
     for score in scores:
         limit = f"{100 * score.target:2.0f}  {'ok' if score.passed else 'MISSED'}" if score.target else " -"
@@ -128,9 +128,9 @@ def frame(
     return joined[wanted] if labels else joined
 
 
-def sheet_of(gpu: str) -> ClusterSpec:
-    """The cluster whose sheet belongs to a name in the files' gpu column."""
-    return read_cluster(SHEETS[gpu[:4]], root=shipped_folder())
+def spec_of(gpu: str) -> ClusterSpec:
+    """Returns the hardware spec that belongs to a name in the files' gpu column."""
+    return read_cluster(SPECS[gpu[:4]], root=shipped_folder())
 
 
 def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray) -> Score:
@@ -146,11 +146,11 @@ def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray
 
 
 def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
-    """One score for each GPU that has a sheet."""
+    """One score for each GPU that has a hardware spec."""
     rows = []
     for gpu, measured in table.groupby("gpu"):
-        if gpu[:4] in SHEETS:
-            predicted = price(ModelledCostModel(cluster=sheet_of(gpu)), measured).seconds
+        if gpu[:4] in SPECS:
+            predicted = price(ModelledCostModel(cluster=spec_of(gpu)), measured).seconds
             rows.append(_score(f"modelled {what}", gpu, predicted, measured.latency_us.to_numpy()))
     return rows
 
@@ -187,7 +187,7 @@ def price_collectives(cost_model: ModelledCostModel, table: pd.DataFrame) -> Tim
 
 
 def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]:
-    """Shapes measured on both GPUs of a pair, the first restated for the second."""
+    """Shapes measured on both GPUs of a pair, the first transferred to the second."""
     rows = []
     if table.empty:
         return []
@@ -202,8 +202,8 @@ def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]
         predicted = by_model(
             [_case(what, row) for row in both[keys].to_numpy().tolist()],
             both.latency_us.to_numpy() * 1e-6,
-            sheet_of(source),
-            sheet_of(target),
+            spec_of(source),
+            spec_of(target),
         )
         measured = both.latency_us_target.to_numpy()
         rows.append(_score(f"transferred {what}", f"{source} -> {target}", predicted, measured))

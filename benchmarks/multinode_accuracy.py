@@ -22,7 +22,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measured_times import SHEETS  # noqa: E402
+from benchmarks.measured_times import SPECS  # noqa: E402
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from profdb.queries import CollectiveQuery  # noqa: E402
 from spec.arrays import ints  # noqa: E402
@@ -174,7 +174,7 @@ def price_runs(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def spec_of(row: pd.Series) -> ClusterSpec | None:
     """The GPU's sheet with the row's NICs on the network of its fabric's sheet; None without such sheets."""
-    gpu = next((sheet for start, sheet in SHEETS.items() if row.gpu.startswith(start)), None)
+    gpu = next((sheet for start, sheet in SPECS.items() if row.gpu.startswith(start)), None)
     network = network_spec(row.gpu, row.fabric) or (gpu if row.fabric.startswith("IB") else None)
     if gpu is None or network is None or not row.nics_per_node or not row.nic_gbps:
         return None

@@ -56,7 +56,7 @@ def test_the_cause_that_spreads_is_found() -> None:
 
 
 def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
-    """A step of 2 s dataset at 1.9, half of it waiting for tp: one missing piece beside an uneven batch, which is none."""
+    """A step of 2 s predicted at 1.9, half of it waiting for tp: one missing piece beside an uneven batch, which is none."""
     (tmp_path / "runs").mkdir()
     one = row(tmp_path / "runs", measured_step_s="2.0")
     line = {f"part_{name}": "0.0" for name in STEP_PARTS} | {

@@ -17,21 +17,10 @@ def trace() -> Row:
     writer = _Writer()
     for step in range(2):
         _step(writer, 100.0 + step * STEP_US, step)
-    spans = {
-        "ph": "X",
-        "cat": "Trace",
-        "name": "PyTorch Profiler (0)",
-        "pid": "Spans",
-        "tid": "PyTorch Profiler",
-    }
-    spans |= {"ts": 90.0, "dur": 2200.0, "args": {"Op count": 0}}
-    mark = {
-        "ph": "i",
-        "s": "g",
-        "name": "Iteration Start: PyTorch Profiler",
-        "pid": "Traces",
-        "tid": "Trace PyTorch",
-    }
+    spans = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans"}
+    spans |= {"tid": "PyTorch Profiler", "ts": 90.0, "dur": 2200.0, "args": {"Op count": 0}}
+    mark = {"ph": "i", "s": "g", "name": "Iteration Start: PyTorch Profiler", "pid": "Traces"}
+    mark |= {"tid": "Trace PyTorch"}
     names = {"name": "process_name", "ph": "M", "ts": 90.0, "pid": 0, "tid": 0, "args": {"name": "python"}}
     end = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 2500.0}
     return {
@@ -223,16 +212,8 @@ class _Writer:
     def _complete(
         self, name: str, category: str, place: tuple[int, int], ts: float, dur: float, args: Row
     ) -> None:
-        row = {
-            "ph": "X",
-            "cat": category,
-            "name": name,
-            "pid": place[0],
-            "tid": place[1],
-            "ts": ts,
-            "dur": dur,
-        }
-        self.rows.append(row | {"args": args})
+        row = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
+        self.rows.append(row | {"ts": ts, "dur": dur, "args": args})
 
     def host(
         self, name: str, ts: float, dur: float, args: Row, *, category: str = "cpu_op", thread: int = MAIN
@@ -260,14 +241,8 @@ class _Writer:
         self.host(
             "cudaLaunchKernelExC", issued[0], 2.0, linked | runtime, category="cuda_runtime", thread=issued[1]
         )
-        arrow = {
-            "id": number,
-            "pid": PROCESS,
-            "tid": issued[1],
-            "ts": issued[0],
-            "cat": "ac2g",
-            "name": "ac2g",
-        }
+        arrow = {"id": number, "pid": PROCESS, "tid": issued[1], "ts": issued[0], "cat": "ac2g"}
+        arrow |= {"name": "ac2g"}
         self.rows.append({"ph": "s"} | arrow)
         beside = {"queued": 0, "device": 0, "context": 1, "stream": stream, "correlation": number}
         self.device(name, *ran, stream, args | beside, category=category)

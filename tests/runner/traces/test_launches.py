@@ -164,33 +164,21 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "expected"),
+    ("name", "collective", "what"),
     [
-        (
-            "ncclDevKernel_AllGather_RING_LL(x)",
-            {"Collective name": "_allgather_base"},
-            ("all_gather", 400, 8),
-        ),
-        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, ("all2all", 400, 8)),
-        ("ncclDevKernel_SendRecv(x)", {"Collective name": "recv"}, ("p2p", 400, 8)),
-        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_all"}, ("all2all", 400, 8)),
-        (
-            "ncclSymkDevKernel_AllGather_LLMC(x)",
-            {"Collective name": "_allgather_base"},
-            ("all_gather", 400, 8),
-        ),
-        ("ncclDevKernel_Generic(x)", {"Collective name": "_broadcast_oop"}, ("broadcast", 400, 8)),
-        (
-            "ncclKernel_AllReduce_RING_LL_Sum_half(x)",
-            {"Collective name": "allreduce"},
-            ("all_reduce", 400, 8),
-        ),
+        ("ncclDevKernel_AllGather_RING_LL(x)", "_allgather_base", "all_gather"),
+        ("ncclDevKernel_SendRecv(x)", "all_to_allv", "all2all"),
+        ("ncclDevKernel_SendRecv(x)", "recv", "p2p"),
+        ("ncclDevKernel_SendRecv(x)", "all_to_all", "all2all"),
+        ("ncclSymkDevKernel_AllGather_LLMC(x)", "_allgather_base", "all_gather"),
+        ("ncclDevKernel_Generic(x)", "_broadcast_oop", "broadcast"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_half(x)", "allreduce", "all_reduce"),
     ],
 )
-def test_what_nccl_says(name: str, args: dict[str, Any], expected: tuple[str, int, int]) -> None:
-    told = {"In msg nelems": 100, "Out msg nelems": 200, "Group size": 8, "dtype": "BFloat16"}
-    (one,) = launches_of(event(name, 10, 5, "kernel", **args, **told)).ran
-    assert (one.key.what, one.key.size_bytes, one.key.ranks) == expected
+def test_what_nccl_says(name: str, collective: str, what: str) -> None:
+    metadata = {"In msg nelems": 100, "Out msg nelems": 200, "Group size": 8, "dtype": "BFloat16"}
+    (one,) = launches_of(event(name, 10, 5, "kernel", **{"Collective name": collective}, **metadata)).ran
+    assert (one.key.what, one.key.size_bytes, one.key.ranks) == (what, 400, 8)
 
 
 def test_a_kernel_of_nccl_that_says_nothing() -> None:
@@ -374,17 +362,9 @@ def test_inputs_are_those_of_torch(name: str) -> None:
 
 # Reading a trace of torch.profiler: gzipped or plain, of whole steps, or one line that says why not.
 
-STEP = {
-    "ph": "X",
-    "cat": "user_annotation",
-    "name": "ProfilerStep#3",
-    "pid": 1,
-    "tid": 1,
-    "ts": 2.0,
-    "dur": 5.0,
-}
 MARK = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}
 MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1.5, "dur": 1, "args": {}}
+STEP = MM | {"cat": "user_annotation", "name": "ProfilerStep#3", "ts": 2.0, "dur": 5.0}
 
 
 def written(path: Path, events: object, **more: Any) -> Path:

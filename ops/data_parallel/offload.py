@@ -108,26 +108,8 @@ def offload_activations(piece: Pass, share: FloatArray) -> Pass:
     saved = np.zeros(len(share))
     for op in piece.forward:
         saved = saved + op.saved_bytes
-    moved = saved * share
-    away = HostTransfer(
-        module=Module.LAYER,
-        role=Role.ACTIVATIONS_TO_HOST,
-        name="activations_to_host",
-        phase=Phase.FORWARD,
-        lane=Lane.COPY,
-        size_bytes=moved,
-        saved_bytes=-moved,
-        transient_bytes=np.where(share > 0, saved, 0.0),
-    )
-    back = HostTransfer(
-        module=Module.LAYER,
-        role=Role.ACTIVATIONS_FROM_HOST,
-        name="activations_from_host",
-        phase=Phase.INPUT_GRAD,
-        lane=Lane.COPY,
-        size_bytes=moved,
-    )
-    return Pass(forward=(*piece.forward, away), backward=(back, *piece.backward))
+    away = _to_host(Module.LAYER, "activations_to_host", saved * share, np.where(share > 0, saved, 0.0))
+    return Pass(forward=(*piece.forward, away), backward=(_from_host(away), *piece.backward))
 
 
 # Parts of layers that keep on the host what they save, as Megatron-LM's offload_modules.
@@ -176,7 +158,9 @@ def offload_parts(block: Pass, names: Iterable[str]) -> Pass:
     for name in sorted(names):
         saving = [op for op in part_of(block, name) if op.saved_bytes.any()]
         if saving:
-            away.append(_to_host(name, saving))
+            moved: FloatArray = np.sum(np.broadcast_arrays(*(op.saved_bytes for op in saving)), axis=0)
+            tensors = sum(TENSORS_OF_A_CORE if isinstance(op, Attention) else 1 for op in saving)
+            away.append(_to_host(saving[0].module, f"{name}.to_host", moved, moved, tensors))
             back.append(_from_host(away[-1]))
     return Pass(forward=(*block.forward, *away), backward=(*reversed(back), *block.backward))
 
@@ -192,26 +176,29 @@ def part_of(block: Pass, name: str) -> list[Op]:
     return [op for op in block.forward if apart and op.is_within(wanted)]
 
 
-def _to_host(name: str, saving: list[Op]) -> HostTransfer:
-    moved: FloatArray = np.sum(np.broadcast_arrays(*(op.saved_bytes for op in saving)), axis=0)
+def _to_host(
+    module: Module, name: str, moved: FloatArray, transient_bytes: FloatArray, tensors: int = 0
+) -> HostTransfer:
+    """Returns the way of ``moved`` saved bytes to the host, of which ``transient_bytes`` are on the device meanwhile."""
     return HostTransfer(
-        module=saving[0].module,
+        module=module,
         role=Role.ACTIVATIONS_TO_HOST,
-        name=f"{name}.to_host",
+        name=name,
         phase=Phase.FORWARD,
         lane=Lane.COPY,
         size_bytes=moved,
-        tensors=sum(TENSORS_OF_A_CORE if isinstance(op, Attention) else 1 for op in saving),
+        tensors=tensors,
         saved_bytes=-moved,
-        transient_bytes=moved,
+        transient_bytes=transient_bytes,
     )
 
 
 def _from_host(away: HostTransfer) -> HostTransfer:
+    """Returns the way back of what went ``away``, before the backward that reads it."""
     return HostTransfer(
         module=away.module,
         role=Role.ACTIVATIONS_FROM_HOST,
-        name=away.name.replace(".to_host", ".from_host"),
+        name=away.name.replace("to_host", "from_host"),
         phase=Phase.INPUT_GRAD,
         lane=Lane.COPY,
         size_bytes=away.size_bytes,

@@ -12,6 +12,9 @@ from spec.arrays import IntArray
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionSpec
 
+QKV = OpKey(Module.ATTENTION, Role.QKV)
+QKV_COPY = QKV.served_by(Role.COPY)
+
 
 def copy_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, widths: tuple[IntArray, IntArray]
@@ -33,29 +36,17 @@ def copy_heads(
     beside = int(context.job.preset.tensor_parallel.overlap_backward)
     transposed = np.where(context.layout.micro_batch > 1, queries, 0)
 
-    def copy(name: str, kernel_name: str, width: IntArray, kept: IntArray) -> Pass:
-        return kernel(
-            context,
-            Kernel(
-                OpKey(Module.ATTENTION, Role.COPY, Role.QKV).named(name),
-                kernel_name,
-                rows,
-                width,
-                saved_bytes=context.activations(rows, kept),
-            ),
-        )
-
-    none = 0 * queries
+    joining = QKV.served_by(Role.COPY, "attention.qkv.join")
     permuted = queries + 2 * keys_values + transposed
     kept = keys_values * together + transposed * (1 - beside)
     forward = (
-        *copy("", "strided_copy", permuted, kept).forward,
-        *copy("attention.qkv.join", "copy", keys_values, none).forward,
+        *_kernel(context, QKV_COPY, "strided_copy", rows, permuted, kept).forward,
+        *_kernel(context, joining, "copy", rows, keys_values).forward,
     )
     returned = (queries + keys_values) * together + transposed * (1 + beside)
     backward = (
-        *copy("attention.qkv.join", "copy", queries + 2 * keys_values, none).backward,
-        *copy("", "strided_copy", returned, none).backward,
+        *_kernel(context, joining, "copy", rows, queries + 2 * keys_values).backward,
+        *_kernel(context, QKV_COPY, "strided_copy", rows, returned).backward,
     )
     return Pass(forward=forward, backward=backward)
 
@@ -79,21 +70,11 @@ def repeat_heads(
     # Read of one set of heads and written to the other; the kernel's own traffic is of one width.
     moved = np.where(queries > keys, queries + keys, 0) * channels // 2
 
-    def copy(word: str, width: IntArray) -> Pass:
-        return kernel(
-            context,
-            Kernel(
-                OpKey(Module.ATTENTION, Role.COPY, Role.QKV).named("attention.repeated_heads"),
-                word,
-                rows,
-                width,
-            ),
-        )
-
-    added = copy("copy", moved)
+    what = QKV.served_by(Role.COPY, "attention.repeated_heads")
+    added = _kernel(context, what, "copy", rows, moved)
     if context.job.preset.host.code == "compiled":
         return added
-    return replace(copy("strided_copy", copies), backward=added.backward)
+    return replace(_kernel(context, what, "strided_copy", rows, copies), backward=added.backward)
 
 
 def split_heads(
@@ -113,10 +94,8 @@ def split_heads(
     out = np.where(shares, queries * attention.qk_dim, 0) + keys * attention.v_dim
     together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
 
-    def copy(width: IntArray, word: str) -> Pass:
-        return kernel(context, Kernel(OpKey(Module.ATTENTION, Role.COPY, Role.QKV), word, rows, width))
-
-    return replace(copy(out, "strided_copy"), backward=copy(together, "copy").backward)
+    gradients = _kernel(context, QKV_COPY, "copy", rows, together).backward
+    return replace(_kernel(context, QKV_COPY, "strided_copy", rows, out), backward=gradients)
 
 
 # What attention without a flash kernel runs around its two batched products.
@@ -125,8 +104,6 @@ def split_heads(
 # the product with the values comes out head by head. Source: Megatron-LM, ``ParallelAttention.forward`` in
 # megatron/model/transformer.py (v2.x); Aleph-Alpha/scaling, ``multi_head_attention`` in
 # core/nn/attention/attention.py does the same.
-
-QKV = OpKey(Module.ATTENTION, Role.QKV)
 
 
 def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Pass:
@@ -189,6 +166,13 @@ def _of(role: Role, label: str = "") -> Identity:
     return Identity(module=Module.ATTENTION, role=role, name=f"{Module.ATTENTION}.{label}" if label else "")
 
 
-def _kernel(context: LayerContext, what: Identity, word: str, rows: IntArray, width: IntArray) -> Pass:
-    """A kernel that keeps nothing of its own."""
-    return kernel(context, Kernel(what, word, rows, width))
+def _kernel(
+    context: LayerContext,
+    what: Identity,
+    word: str,
+    rows: IntArray,
+    width: IntArray,
+    kept: IntArray | int = 0,
+) -> Pass:
+    """Returns a kernel that keeps so many channels of its ``width``."""
+    return kernel(context, Kernel(what, word, rows, width, saved_bytes=context.activations(rows, kept)))

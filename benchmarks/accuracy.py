@@ -11,7 +11,6 @@ a row that cannot be priced the reason. PRED.csv is never calibrated; --calibrat
 
 import argparse
 import csv
-import os
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ from benchmarks.row_scores import (  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402
+from spec.files import replaced_path  # noqa: E402
 from spec.origin import Origin  # noqa: E402
 
 ORIGINS = tuple(origin.name.lower() for origin in Origin)
@@ -99,44 +99,39 @@ def as_cells(one: Prediction) -> dict[str, str]:
 
 
 def write(path: Path, predictions: Sequence[Prediction]) -> None:
-    """The predictions file, written whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, COLUMNS, restval="")
-            writer.writeheader()
-            writer.writerows(as_cells(one) for one in predictions)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Writes the predictions file, whole or not at all."""
+    with replaced_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(as_cells(one) for one in predictions)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, price, write, print."""
-    asked = arguments(argv)
+    options = arguments(argv)
     began = time.perf_counter()
-    missing = [str(path) for path in asked.measurements if not path.exists()]
+    missing = [str(path) for path in options.measurements if not path.exists()]
     if missing:
         print(f"skipped: there is no {', '.join(missing)}")
         return 0
     try:
-        rows = read_rows(asked.measurements)
-        predictions = Pricing(cost_model=measured_times(asked.curves, asked.profiles).cost_model).predict(
+        rows = read_rows(options.measurements)
+        predictions = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model).predict(
             rows
         )
-        write(asked.out, predictions)
+        write(options.out, predictions)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     priced = sum(one.answer is not None for one in predictions)
-    print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {asked.out}\n")
+    print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {options.out}\n")
     print("\n".join(gap_lines(predictions)), end="\n\n")
     print("\n".join(residual_lines(predictions)))
     print("\n" + "\n".join(coverage_lines(predictions)))
-    if asked.calibrate:
-        seeds = range(asked.seed, asked.seed + asked.seeds)
-        print("\n" + "\n".join(calibration_tables(predictions, asked.calibrate, seeds)), flush=True)
-    return judged(asked.scorer, asked.out) if asked.scorer else 0
+    if options.calibrate:
+        seeds = range(options.seed, options.seed + options.seeds)
+        print("\n" + "\n".join(calibration_tables(predictions, options.calibrate, seeds)), flush=True)
+    return judged(options.scorer, options.out) if options.scorer else 0
 
 
 def judged(scorer: Path, predictions: Path) -> int:

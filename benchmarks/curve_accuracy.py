@@ -14,7 +14,6 @@ ProfileCostModel, as in a search.
 import argparse
 import datetime
 import json
-import os
 import platform
 import sys
 import time
@@ -37,6 +36,7 @@ from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
 from spec.errors import MissingCurveError, ProfileError, UserError
+from spec.files import replaced_path
 from spec.origin import Origin
 from spec.units import MIB
 
@@ -302,9 +302,8 @@ def main() -> int:
             "rows": [as_plain(result) for result in results],
             "modelled": [modelled_accuracy.as_plain(score) for score in scores],
         }
-        temporary = given.json.with_name(f".{given.json.name}.tmp")
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, given.json)
+        with replaced_path(given.json) as temporary:
+            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(one.passed for one in (*results, *scores)) else 1
 
 

@@ -1,7 +1,9 @@
 """One command prints how well curves, sheets and restated times do, for any folder in the generic form."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,19 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """The benchmark's main with these words."""
     monkeypatch.setattr("sys.argv", ["curve_accuracy.py", *words])
     return curve_accuracy.main()
+
+
+@pytest.fixture
+def document(curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
+    """What the benchmark writes of the folder as it stands."""
+
+    def written() -> dict[str, Any]:
+        out = tmp_path / "out.json"
+        assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
+        found: dict[str, Any] = json.loads(out.read_text())
+        return found
+
+    return written
 
 
 def test_one_command_prints_all_three_tables(
@@ -94,7 +109,7 @@ def test_a_folder_of_products_alone_is_enough(
 
 @pytest.mark.parametrize(("kept", "predicted"), [((2, 4), False), ((8,), False), ((4, 8), True)])
 def test_eight_gpus_are_predicted_only_from_fewer(
-    kept: tuple[int, ...], predicted: bool, curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: tuple[int, ...], predicted: bool, curves: Path, document: Callable[[], dict[str, Any]]
 ) -> None:
     messages = (curves / "second.csv").read_text().splitlines()
     (curves / "second.csv").write_text(
@@ -103,34 +118,28 @@ def test_eight_gpus_are_predicted_only_from_fewer(
         )
     )
     (curves / "first.csv").unlink()
-    out = tmp_path / "out.json"
-    assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
-    tests = {row["test"] for row in json.loads(out.read_text())["rows"]}
+    tests = {row["test"] for row in document()["rows"]}
     assert ("8 GPUs from 2 and 4" in tests) is predicted
     assert "collective sizes" in tests
 
 
-def test_times_that_no_two_gpus_share_are_not_restated(
-    curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_times_that_no_two_gpus_share_are_not_transferred(
+    curves: Path, document: Callable[[], dict[str, Any]]
 ) -> None:
     (curves / "second.csv").unlink()
     header, *rows = (curves / "first.csv").read_text().splitlines()
     apart = [row for row in rows if row.startswith("A100") == (row.split(",")[1] == str(SIZES[-1]))]
     (curves / "first.csv").write_text("\n".join([header, *apart]) + "\n")
-    out = tmp_path / "out.json"
-    assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
-    assert {row["what"] for row in json.loads(out.read_text())["modelled"]} == {"modelled gemm"}
+    assert {row["what"] for row in document()["modelled"]} == {"modelled gemm"}
 
 
 def test_a_kind_of_which_nothing_is_left_to_fit_is_not_scored(
-    curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    curves: Path, document: Callable[[], dict[str, Any]]
 ) -> None:
     (curves / "first.csv").unlink()
     with (curves / "second.csv").open("a") as rows:
         rows.write("A100-made-up,all_reduce,8,4194304,50.0\n")
-    out = tmp_path / "out.json"
-    assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
-    held = {(row["test"], row["gpu"]): row for row in json.loads(out.read_text())["rows"]}
+    held = {(row["test"], row["gpu"]): row for row in document()["rows"]}
     assert held["8 GPUs from 2 and 4", "A100-made-up"]["points"] == 7
     assert held["collective sizes", "A100-made-up"]["median"] < 1.0
 

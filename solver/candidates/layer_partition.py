@@ -14,6 +14,7 @@ import numpy as np
 from ops.recompute import Recompute
 from solver.candidates.candidates import Candidates, StageEnds, candidates_of, fastest_s
 from solver.estimate import Estimate, estimate_memory, least_ends_s, repartitioned, steps_s
+from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from spec.arrays import FloatArray, IntArray, ints
@@ -133,10 +134,10 @@ def _placed(
     layer_s, ends_s = _stage_seconds(problem, group)
     shape = (int(table.plans.layout.pp[0]), int(table.plans.vpp[0]))
     below_s = (incumbent_s - group.beside_s) / int(table.plans.num_micro[0])
-    by_span = sorted(
-        (span_s(layers, layer_s, ends_s, shape), layers)
-        for layers in {*_fewer_at_ends(len(layer_s), shape), _by_cost(layer_s, ends_s)}
-    )
+    # The framework's own partition was tried as such.
+    own = pipeline_partition(problem.model, len(ends_s), problem.job.preset.pipeline.partition).layers
+    tried = {*_fewer_at_ends(len(layer_s), shape), _by_cost(layer_s, ends_s)} - {tuple(own)}
+    by_span = sorted((span_s(layers, layer_s, ends_s, shape), layers) for layers in tried)
     predicted = sum(run.count for run in problem.model.blocks if run.block.mtp)
     lightest: Estimate | None = None
     for busiest_s, layers in by_span:

@@ -98,11 +98,6 @@ def unique_rows(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
     return first.astype(np.int64), inverse.astype(np.int64)
 
 
-def as_column(value: FloatArray | IntArray | float, length: int) -> FloatArray:
-    """Returns ``value`` as a float64 column of that length."""
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float64), (length,)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """The shape of an axis' groups for N plans.

@@ -70,7 +70,7 @@ def cheapest_change(problem: Problem, constraints: Constraints) -> str:
 
 
 def _fits(problem: Problem, constraints: Constraints, also: Bound) -> bool:
-    """Whether a plan of this bound keeps all constraints."""
+    """Returns whether a plan of this bound keeps all constraints."""
     rest = tuple(bound for bound in constraints.bounds if bound.key != also.key)
     if len(rest) < len(constraints.bounds):
         return False
@@ -146,7 +146,7 @@ def _given_up(
 
 
 def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:
-    """How many times each plan's value would have to be doubled or halved to be one that is asked for; a word is one
+    """Returns how many times each plan's value would have to be doubled or halved to be one that is asked for; a word is one
     doubling from every other."""
     columns = plans.columns
     if bound is None or bound.key not in columns:

@@ -45,7 +45,7 @@ class NotingPricer(Pricer):
         return priced
 
     def _begin(self) -> None:
-        """What was asked outside of an operation (the host's costs) weighs its own seconds."""
+        """Returns what was asked outside of an operation (the host's costs) weighs its own seconds."""
         for case, one_s in self.recorder.asked.items():
             self.seconds.setdefault(case, one_s)
         self.recorder.asked.clear()
@@ -83,7 +83,7 @@ def _seconds_by_case(problem: Problem, plan: Plan) -> dict[Case, float]:
 
 
 def _most_runs(table: Estimate) -> list[int]:
-    """How often a step runs each piece on the stage that has most of it."""
+    """Returns how often a step runs each piece on the stage that has most of it."""
     stages, micro = table.stages, int(table.plans.num_micro.max())
     counts = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     return [int(np.max(count)) * micro for count in counts]

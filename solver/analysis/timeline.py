@@ -74,7 +74,7 @@ def timeline_of(problem: Problem, plan: Plan) -> Timeline:
 def _afterwards(
     table: Estimate, timed: StageTimes, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
 ) -> tuple[StepEndWork, ...]:
-    """What no pass hides. No stage updates before the last is ready: the gradient norm is global."""
+    """Returns what no pass hides. No stage updates before the last is ready: the gradient norm is global."""
     began, ended = bounds
     step = timed.step
     reduced = ended + step.reduction.seconds[per_stage]

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """What reads the options typed after ``program``."""
+    """Returns what reads the options typed after ``program``."""
     parser = OneLineParser(
         prog=program,
         description="Fit a handful of factors to a few measured steps of your cluster.",

@@ -93,7 +93,7 @@ def expected_logs(shares: FloatArray, slower: FloatArray, kept: FloatArray, prio
 
 
 def _noise_evidence(weights: FloatArray, kept: FloatArray, noise: FloatArray) -> FloatArray:
-    """What the noise's scale and the rows' weights add to the log evidence: normal of variance noise^2 / weight, the
+    """Returns what the noise's scale and the rows' weights add to the log evidence: normal of variance noise^2 / weight, the
     weights gamma-distributed."""
     logs = np.log(np.where(weights > 0.0, weights, 1.0))
     of_weights = 0.5 * logs + 0.5 * DEGREES * (logs - weights) - np.log(noise)
@@ -167,7 +167,7 @@ class Steps:
 
     @property
     def prior(self) -> Prior:
-        """What the interval states of them: the width of the formulas is common to all causes."""
+        """Returns what the interval states of them: the width of the formulas is common to all causes."""
         curves = WIDTHS["curves"] * float(self.priced.curves.mean())
         own = np.array([STATED.get(name, curves) for name in EFFICIENCIES])
         return Prior(std=self.priced.std, common=WIDTHS["formulas"], own=own)

@@ -45,7 +45,7 @@ class MeasuredStep:
 
 
 def priced_step(problem: Problem, plan: Plan) -> PricedStep:
-    """What the factors act on in one plan's step, and how far the step is trusted."""
+    """Returns what the factors act on in one plan's step, and how far the step is trusted."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
     cost = step_time(problem.model, problem.job, table, problem.pricer)
     causes = causes_of(problem.job, cost)

@@ -196,7 +196,7 @@ class CandidatePool:
         return group_alike(in_order, self.top_k)
 
     def front(self) -> IntArray:
-        """Of the plans simulated those that no faster one needs less memory than, fastest first."""
+        """Returns the simulated plans that no faster one needs less memory than, fastest first."""
         return pareto(self.ranked(), self.needed_bytes)
 
     def simulate_contenders(self) -> None:

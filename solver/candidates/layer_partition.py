@@ -119,7 +119,7 @@ def _groups(problem: Problem, one: Candidates) -> list[PlanGroup]:
 
 
 def _mean_bytes(table: Estimate) -> FloatArray:
-    """What a stage of every plan needs on average: where that does not fit, other partitions hardly help."""
+    """Returns what a stage of every plan needs on average: where that does not fit, other partitions hardly help."""
     needed = table.bytes.cost.needed_bytes * table.stages.count
     return np.asarray(np.add.reduceat(needed, table.stages.starts) / table.plans.layout.pp, dtype=np.float64)
 
@@ -127,7 +127,7 @@ def _mean_bytes(table: Estimate) -> FloatArray:
 def _placed(
     problem: Problem, group: PlanGroup, limit: tuple[float, float]
 ) -> tuple[Estimate | None, Estimate | None]:
-    """Of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
+    """Returns of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
     first that fits in the first of it, bytes, and where none does the one that needs least."""
     limit_bytes, incumbent_s = limit
     table = group.owner.table.take(group.rows)

@@ -161,7 +161,7 @@ WAYS: tuple[Way, ...] = (_by_modules, _by_layers, _by_offload, _by_inputs)
 
 
 def oom_candidates(problem: Problem, split: MemorySplit, incumbent_s: float) -> Iterator[Candidates]:
-    """Of every block those that could be faster than ``incumbent_s``: where plans fit that run all layers again,
+    """Returns of every block those that could be faster than ``incumbent_s``: where plans fit that run all layers again,
     these without, as no plan gains more than its recomputation takes, and those that fit so with inputs on the
     host alone; else, as where no layer may run again whole, those that parts run again, layers on the host or on
     other stages could make fit."""
@@ -190,7 +190,7 @@ def oom_candidates(problem: Problem, split: MemorySplit, incumbent_s: float) -> 
 def _of_recomputed(
     problem: Problem, whole: Candidates, incumbent_s: float, limit: float
 ) -> Candidates | None:
-    """Of fully recomputed plans those that do not fit without recomputation, but would then be faster than
+    """Returns of fully recomputed plans those that do not fit without recomputation, but would then be faster than
     ``incumbent_s``.
     """
     order = np.argsort(whole.step_s, kind="stable")[:MOST_RELAXED]
@@ -232,7 +232,7 @@ def _may_fit(problem: Problem, table: Estimate, limit: float) -> IntArray:
 
 
 def sends_inputs(problem: Problem) -> bool:
-    """Whether layers that run again may keep their inputs on the host."""
+    """Returns whether layers that run again may keep their inputs on the host."""
     preset = problem.job.preset
     offered = LAYER_INPUT in preset.offload.modules and preset.recomputation.layers
     return offered and problem.cluster.host is not None
@@ -261,7 +261,7 @@ def _parts(problem: Problem, plans: PlanTable) -> tuple[str, ...]:
 
 
 def keeps(problem: Problem, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:
-    """Which plans keep all of the rules."""
+    """Returns which plans keep all of the rules."""
     kept = np.ones(len(plans), dtype=np.bool_)
     draft = plan_columns(problem.model, problem.job, problem.cluster, plans)
     for rule in rules:
@@ -305,7 +305,7 @@ def module_sets(blocks: Sequence[Pass], names: Sequence[str]) -> tuple[tuple[str
 
 
 def _done(blocks: Sequence[Pass], name: str) -> frozenset[Done]:
-    """What a part runs again and drops of every block."""
+    """Returns what a part runs again and drops of every block."""
     return frozenset(
         (id(block), at, drops)
         for block in blocks
@@ -367,7 +367,7 @@ class RecomputeSubsets:
     bytes: StageBytes
 
     def fits(self, limit_bytes: float) -> BoolArray:
-        """Whether each plan's worst stage needs at most so much under each set, of shape (sets, plans)."""
+        """Returns whether each plan's worst stage needs at most so much under each set, of shape (sets, plans)."""
         needed = np.maximum.reduceat(self.bytes.cost.needed_bytes, self.tables.stages.starts)
         return bools(needed <= limit_bytes).reshape(len(self.sets), len(self.plain.plans))
 

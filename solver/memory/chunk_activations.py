@@ -93,6 +93,6 @@ def in_flight_by_chunk(
 
 
 def _of_chunk(pieces: IntArray, chunk: IntArray, pp: IntArray, vpp: IntArray) -> IntArray:
-    """How many of the first ``pieces`` of work are of the ``chunk`` in turn."""
+    """Returns how many of the first ``pieces`` of work are of the ``chunk`` in turn."""
     rounds, rest = np.divmod(pieces, pp * vpp)
     return np.asarray(rounds * pp + np.clip(rest - chunk * pp, 0, pp), dtype=np.int64)

@@ -85,7 +85,7 @@ class MemoryEstimate:
 
     @property
     def allocated_bytes(self) -> FloatArray:
-        """What tensors occupy at the peak (max_memory_allocated)."""
+        """Returns what tensors occupy at the peak (max_memory_allocated)."""
         total: FloatArray = np.zeros_like(self.parameters_bytes)
         for name in TERM_NAMES:
             total = total + getattr(self, name)
@@ -93,12 +93,12 @@ class MemoryEstimate:
 
     @property
     def reserved_bytes(self) -> FloatArray:
-        """What the caching allocator holds where memory is plenty (max_memory_reserved)."""
+        """Returns what the caching allocator holds where memory is plenty (max_memory_reserved)."""
         return self.allocated_bytes + self.slack_bytes + self.segment_bytes
 
     @property
     def device_bytes(self) -> FloatArray:
-        """What the device shows as used where memory is plenty: reserved, context and NCCL."""
+        """Returns what the device shows as used where memory is plenty: reserved, context and NCCL."""
         return self.reserved_bytes + CONTEXT_BYTES + self.nccl_bytes
 
     @property
@@ -274,7 +274,7 @@ def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_mi
 
 
 def dummy_wgrad_bytes(stages: Stages) -> FloatArray:
-    """What autograd is given for gradients that products add up themselves: one weight of each shape in the
+    """Returns what autograd is given for gradients that products add up themselves: one weight of each shape in the
     format of the products' results, empty (Transformer Engine ``module/base.py``, get_dummy_wgrad; Megatron-LM
     ``tensor_parallel/layers.py`` for the head)."""
     shapes = stages.largest("shapes") + stages.total("shapes", slice(-1, None))
@@ -304,7 +304,7 @@ def offloaded_gradient_bytes(stages: Stages) -> FloatArray:
 
 
 def activation_bytes(stages: Stages) -> FloatArray:
-    """What layers and embedding keep of all micro-batches in flight; of several chunks each holds those of its own."""
+    """Returns what layers and embedding keep of all micro-batches in flight; of several chunks each holds those of its own."""
     tables = stages.tables
     if (tables.plans.vpp > 1).any() or not tables.plans.schedule.placement.looped:
         return chunk_activations(tables.plans, tables.stages, tables.kinds, tables.row, stages.in_flight)
@@ -312,7 +312,7 @@ def activation_bytes(stages: Stages) -> FloatArray:
 
 
 def host_activation_bytes(stages: Stages) -> FloatArray:
-    """What layers keep on the host of all micro-batches in flight."""
+    """Returns what layers keep on the host of all micro-batches in flight."""
     return stages.total("host_bytes", slice(None, -2)) * stages.in_flight
 
 
@@ -545,7 +545,7 @@ def peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
 
 
 def working_bytes(context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
-    """What a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
+    """Returns what a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
     activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
     layout, layer = context.layout, np.zeros_like(row)
     for kind in kinds[:-2]:

@@ -148,7 +148,7 @@ class LayerTable:
         return (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), embedding, head)
 
     def of_plans(self, rows: IntArray) -> "LayerTable":
-        """Of these plans alone, though layouts may be left that none of them has."""
+        """Returns these plans alone, though layouts may be left that none of them has."""
         return replace(self, row=self.row[rows])
 
     def under(self, policy: RecomputePolicy) -> "LayerTable":
@@ -172,7 +172,7 @@ def layer_table(
 
 
 def _rows_among(job: JobSpec, there: Layout, wanted: Layout) -> IntArray:
-    """Which row of ``there``, all distinct, has the layers of each ``wanted`` row; -1 where none has."""
+    """Returns which row of ``there``, all distinct, has the layers of each ``wanted`` row; -1 where none has."""
     if there.world_size != wanted.world_size:
         return wanted.constant(-1)
     both = zip(layer_keys(job, there), layer_keys(job, wanted), strict=True)
@@ -182,7 +182,7 @@ def _rows_among(job: JobSpec, there: Layout, wanted: Layout) -> IntArray:
 
 
 def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
-    """What layers of equal layouts have in common: everything of a plan that an operation of a layer reads.
+    """Returns what layers of equal layouts have in common: everything of a plan that an operation of a layer reads.
 
     Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
     change what a layer runs and where; a tied head owns weights only where pp > 1, and the host calls hooks of

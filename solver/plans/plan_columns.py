@@ -40,7 +40,7 @@ class PlanColumns:
 
     @property
     def dp(self) -> IntArray:
-        """What tp, cp and pp leave of the world."""
+        """Returns what tp, cp and pp leave of the world."""
         return self.job.world_size // (self["tp"] * self["cp"] * self["pp"])
 
     @property

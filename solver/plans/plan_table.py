@@ -131,7 +131,7 @@ class PlanTable:
         return degrees | {name: getattr(self, name) for name in OWN_COLUMNS}
 
     def dealt_as(self, other: "PlanTable") -> bool:
-        """Whether the stages of these plans hold what those of the other table's do, plan by plan: nothing
+        """Returns whether the stages of these plans hold what those of the other table's do, plan by plan: nothing
         else decides it but how many layers are recomputed where only some are."""
         words = [
             (table.schedule, table.preset, table.stage_layout, table.recompute is Recompute.BLOCK)

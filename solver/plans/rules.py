@@ -1,4 +1,4 @@
-"""What a plan must satisfy, as one table: a reason, the column after which it can be asked, and one line of arithmetic.
+"""The rules that a plan must satisfy, as one table: a reason, the column after which it can be asked, and one line of arithmetic.
 
 Every rejected plan is counted under the first rule it breaks. ``keep`` is true where a plan may stay: an array of a
 truth value a plan, or one for all of them.
@@ -76,7 +76,7 @@ LONGEST_OVER_MEAN = 1.25
 
 
 def backward_runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
-    """Whether nothing is reduced or gathered beside a backward whose weight gradients come later, or none does
+    """Returns whether nothing is reduced or gathered beside a backward whose weight gradients come later, or none does
     (zero-bubble's megatron/core/zbpp_utils.py refuses overlap-grad-reduce; InternEvo's WeightGradStore, in
     core/scheduler/pipeline_scheduler_zb.py, waits for what it reduces; PyTorch's stages reduce once, behind all)."""
     if schedule.traits.pairs or not schedule.splits_backward or job.preset.pipeline.keeps_gathered:
@@ -86,13 +86,13 @@ def backward_runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) 
 
 
 def splits_no_compiled(job: JobSpec, schedule: Schedule) -> bool:
-    """Whether no compiled backward would have to be split (torch/distributed/pipelining/schedules.py,
+    """Returns whether no compiled backward would have to be split (torch/distributed/pipelining/schedules.py,
     _check_torch_compile_compatibility), or none is."""
     return schedule.traits.pairs or not schedule.splits_backward or job.preset.host.code != "compiled"
 
 
 def autograd_splits(d: PlanColumns) -> BoolArray:
-    """Nor checkpoints nor shards where autograd splits the backward: each product's weight gradient is a graph task of
+    """Compiled backwards are not split, nor are there checkpoints or shards where autograd splits them: each product's weight gradient is a graph task of
     its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py, stage_backward_weight;
     torch/utils/checkpoint.py, is_recomputed by task), and FSDP2 is left without some gradients (PyTorch 2.13, tried on
     two stages of two shards)."""
@@ -110,7 +110,7 @@ def chunks_fit_order(d: PlanColumns) -> BoolArray:
 
 
 def two_chunks_fit(d: PlanColumns) -> BoolArray:
-    """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual
+    """Returns what deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual
     stages, two on each, and twice as many micro-batches or more, which halve where they enter at both ends.
     Of ZB-V the two alone."""
     placement = d.schedule.placement
@@ -154,7 +154,7 @@ def chunks_are_tried(d: PlanColumns) -> BoolArray:
 
 
 def nearly_equal(layers: int, chunks: IntArray) -> BoolArray:
-    """Whether so many layers make chunks that are worth trying though they do not divide."""
+    """Returns whether so many layers make chunks that are worth trying though they do not divide."""
     return bools(-(-layers // chunks) * chunks <= LONGEST_OVER_MEAN * layers)
 
 

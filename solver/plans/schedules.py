@@ -361,7 +361,7 @@ class _DualPipe:
 
 
 def pairs(place: IntArray, stages: IntArray, num_micro: IntArray) -> IntArray:
-    """How many of the ``num_micro`` forwards of a chunk with ``place`` of ``stages`` virtual stages before it run
+    """Returns how many of the ``num_micro`` forwards of a chunk with ``place`` of ``stages`` virtual stages before it run
     beside a backward (steps 4 and 5)."""
     half = stages // 2
     near = num_micro - stages + place + 1 - (place == half - 1)
@@ -462,7 +462,7 @@ class Schedule(StrEnum):
 
     @property
     def splits_backward(self) -> bool:
-        """Whether weight gradients are scheduled apart."""
+        """Returns whether weight gradients are scheduled apart."""
         return self.traits.splits_backward
 
 

@@ -57,7 +57,7 @@ class ProfileFile:
 
     @property
     def measured(self) -> bool:
-        """Whether anything in it was measured."""
+        """Returns whether anything in it was measured."""
         return self.profile is not None and self.profile.is_measured
 
 
@@ -139,7 +139,7 @@ def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) ->
 
 
 def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path) -> bool:
-    """Whether the profile's collectives are of this network; one without any suits every network. A sheet of
+    """Returns whether the profile's collectives are of this network; one without any suits every network. A sheet of
     the name that the profile holds may lie anywhere."""
     taken_on = profile.machine.cluster
     if Family.COLLECTIVE not in profile.tables or taken_on in ("", cluster.name):

@@ -26,7 +26,7 @@ class LoadedProblem:
 
     @property
     def source(self) -> str:
-        """Which profile or sheet answers, for an error that names it."""
+        """Returns which profile or sheet answers, for an error that names it."""
         return self.times.source or str(self.profile_path)
 
 

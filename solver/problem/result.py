@@ -471,7 +471,7 @@ def logged_tflops(model: ModelSpec, job: JobSpec, recompute: Recompute, step_s: 
 
 
 def _repeats(op: Product, counted: str, recompute: Recompute) -> bool:
-    """Whether the log counts a product's forward once more; of partly recomputed layers all count."""
+    """Returns whether the log counts a product's forward once more; of partly recomputed layers all count."""
     if recompute is Recompute.SELECTIVE:
         return counted == "all" and isinstance(op, Attention)
     return recompute in REPEATING and (

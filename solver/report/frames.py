@@ -81,7 +81,7 @@ def write_every_plan(path: Path, inputs: LoadedProblem) -> None:
 
 
 def _swept(rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
-    """What was varied, with ``asked_`` before its name, the best plan and parallel efficiency, or why there is none."""
+    """Returns what was varied, with ``asked_`` before its name, the best plan and parallel efficiency, or why there is none."""
     lines = []
     for row, efficiency in zip(rows, efficiencies(rows), strict=True):
         values: dict[str, Any] = {f"asked_{axis}": value for axis, value in row.values.items()}

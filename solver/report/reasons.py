@@ -197,7 +197,7 @@ def compare_section(plans: Sequence[Candidate]) -> ReportSection:
 
 
 def _compared(answers: Sequence[Answer]) -> list[list[str]]:
-    """What is compared, a line each: its name, then the figure of every plan."""
+    """Returns what is compared, a line each: its name, then the figure of every plan."""
     rows = [
         ["step ms", *(in_ms(one.step_s) for one in answers)],
         ["80 % interval ms"]

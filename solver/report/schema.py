@@ -88,7 +88,7 @@ def _question() -> dict[str, Schema]:
 
 
 def _beside() -> dict[str, Schema]:
-    """What is asked beside a search or a plan."""
+    """Returns what is asked beside a search or a plan."""
     reasons = {"broken": type_schema(list[str]), "modes": type_schema(list[str]), "this": _of("answer")}
     reasons["others_searched"] = _or_null(_of("answer"))
     answer = record_schema(Answer, {"plan": _of("plan")})

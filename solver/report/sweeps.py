@@ -95,12 +95,12 @@ def _share(part: float | None) -> str:
 
 
 def _of_words(axes: Sequence[str], rows: Sequence[SweepRow]) -> list[int]:
-    """Which of the ``axes`` have words for values."""
+    """Returns which of the ``axes`` have words for values."""
     return [at for at, axis in enumerate(axes) if any(isinstance(row.values[axis], str) for row in rows)]
 
 
 def _figures(one: SweepOutcome, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
-    """What stands between the values of a row and its plan; nothing where there is none."""
+    """Returns what stands between the values of a row and its plan; nothing where there is none."""
     answer = one.row.answer
     if answer is None:
         return []

@@ -48,7 +48,8 @@ class Session:
         from solver.analysis.best_plans import best_plans
 
         result = best_plans(self.inputs.problem, self.inputs.constraints, top_k=top_k, tick=tick)
-        self._check(*result.best, *result.best_of_mode.values(), *result.pareto)
+        shown = (*result.best, *result.best_of_mode.values(), *result.pareto)
+        check_believable(shown, self.inputs.source)
         return result
 
     def price(self, plan: PlanText, *, where: str = "plan") -> Answer:
@@ -57,7 +58,7 @@ class Session:
         if isinstance(plan, Answer):
             return plan
         answer = price_written(written_plan(plan, where), self.inputs.problem, where)
-        self._check(answer)
+        check_believable((answer,), self.inputs.source)
         return answer
 
     def obstacles(self, plan: PlanText) -> tuple[str, ...]:
@@ -75,9 +76,6 @@ class Session:
         from solver.analysis.best_plans import every_plan
 
         return every_plan(self.inputs.problem, self.inputs.constraints, tick)
-
-    def _check(self, *answers: Answer) -> None:
-        check_believable(answers, self.inputs.source)
 
 
 def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> WrittenPlan:

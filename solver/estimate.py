@@ -23,7 +23,7 @@ from ops.data_parallel.sliced_collectives import return_slices
 from ops.data_parallel.step import broadcast_by_owners
 from ops.memory_bound import num_tensors
 from ops.op import Ops, Owner, Pass
-from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory, worst_stage
+from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory
 from solver.pipeline.spans import Hops, Piped, least_spans_s, spans_of
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.layers import LayerTable, layer_table
@@ -33,7 +33,7 @@ from solver.times.op_times import Pricer
 from solver.times.stage_times import TimedLayers, hop_seconds
 from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from solver.times.step_parts import PARTS, SumByPart, added
-from spec.arrays import BoolArray, FloatArray, IntArray, of_rows
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, of_rows
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -54,7 +54,7 @@ class Estimate:
     @property
     def memory(self) -> MemoryEstimate:
         """Memory of every plan's worst stage."""
-        return self.bytes.cost.take(worst_stage(self.stages, self.bytes.cost))
+        return self.bytes.cost.take(self.stages.argmax(self.bytes.cost.needed_bytes))
 
     @property
     def needed_bytes(self) -> FloatArray:
@@ -166,7 +166,7 @@ def stage_times(
     plans, stages = table.plans, table.stages
     times = timed_pieces(table, pricer) if pieces is None else pieces
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
-    traits = plans.schedule.traits
+    traits, several = plans.schedule.traits, bool((plans.layout.pp > 1).any())
     chunk_passes = of_stages.passes(stages.chunks)
     if traits.pairs:
         chunk_passes = of_stages.paired(chunk_passes, pricer.contention)
@@ -182,7 +182,7 @@ def stage_times(
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
         hops=Hops(
-            seconds=hop_seconds(model, job, plans, pricer),
+            seconds=hop_seconds(model, job, plans, pricer) if several else np.zeros(len(plans)),
             waited=not job.preset.pipeline.overlap_p2p,
             updates_apart=job.preset.pipeline.post_validation,
         ),
@@ -207,7 +207,9 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     """What every stage row, or each of ``rows``, runs once a step."""
     plans, stages = table.plans, table.stages
     rows = np.arange(len(stages.plan)) if rows is None else rows
-    tied = stages.tied(model, plans.layout.pp[stages.plan])[rows]
+    # Rows whose embedding or head is tied to one on another stage.
+    apart = (stages.embedding ^ stages.head) & (plans.layout.pp[stages.plan] > 1)
+    tied = bools(apart & model.tied_embeddings)[rows]
     on_rank = table.bytes.on_rank.take(rows)
     context = LayerContext(
         sharding=plans.sharding, model=model, job=job, layout=plans.layout.take(stages.plan[rows])
@@ -270,15 +272,15 @@ def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray,
     per_micro, step = times.per_micro, times.step
     end_s, free_end_s = ends_s
     ready = end_s + step.reduction.seconds
-    last = _argmax(ready, stages)
-    after = _argmax(step.update.seconds + step.gather.seconds, stages)
+    last = stages.argmax(ready)
+    after = stages.argmax(step.update.seconds + step.gather.seconds)
     after_passes = (step.reduction.take(last), step.update.take(after), step.gather.take(after))
     whole = added([per_micro.take(last, plans.num_micro), *after_passes], len(plans))
     step_s = steps_s(table, times, end_s)
     waiting = np.maximum(step_s - whole.seconds, 0.0)
     # The slowest stage works longest on a micro-batch; or the last one to end, where it ends later still (its
     # reduction is shorter).
-    busiest = _argmax(per_micro.seconds, stages)
+    busiest = stages.argmax(per_micro.seconds)
     busy_s = per_micro.seconds[busiest] * plans.num_micro
     stage = np.where(busy_s <= end_s[last], busiest, last).astype(np.int64)
     slowest = per_micro.take(stage, plans.num_micro)
@@ -294,12 +296,3 @@ def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray,
     longer = 1.0 + np.divide(idle, shown.seconds, out=np.zeros_like(idle), where=shown.seconds > 0)
     std_s = shown.take(np.arange(len(plans)), longer).std_s
     return StepTime(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)
-
-
-def _argmax(values: FloatArray, stages: StageTable) -> IntArray:
-    """For every plan its first stage row with the largest value."""
-    largest = np.maximum.reduceat(values, stages.starts)
-    rows = np.flatnonzero(values >= largest[stages.plan])
-    _, first = np.unique(stages.plan[rows], return_index=True)
-    chosen: IntArray = rows[first].astype(np.int64)
-    return chosen

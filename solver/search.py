@@ -162,10 +162,7 @@ def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tall
 def price_plan(problem: Problem, plans: PlanTable) -> tuple[Answer, ...]:
     """Returns answers for the rows of a table, whether they fit or not."""
     table = estimate_memory(problem.model, problem.job, plans, problem.cluster)
-    cost = cost_under(problem, table)
-    used = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
-    priced = (table, cost, table.memory)
-    return tuple(_answer(problem, priced, row, float(used[row])) for row in range(len(plans)))
+    return answers_of(problem, table, range(len(plans)), cost_under(problem, table), table.memory)
 
 
 def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result:
@@ -205,31 +202,36 @@ def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> d
         for one, of_one in zip(pool.candidates, selected, strict=True)
         if of_one.size
     ]
-    used = mfu(problem.model, problem.job, problem.cluster, pool.step_s)
     answers: dict[int, Answer] = {}
     for (one, rows), cost, of_one in zip(wanted, costs(wanted), filter(np.size, selected), strict=True):
-        priced = (one.table, cost, one.table.memory)
-        for number, row in zip(of_one.tolist(), rows.tolist(), strict=True):
-            answers[number] = _answer(problem, priced, row, float(used[number]))
+        memory = one.table.memory.take(rows)
+        found = answers_of(problem, one.table, rows.tolist(), cost.take(rows), memory)
+        answers |= dict(zip(of_one.tolist(), found, strict=True))
     return answers
 
 
-def _answer(
-    problem: Problem, priced: tuple[Estimate, StepTime, MemoryEstimate], row: int, used: float
-) -> Answer:
-    """The answer of a row, whose model-FLOP utilisation is ``used``."""
-    table, step, memory = priced
-    one = np.array([row], dtype=np.int64)
-    cost = step.take(one)
-    plan = table.plans.plan(row)
-    return answer_of(
-        plan,
-        cost,
-        memory.take(one),
-        used=(float(tokens_per_gpu_per_s(problem.job, cost.step_s)[0]), used),
-        slowest=slowest_stage(problem.model, table.stages, int(cost.stage[0]), plan.pp),
-        interval_s=interval_s(problem, cost),
-    )
+def answers_of(
+    problem: Problem, table: Estimate, rows: Sequence[int], cost: StepTime, memory: MemoryEstimate
+) -> tuple[Answer, ...]:
+    """Returns the answers of the ``rows`` of a table, one after another in ``cost`` and ``memory``."""
+    used = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
+    tgs = tokens_per_gpu_per_s(problem.job, cost.step_s)
+    low_s, high_s = interval_s(problem, cost)
+    answers: list[Answer] = []
+    for place, row in enumerate(rows):
+        plan = table.plans.plan(row)
+        answer = answer_of(
+            plan,
+            cost,
+            memory,
+            place,
+            used=(float(tgs[place]), float(used[place])),
+            slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
+        )
+        answers.append(
+            replace(answer, interval_low_s=float(low_s[place]), interval_high_s=float(high_s[place]))
+        )
+    return tuple(answers)
 
 
 def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:

@@ -709,14 +709,3 @@ def pool_bytes(context: LayerContext, passing: FloatArray, ended: FloatArray) ->
     widths = [(mixer.num_heads + mixer.num_kv_heads) * (mixer.qk_dim + mixer.v_dim) for mixer in mixers]
     attention = context.activations(context.tokens, max(widths, default=0)) / context.layout.tp
     return np.minimum((2.0 + routes) * context.activations(rows, hidden) + attention, passing)
-
-
-def worst_stage(stages: StageTable, cost: MemoryEstimate) -> IntArray:
-    """Returns for every plan the stage row that needs the most device memory."""
-    needed = cost.needed_bytes
-    worst = np.maximum.reduceat(needed, stages.starts)
-    is_worst = needed >= worst[stages.plan]
-    rows = np.flatnonzero(is_worst)
-    _, first = np.unique(stages.plan[rows], return_index=True)
-    chosen: IntArray = rows[first].astype(np.int64)
-    return chosen

@@ -9,7 +9,7 @@ import numpy as np
 from ops.recompute import Recompute
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Placement
-from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
+from spec.arrays import BoolArray, FloatArray, IntArray, ints
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockSpec, ModelSpec
@@ -80,10 +80,13 @@ class StageTable:
         """The rows of ``chunks`` of these plans, plan by plan, and the place in ``plans`` that each belongs to."""
         return _rows_within(self.chunk_starts[self.starts], len(self.chunks.stage), plans)
 
-    def tied(self, model: ModelSpec, pp: IntArray) -> BoolArray:
-        """Rows whose embedding or head is tied to one on another stage (``pp`` per row)."""
-        apart = (self.embedding ^ self.head) & (pp > 1)
-        return bools(apart & model.tied_embeddings)
+    def argmax(self, values: FloatArray) -> IntArray:
+        """For every plan its first stage row with the largest of ``values``, one a row."""
+        largest = np.maximum.reduceat(values, self.starts)
+        rows = np.flatnonzero(values >= largest[self.plan])
+        _, first = np.unique(self.plan[rows], return_index=True)
+        chosen: IntArray = rows[first].astype(np.int64)
+        return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,9 @@ class LayerTable:
         """Every block kind, then each as a stage's first layer, then embedding and head: what
         solver.times.stage_times.piece_weights counts. Runs of equal blocks share a piece."""
         job, ops = self.bare.context.job, self.ops
-        firsts = {id(piece): as_first(piece) for piece in ops.blocks}
+        firsts: dict[int, Pass] = {}
+        for piece in ops.blocks:
+            firsts[id(piece)] = firsts.get(id(piece)) or as_first(piece)
         embedding, head = ops.embedding, ops.head
         if job.preset.data_parallel.gathers_every_forward:
             embedding = as_first(embedding)
@@ -253,11 +255,11 @@ def as_first(piece: Pass) -> Pass:
     FSDP's outermost unit, embedding and head, is gathered before anything else and reduced last (PyTorch
     torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback; fully_shard alike).
     """
-    ahead = [op for op in piece.forward if op.lane is Lane.PREFETCH]
-    gathers = [op for op in ahead if op.role is Role.PARAMETER_GATHER]
-    gathers = gathers or [op for op in ahead if op.role is Role.WEIGHT_GATHER][:1]
-    behind = [op for op in piece.backward if op.lane is Lane.PREFETCH]
-    reductions = [op for op in behind if op.role is Role.GRADIENT_REDUCTION]
+    ahead = tuple(op for op in piece.forward if op.lane is Lane.PREFETCH)
+    gathers = tuple(op for op in ahead if op.role is Role.PARAMETER_GATHER)
+    gathers = gathers or tuple(op for op in ahead if op.role is Role.WEIGHT_GATHER)[:1]
+    behind = tuple(op for op in piece.backward if op.lane is Lane.PREFETCH)
+    reductions = tuple(op for op in behind if op.role is Role.GRADIENT_REDUCTION)
     if any(op.serves for op in reductions):
         reductions = reductions[-1:]
     if not gathers and not reductions:

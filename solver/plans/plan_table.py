@@ -168,7 +168,7 @@ class PlanTable:
 
         columns: dict[str, Any] = {}
         for name in (*LAYOUT_COLUMNS, *OWN_COLUMNS):
-            values = [getattr(plan, name) for plan in plans]
+            values = tuple(getattr(plan, name) for plan in plans)
             columns[name] = floats(values) if isinstance(values[0], float) else ints(values)
         degrees = {name: columns.pop(name) for name in LAYOUT_COLUMNS}
         return PlanTable(layout=Layout(world_size=plans[0].world_size, **degrees), **columns, **shared)

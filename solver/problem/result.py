@@ -126,33 +126,29 @@ def answer_of(
     plan: Plan,
     cost: StepTime,
     memory: MemoryEstimate,
+    row: int,
     *,
     used: tuple[float, float],
     slowest: SlowestStage,
-    interval_s: tuple[FloatArray, FloatArray],
 ) -> Answer:
-    """Returns the answer of a one-row cost and memory; ``used`` are tgs and mfu, ``interval_s`` as
-    solver.problem.result tells it."""
+    """Returns the answer of a row of cost and memory, without its interval; ``used`` are tgs and mfu."""
     tgs, mfu = used
-    low_s, high_s = interval_s
     return Answer(
         plan=plan,
-        step_s=float(cost.step_s[0]),
-        standard_error_s=float(cost.standard_error_s[0]),
-        parts_s={part: float(value[0]) for part, value in cost.parts.items()},
-        origins_s={origin.name.lower(): float(value[0]) for origin, value in cost.origins.items()},
-        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[0]) for name in TERM_NAMES},
-        allocated_bytes=float(memory.allocated_bytes[0]),
-        reserved_bytes=float(memory.reserved_bytes[0]),
-        device_bytes=float(memory.device_bytes[0]),
-        needed_bytes=float(memory.needed_bytes[0]),
-        host_bytes=float(memory.host_bytes[0]),
+        step_s=float(cost.step_s[row]),
+        standard_error_s=float(cost.standard_error_s[row]),
+        parts_s={part: float(value[row]) for part, value in cost.parts.items()},
+        origins_s={origin.name.lower(): float(value[row]) for origin, value in cost.origins.items()},
+        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[row]) for name in TERM_NAMES},
+        allocated_bytes=float(memory.allocated_bytes[row]),
+        reserved_bytes=float(memory.reserved_bytes[row]),
+        device_bytes=float(memory.device_bytes[row]),
+        needed_bytes=float(memory.needed_bytes[row]),
+        host_bytes=float(memory.host_bytes[row]),
         tgs=tgs,
         mfu=mfu,
-        errors_s={family: float(value[0]) for family, value in cost.std_s.items()},
+        errors_s={family: float(value[row]) for family, value in cost.std_s.items()},
         slowest=slowest,
-        interval_low_s=float(low_s[0]),
-        interval_high_s=float(high_s[0]),
     )
 
 
@@ -391,8 +387,8 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     result: list[ModelProduct] = []
     pieces = zip(counts, (*ops.blocks, ops.head), (*plain.blocks, plain.head), strict=True)
     for count, piece, plain_piece in pieces:
-        forward = [op for op in piece.forward if isinstance(op, Product)]
-        plain_forward = [op for op in plain_piece.forward if isinstance(op, Product)]
+        forward = tuple(op for op in piece.forward if isinstance(op, Product))
+        plain_forward = tuple(op for op in plain_piece.forward if isinstance(op, Product))
         for op, without_padding in zip(forward, plain_forward, strict=True):
             forward_flops = count * float(without_padding.flops[0])
             flops = forward_flops * (2.0 if op.frozen.any() else 3.0)

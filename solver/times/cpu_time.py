@@ -87,8 +87,8 @@ def host_shares(
     for timed, shares in passes:
         issued = _issued(pricer, job, layout, timed, shares)
         waits = any(one.waits for one in issued)
-        issuing.append(_total([one.host_s for one in issued], layout))
-        busy.append(_total([share.seconds for share in shares], layout))
+        issuing.append(np.sum([one.host_s for one in issued], axis=0) + np.zeros(len(layout)))
+        busy.append(np.sum([share.seconds for share in shares], axis=0) + np.zeros(len(layout)))
         paced_s = between_waits_s(issued) if waits else issuing[-1]
         late_s.append(np.maximum(paced_s - busy[-1], 0.0))
         apart = apart | waits
@@ -116,12 +116,7 @@ def issuing_s(
 ) -> list[FloatArray]:
     """Seconds (N) that the host needs to issue each pass, whether the device waits for it or not."""
     issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
-    return [_total([one.host_s for one in ops], layout) for ops in issued]
-
-
-def _total(seconds: Sequence[FloatArray], layout: Layout) -> FloatArray:
-    """The sum, for every row of the layout."""
-    return np.asarray(np.sum(seconds, axis=0) + np.zeros(len(layout)), dtype=np.float64)
+    return [np.sum([one.host_s for one in ops], axis=0) + np.zeros(len(layout)) for ops in issued]
 
 
 def _issued(

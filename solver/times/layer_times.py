@@ -129,10 +129,10 @@ def timed_passes(
     arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
     """
     backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
-    timed = [pricer.time(op, layout) for op in (*piece.forward, *backward)]
+    timed = tuple(pricer.time(op, layout) for op in (*piece.forward, *backward))
     if pricer.layers is not None:
         timed = as_a_layer(pricer.layers, timed)
-    ahead, back = timed[: len(piece.forward)], timed[len(piece.forward) :]
+    ahead, back = list(timed[: len(piece.forward)]), list(timed[len(piece.forward) :])
     passes = [(ahead, exposed(ahead, pricer.contention)), (back, exposed(back, pricer.contention))]
     if any(op.lane is Lane.ACROSS for op in piece.forward):
         passes = list(across_passes(passes[0], passes[1], pricer.contention, delayed=job.delay_wgrad))
@@ -141,14 +141,14 @@ def timed_passes(
     return passes
 
 
-def as_a_layer(layers: LayerSum, timed: list[TimedOp]) -> list[TimedOp]:
+def as_a_layer(layers: LayerSum, timed: tuple[TimedOp, ...]) -> tuple[TimedOp, ...]:
     """The passes of a piece with their kernels as long as together in a layer, where that was measured
     (profdb.layer_sum); embedding and head are none."""
     kernels = [one for one in timed if _of_a_layer(one)]
     if not kernels:
         return timed
     factor = layers.factor(np.sum([one.seconds for one in kernels], axis=0))
-    return [replace(one, seconds=one.seconds * factor) if _of_a_layer(one) else one for one in timed]
+    return tuple(replace(one, seconds=one.seconds * factor) if _of_a_layer(one) else one for one in timed)
 
 
 def _of_a_layer(timed: TimedOp) -> bool:

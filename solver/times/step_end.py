@@ -127,7 +127,9 @@ def _hidden(
     """All collectives of a kind share the pass; what is left is spread over them in proportion."""
     if not timed:
         return timed
-    total = np.sum([one.seconds for one in timed], axis=0)
+    total = np.zeros(1)
+    for one in timed:
+        total = total + one.seconds
     products = np.zeros_like(total) if passes.products is None else passes.products
     measured: Losses | None = None
     if any(one.losses for one in timed):

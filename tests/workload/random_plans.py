@@ -129,7 +129,8 @@ def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
             add(op, table.layers.layout, plan.num_micro * weight)
     one = table.stages.plan[[row]]
     layout = table.plans.layout.take(one)
-    tied = table.stages.tied(asked.model, table.plans.layout.pp[table.stages.plan])[[row]]
+    several = table.plans.layout.pp[table.stages.plan] > 1
+    tied = ((table.stages.embedding ^ table.stages.head) & several & asked.model.tied_embeddings)[[row]]
     context = LayerContext(sharding=plan.sharding, model=asked.model, job=asked.job, layout=layout)
     for op in operations(context, table.bytes.on_rank.take(one * 0 + row), tied):
         add(op, layout, 1)

@@ -40,15 +40,15 @@ class Printed:
         """Its rows by name; a macro mean has a cell less, for the rows it does not count. Empty where it was
         not printed.
         """
-        found: Rows = {}
+        result: Rows = {}
         starts = [place for place, line in enumerate(lines) if re.match(self.head, line)]
         for line in lines[starts[0] + 1 :] if starts else ():
             words = line.split()
             cells = self.cells - (line.startswith("macro mean"))
             if len(words) <= cells or not all(NUMBER.fullmatch(word) for word in words[-cells:]):
                 break
-            found[" ".join(words[:-cells])] = words[-cells:]
-        return found
+            result[" ".join(words[:-cells])] = words[-cells:]
+        return result
 
 
 MACRO = "**macro mean, 9 rows and more**"
@@ -77,14 +77,14 @@ def rounded(cell: str, digits: int, sign: str = "") -> str:
 
 def steps(runs: Runs, old: Rows) -> list[list[str]]:
     """Errors of steps with curves and without; the last two cells are the page's own."""
-    found = []
+    result = []
     for name, own, shipped in _beside(TIME.read(runs.curves), TIME.read(runs.shipped)):
         if name == LEFT_OUT:
             continue
         both = [text for one in (own, shipped) for text in (rounded(one[2], 1), rounded(one[6], 1, "+"))]
-        found.append([name, own[0], *both, *(old.get(name, ["", ""])[-2:])])
+        result.append([name, own[0], *both, *(old.get(name, ["", ""])[-2:])])
     means = [_macro(lines) for lines in (runs.curves, runs.shipped)]
-    return [*found, [MACRO, "", means[0], "", means[1], "", *(old.get(MACRO, ["", ""])[-2:])]]
+    return [*result, [MACRO, "", means[0], "", means[1], "", *(old.get(MACRO, ["", ""])[-2:])]]
 
 
 def _beside(curves: Rows, shipped: Rows) -> list[tuple[str, list[str], list[str]]]:
@@ -129,13 +129,13 @@ def intervals(runs: Runs, old: Rows) -> list[list[str]]:
 
 def calibrated(runs: Runs, old: Rows) -> list[list[str]]:
     """Errors before and after a fit to a few rows, the least that factors leave, and the intervals of the rest."""
-    found = []
+    result = []
     for name, own in DATASETS.read(runs.curves).items():
         *rows, before, after, inside, half, one_factor, by_cause = own
         figures = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
         figures += [rounded(inside, 0), rounded(half, 1)]
-        found.append([name if rows else f"**{name}**", *(rows or [""]), *figures])
-    return found
+        result.append([name if rows else f"**{name}**", *(rows or [""]), *figures])
+    return result
 
 
 TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {

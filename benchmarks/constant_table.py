@@ -61,15 +61,15 @@ class Constant:
 
 def constants(root: Path) -> list[Constant]:
     """Returns all of them, by path and place in the file."""
-    found: list[Constant] = []
+    result: list[Constant] = []
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            found += in_module(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+            result += in_module(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
     for path in sorted((root / "configs").rglob("*.toml")):
         text = path.read_text(encoding="utf-8")
         if "[sources]" in text:
-            found += in_spec(path.relative_to(root).as_posix(), tomllib.loads(text))
-    return found
+            result += in_spec(path.relative_to(root).as_posix(), tomllib.loads(text))
+    return result
 
 
 def in_module(path: str, code: str) -> list[Constant]:
@@ -78,7 +78,7 @@ def in_module(path: str, code: str) -> list[Constant]:
         return []
     tree, lines = ast.parse(code), code.splitlines()
     whole = ast.get_docstring(tree) or ""
-    found = []
+    result = []
     for place, node in enumerate(tree.body):
         names = _capitals(node)
         if not names or not any(_is_number(part) for part in ast.walk(_value(node))):
@@ -90,8 +90,8 @@ def in_module(path: str, code: str) -> list[Constant]:
         if mark:
             source = text[mark.start() :].split("\n\n")[0]
             source = re.sub(r"\s+", " ", source if text is near else f"{source} {near}")
-            found += [Constant(path=path, name=name, kind=mark[1], source=source) for name in names]
-    return found
+            result += [Constant(path=path, name=name, kind=mark[1], source=source) for name in names]
+    return result
 
 
 def _capitals(node: ast.stmt) -> list[str]:

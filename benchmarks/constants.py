@@ -62,16 +62,16 @@ def sample_rows(rows: Sequence[Row], each: int) -> list[Row]:
     for row in rows:
         if measured_step_s(row):
             by_dataset.setdefault(row.dataset, []).append(row)
-    found = []
+    result = []
     for members in by_dataset.values():
         places = sorted({int(place) for place in (np.arange(each) + 0.5) * len(members) / each})
         middle = (len(members) - 1) / 2
-        found += [members[place] for place in sorted(places, key=lambda place: abs(place - middle))]
-    return found
+        result += [members[place] for place in sorted(places, key=lambda place: abs(place - middle))]
+    return result
 
 
 def first_of_each(rows: Sequence[Row], places: Sequence[int]) -> list[int]:
-    """Of these places the first of each dataset."""
+    """Returns of these places the first of each dataset."""
     first: dict[str, int] = {}
     for place in places:
         first.setdefault(rows[place].dataset, place)
@@ -104,12 +104,12 @@ class Readers:
 def readers(rows: Sequence[Row], times: MeasuredTimes, root: Path) -> Readers:
     """Each row priced alone, with nothing remembered of the others."""
     remembered = caches()
-    found = []
+    result = []
     for row in rows:
         for one in remembered:
             one.cache_clear()
-        found.append(_names_read(row, times, root))
-    return Readers(names=tuple(found))
+        result.append(_names_read(row, times, root))
+    return Readers(names=tuple(result))
 
 
 def _names_read(row: Row, times: MeasuredTimes, root: Path) -> frozenset[str]:
@@ -145,7 +145,7 @@ class RowFigures:
     width: FloatArray
 
     def take(self, places: Sequence[int]) -> "RowFigures":
-        """Of some of the rows."""
+        """Returns some of the rows."""
         chosen = np.array(places, dtype=np.int64)
         return RowFigures(
             datasets=tuple(self.datasets[place] for place in places),
@@ -163,7 +163,7 @@ class RowFigures:
         changes = np.where(refused, np.inf, 100.0 * (other.errors - self.errors))
         for name, change in zip(self.datasets, changes, strict=True):
             points.setdefault(name, []).append(float(change))
-        return {name: float(np.mean(found)) for name, found in points.items()}
+        return {name: float(np.mean(result)) for name, result in points.items()}
 
 
 def row_figures(rows: Sequence[Row], times: MeasuredTimes, root: Path, *, anew: bool = True) -> RowFigures:
@@ -305,13 +305,13 @@ def caches() -> "list[functools._lru_cache_wrapper[Any]]":
 
 def number_of(spec: str, name: str) -> float | None:
     """The number at a dotted name of a hardware spec's text, a list of domains read by their names; None for no number."""
-    found: Any = tomllib.loads(spec)
+    result: Any = tomllib.loads(spec)
     for key in name.split("."):
-        if isinstance(found, list):
-            found = next((one for one in found if one.get("name") == key), None)
+        if isinstance(result, list):
+            result = next((one for one in result if one.get("name") == key), None)
         else:
-            found = found.get(key) if isinstance(found, dict) else None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+            result = result.get(key) if isinstance(result, dict) else None
+    return float(result) if isinstance(result, int | float) and not isinstance(result, bool) else None
 
 
 def with_number(spec: str, name: str, factor: float) -> str:
@@ -348,7 +348,7 @@ class Effects:
         self.rows = sample_rows(self.everything, self.each)
 
     def of(self, constant: Constant) -> str:
-        """What the constant moves, or why that is not said."""
+        """Returns what the constant moves, or why that is not said."""
         why = why_unpriced(constant)
         if why:
             return why

@@ -97,7 +97,7 @@ def drawn_plan(rng: random.Random) -> str:
 
 
 def refused_or(ask: Callable[[], object]) -> object:
-    """What ``ask`` finds, or the kind of error that refuses it."""
+    """Returns what ``ask`` finds, or the kind of error that refuses it."""
     try:
         return ask()
     except UserError as error:
@@ -175,7 +175,7 @@ def exports(count: int) -> Iterator[object]:
 
 
 def launch_files(count: int) -> Iterator[object]:
-    """What every exporter writes of so many pairs of a model and a plan, under each framework that it is for."""
+    """Returns what every exporter writes of so many pairs of a model and a plan, under each framework that it is for."""
     job = {"world_size": 16, "global_batch_tokens": 64 * 4096, "seq_len": 4096, "precision": "bf16"}
     pairs = itertools.islice(itertools.product(LAUNCHED_MODELS, LAUNCHED_PLANS), count)
     for (model, plan), (name, exporter) in itertools.product(pairs, sorted(WRITTEN.items())):
@@ -228,10 +228,10 @@ def written(main: Callable[[list[str]], int], words: list[str], file: str) -> Fr
         quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))
         quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
         status = main([*words, str(Path(folder) / file)])
-        found = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        result = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         texts = {
             str(path.relative_to(folder)): path.read_text().replace(folder, "").replace(str(ROOT), "")
-            for path in found
+            for path in result
         }
     lines = {name: [line for line in text.splitlines() if line[:1] != "#"] for name, text in texts.items()}
     return {"status": status, "files": lines}
@@ -239,8 +239,8 @@ def written(main: Callable[[list[str]], int], words: list[str], file: str) -> Fr
 
 def rows(measurements: Sequence[Path], curves: Path | None, every: int) -> Iterator[object]:
     """Predictions of every so many published rows, by dataset and row; nothing where there is no such file."""
-    found = read_rows([path for path in measurements if path.exists()])[::every]
-    for one in Pricing(cost_model=measured_times(curves, ROOT / "prof_data").cost_model).predict(found):
+    result = read_rows([path for path in measurements if path.exists()])[::every]
+    for one in Pricing(cost_model=measured_times(curves, ROOT / "prof_data").cost_model).predict(result):
         name = f"{one.row.dataset} {one.row.row_id}"
         answer = numbers(one.answer) | {"row_step_s": one.step_s} if one.answer else {"refused": one.reason}
         yield {name: answer}
@@ -256,7 +256,7 @@ KINDS: Mapping[str, Callable[[int], Iterator[object]]] = {
 
 
 def differences(before: object, after: object, place: str = "", least: float = 1e-18) -> Iterator[str]:
-    """Where two stored answers differ by more than ``least``, and what stands there in each."""
+    """Returns where two stored answers differ by more than ``least``, and what stands there in each."""
     if isinstance(before, dict) and isinstance(after, dict):
         # A part that rounds to nothing of its step is compared with the largest part.
         parts = [abs(value) for value in before.values() if isinstance(value, float)]
@@ -289,16 +289,16 @@ def main(argv: list[str] | None = None) -> int:
     answers = {kind: list(KINDS[kind](count)) for kind, count in counts.items()}
     if options.measurements:
         answers["rows"] = list(rows(options.measurements, options.curves, 10 if options.quick else 1))
-    found = json.loads(json.dumps(answers))
+    result = json.loads(json.dumps(answers))
     if options.out:
         with gzip.open(options.out, "wt", encoding="utf-8") as handle:
-            json.dump(found, handle)
+            json.dump(result, handle)
     if not options.compare:
         return 0
     with gzip.open(options.compare, "rt", encoding="utf-8") as handle:
         stored = json.load(handle)
     differ = 0
-    for kind, now in found.items():
+    for kind, now in result.items():
         if kind not in stored:
             print(f"{kind}: not stored")
             continue

@@ -204,11 +204,11 @@ def hand_over(name: str, checkout: Path) -> int:
         )
     exports: list[Export] = []
     for config in shipped_configs():
-        found = exports_of(config, handover.exporter, handover.framework)
-        if isinstance(found, Refusal):
-            print(f"{name}: {found.name}: not exported: {found.reason}")
+        result = exports_of(config, handover.exporter, handover.framework)
+        if isinstance(result, Refusal):
+            print(f"{name}: {result.name}: not exported: {result.reason}")
         else:
-            exports += found
+            exports += result
     against = refused(handover, checkout, exports)
     for export, reason in against.items():
         print(f"{name}: {export}: refused: {reason}")

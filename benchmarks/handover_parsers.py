@@ -74,7 +74,7 @@ class Anything:
         del arguments, named
 
     def __call__(self, *arguments: object, **named: object) -> object:
-        """What it decorates, or something again."""
+        """Returns what it decorates, or something again."""
         if len(arguments) == 1 and callable(arguments[0]) and not named:
             return arguments[0]
         return Anything()

@@ -54,19 +54,19 @@ def read_priced(measurements: Sequence[Path], predictions: Path) -> dict[str, Pr
     """By dataset; raises UserError or OSError for files that cannot be read."""
     with predictions.open(newline="", encoding="utf-8") as handle:
         priced = {(line["dataset"], line["row_id"]): line for line in csv.DictReader(handle)}
-    found: dict[str, list[tuple[float, list[float]]]] = {}
+    result: dict[str, list[tuple[float, list[float]]]] = {}
     for row in read_rows(measurements):
         line = priced.get((row.dataset, row.row_id))
         measured_s = measured_step_s(row)
         if line is None or not line["pred_step_s"] or not measured_s:
             continue
         ratio = float(np.log(measured_s / float(line["pred_step_s"])))
-        found.setdefault(row.dataset, []).append((ratio, shares_of(row, line)))
+        result.setdefault(row.dataset, []).append((ratio, shares_of(row, line)))
     return {
         name: PricedDataset(
             ratio=np.array([ratio for ratio, _ in rows]), shares=np.array([each for _, each in rows])
         )
-        for name, rows in sorted(found.items())
+        for name, rows in sorted(result.items())
     }
 
 
@@ -84,7 +84,7 @@ def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
 
 
 def kind(row: Row) -> tuple[bool, int]:
-    """Whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
+    """Returns whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
     try:
         job = parse_row(row, ROOT).job
     except ConfigError:

@@ -63,13 +63,13 @@ def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
     passed_over = []
     for path in sorted(folder.glob("*.csv")):
         try:
-            found = read_curves_csv(path)
+            result = read_curves_csv(path)
         except ProfileError as error:
             if "no known form" not in str(error):
                 raise
             passed_over.append(path.name)
             continue
-        for gpu, members in found.items():
+        for gpu, members in result.items():
             samples.setdefault(gpu, []).extend(members)
     if not samples:
         raise ProfileError(f"{folder}: no CSV file in the generic form of docs/data_format.md")
@@ -79,8 +79,8 @@ def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
 def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, SampleTable]]:
     """Columns of each GPU's samples."""
     return {
-        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=found).tables
-        for gpu, found in samples.items()
+        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=result).tables
+        for gpu, result in samples.items()
     }
 
 
@@ -144,20 +144,20 @@ def _files(folder: Path | None, key: str, pattern: str) -> list[Path]:
 def _profiles(curves: Path | None, paths: list[Path]) -> dict[str, ProfileDatabase]:
     """Samples by the name of a hardware spec: those of the curves, and those of profiles inside one domain, as what is
     measured between nodes is of their own network."""
-    found: dict[str, ProfileDatabase] = {}
+    result: dict[str, ProfileDatabase] = {}
     for gpu, samples in read_folder(curves)[0].items() if curves else ():
         if gpu[:4] in SPECS:
             name = SPECS[gpu[:4]]
             machine = MachineFacts(gpu=read_cluster(name, root=ROOT).gpu.name, cluster=name)
-            found[name] = ProfileDatabase(machine=machine, samples=samples)
+            result[name] = ProfileDatabase(machine=machine, samples=samples)
     for path in paths:
         if path.suffix == ".pt":
             profile = inside_one_domain(load_profile(path))
             name = profile.machine.cluster
             if not name:
                 raise UserError(f"{path}: the profile names no hardware spec")
-            found[name] = merge(found[name], profile).profile if name in found else profile
-    return found
+            result[name] = merge(result[name], profile).profile if name in result else profile
+    return result
 
 
 def inside_one_domain(profile: ProfileDatabase) -> ProfileDatabase:

@@ -58,13 +58,13 @@ class Score:
 
     @property
     def target(self) -> float:
-        """What the median must not exceed; 0 for a row that is only reported."""
+        """Returns what the median must not exceed; 0 for a row that is only reported."""
         held = not self.what.startswith("transferred") or self.gpu in HELD_PAIRS
         return TARGETS.get(self.what, 0.0) if held else 0.0
 
     @property
     def passed(self) -> bool:
-        """Whether the median keeps its target."""
+        """Returns whether the median keeps its target."""
         return not self.target or self.median <= self.target
 
 

@@ -83,7 +83,7 @@ class Score:
 
     @property
     def passed(self) -> bool:
-        """Whether the error keeps its target."""
+        """Returns whether the error keeps its target."""
         return not self.target or self.error <= self.target
 
 

@@ -68,7 +68,7 @@ def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
     broken = broken_rules(problem, plan)
     fits = answer.needed_bytes <= usable
     reason = "; ".join((*broken, *(() if fits else ("does not fit in memory",))))
-    found = Recall(
+    result = Recall(
         recipe=recipe.name,
         expressed=True,
         accepted=not reason,
@@ -78,7 +78,7 @@ def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
         step_s=answer.step_s,
         parts_s=answer.parts_s,
     )
-    return _ranked(found, problem, plan) if ranked and found.accepted else found
+    return _ranked(result, problem, plan) if ranked and result.accepted else result
 
 
 def _ranked(found: Recall, problem: Problem, plan: Plan) -> Recall:
@@ -117,17 +117,17 @@ def lines(found: Sequence[Recall]) -> list[str]:
 
 
 def one_each(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Of each model, GPU and precision one, of the fewest GPUs and no variant where there is one; those that
+    """Returns of each model, GPU and precision one recipe, of the fewest GPUs and no variant where there is one; those that
     ask for more than layers, attention and experts left out."""
-    found: dict[tuple[str, ...], Recipe] = {}
+    result: dict[tuple[str, ...], Recipe] = {}
     plain = [one for one in recipes if not one.text("needs")]
     for one in sorted(plain, key=lambda one: (bool(one.text("variant")), one.whole("num_gpus"))):
-        found.setdefault(tuple(one.text(key) for key in ("model", "gpu", "precision")), one)
-    return list(found.values())
+        result.setdefault(tuple(one.text(key) for key in ("model", "gpu", "precision")), one)
+    return list(result.values())
 
 
 def shares(found: Sequence[Recall]) -> list[str]:
-    """How many of all recipes are expressed, accepted and near the winner."""
+    """Returns how many of all recipes are expressed, accepted and near the winner."""
     total = max(len(found), 1)
     behind = [one.behind_percent for one in found if one.behind_percent is not None]
     counts = {
@@ -172,10 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         recipes = [one for one in recipes if asked.only in one.name]
     if asked.one_each:
         recipes = one_each(recipes)
-    found = [recalled(one, ranked=not asked.accepted_only) for one in recipes]
-    print("\n".join(lines(found)))
+    result = [recalled(one, ranked=not asked.accepted_only) for one in recipes]
+    print("\n".join(lines(result)))
     if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
+        asked.json.write_text(json.dumps([asdict(one) for one in result], indent=1), encoding="utf-8")
     return 0
 
 

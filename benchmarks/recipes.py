@@ -111,7 +111,7 @@ class Recipe:
         return int(word)
 
     def says(self, column: str) -> bool:
-        """Whether a switch is on."""
+        """Returns whether a switch is on."""
         return self.text(column) == "1"
 
     @property
@@ -216,7 +216,7 @@ def _experts(recipe: Recipe) -> MoeSpec:
 
 
 def narrower(recipe: Recipe) -> Mapping[str, object]:
-    """What a recipe of a whole iteration in MXFP8 narrows beside the linear layers."""
+    """Returns what a recipe of a whole iteration in MXFP8 narrows beside the linear layers."""
     if recipe.text("precision") != "fp8mx" or recipe.text("cuda_graph_impl") != "full_iteration":
         return {}
     return narrowed(recipe.text("model"), recipe.text("gpu"))
@@ -231,7 +231,7 @@ def routes_in_fp32(recipe: Recipe) -> bool:
 
 
 def settings_of(recipe: Recipe) -> dict[str, object]:
-    """What the recipe sets beside its framework's preset. Raises ConfigError for what no setting says."""
+    """Returns what the recipe sets beside its framework's preset. Raises ConfigError for what no setting says."""
     word = recipe.text("precision")
     if word not in PRECISIONS:
         allowed = f"one of {', '.join(PRECISIONS)}"
@@ -317,7 +317,7 @@ def recipe_plan(recipe: Recipe, problem: Problem) -> Plan:
 
 
 def _offloaded(recipe: Recipe) -> tuple[int, tuple[OffloadedPart, ...]]:
-    """What waits on the host: "layers:N", or parts of all layers by name. Raises ConfigError for another word."""
+    """Returns what waits on the host: "layers:N", or parts of all layers by name. Raises ConfigError for another word."""
     text = recipe.text("activation_offload")
     layers = re.fullmatch(r"layers:(\d+)", text)
     if layers:
@@ -334,14 +334,14 @@ def _offloaded(recipe: Recipe) -> tuple[int, tuple[OffloadedPart, ...]]:
 
 
 def _dealt(recipe: Recipe) -> str | None:
-    """Where layers do not divide, embedding and loss count as one each (recipes of Llama 3.1 405B:
+    """Returns where layers do not divide, embedding and loss count as one each (recipes of Llama 3.1 405B:
     account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)."""
     stages = recipe.whole("pp") * recipe.whole("vpp", 1)
     return "embedding+loss" if recipe.whole("layers") % stages else None
 
 
 def _recomputed(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
-    """What runs again: "none", "full", "full:block:N" or "selective:" and modules."""
+    """Returns what runs again: "none", "full", "full:block:N" or "selective:" and modules."""
     kind, _, rest = recipe.text("recompute").partition(":")
     if kind != "selective":
         return kind or "none", ()
@@ -366,6 +366,6 @@ def narrowed(model: str, gpu: str) -> Mapping[str, object]:
 
 
 def scores_in_fp32(model: str) -> bool:
-    """Whether Megatron-Bridge's model of that name routes in fp32."""
+    """Returns whether Megatron-Bridge's model of that name routes in fp32."""
     name = model.lower().replace("_", "-")
     return any(word in name for word in FP32_ROUTERS)

@@ -45,7 +45,7 @@ class PricedRow:
 
 def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
     """The priced rows with a measured step time."""
-    found = []
+    result = []
     for one in predictions:
         seconds = measured_step_s(one.row)
         if one.problem is None or one.answer is None or not seconds:
@@ -53,8 +53,8 @@ def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
         # A smaller last micro-batch is spread over the parts in proportion.
         stretch = one.step_s / one.answer.step_s
         priced = priced_step(one.problem, one.answer.plan).scaled(stretch)
-        found.append(PricedRow(row=one.row, priced=priced, measured_s=seconds))
-    return found
+        result.append(PricedRow(row=one.row, priced=priced, measured_s=seconds))
+    return result
 
 
 def by_dataset(row: Row) -> str:
@@ -87,17 +87,17 @@ def least_error(steps: Steps, *, by_cause: bool) -> float:
     errors = longer if by_cause else longer.sum(axis=1, keepdims=True)
     count, factors = errors.shape
     misses = -np.eye(count)
-    found = linprog(
+    result = linprog(
         np.append(np.zeros(factors), np.full(count, 1.0 / count)),
         A_ub=np.block([[errors, misses], [-errors, misses]]),
         b_ub=np.append(np.ones(count), -np.ones(count)),
         bounds=[(1.0 / HIGHEST_EFFICIENCY, 1.0 / LOWEST_EFFICIENCY)] * factors + [(0.0, None)] * count,
     )
-    return float(found.fun)
+    return float(result.fun)
 
 
 def least_errors(groups: dict[str, Steps]) -> dict[str, tuple[float, float]]:
-    """Of every group, with one factor and with one a cause."""
+    """Returns the errors of every group, with one factor and with one a cause."""
     return {
         name: (least_error(steps, by_cause=False), least_error(steps, by_cause=True))
         for name, steps in groups.items()
@@ -106,7 +106,7 @@ def least_errors(groups: dict[str, Steps]) -> dict[str, tuple[float, float]]:
 
 def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrated]:
     """``rows`` steps of each group, chosen by ``seed``, fitted; the others scored."""
-    found = []
+    result = []
     for name, steps in groups.items():
         count = len(steps.measured_s)
         if count < rows + 1:
@@ -117,7 +117,7 @@ def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrate
         after = rest.predicted_s(factors)
         low, high = calibrated_interval(after, factors.residual_std)
         inside = (rest.measured_s >= low) & (rest.measured_s <= high)
-        found.append(
+        result.append(
             Calibrated(
                 group=name,
                 rows=count - rows,
@@ -127,7 +127,7 @@ def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrate
                 half_width=float(((high - low) / 2.0 / after).mean()),
             )
         )
-    return found
+    return result
 
 
 def _mape(predicted_s: FloatArray, measured_s: FloatArray) -> float:

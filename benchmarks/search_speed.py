@@ -60,7 +60,7 @@ class SearchQuestion:
     seq_len: int | None = None
 
     def request(self, root: Path) -> Request:
-        """What the command line would ask."""
+        """Returns what the command line would ask."""
         return Request(
             root=root,
             profile=root / "prof_data" / "data.pt",
@@ -122,7 +122,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What runs inside counts as ``name``."""
+        """Returns what runs inside counts as ``name``."""
         self._lap()
         self._running.append(name)
         try:
@@ -178,9 +178,9 @@ def measure(names: Sequence[str]) -> Measured:
         request = one.request(ROOT)
         question = shared.open(request, solver.problem.request.read_request(request)).problem
         began = time.process_time()
-        found = solver.search.search(question, solver.plans.space.full_space(question.model, question.job))
+        result = solver.search.search(question, solver.plans.space.full_space(question.model, question.job))
         search_s += time.process_time() - began
-        priced += found.num_priced
+        priced += result.num_priced
     seconds = phases.finished()
     # What the interpreter took before the clock ran, this benchmark's own imports included.
     seconds["imports"] = imported_s
@@ -198,20 +198,20 @@ def in_a_process(name: str) -> dict[str, Any]:
     """Returns what a process took that did nothing else."""
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", name]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def lines(measured: Sequence[dict[str, Any]]) -> list[str]:
     """A table: a row a question."""
     head = f"{'question':28} {'cpu s':>6} {'search':>6} {'priced':>7} {'plans/s':>8} {'GiB':>5}  "
-    found = [head + " ".join(f"{name:>11}" for name in SHOWN)]
+    result = [head + " ".join(f"{name:>11}" for name in SHOWN)]
     for one in measured:
         rate = one["priced"] / one["search_s"]
         row = f"{one['question']:28} {one['cpu_s']:6.2f} {one['search_s']:6.2f} {one['priced']:7,} {rate:8,.0f} "
         row += f"{one['peak_rss_bytes'] / 2**30:5.2f}  "
-        found.append(row + " ".join(f"{one['phases_s'].get(name, 0.0):11.2f}" for name in SHOWN))
-    return found
+        result.append(row + " ".join(f"{one['phases_s'].get(name, 0.0):11.2f}" for name in SHOWN))
+    return result
 
 
 def main(arguments: list[str]) -> int:

@@ -103,25 +103,25 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
     profile = load_profile(given.profile)
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, query in questions(0).items():
         what = f"{name}: {LOOKUPS:,} look-ups of {SHAPES:,} shapes"
         look_up = getattr(ProfileCostModel(profile), f"{name}_s")
-        found[what] = median_s(given.runs, partial(look_up, query))
-    slowest = max(found.values())
+        result[what] = median_s(given.runs, partial(look_up, query))
+    slowest = max(result.values())
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large.pt"
         save_profile(large, enlarged(profile, 0))
         size = len(load_profile(large).samples)
-        found[f"loading {size:,} samples of {TRIALS} trials, with fits"] = median_s(
+        result[f"loading {size:,} samples of {TRIALS} trials, with fits"] = median_s(
             given.runs, lambda: load_profile(large)
         )
     command = [sys.executable, "simulation_train_formulaic.py", *MAIN_COMMAND]
     command += ["--pre_profiling_data_path", str(given.profile.resolve())]
-    found["main command, 7B on 128 GPUs, as a process"] = median_s(
+    result["main command, 7B on 128 GPUs, as a process"] = median_s(
         given.runs, lambda: subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     )
-    for what, seconds in found.items():
+    for what, seconds in result.items():
         print(f"{what:55} {seconds:8.3f} s")
     print(f"median of {given.runs} runs on {os.cpu_count()} cores, {datetime.date.today().isoformat()}")
     return 0 if slowest < LIMIT_S else 1

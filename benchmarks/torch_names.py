@@ -66,24 +66,24 @@ def dotted(node: ast.AST, known: dict[str, str]) -> Iterator[str]:
 
 def used_names(packages: Sequence[str] = PACKAGES, root: Path = ROOT) -> list[str]:
     """Those of some packages, in order; the longest of names that begin alike stand for the shorter."""
-    found = set(BY_WORD)
+    result = set(BY_WORD)
     for package in packages:
         for path in sorted((root / package).rglob("*.py")):
-            found |= names_in(path.read_text(encoding="utf-8"))
-    return sorted(name for name in found if not any(other.startswith(f"{name}.") for other in found))
+            result |= names_in(path.read_text(encoding="utf-8"))
+    return sorted(name for name in result if not any(other.startswith(f"{name}.") for other in result))
 
 
 def fact_of(name: str) -> str:
     """The names of a function's parameters (``=`` where they may be left out), BUILT_IN, class, value, or ABSENT."""
-    found = resolved(name)
-    if found is None:
+    result = resolved(name)
+    if result is None:
         return ABSENT
-    if inspect.isclass(found):
+    if inspect.isclass(result):
         return "class"
-    if not inspect.isroutine(found):
+    if not inspect.isroutine(result):
         return "value"
     try:
-        parameters = inspect.signature(found).parameters.values()
+        parameters = inspect.signature(result).parameters.values()
     except (TypeError, ValueError):
         return BUILT_IN
     shown = [f"{one.name}{'' if one.default is inspect.Parameter.empty else '='}" for one in parameters]
@@ -91,19 +91,19 @@ def fact_of(name: str) -> str:
 
 
 def resolved(name: str) -> object | None:
-    """What torch has under a dotted name; None where it has nothing. What the name of a class's member is looked up in
-    stays the class: instances tell more."""
+    """Returns what torch has under a dotted name; None where it has nothing. What the name of a class's member is
+    looked up in stays the class: instances tell more."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            found: object = importlib.import_module(".".join(parts[:length]))
+            result: object = importlib.import_module(".".join(parts[:length]))
         except ImportError:
             continue
         for part in parts[length:]:
-            if not hasattr(found, part):
+            if not hasattr(result, part):
                 return None
-            found = getattr(found, part)
-        return found
+            result = getattr(result, part)
+        return result
     return None
 
 
@@ -144,12 +144,12 @@ def main(words: list[str]) -> int:
     if given.table:
         print(table([json.loads(path.read_text(encoding="utf-8")) for path in given.table]))
         return 0
-    found = facts()
+    result = facts()
     if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    missing = [name for name, fact in found.items() if fact == ABSENT and name not in BY_WORD]
+        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    missing = [name for name, fact in result.items() if fact == ABSENT and name not in BY_WORD]
     print(
-        f"torch {found['torch']}: {len(found) - 2} names, {len(missing)} missing: {', '.join(missing) or 'none'}"
+        f"torch {result['torch']}: {len(result) - 2} names, {len(missing)} missing: {', '.join(missing) or 'none'}"
     )
     return 1 if missing else 0
 

@@ -251,16 +251,16 @@ def _frozen_share(context: LayerContext, product: Op) -> float:
 def _forward(
     context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]
 ) -> list[Op]:
-    found: list[Op] = []
+    result: list[Op] = []
     for op in ops:
         if op.key not in bases:
-            found.append(_frozen(op))
+            result.append(_frozen(op))
             continue
-        found.extend(_dequantize(context, op, Phase.FORWARD, op.parameters))
+        result.extend(_dequantize(context, op, Phase.FORWARD, op.parameters))
         kept = op.saved_bytes if _keeps_input(context, op, op.key in adapters) else 0.0 * op.saved_bytes
-        found.append(replace(_frozen(op, _frozen_share(context, op)), saved_bytes=kept))
-        found.extend(adapters[op.key].forward if op.key in adapters else ())
-    return found
+        result.append(replace(_frozen(op, _frozen_share(context, op)), saved_bytes=kept))
+        result.extend(adapters[op.key].forward if op.key in adapters else ())
+    return result
 
 
 def _keeps_input(context: LayerContext, product: Op, has_adapter: bool) -> bool:
@@ -275,22 +275,22 @@ def _backward(
     context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]
 ) -> list[Op]:
     """Without the gradients of frozen weights, and what served only them; what ran beside one is waited for."""
-    found: list[Op] = []
+    result: list[Op] = []
     for op in ops:
         base = op.served in bases
         if base and op.phase is Phase.WEIGHT_GRAD:
             if op.key in adapters:
-                found.extend(adapters[op.key].backward)
+                result.extend(adapters[op.key].backward)
             if op.role is Role.REGATHER and op.served in adapters:
-                found.append(op)
+                result.append(op)
             continue
         if op.lane is Lane.BESIDE and op.beside in bases and op.beside_phase is Phase.WEIGHT_GRAD:
-            found.append(replace(op, lane=Lane.MAIN))
+            result.append(replace(op, lane=Lane.MAIN))
             continue
         if base and op.key in bases:
-            found.extend(_dequantize(context, op, Phase.INPUT_GRAD, bases[op.key].parameters))
-        found.append(op)
-    return found
+            result.extend(_dequantize(context, op, Phase.INPUT_GRAD, bases[op.key].parameters))
+        result.append(op)
+    return result
 
 
 def _dequantize(context: LayerContext, product: Op, phase: Phase, elements: IntArray) -> list[Op]:

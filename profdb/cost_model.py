@@ -290,7 +290,7 @@ class ProfileCostModel:
         return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
     def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
-        """What answers where no curve does; MissingCurveError where that is not allowed."""
+        """Returns what answers where no curve does; MissingCurveError where that is not allowed."""
         if self._modelled is None:
             raise MissingCurveError(
                 key=curve_name(family, labels, across=across),
@@ -409,7 +409,7 @@ CAST_KERNELS = frozenset({"quantize", "quantize_transpose"})
 
 
 def casts_measured(cost_model: CostModel) -> bool:
-    """Whether the cost model's profile holds both kernels: one alone would tell some plans of a table otherwise
+    """Returns whether the cost model's profile holds both kernels: one alone would tell some plans of a table otherwise
     than others.
     """
     if not isinstance(cost_model, ProfileCostModel):

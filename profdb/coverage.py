@@ -69,7 +69,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
 
 
 def needs_of(config: ConfigFile, cost_model: ProfileCostModel) -> list[Need]:
-    """How the profile answers each operation of the model; equal names are listed once a degree."""
+    """Returns how the profile answers each operation of the model; equal names are listed once a degree."""
     needs: dict[tuple[str, str], Need] = {}
     for tp, op in model_operations(config):
         name = f"tp {tp}: {op.phase.value} {op.name}"

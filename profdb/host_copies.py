@@ -41,7 +41,7 @@ class CopyCurve:
     relative_std: FloatArray
 
     def at(self, size_bytes: FloatArray) -> TimeEstimate:
-        """Of copies of so many bytes; nothing takes no time."""
+        """Seconds of copies of so many bytes; nothing takes no time."""
         asked = np.maximum(size_bytes, 1.0)
         logs = np.interp(np.log(asked), np.log(self.size_bytes), np.log(self.seconds))
         seconds = np.exp(logs) * np.maximum(asked / self.size_bytes[-1], 1.0)

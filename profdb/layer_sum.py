@@ -42,7 +42,7 @@ class LayerSum:
 
 def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
     """The curve of the cost model's profile; None where it has measured no layer that counts."""
-    found: dict[float, list[float]] = {}
+    result: dict[float, list[float]] = {}
     samples = cost_model.profile.measured(Family.LAYER)
     # As one graph where there are any, else as issued one by one.
     graphs = [sample for sample in samples if getattr(sample.case, "mode", "") == "graph"]
@@ -53,12 +53,12 @@ def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
             sum_s = float(np.sum([part.seconds[0] for part in parts]))
             known = all(int(part.origin[0]) <= int(Origin.EXTRAPOLATED) for part in parts)
             if known and (sample.case.mode == "graph" or sum_s > _host_s(cost_model)):
-                found.setdefault(sum_s, []).append(float(np.log(sample.median_s / sum_s)))
-    if not found:
+                result.setdefault(sum_s, []).append(float(np.log(sample.median_s / sum_s)))
+    if not result:
         return None
-    ordered = sorted(found)
+    ordered = sorted(result)
     return LayerSum(
-        log_sum_s=np.log(floats(ordered)), log_factor=floats([np.mean(found[sum_s]) for sum_s in ordered])
+        log_sum_s=np.log(floats(ordered)), log_factor=floats([np.mean(result[sum_s]) for sum_s in ordered])
     )
 
 

@@ -42,21 +42,21 @@ def far_above(profile: ProfileDatabase, taken: str) -> list[OddSample]:
         if curve.origin is Origin.MEASURED and any(misses(point.error) for point in curve.worst)
     ]
     suspected.sort(key=lambda one: -one[0])
-    found = [
+    result = [
         odd
         for _, curve in suspected[:MOST_CURVES]
         for odd in odd_in(profile.tables[curve.family], curve, taken)
     ]
-    return sorted(found, key=lambda odd: -odd.seconds / odd.told_s)
+    return sorted(result, key=lambda odd: -odd.seconds / odd.told_s)
 
 
 def misses(error: float) -> bool:
-    """Whether a left-out error may be that of a sample FAR_ABOVE: what was told is 1 / FAR_ABOVE of it or less."""
+    """Returns whether a left-out error may be that of a sample FAR_ABOVE: what was told is 1 / FAR_ABOVE of it or less."""
     return error >= 1.0 - 1.0 / FAR_ABOVE
 
 
 def odd_in(table: SampleTable, curve: Curve, taken: str) -> list[OddSample]:
-    """Of one curve's worst points those far above the curve through its other samples."""
+    """Returns of one curve's worst points those far above the curve through its other samples."""
     own = of_curve(table, curve)
     worst = bools(np.zeros(table.size))
     for point in curve.worst:
@@ -80,7 +80,7 @@ def odd_in(table: SampleTable, curve: Curve, taken: str) -> list[OddSample]:
 
 
 def of_curve(table: SampleTable, curve: Curve) -> BoolArray:
-    """Which samples a curve was fitted to."""
+    """Returns which samples a curve was fitted to."""
     fitter = FITTERS[table.family]
     own: BoolArray = table.origin == int(curve.origin)
     for name in fitter.labels:

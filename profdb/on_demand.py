@@ -69,7 +69,7 @@ class OnDemand:
         self.spent_s = 0.0
 
     def samples(self) -> list[Sample]:
-        """What was measured, in order, failures included: to be merged into the profile and saved."""
+        """Returns what was measured, in order, failures included: to be merged into the profile and saved."""
         return list(self._taken.values())
 
     @property

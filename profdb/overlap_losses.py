@@ -111,12 +111,12 @@ def _case(sample: Sample) -> OverlapCase:
 
 def _by_pair(profile: ProfileDatabase) -> dict[tuple[object, ...], list[Sample]]:
     """Measured samples of each product beside each collective: those that differ in the counts alone."""
-    found: dict[tuple[object, ...], list[Sample]] = defaultdict(list)
+    result: dict[tuple[object, ...], list[Sample]] = defaultdict(list)
     for sample in profile.measured(Family.OVERLAP):
         case = _case(sample)
         group = (case.collective, case.intra, case.inter, case.siblings, case.size_bytes)
-        found[(*group, case.m, case.k, case.n, case.dtype)].append(sample)
-    return found
+        result[(*group, case.m, case.k, case.n, case.dtype)].append(sample)
+    return result
 
 
 def _shares(samples: list[Sample]) -> tuple[float, float] | None:

@@ -86,7 +86,7 @@ class Query:
 
     @property
     def size(self) -> int:
-        """How many shapes are asked for (N)."""
+        """Returns how many shapes are asked for (N)."""
         kind: type = type(self)
         return len(getattr(self, names_of(kind).numbers[0]))
 

@@ -231,5 +231,5 @@ class ProfileDatabase:
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything in it was measured on the machine itself."""
+        """Returns whether anything in it was measured on the machine itself."""
         return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in self.tables.values())

@@ -42,17 +42,17 @@ NOTHING_SUSTAINED = SustainedRates()
 
 
 def sustained_rates(cost_model: CostModel, gpu: str) -> SustainedRates:
-    """What the profile behind ``cost_model`` has measured on ``gpu`` itself; nothing where there is no profile, or it was
-    restated from another GPU."""
+    """Returns what the profile behind ``cost_model`` has measured on ``gpu`` itself; nothing where there is no profile,
+    or it was restated from another GPU."""
     if not isinstance(cost_model, ProfileCostModel) or cost_model.profile.machine.gpu != gpu:
         return NOTHING_SUSTAINED
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for sample in cost_model.profile.measured(Family.SUSTAINED):
         assert isinstance(sample.case, SustainedCase)
         ratio = _ratio(cost_model, sample.case, sample)
         if ratio is not None:
-            found.setdefault(sample.case.dtype_in, []).append(ratio)
-    return SustainedRates(ratios={dtype: float(np.median(ratios)) for dtype, ratios in found.items()})
+            result.setdefault(sample.case.dtype_in, []).append(ratio)
+    return SustainedRates(ratios={dtype: float(np.median(ratios)) for dtype, ratios in result.items()})
 
 
 def settled_s(sample: Sample) -> float:

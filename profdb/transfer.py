@@ -83,7 +83,7 @@ def _restated(sample: Sample, ratio: float, source: ClusterSpec) -> Sample:
 
 
 def _can_run(case: Case, gpu: GpuSpec) -> bool:
-    """Whether the GPU has what the case computes in; a host is not the GPU's, and what has no curve is no time."""
+    """Returns whether the GPU has what the case computes in; a host is not the GPU's, and what has no curve is no time."""
     if isinstance(case, HostCase) or FAMILY_OF[type(case)] not in FITTERS:
         return False
     if isinstance(case, GemmCase | GroupedGemmCase):

@@ -322,8 +322,8 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
         lines += quality_lines(report.quality)
     if report.differences:
         lines.append(f"{len(report.differences)} cases differ from an earlier run by more than 10 %:")
-        for found in report.differences[:SHOWN_DIFFERENCES]:
+        for results in report.differences[:SHOWN_DIFFERENCES]:
             lines.append(
-                f"  {describe(found.case)}: {found.first_s * 1e6:.4g} us, now {found.second_s * 1e6:.4g} us"
+                f"  {describe(results.case)}: {results.first_s * 1e6:.4g} us, now {results.second_s * 1e6:.4g} us"
             )
     return [*lines, *(f"note: {note}" for note in report.notes)]

@@ -177,10 +177,10 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest)
     print(text(sections), end="\n\n", flush=True)
     try:
         named = {option: price_named(option, plans, inputs) for option, plans in named.items()}
-        plans, found = (
+        plans, results = (
             search_plans(options, inputs) if options.run_all_solu else price_one(options, inputs, plan)
         )
-        sections += found
+        sections += results
         if stated != RunOptions():
             sections += run_sections(stated, plans)
         for option, of_option in named.items():
@@ -216,16 +216,16 @@ def price_named(
     problem = inputs.problem
     if option != "why_not":
         return tuple(with_price(one, problem) for one in plans)
-    found = tuple(with_best_price(one, problem, inputs.constraints) for one in plans)
+    results = tuple(with_best_price(one, problem, inputs.constraints) for one in plans)
     lines = [
         f"{one.answer.plan.label()} cannot run: {reason}"
-        for one in found
+        for one in results
         if one.answer is not None
         for reason in obstacles(problem, one.answer, inputs.constraints)
     ]
     if lines:
         print(*lines, sep="\n", end="\n\n", flush=True)
-    return found
+    return results
 
 
 def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple[Plans, list[ReportSection]]":
@@ -258,9 +258,9 @@ def price_one(
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
     where = "--plan" if options.plan else inputs.config.path
-    found = Session(inputs=inputs).price(written, where=where)
-    plans = Plans(inputs=inputs, answers=(found,))
-    return plans, plan_sections(plans, obstacles(inputs.problem, found, inputs.constraints))
+    results = Session(inputs=inputs).price(written, where=where)
+    plans = Plans(inputs=inputs, answers=(results,))
+    return plans, plan_sections(plans, obstacles(inputs.problem, results, inputs.constraints))
 
 
 def run_sections(stated: RunOptions, plans: "Plans") -> "list[ReportSection]":
@@ -290,8 +290,8 @@ def reason_sections(option: str, named: "tuple[NamedPlan, ...]", plans: "Plans")
     candidates = [candidate(one, inputs, plans.answers) for one in named]
     if option == "compare":
         return [compare_section(candidates)] if candidates else []
-    found = [(one.answer, explain_plan(problem, one.answer.plan)) for one in candidates]
-    return explanation_sections(found, calibrated=problem.calibration is not None)
+    results = [(one.answer, explain_plan(problem, one.answer.plan)) for one in candidates]
+    return explanation_sections(results, calibrated=problem.calibration is not None)
 
 
 def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportSection":
@@ -301,9 +301,9 @@ def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportS
     from solver.report.reasons import sensitivity_section
 
     with progress(3, "what if", "question") as bar:
-        found = sensitivities(request, parsed, plans.inputs, tick=bar.update)
-    check_believable([one.answer for one in found if one.answer is not None], plans.inputs.source)
-    return sensitivity_section(plans.best, found)
+        results = sensitivities(request, parsed, plans.inputs, tick=bar.update)
+    check_believable([one.answer for one in results if one.answer is not None], plans.inputs.source)
+    return sensitivity_section(plans.best, results)
 
 
 def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[ReportSection]") -> None:
@@ -337,20 +337,20 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     for row in rows:
         if row.answer is not None:
             check_believable((row.answer,), row.inputs.source)
-    found = [judge(row, stated.reliability, stated.terms) for row in rows]
+    results = [judge(row, stated.reliability, stated.terms) for row in rows]
     if options.rank_by:
-        found = rank_rows(found, options.rank_by)
-    sections = sweep_sections(rows, found, ranked_by=options.rank_by, by_nodes=options.every_node_count)
+        results = rank_rows(results, options.rank_by)
+    sections = sweep_sections(rows, results, ranked_by=options.rank_by, by_nodes=options.every_node_count)
     print(text(sections))
     if options.json:
         write_json(options.json, record(sections))
     if options.csv:
-        write_sweep_csv(options.csv, found)
+        write_sweep_csv(options.csv, results)
     if options.report:
         from solver.report.html import write_page
         from solver.report.page import sweep_page
 
-        print(f"\nwrote {write_page(sweep_page(found, sections, options.command), options.report)}")
+        print(f"\nwrote {write_page(sweep_page(results, sections, options.command), options.report)}")
     return 0
 
 

@@ -49,8 +49,8 @@ def plans_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Returns the parsers of a parser's own verbs, by name."""
-    found = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
-    return next((dict(one.choices) for one in found), {})
+    result = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return next((dict(one.choices) for one in result), {})
 
 
 SEARCHED = ("--run_all_solu",)

@@ -156,12 +156,12 @@ def module_cases(run: ModuleRun) -> ModuleCases:
 def _sections(ops: Ops, block: BlockSpec | None = None) -> dict[str, tuple[Case, ...]]:
     mixer = None if block is None else block.mixer
     latent = isinstance(mixer, AttentionSpec) and mixer.kind is AttentionKind.MLA
-    found: dict[str, tuple[Case, ...]] = {}
+    result: dict[str, tuple[Case, ...]] = {}
     for op in ops:
         name = section_of(op, latent=latent)
         if name is not None:
-            found[name] = (*found.get(name, ()), *_cases(op))
-    return found
+            result[name] = (*result.get(name, ()), *_cases(op))
+    return result
 
 
 def _cases(op: Op) -> tuple[Case, ...]:

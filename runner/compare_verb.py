@@ -93,13 +93,13 @@ def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> Compariso
         ("reserved", answer.reserved_bytes, run.reserved_bytes),
     )
     pairs += [
-        (name, "GiB", bytes_to_gib(predicted), bytes_to_gib(found))
-        for name, predicted, found in memory
-        if found is not None
+        (name, "GiB", bytes_to_gib(predicted), bytes_to_gib(result))
+        for name, predicted, result in memory
+        if result is not None
     ]
     rows = [
-        Row(name=name, unit=unit, predicted=predicted, measured=found)
-        for name, unit, predicted, found in pairs
+        Row(name=name, unit=unit, predicted=predicted, measured=result)
+        for name, unit, predicted, result in pairs
     ]
     return Comparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 

@@ -32,8 +32,8 @@ def on_page_markdown(markdown: str, page: Any, config: dict[str, Any], files: An
     docs = Path(config["docs_dir"]).resolve()
     here = (docs / page.file.src_uri).parent
 
-    def kept(found: re.Match[str]) -> str:
-        target = (here / found[0].rpartition("(")[2].rstrip(")").partition("#")[0]).resolve()
-        return found[0] if target.is_relative_to(docs) else found[1]
+    def kept(match: re.Match[str]) -> str:
+        target = (here / match[0].rpartition("(")[2].rstrip(")").partition("#")[0]).resolve()
+        return match[0] if target.is_relative_to(docs) else match[1]
 
     return OUTSIDE.sub(kept, markdown)

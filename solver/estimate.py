@@ -204,7 +204,7 @@ def timed_pieces(table: Estimate, pricer: Pricer) -> list[LayerTimes]:
 
 
 def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntArray | None = None) -> Ops:
-    """What every stage row, or each of ``rows``, runs once a step."""
+    """Returns what every stage row, or each of ``rows``, runs once a step."""
     plans, stages = table.plans, table.stages
     rows = np.arange(len(stages.plan)) if rows is None else rows
     # Rows whose embedding or head is tied to one on another stage.
@@ -227,7 +227,7 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
 
 
 def _counted(table: Estimate, count_of: Callable[[Pass], IntArray]) -> IntArray:
-    """What ``count_of`` counts in a piece of every layer row, over all pieces of every stage row."""
+    """Returns what ``count_of`` counts in a piece of every layer row, over all pieces of every stage row."""
     stages, layouts = table.stages, len(table.layers.layout)
     row = table.layers.row[stages.plan]
     numbers = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))

@@ -146,7 +146,8 @@ def candidate_pool(
 
 
 def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tally) -> BoolArray:
-    """Which plans need at most ``limit`` bytes on their worst stage; the others are counted, the nearest of them kept."""
+    """Returns which plans need at most ``limit`` bytes on their worst stage; the others are counted, the nearest of
+    them kept."""
     needed = table.needed_bytes
     fits = np.asarray(needed <= limit, dtype=np.bool_)
     on_device = needed <= usable_bytes(problem.cluster)
@@ -205,8 +206,8 @@ def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> d
     answers: dict[int, Answer] = {}
     for (one, rows), cost, of_one in zip(wanted, costs(wanted), filter(np.size, selected), strict=True):
         memory = one.table.memory.take(rows)
-        found = answers_of(problem, one.table, rows.tolist(), cost.take(rows), memory)
-        answers |= dict(zip(of_one.tolist(), found, strict=True))
+        result = answers_of(problem, one.table, rows.tolist(), cost.take(rows), memory)
+        answers |= dict(zip(of_one.tolist(), result, strict=True))
     return answers
 
 

@@ -31,11 +31,11 @@ class UnreadableFileError(Exception):
 def read_bytes(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """The content of a regular file of at most ``most_bytes``; UnreadableFileError for anything else."""
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        result = os.stat(path)
+        if not stat.S_ISREG(result.st_mode):
             raise UnreadableFileError("is no regular file")
-        if found.st_size > most_bytes:
-            raise UnreadableFileError(f"{found.st_size:,} bytes; at most {most_bytes:,} are read")
+        if result.st_size > most_bytes:
+            raise UnreadableFileError(f"{result.st_size:,} bytes; at most {most_bytes:,} are read")
         with open(path, "rb") as handle:
             return handle.read(most_bytes)
     except FileNotFoundError as error:
@@ -144,8 +144,8 @@ def shipped_config(path: Path) -> Path:
     if path.is_absolute() or os.path.exists(path):
         return path
     if len(path.parts) > 1:
-        found = shipped_folder() / path
-        return found if path.parts[0] == CONFIGS and ".." not in path.parts and found.is_file() else path
+        result = shipped_folder() / path
+        return result if path.parts[0] == CONFIGS and ".." not in path.parts and result.is_file() else path
     named = [one for one in (shipped_folder() / CONFIGS).glob("*.*") if path.name in (one.name, one.stem)]
     return named[0] if len(named) == 1 else path
 
@@ -191,7 +191,7 @@ def check_outputs(files: Named, folders: Named, inputs: Named) -> None:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether both name one file, that is there or that would be."""
+    """Returns whether both name one file, that is there or that would be."""
     try:
         return os.path.samefile(one, other)
     except OSError:

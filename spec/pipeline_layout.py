@@ -91,12 +91,12 @@ def short_layout(layers: Sequence[int], predicted: int, predicting_stage: int) -
 def _unrolled(text: str, where: str) -> str:
     """The layout with its repetitions written out."""
 
-    def repeated(found: re.Match[str]) -> str:
-        count = int(found[2])
+    def repeated(match: re.Match[str]) -> str:
+        count = int(match[2])
         if count > MOST_REPEATS:
             allowed = f"at most {MOST_REPEATS} repeats"
             raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
-        return found[1] * count
+        return match[1] * count
 
     plain = re.sub(r"\s|,", "", text)
     plain = re.sub(r"([EtmL|])\*(\d{1,6})", repeated, plain)
@@ -131,10 +131,10 @@ def written_layout(text: str, dealt: Dealt, *, where: str = "--plan") -> str:
     ends = text.split("+")
     if set(ends) <= set(ENDS):
         return layout_text(_counted(text, ends, dealt, where), dealt.predicted)
-    found = SHARES.fullmatch(text)
-    if found is None:
+    result = SHARES.fullmatch(text)
+    if result is None:
         return text
-    said = {found[1]: int(found[2])} | ({found[3]: int(found[4])} if found[3] else {})
+    said = {result[1]: int(result[2])} | ({result[3]: int(result[4])} if result[3] else {})
     per_stage = _shared(text, said, dealt, where)
     chunks = [count // dealt.vpp for _ in range(dealt.vpp) for count in per_stage]
     return layout_text(chunks, dealt.predicted)

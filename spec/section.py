@@ -141,17 +141,17 @@ class Section:
         value = self.values[key] if self.has(key) else []
         if not isinstance(value, list) or not 1 <= len(value) <= maximum:
             self.fail(key, allowed)
-        found: list[Section] = []
+        result: list[Section] = []
         for index, item in enumerate(value):
             if not isinstance(item, dict):
                 self.fail(key, allowed)
             section = Section(where=self._place(key), name=f"{self.path(key)}[{index}]", values=item)
             if named_by:
                 section.name = f"{self.path(key)}.{section.text(named_by)}"
-            if section.name in [other.name for other in found]:
+            if section.name in [other.name for other in result]:
                 section.fail(named_by, "a different name for each table")
-            found.append(section)
-        return tuple(found)
+            result.append(section)
+        return tuple(result)
 
     def record(self, of: type[Record], **given: Any) -> Record:
         """Returns a dataclass whose fields are ``given`` or stand here under their names: flags, words of an Enum, whole

@@ -138,9 +138,9 @@ def cluster_topology(cluster: ClusterSpec, world_size: int) -> Topology:
 
 def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwidths:
     """Bus bandwidth (GiB/s) of 1 GiB in each group of more than one, by the curves; nothing without them."""
-    found: dict[tuple[SimaiGroup, Collective], float] = {}
+    result: dict[tuple[SimaiGroup, Collective], float] = {}
     if pricer is None:
-        return BusBandwidths(name=name, groups=found)
+        return BusBandwidths(name=name, groups=result)
     layout = layout_of(header)
     for group, axis in AXES.items():
         ranks = header.group_ranks(group)
@@ -162,8 +162,8 @@ def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwi
             seconds = float(pricer.time(op, layout).seconds[0])
             if seconds > 0:
                 factor = float(busbw_factor(kind, ranks))
-                found[(group, kind)] = BUSBW_BYTES * factor / seconds / GIB
-    return BusBandwidths(name=name, groups=found, pipeline_gib=_hop_gib(header, pricer))
+                result[(group, kind)] = BUSBW_BYTES * factor / seconds / GIB
+    return BusBandwidths(name=name, groups=result, pipeline_gib=_hop_gib(header, pricer))
 
 
 def _hop_gib(header: SimaiHeader, pricer: Pricer) -> float | None:

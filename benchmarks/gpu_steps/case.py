@@ -47,6 +47,6 @@ class StepCase:
 
 
 def case_of(text: str) -> StepCase:
-    """What ``as_text`` wrote."""
+    """Returns what ``as_text`` wrote."""
     fields = json.loads(text)
     return StepCase(shape=Shape(**fields.pop("shape")), **fields)

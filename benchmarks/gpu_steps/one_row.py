@@ -74,7 +74,7 @@ class Reference:
         self.clock = stopwatch_for(device)
 
     def seconds(self) -> list[list[float]]:
-        """Of LAUNCHES launches of each now, one by one."""
+        """Seconds of LAUNCHES launches of each, one by one."""
         return [[self.clock.burst(one.calls, 1, None) for _ in range(LAUNCHES)] for one in self.launched]
 
 
@@ -122,15 +122,15 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
         if reference is not None:
             beside.append(reference.seconds())
         trials.append(one_step(training, device))
-    found: dict[str, Any] = {"status": "ok", "device": device.name, "torch": torch.__version__}
+    result: dict[str, Any] = {"status": "ok", "device": device.name, "torch": torch.__version__}
     if reference is not None:
-        found["reference_s"] = beside
-        found["page_faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-    found["trials"] = {part: [trial[part] for trial in trials] for part in trials[0]}
+        result["reference_s"] = beside
+        result["page_faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    result["trials"] = {part: [trial[part] for trial in trials] for part in trials[0]}
     if device.kind == "cuda":
-        found["allocated_bytes"] = torch.cuda.max_memory_allocated(device.index)
-        found["reserved_bytes"] = torch.cuda.max_memory_reserved(device.index)
-    return found
+        result["allocated_bytes"] = torch.cuda.max_memory_allocated(device.index)
+        result["reserved_bytes"] = torch.cuda.max_memory_reserved(device.index)
+    return result
 
 
 def main(layout: RankLayout) -> int:
@@ -144,19 +144,19 @@ def main(layout: RankLayout) -> int:
     if layout.size > 1:
         dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
-        found = measured(case_of(sys.argv[2]), device)
+        result = measured(case_of(sys.argv[2]), device)
     except OUT_OF_MEMORY as error:
-        found = {"status": "oom", "reason": str(error).partition("\n")[0]}
+        result = {"status": "oom", "reason": str(error).partition("\n")[0]}
     if dist.is_initialized():
-        found = slowest(found)
+        result = slowest(result)
         dist.destroy_process_group()
     if layout.rank == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(result), flush=True)
     return 0
 
 
 def slowest(found: dict[str, Any]) -> dict[str, Any]:
-    """Of all ranks' findings the first that is no time, else each trial as its slowest rank took it."""
+    """Returns of all ranks' findings the first that is no time, else each trial as its slowest rank took it."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, found)
     for one in everyone:

@@ -43,7 +43,7 @@ SEVERAL_MICRO_BATCHES: dict[str, object] = {"data_parallel.accumulation": "accum
 
 
 def job_settings_of(case: StepCase) -> dict[str, object]:
-    """How the framework of a case differs from its preset."""
+    """Returns how the framework of a case differs from its preset."""
     said = PLAIN | ({} if case.compiled else EAGER)
     return said | (SEVERAL_MICRO_BATCHES if case.num_micro > 1 else {})
 

@@ -63,13 +63,14 @@ class Row:
 
     def as_line(self) -> str:
         """One row of the table: measured, predicted, their ratio; of time and both memories."""
-        prediction, found = self.prediction, self.found
+        prediction, result = self.prediction, self.found
         if self.status != "ok":
             return f"{self.case.name:26} {self.status}: {self.reason}".rstrip(": ")
         bytes_of = ("allocated_bytes", "reserved_bytes")
         pairs = [(self.step_s, prediction.step_s if prediction else None, 1e3)]
         pairs += [
-            (found.get(name), getattr(prediction, name) if prediction else None, 1 / GIB) for name in bytes_of
+            (result.get(name), getattr(prediction, name) if prediction else None, 1 / GIB)
+            for name in bytes_of
         ]
         line = f"{self.case.name:26} " + "   ".join(_compared(*pair) for pair in pairs)
         return line if prediction else f"{line}   {self.unpriced}"
@@ -97,13 +98,15 @@ def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: f
             prediction=prediction,
             unpriced=unpriced,
         )
-    found = run(case, ranks, device, limit_s)
-    status, reason = found.pop("status"), str(found.pop("reason", ""))[:LONGEST_REASON]
-    return Row(case=case, status=status, reason=reason, found=found, prediction=prediction, unpriced=unpriced)
+    result = run(case, ranks, device, limit_s)
+    status, reason = result.pop("status"), str(result.pop("reason", ""))[:LONGEST_REASON]
+    return Row(
+        case=case, status=status, reason=reason, found=result, prediction=prediction, unpriced=unpriced
+    )
 
 
 def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, Any]:
-    """What the process of a case found, or how it ended."""
+    """Returns what the process of a case found, or how it ended."""
     words = [sys.executable]
     if ranks > 1:
         words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
@@ -118,5 +121,5 @@ def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, An
     if ended.returncode:
         said = [line for line in ended.stderr.splitlines() if "Error" in line] or ["no word"]
         return {"status": "failed", "reason": f"status {ended.returncode}: {said[0].strip()}"}
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return result

@@ -92,7 +92,7 @@ def _layer_matrices(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Ma
     """Returns the number of matrices of each size in one layer: its products' weights on a rank that has them whole."""
     alone = replace(model, blocks=(BlockRun(block=block, count=1),))
     (piece,) = model_ops(alone, job, Layout.of(1), "mtp", Recompute.NONE).blocks
-    found: dict[Matrix, int] = {}
+    result: dict[Matrix, int] = {}
     for op in piece.forward:
         if not isinstance(op, BatchedGemm | GroupedGemm) or not op.parameters.any():
             continue
@@ -100,8 +100,8 @@ def _layer_matrices(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Ma
         for outputs in _parts(op, block):
             sides = sorted((int(op.k[0]), outputs))
             matrix = Matrix(small=sides[0], large=sides[1], owner=Owner.EXPERT if expert else Owner.DENSE)
-            found[matrix] = found.get(matrix, 0) + (int(op.groups[0]) if isinstance(op, GroupedGemm) else 1)
-    return found
+            result[matrix] = result.get(matrix, 0) + (int(op.groups[0]) if isinstance(op, GroupedGemm) else 1)
+    return result
 
 
 def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:

@@ -149,14 +149,14 @@ def _kernels(
     """Each as a copy of as many bytes, nothing where sequences are whole; the first holds ``held_bytes``."""
     several = context.layout.cp > 1
     a = context.activation_bytes
-    found = []
+    result = []
     for index, one in enumerate(moved):
         rows = np.where(several, np.ceil(one.moved_bytes / (2.0 * a)), 0.0).astype(np.int64)
         what = CORE.served_by(Role.COPY, f"attention.{one.name}")
         copied = memory_pass(what, phase, "copy", rows, context.job.precision.activation)
         held = np.where(several & (index == 0), held_bytes, 0.0)
-        found.append(replace(copied, repeat=one.times, transient_bytes=held))
-    return tuple(found)
+        result.append(replace(copied, repeat=one.times, transient_bytes=held))
+    return tuple(result)
 
 
 ROLES = {

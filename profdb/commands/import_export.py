@@ -57,7 +57,7 @@ Importer = Callable[[Source], dict[str, list[Sample]]]
 
 
 def _journal(source: Source) -> dict[str, list[Sample]]:
-    """What a profiling run that did not end has measured."""
+    """Returns what a profiling run that did not end has measured."""
     recorded = read_journal(source.path)
     return {recorded.gpu: list(recorded.samples)}
 
@@ -109,13 +109,13 @@ def import_lines(into: Path, new: ProfileDatabase) -> list[str]:
 def difference_lines(differences: Sequence[Difference]) -> list[str]:
     """The worst ten cases whose two runs disagree."""
     return [
-        f"  differs: {found.case}: {found.first_s:.3g} s, now {found.second_s:.3g} s"
-        for found in differences[:10]
+        f"  differs: {result.case}: {result.first_s:.3g} s, now {result.second_s:.3g} s"
+        for result in differences[:10]
     ]
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """What reads the verbs and options typed after ``program``."""
+    """Returns what reads the verbs and options typed after ``program``."""
     parser = OneLineParser(prog=program)
     verbs = parser.add_subparsers(dest="verb", required=True)
     take = verbs.add_parser("import", help="read another tool's measurements into a profile")

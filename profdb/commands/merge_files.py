@@ -14,7 +14,7 @@ PROGRAM = "python -m profdb merge"
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """What reads the options typed after ``program``."""
+    """Returns what reads the options typed after ``program``."""
     parser = OneLineParser(prog=program, description="profiles of one GPU into one")
     parser.add_argument("first", type=Path, help="a profile")
     parser.add_argument("others", type=Path, nargs="+", help="more profiles of the same GPU")

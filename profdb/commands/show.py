@@ -25,7 +25,7 @@ PROGRAM = "python -m profdb show"
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """What reads the options typed after ``program``."""
+    """Returns what reads the options typed after ``program``."""
     parser = OneLineParser(prog=program, description="show what a profile holds")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
     add_config(parser, "a model config: what does the profile lack for it?")

@@ -61,13 +61,13 @@ def _left_out(
     """Left-out errors of the group shapes for each bend, and the sample each belongs to. Of many shapes
     an even selection is tested."""
     step = -(-len(groups) // MOST_SHAPES_TESTED)
-    found = [(rows, left_out_errors(sizes[rows], seconds[rows])) for rows in groups[::step]]
-    errors = np.concatenate([errors for _, (errors, _) in found], axis=1)
-    return errors, np.concatenate([rows[at] for rows, (_, at) in found]).astype(np.float64)
+    result = [(rows, left_out_errors(sizes[rows], seconds[rows])) for rows in groups[::step]]
+    errors = np.concatenate([errors for _, (errors, _) in result], axis=1)
+    return errors, np.concatenate([rows[at] for rows, (_, at) in result]).astype(np.float64)
 
 
 def _shared_weight(curves: list[ShapeCurve]) -> float:
-    """How much of what other groups show between two sizes is believed (profdb.fits.protocol_changes)."""
+    """Returns how much of what other groups show between two sizes is believed (profdb.fits.protocol_changes)."""
     step = -(-len(curves) // MOST_SHAPES_TESTED) if curves else 1
     errors = shared_changes.left_out_errors(curves[::step])
     return shared_changes.WEIGHTS[int(np.argmin(np.log1p(errors).mean(axis=1)))] if errors.size else 0.0

@@ -220,7 +220,7 @@ def _left_out(lines: Arrays, asked: Asked, metric: FloatArray, blend: Blend) -> 
 
 
 def worth_trees(trial: Trial, samples: int) -> bool:
-    """Whether lines alone leave enough error, and samples are neither too few nor too many, to try trees."""
+    """Returns whether lines alone leave enough error, and samples are neither too few nor too many, to try trees."""
     return trial.score > TREES_FROM_SCORE and TREES_SAMPLES[0] <= samples <= TREES_SAMPLES[1]
 
 

@@ -27,9 +27,9 @@ class Row:
 
     def text(self, column: str, default: str | None = None) -> str:
         """A cell, stripped; ``default`` where the column is absent or empty."""
-        found = self.cells.get(column, "").strip()
-        if found:
-            return found
+        result = self.cells.get(column, "").strip()
+        if result:
+            return result
         if default is None:
             raise self.refuse(column, "must not be empty")
         return default

@@ -30,7 +30,7 @@ def read_curves_csv(path: str | Path) -> dict[str, list[Sample]]:
     """Samples by GPU name. Raises ProfileError (file, line, column, reason)."""
     source = Path(path)
     make, required = _form_of(source)
-    found: dict[str, list[Sample]] = {}
+    result: dict[str, list[Sample]] = {}
     for row in read_rows(source, required):
         if row.text("flag", ""):
             continue
@@ -39,8 +39,8 @@ def read_curves_csv(path: str | Path) -> dict[str, list[Sample]]:
             trials_s=(row.seconds("latency_us", US),),
             launched={"source": row.text("framework", "") or row.text("nccl_version", "")},
         )
-        found.setdefault(row.text("gpu"), []).append(sample)
-    return found
+        result.setdefault(row.text("gpu"), []).append(sample)
+    return result
 
 
 def _form_of(source: Path) -> tuple[Callable[[Row], Case], tuple[str, ...]]:

@@ -88,7 +88,7 @@ def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, lis
         lines = read_file_text(source, MOST_MEASURED_BYTES).splitlines()
     except UnreadableFileError as error:
         raise ProfileError(f"{source}: {error}; nothing imported") from error
-    found: dict[str, list[Sample]] = {}
+    result: dict[str, list[Sample]] = {}
     run = _Run(program=_program_in(source.name))
     for number, line in enumerate(lines, start=1):
         stripped = _LAUNCHER.sub("", line).strip()
@@ -97,10 +97,10 @@ def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, lis
             run = _read_comment(run, stripped, where)
         elif _ROW.match(stripped):
             for sample in _read_row(run, stripped.split(), where, domain_ranks):
-                found.setdefault(run.gpu, []).append(sample)
-    if not found:
+                result.setdefault(run.gpu, []).append(sample)
+    if not result:
         raise ProfileError(f"{source}: no row of an nccl-tests table; nothing imported")
-    return found
+    return result
 
 
 def _program_in(text: str) -> str:

@@ -54,10 +54,10 @@ def read_vidur_folder(folder: str | Path) -> list[Sample]:
         "all_reduce.csv": read_network,
         "send_recv.csv": read_network,
     }
-    found = [path for path in sorted(Path(folder).rglob("*.csv")) if path.name in readers]
-    if not found:
+    result = [path for path in sorted(Path(folder).rglob("*.csv")) if path.name in readers]
+    if not result:
         raise ProfileError(f"{folder}: no {', '.join(readers)} below; nothing imported")
-    return [sample for path in found for sample in readers[path.name](path)]
+    return [sample for path in result for sample in readers[path.name](path)]
 
 
 def read_mlp(path: str | Path) -> list[Sample]:

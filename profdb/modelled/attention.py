@@ -166,7 +166,7 @@ def core_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
 
 
 def is_aligned(heads: Heads) -> BoolArray:
-    """Whether every head's queries, keys and values begin at a multiple of ALIGNMENT_BYTES.
+    """Returns whether every head's queries, keys and values begin at a multiple of ALIGNMENT_BYTES.
 
     Heads lie side by side in one array of queries, keys and values (Megatron-LM, ParallelAttention:
     [s, b, heads, 3 x width]), so that a head begins at multiples of its width.

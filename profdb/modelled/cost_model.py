@@ -80,7 +80,7 @@ class ModelledCostModel:
         return _modelled(seconds, memory_bound.RELATIVE_STD)
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """What a training step runs; p2p as ``p2p_s``."""
+        """Returns what a training step runs; p2p as ``p2p_s``."""
         _one_of(query.collective, TRAINING_COLLECTIVES, "collective")
         c = query.columns()
         shape = _shape(c)

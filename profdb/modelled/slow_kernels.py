@@ -155,7 +155,7 @@ class MeasuredExtents:
     pairs: dict[str, IntArray]
 
     def holds(self, layout: str, extents: tuple[IntArray, IntArray]) -> BoolArray:
-        """Which products have extents that were measured."""
+        """Returns which products have extents that were measured."""
         known = self.pairs.get(layout)
         asked = np.stack(np.broadcast_arrays(*extents), axis=1)
         if known is None:
@@ -189,7 +189,8 @@ def contiguous(layout: str, m: IntArray, k: IntArray, n: IntArray) -> tuple[IntA
 
 
 def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
-    """Whether every row of every array begins at a multiple of ALIGNMENT_BYTES, elements being ``width`` bytes wide."""
+    """Returns whether every row of every array begins at a multiple of ALIGNMENT_BYTES, elements being ``width`` bytes
+    wide."""
     first, second = extents
     return bools(((first * width) % ALIGNMENT_BYTES == 0) & ((second * width) % ALIGNMENT_BYTES == 0))
 

@@ -38,18 +38,18 @@ def read_archive(source: Path) -> bytes:
     Raises ProfileError, one line, when there is no such file or it is a folder, a device, empty or too large.
     """
     try:
-        found = source.stat()
+        result = source.stat()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ProfileError(f"{source}: no such profile ({reason}); {REMEDY}") from error
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(result.st_mode):
         raise ProfileError(f"{source}: a folder, not a profile file; name the data.pt in it")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(result.st_mode):
         raise ProfileError(f"{source}: a pipe or a device, not a profile file")
-    if found.st_size == 0:
+    if result.st_size == 0:
         raise ProfileError(f"{source}: empty file, not a profile; {REMEDY}")
-    if found.st_size > MOST_BYTES:
-        raise ProfileError(f"{source}: {found.st_size:,} bytes; a profile has at most {MOST_BYTES:,}")
+    if result.st_size > MOST_BYTES:
+        raise ProfileError(f"{source}: {result.st_size:,} bytes; a profile has at most {MOST_BYTES:,}")
     try:
         return source.read_bytes()
     except OSError as error:
@@ -111,7 +111,7 @@ def _check_member(content: bytes, member: zipfile.ZipInfo, place: int) -> int:
 
 
 def _descriptors(member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """What may follow a member whose header tells no sizes: with 64-bit sizes, or 32-bit ones."""
+    """Returns what may follow a member whose header tells no sizes: with 64-bit sizes, or 32-bit ones."""
     for form in ("<4sIQQ", "<4sIII"):
         yield struct.pack(form, b"PK\x07\x08", member.CRC, member.file_size, member.file_size)
 
@@ -166,7 +166,8 @@ def cluster_named_by(path: Path) -> str:
 
 
 def _cluster_in(words: Iterator[str]) -> str:
-    """What follows its key among the machine's facts; each is a key and a value, a table's value the pairs in it."""
+    """Returns what follows its key among the machine's facts; each is a key and a value, a table's value the pairs in
+    it."""
     if MACHINE not in words:
         return ""
     next(words, "")

@@ -56,12 +56,12 @@ def check_table(table: SampleTable, where: str) -> None:
 
 
 def _are_json_objects(texts: tuple[str, ...]) -> bool:
-    """Whether each text is a JSON object; parsed in one go, as there may be one a sample."""
+    """Returns whether each text is a JSON object; parsed in one go, as there may be one a sample."""
     try:
-        found = json.loads("[" + ",".join(texts) + "]")
+        result = json.loads("[" + ",".join(texts) + "]")
     except (ValueError, RecursionError):
         return False
-    return len(found) == len(texts) and all(isinstance(one, dict) for one in found)
+    return len(result) == len(texts) and all(isinstance(one, dict) for one in result)
 
 
 def check_fit(packed: Mapping[str, Any], table: SampleTable, where: str) -> None:

@@ -59,7 +59,7 @@ class LabelColumn:
         return LabelColumn(codes=self.codes[rows], values=self.values)
 
     def equals(self, word: str) -> BoolArray:
-        """Which rows hold ``word``."""
+        """Returns which rows hold ``word``."""
         if word not in self.values:
             return np.zeros(self.codes.shape[0], dtype=np.bool_)
         return np.asarray(self.codes == self.values.index(word), dtype=np.bool_)

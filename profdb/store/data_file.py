@@ -104,7 +104,7 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
 
 
 def _document_in(content: bytes, where: str) -> object:
-    """What the archive holds: plain data alone."""
+    """Returns what the archive holds: plain data alone."""
     try:
         check_archive(content)
         return plain_document(content)

@@ -21,7 +21,7 @@ FORMAT = "profiling-journal 1"
 
 
 def journal_path(profile: Path) -> Path:
-    """Where the journal of a profile lies."""
+    """Returns where the journal of a profile lies."""
     return profile.with_name(profile.name + ".journal")
 
 

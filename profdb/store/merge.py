@@ -88,14 +88,14 @@ def _differences(old: SampleTable, new: SampleTable, differs: float) -> list[Dif
     ):
         if np.isfinite(median) and origin == int(Origin.MEASURED):
             by_case.setdefault(key, []).append(median)
-    found = []
+    result = []
     for row, (key, median) in enumerate(zip(new.case_keys(), new.medians_s().tolist(), strict=True)):
         if key not in by_case or not np.isfinite(median) or new.origin[row] != int(Origin.MEASURED):
             continue
         before = float(np.median(by_case[key]))
         if abs(median / before - 1.0) > differs:
-            found.append(Difference(case=case_at(new, row), first_s=before, second_s=median))
-    return found
+            result.append(Difference(case=case_at(new, row), first_s=before, second_s=median))
+    return result
 
 
 def _merge_machines(first: MachineFacts, second: MachineFacts) -> MachineFacts:

@@ -67,12 +67,12 @@ def tiling_for(case: GroupedCase, world: World) -> GroupTiling:
 def tilings_of(cases: Sequence[Case], world: World) -> list[GroupTiling]:
     """The tilings that the collectives among ``cases`` need, each once; those that this world cannot form are
     left to the cases' own refusal."""
-    found: dict[GroupTiling, None] = {}
+    result: dict[GroupTiling, None] = {}
     for case in cases:
         if isinstance(case, GroupedCase):
             with contextlib.suppress(UnsupportedCaseError):
-                found[tiling_for(case, world)] = None
-    return list(found)
+                result[tiling_for(case, world)] = None
+    return list(result)
 
 
 def whole_elements(case: CollectiveCase | OverlapCase) -> int:

@@ -18,10 +18,10 @@ Group = Any
 
 def collective_by_name(successor: str, predecessor: str) -> Callable[..., Any]:
     """The collective under whichever of its two names this torch has."""
-    found: Callable[..., Any] | None = getattr(dist, successor, None) or getattr(dist, predecessor, None)
-    if found is None:
+    result: Callable[..., Any] | None = getattr(dist, successor, None) or getattr(dist, predecessor, None)
+    if result is None:
         raise UnsupportedCaseError(f"torch {torch.__version__} has neither {successor} nor {predecessor}")
-    return found
+    return result
 
 
 def all_reduce(buffer: torch.Tensor, group: Group) -> None:

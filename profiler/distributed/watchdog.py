@@ -108,13 +108,13 @@ class Watchdog:
         it ends the process."""
         self._last.acquire()
         try:
-            found = self._diagnosis(cause, outside)
+            result = self._diagnosis(cause, outside)
             speaker = self._claim()
             self._stay()
         except RuntimeError:
             gone = self._line("rank 0, which keeps the ranks together, is gone", cause)
             return RankFailedError(gone, speaker=1)
-        return RankFailedError(found, speaker=speaker)
+        return RankFailedError(result, speaker=speaker)
 
     def _diagnosis(self, cause: str, outside: str) -> str:
         """The line that says who is gone or hangs; "" where another rank has said it."""
@@ -143,12 +143,12 @@ class Watchdog:
 
     def _beats(self) -> dict[int, Beat | None]:
         """The last beat of every rank."""
-        found: dict[int, Beat | None] = {}
+        result: dict[int, Beat | None] = {}
         with self._lock:
             for rank in range(self.size):
                 key = f"beat/{rank}"
-                found[rank] = read_beat(self.store.get(key)) if self.store.check([key]) else None
-        return found
+                result[rank] = read_beat(self.store.get(key)) if self.store.check([key]) else None
+        return result
 
     def _listen(self) -> None:
         """Wait for others' beats, and go on with this rank's."""
@@ -192,12 +192,12 @@ class Watchdog:
                 if self._stop.is_set():
                     return
             if time.monotonic() - self.since > self.timeout_s - LISTEN_S:
-                found = self.diagnose()
+                result = self.diagnose()
                 if self._stop.is_set() or time.monotonic() - self.since < self.timeout_s - LISTEN_S:
                     self._last.release()
                     continue  # it went on meanwhile
-                if found.speaker == self.rank:
-                    complain(f"error: {found}")
+                if result.speaker == self.rank:
+                    complain(f"error: {result}")
                 self.ends(WRONG_INPUT)
                 return
 

@@ -144,23 +144,25 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
     another batch, world or degrees, and one without a step after the warm-up.
     """
     lines = [COLOUR.sub("", line) for line in text.splitlines() if len(line) <= LONGEST_LINE]
-    form, found = _steps(path, lines)
+    form, result = _steps(path, lines)
     _check_degrees(path, lines, plan)
-    counted = [one for before, one in pairwise(found) if _after(found, before, warmup)] if warmup else found
+    counted = (
+        [one for before, one in pairwise(result) if _after(result, before, warmup)] if warmup else result
+    )
     if not counted:
         raise ConfigError(
             where=str(path),
             key="steps",
-            value=len(found),
+            value=len(result),
             allowed=f"one after {warmup} of warm-up (--warmup)",
         )
     _check_batch(path, counted, job)
-    memory = _memory(lines, found)
+    memory = _memory(lines, result)
     return MeasuredRun(
         source=str(path),
         form=form.name,
         steps_s=tuple(_seconds(path, one, job) for one in counted),
-        warmup=len(found) - len(counted),
+        warmup=len(result) - len(counted),
         allocated_bytes=memory.get("allocated"),
         reserved_bytes=memory.get("reserved"),
     )
@@ -169,18 +171,18 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
 def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[Found]]:
     """The form of the log and its lines of steps, by rising number."""
     for form in FORMS:
-        found: list[Found] = []
+        result: list[Found] = []
         for line in lines:
             match = form.step.search(line) if form.mark in line else None
             if match is None:
                 continue
-            number, last = int(match["step"]), _number(found[-1]) if found else -1
+            number, last = int(match["step"]), _number(result[-1]) if result else -1
             if number < last:
-                found.clear()
+                result.clear()
             if number != last:
-                found.append(match.groupdict())
-        if found:
-            return form, found
+                result.append(match.groupdict())
+        if result:
+            return form, result
     names = ", ".join(form.name for form in FORMS)
     raise ConfigError(
         where=str(path),

@@ -151,13 +151,13 @@ def match_exchanges(
         else:
             rest.append(one)
     for same in kinds.values():
-        found = [one for one in pools if pools[one].ran and _may_be(same[0].key, one)]
-        launches = sorted((one for key in found for one in pools[key].ran), key=lambda one: one.start_s)
+        result = [one for one in pools if pools[one].ran and _may_be(same[0].key, one)]
+        launches = sorted((one for key in result for one in pools[key].ran), key=lambda one: one.start_s)
         if len(launches) != count_of(same) * num_steps or all(one.key == same[0].key for one in launches):
             rest += same
             continue
         pairs += [replace(one, how=DEALT) for one in match_in_order(same, launches, num_steps)[0]]
-        for key in found:
+        for key in result:
             pools[key].ran = []
     return pairs, sorted(rest, key=lambda one: one.place)
 
@@ -197,8 +197,8 @@ def match_expert_products(
         passes.setdefault(one.key.direction, []).append(one)
     for direction, same in passes.items():
         weights = {sides for one in same for sides in _weights(*(one.weight or (0, 0)))}
-        found = [one for one in pools if one.direction == direction and _has_one_of(weights, one)]
-        launches = [one for key in found for one in pools[key].ran]
+        result = [one for one in pools if one.direction == direction and _has_one_of(weights, one)]
+        launches = [one for key in result for one in pools[key].ran]
         priced = sum(_volume(one.key) * one.count for one in same)
         share = sum(_volume(one.key) for one in launches) / num_steps / priced
         if not 1 / MOST_ROWS < share < MOST_ROWS:
@@ -207,7 +207,7 @@ def match_expert_products(
         how = f"each expert's own, {share:.2f} x the rows"
         pair = pair_of(same, [each.seconds for each in launches], num_steps, how=how)
         pairs.append(replace(pair, label=f"{direction} products of experts"))
-        for key in found:
+        for key in result:
             pools[key].ran = []
     return pairs, rest
 
@@ -309,7 +309,7 @@ def match_without_key(
         key = want.key
         kinds.setdefault((key.part, key.what, key.direction, key.ranks), []).append(want)
     for (part, what, direction, ranks), same in kinds.items():
-        found = [
+        result = [
             one
             for one, pool in pools.items()
             if pool.ran
@@ -317,17 +317,17 @@ def match_without_key(
             and one.direction in (direction, None)
             and one.ranks in (ranks, None)
         ]
-        blank = [one for one in found if one.shape is None and one.size_bytes is None]
+        blank = [one for one in result if one.shape is None and one.size_bytes is None]
         unsaid = sorted((each for one in blank for each in pools[one].ran), key=lambda each: each.start_s)
         if unsaid and len(unsaid) == count_of(same) * num_steps:
             pairs += [replace(one, how="by order") for one in match_in_order(same, unsaid, num_steps)[0]]
-            found = blank
-        elif cut := _cut_otherwise(same, found, pools, num_steps):
+            result = blank
+        elif cut := _cut_otherwise(same, result, pools, num_steps):
             pairs.append(cut)
         else:
             rest += same
             continue
-        for one in found:
+        for one in result:
             pools[one].ran = []
     return pairs, rest
 
@@ -376,8 +376,8 @@ def match_launches(expected: Sequence[Expected], ran: Iterable[Launched], num_st
         if key.part in AS_ONE:
             pairs += _sums(key, same, pools.pop(key, Pool([])).ran, num_steps)
             continue
-        found = [pools[one] for one in _alike(key, pools)]
-        launches = [one for pool in found for one in pool.take(num_steps * count_of(same))]
+        result = [pools[one] for one in _alike(key, pools)]
+        launches = [one for pool in result for one in pool.take(num_steps * count_of(same))]
         paired, rest = match_in_order(same, launches, num_steps)
         pairs += paired
         left += rest
@@ -415,22 +415,22 @@ def _sums(key: Key, same: Sequence[Expected], ran: Sequence[Launched], num_steps
 
 
 def _lone_expected(left: Iterable[Expected]) -> list[Unmatched]:
-    found: dict[tuple[Key, str], list[Expected]] = {}
+    result: dict[tuple[Key, str], list[Expected]] = {}
     for one in left:
-        found.setdefault((one.key, one.label), []).append(one)
+        result.setdefault((one.key, one.label), []).append(one)
     lone = [
         Unmatched(
             key=key, label=label, count=count_of(same), seconds=sum(one.seconds * one.count for one in same)
         )
-        for (key, label), same in found.items()
+        for (key, label), same in result.items()
     ]
     return sorted(lone, key=lambda one: -one.seconds)
 
 
 def _lone_ran(ran: Iterable[Launched], num_steps: int) -> list[Unmatched]:
-    found: dict[tuple[Key, str], list[Launched]] = {}
+    result: dict[tuple[Key, str], list[Launched]] = {}
     for one in ran:
-        found.setdefault((one.key, one.name), []).append(one)
+        result.setdefault((one.key, one.name), []).append(one)
     lone = [
         Unmatched(
             key=key,
@@ -438,6 +438,6 @@ def _lone_ran(ran: Iterable[Launched], num_steps: int) -> list[Unmatched]:
             count=len(same) / num_steps,
             seconds=sum(one.seconds for one in same) / num_steps,
         )
-        for (key, name), same in found.items()
+        for (key, name), same in result.items()
     ]
     return sorted(lone, key=lambda one: -one.seconds)

@@ -286,10 +286,10 @@ def measured(file: LaunchFile, warmup: int) -> MeasuredRun:
 def compare_launches(file: LaunchFile, problem: Problem, plan: Plan, warmup: int) -> OperationComparison:
     """The launches of the file beside the operations of the plan. Raises ConfigError for a rank that the plan does not have."""
     if file.trace is not None:
-        found = launches(file.trace, warmup)
+        result = launches(file.trace, warmup)
         rank = file.trace.rank or 0
         expected = expected_step(problem, plan, _checked(file.path, rank, plan))
-        return compare_operations(f"rank {rank}", expected, found.ran, found.num_steps, found.idle_s)
+        return compare_operations(f"rank {rank}", expected, result.ran, result.num_steps, result.idle_s)
     stage = STAGE.search(file.path.stem)
     rank = int(stage[1]) * (plan.world_size // plan.pp) if stage else 0
     expected = expected_step(problem, plan, _checked(file.path, rank, plan))

@@ -26,16 +26,16 @@ def agree(world: World, action: Callable[[], Found]) -> Found:
 
     Raises NotAgreedError, said once, with the ranks on which it raised a UserError and what that was.
     """
-    found: list[Found] = []
+    result: list[Found] = []
     word = FINE
     try:
-        found.append(action())
+        result.append(action())
     except UserError as error:
         word = str(error) or type(error).__name__
     words = world.gather(word)
     failed = [rank for rank, said in enumerate(words) if said != FINE]
     if not failed:
-        return found[0]
+        return result[0]
     first = words[failed[0]]
     alike = [rank for rank in failed if words[rank] == first]
     who = "" if len(alike) == world.size else f"{rank_names(alike)}: "
@@ -78,9 +78,9 @@ def install_abort_hook(world: World) -> AbortHook:
     def terminate() -> None:
         if watch.stopped:
             return  # this rank is ending by itself
-        found = watch.diagnose(outside=OUTSIDE)
-        if found.speaker == world.rank:
-            complain(f"error: {found}")
+        result = watch.diagnose(outside=OUTSIDE)
+        if result.speaker == world.rank:
+            complain(f"error: {result}")
         ends(WRONG_INPUT)
 
     watch.ends = ends

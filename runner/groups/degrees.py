@@ -24,11 +24,11 @@ def plan_and_dp(text: str) -> tuple[WrittenPlan, int | None]:
     said = [word for word in words if word.startswith("dp=")]
     if not said:
         return parse_plan(text), None
-    found = DP.fullmatch(said[0])
-    if found is None or len(said) > 1:
+    result = DP.fullmatch(said[0])
+    if result is None or len(said) > 1:
         raise ConfigError(where=PLAN, key="dp", value=",".join(said), allowed="dp=N once, a whole number")
     rest = ",".join(word for word in words if word not in said)
-    return (parse_plan(rest) if rest else WrittenPlan()), int(found[1])
+    return (parse_plan(rest) if rest else WrittenPlan()), int(result[1])
 
 
 def check_dp(plan: Plan, dp: int | None) -> None:
@@ -112,10 +112,10 @@ def degrees_of(arguments: Arguments, typed: Mapping[str, int | None], world: int
 
     Raises ConfigError for a workload of another number of ranks, and for degrees that do not divide them.
     """
-    found = {name: typed.get(name) or _number(arguments, key) or 1 for name, key in NAMES.items()}
+    result = {name: typed.get(name) or _number(arguments, key) or 1 for name, key in NAMES.items()}
     if not (typed.get("etp") or _number(arguments, NAMES["etp"])):
-        found["etp"] = found["tp"] if found["ep"] > 1 else 1
-    split = found["tp"] * found["cp"] * found["pp"]
+        result["etp"] = result["tp"] if result["ep"] > 1 else 1
+    split = result["tp"] * result["cp"] * result["pp"]
     wanted = workload_ranks(arguments)
     if wanted is not None and wanted != world:
         more = "start as many (torchrun --nproc-per-node)" if wanted > world else "start no more than that"
@@ -123,11 +123,11 @@ def degrees_of(arguments: Arguments, typed: Mapping[str, int | None], world: int
             where="run", key="processes", value=world, allowed=f"{wanted}, the ranks of the workload: {more}"
         )
     if world % split:
-        axes = f"tp {found['tp']} x cp {found['cp']} x pp {found['pp']}"
+        axes = f"tp {result['tp']} x cp {result['cp']} x pp {result['pp']}"
         raise ConfigError(
             where="run", key="processes", value=world, allowed=f"a multiple of {axes} = {split}"
         )
-    return Degrees(**found, dp=world // split, order=order)
+    return Degrees(**result, dp=world // split, order=order)
 
 
 def workload_ranks(arguments: Arguments) -> int | None:

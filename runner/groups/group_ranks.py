@@ -19,10 +19,10 @@ def ranks_of_group(group: str, ranks: int, degrees: Degrees) -> RankGroups:
     not give.
     """
     sizes = []
-    for found in candidates(group, ranks, degrees):
-        if not ranks or len(found[0]) == ranks:
-            return found
-        sizes.append(len(found[0]))
+    for result in candidates(group, ranks, degrees):
+        if not ranks or len(result[0]) == ranks:
+            return result
+        sizes.append(len(result[0]))
     has = " or ".join(str(size) for size in dict.fromkeys(sizes)) or "none"
     raise WorkloadError(f"{group} of {ranks} ranks: {degrees.label()} has {has}")
 

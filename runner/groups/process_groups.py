@@ -30,15 +30,15 @@ def open_groups(
     Every rank calls this with the same. Kinds of the same ranks have handles of their own, as in a training
     framework: their operations do not queue behind each other.
     """
-    found = {}
+    result = {}
     for name, ranks in used:
         world.begin(f"making the groups {name} of {ranks}")
         listed: RankGroups = ranks_of_group("pp_group" if name.startswith(CHANNEL) else name, ranks, degrees)
         handle = world.make_groups(listed)
         mine = [one for one in listed if world.rank in one]
         if mine:
-            found[name, ranks] = RankGroup(handle=handle, ranks=mine[0])
-    return found
+            result[name, ranks] = RankGroup(handle=handle, ranks=mine[0])
+    return result
 
 
 def close_groups(groups: Iterable[RankGroup]) -> None:

@@ -52,24 +52,24 @@ def slow_operations(log: Log) -> list[Outlier]:
                 item.stage,
             )
             like.setdefault(key, []).append((iteration, place, item))
-    found = []
+    result = []
     for same in like.values():
         times = np.asarray([item.elapsed_ms or 0.0 for _, _, item in same])
         median_ms = float(np.median(times))
         slow = outliers(times) & (times > median_ms) & (median_ms > 0)
-        found += [
+        result += [
             Outlier(iteration=iteration, place=place, item=item, median_ms=median_ms)
             for (iteration, place, item), flagged in zip(same, slow, strict=True)
             if flagged
         ]
-    return sorted(found, key=lambda one: one.median_ms - (one.item.elapsed_ms or 0.0))
+    return sorted(result, key=lambda one: one.median_ms - (one.item.elapsed_ms or 0.0))
 
 
 def outlier_lines(log: Log) -> list[str]:
     """The worst by name, and how many more there are."""
-    found = slow_operations(log)
-    more = [f"and {len(found) - MOST_NAMED} outliers more"] if len(found) > MOST_NAMED else []
-    return [one.line() for one in found[:MOST_NAMED]] + more
+    result = slow_operations(log)
+    more = [f"and {len(result) - MOST_NAMED} outliers more"] if len(result) > MOST_NAMED else []
+    return [one.line() for one in result[:MOST_NAMED]] + more
 
 
 # The summary of a log: operations by kind, group and size, initialisation and iterations apart.
@@ -119,10 +119,10 @@ class Row:
 
 def rows_by_size(items: Sequence[GeneralItem]) -> list[Row]:
     """One row for each kind, group and size, in that order; computation is one row, whatever its shapes."""
-    found: dict[tuple[str, str, int, int], list[GeneralItem]] = {}
+    result: dict[tuple[str, str, int, int], list[GeneralItem]] = {}
     for item in items:
         size = 0 if item.comm_type == COMPUTATION else item.msg_size
-        found.setdefault((item.comm_type, item.comm_group, item.comm_group_size, size), []).append(item)
+        result.setdefault((item.comm_type, item.comm_group, item.comm_group_size, size), []).append(item)
     return [
         Row(
             kind=kind,
@@ -132,7 +132,7 @@ def rows_by_size(items: Sequence[GeneralItem]) -> list[Row]:
             spread=Spread.of([item.elapsed_ms or 0.0 for item in same]),
             busbw=float(np.mean([item.busbw or 0.0 for item in same])),
         )
-        for (kind, group, ranks, size), same in sorted(found.items())
+        for (kind, group, ranks, size), same in sorted(result.items())
     ]
 
 
@@ -237,13 +237,13 @@ def read_ranks(path: Path) -> list[RankTimes]:
     names = [one.name for one in fields(RankTimes)]
     if not rows or rows[0] != names:
         raise WorkloadError(f"{path}: line 1: the columns are not {', '.join(names)}")
-    found = []
+    result = []
     for number, cells in enumerate(rows[1:], start=2):
         values = [plain_number(cell) for cell in cells]
         if len(values) != len(names) or not all(value >= 0 for value in values):
             raise WorkloadError(f"{path}: line {number}: is no rank's times")
-        found.append(RankTimes(*map(int, values[:3]), *values[3:]))
-    return found
+        result.append(RankTimes(*map(int, values[:3]), *values[3:]))
+    return result
 
 
 def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
@@ -252,16 +252,16 @@ def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
     for one in everyone:
         if one.epoch:
             own.setdefault(one.stage, {}).setdefault(one.rank, []).append(one.own_ms)
-    found = []
+    result = []
     for stage, ranks in own.items():
         middle = {rank: float(np.median(times)) for rank, times in ranks.items()}
         for rank, own_ms in middle.items():
             others = [value for other, value in middle.items() if other != rank]
             if others and own_ms > (1 + SLOWER) * float(np.median(others)):
-                found.append(
+                result.append(
                     SlowRank(rank=rank, stage=stage, own_ms=own_ms, others_ms=float(np.median(others)))
                 )
-    return sorted(found, key=lambda one: one.others_ms - one.own_ms)
+    return sorted(result, key=lambda one: one.others_ms - one.own_ms)
 
 
 # What a log says, in lines: the summary, outliers, slow ranks, pictures written.

@@ -99,8 +99,8 @@ def bandwidth(log: Log) -> Figure:
         for item in epoch:
             if item.busbw and item.msg_size:
                 points.setdefault((item.comm_type, item.comm_group), []).append((item.msg_size, item.busbw))
-    for index, ((kind, group), found) in enumerate(sorted(points.items())):
-        sizes, rates = zip(*found, strict=True)
+    for index, ((kind, group), result) in enumerate(sorted(points.items())):
+        sizes, rates = zip(*result, strict=True)
         axes.plot(
             sizes,
             rates,

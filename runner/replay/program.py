@@ -173,12 +173,12 @@ def _message(item: GeneralItem, line: int, stage: int, degrees: Degrees, place: 
 
 def groups_used(programs: Sequence[Program]) -> list[tuple[str, int]]:
     """Name and size of every group over which something runs, in one order for all ranks."""
-    found = {
+    result = {
         launch.group if launch.channel is None else (launch.channel.group, launch.ranks)
         for program in programs
         for launch in program.everything
     }
-    return sorted(group for group in found if group is not None)
+    return sorted(group for group in result if group is not None)
 
 
 # Whether the stages' rows fit together: every message is received, and nobody waits for ever.
@@ -348,10 +348,10 @@ def stage_files(files: Sequence[Path], stages: int) -> list[Path]:
     if len(files) == stages:
         return list(files)
     stem = STAGE_ENDING.sub("", files[0].stem)
-    found = [files[0].with_stem(f"{stem}-stage{stage}") for stage in range(stages)]
-    missing = [path for path in found if not path.is_file()]
+    result = [files[0].with_stem(f"{stem}-stage{stage}") for stage in range(stages)]
+    missing = [path for path in result if not path.is_file()]
     if len(files) == 1 and not missing:
-        return found
+        return result
     absent = f" ({missing[0]} is not there)" if len(files) == 1 else ""
     raise ConfigError(
         where="run",

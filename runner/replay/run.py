@@ -329,14 +329,14 @@ def run_workload(options: RunOptions, read: Read, layout: RankLayout) -> list[st
 
     Raises UserError for a workload that does not fit this world, RankFailedError for a rank that cannot go on.
     """
-    found: list[Work] = []
+    result: list[Work] = []
     world = open_world(
         layout,
         choose_device(options.device, layout),
         timeout_s=options.timeout_s,
-        first=lambda world: found.append(read_on_all_ranks(world, read)),
+        first=lambda world: result.append(read_on_all_ranks(world, read)),
     )
-    came = run_in_world(options, lambda _: found[0], world, install_abort_hook(world))
+    came = run_in_world(options, lambda _: result[0], world, install_abort_hook(world))
     world.close()
     return came.lines
 

@@ -57,7 +57,7 @@ def grouped_calls(
         and one.args.get(EXTERNAL) not in by_id
         and one.args.get(CORRELATION) in launched
     ]
-    found: dict[int, list[Event]] = {}
+    result: dict[int, list[Event]] = {}
     for launch, place in sorted(alone, key=lambda pair: pair[0].start_s):
         group = [
             one
@@ -67,8 +67,8 @@ def grouped_calls(
             and _fits(kernels[place].name, str(one.args[COLLECTIVE]))
         ]
         waiting = [one for one in waiting if one not in group]
-        found[place] = group
-    return found
+        result[place] = group
+    return result
 
 
 def _fits(kernel: str, said: str) -> bool:
@@ -243,7 +243,7 @@ def launches(trace: Trace, warmup: int = 0) -> Launches:
     steps = trace.steps[warmup:]
     calls = list(nest_calls(trace.events))
     device = [one for one in trace.events if one.category in ON_DEVICE]
-    found = list(
+    result = list(
         device_launches(device, calls, trace.events) if device else processor_launches(calls, trace.events)
     )
     begin_s = [one.start_s for one in steps]
@@ -253,7 +253,7 @@ def launches(trace: Trace, warmup: int = 0) -> Launches:
         return any(low <= issued_s < high for low, high in zip(begin_s, ends_s, strict=True))
 
     kept = sorted(
-        (one for issued_s, one in found if counted(issued_s) and one.key.what != BARRIER),
+        (one for issued_s, one in result if counted(issued_s) and one.key.what != BARRIER),
         key=lambda one: one.start_s,
     )
     idle_s = None

@@ -124,8 +124,8 @@ def collective_named(word: str) -> str | None:
 
 def nccl_function(kernel: str) -> str | None:
     """NCCL's name of what a kernel does; None for a kernel of another library, and one that does several things."""
-    found = NCCL.search(kernel)
-    return found[1] if found else None
+    result = NCCL.search(kernel)
+    return result[1] if result else None
 
 
 def type_bytes(name: object) -> int | None:

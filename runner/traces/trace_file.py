@@ -154,9 +154,9 @@ def read_trace(path: Path) -> Trace:
 
 def _plain(path: Path) -> bytes:
     """The file's text, unpacked; no more of it than MOST_MEASURED_BYTES."""
-    found = read_bytes(path, MOST_MEASURED_BYTES)
-    if not found.startswith(GZIP):
-        return found
+    result = read_bytes(path, MOST_MEASURED_BYTES)
+    if not result.startswith(GZIP):
+        return result
     with gzip.open(path, "rb") as handle:
         text = handle.read(MOST_MEASURED_BYTES + 1)
     if len(text) > MOST_MEASURED_BYTES:

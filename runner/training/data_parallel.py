@@ -197,7 +197,7 @@ class Copies:
         return DistributedDataParallel(stage, process_group=self.meshes.data, init_sync=False)
 
     def sums(self, stage: Stage) -> list[Sum]:
-        """What is left to add up after the backward.
+        """Returns what is left to add up after the backward.
 
         Experts' gradients hold their tokens of all ranks of ep already, so they are added up over the copies of the
         experts alone and divided by the same number as the others. Under tensor parallelism the router's hold
@@ -205,18 +205,18 @@ class Copies:
         """
         experts = self._experts(stage)
         shared = [*self._routers(stage), *_head_norms(stage)] if self.plan.tp > 1 else []
-        found = [Sum(parameters=shared, group=self.meshes.tp, divisor=1)] if shared else []
+        result = [Sum(parameters=shared, group=self.meshes.tp, divisor=1)] if shared else []
         copies = self.meshes.experts_data
         if experts and copies is not None and not (self.sharded and copies.size() > 1):
             group = copies.get_group() if copies.size() > 1 else None
-            found.append(Sum(parameters=experts, group=group, divisor=self.ranks))
+            result.append(Sum(parameters=experts, group=group, divisor=self.ranks))
         if self.sharded:
-            return found
+            return result
         if self.ranks > 1 and not self.overlaps:
             apart = {id(each) for each in experts}
             dense = [each for each in stage.parameters() if id(each) not in apart]
-            found.append(Sum(parameters=dense, group=self.meshes.data, divisor=self.ranks))
-        return found
+            result.append(Sum(parameters=dense, group=self.meshes.data, divisor=self.ranks))
+        return result
 
     def states(self, stage: Stage) -> list[State]:
         """Parameters of the optimizers: under ZeRO stage 1 cut over the ranks with the same parameters."""

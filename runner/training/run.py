@@ -107,7 +107,7 @@ def place_of(frames: list[FrameType]) -> str:
     said = []
     operation = next((name for name in map(_operation, frames) if name), "")
     if operation:
-        group = next((found for found in map(_group, frames) if found), "")
+        group = next((result for result in map(_group, frames) if result), "")
         said.append(f"{operation} over {group}" if group else operation)
     modules = [one for frame in frames if isinstance(one := frame.f_locals.get("self"), nn.Module)]
     part = next((str(one.place) for one in modules if hasattr(one, "place")), "")
@@ -389,15 +389,15 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     Raises UserError for what cannot be run, RankFailedError for a rank that cannot go on.
     """
     device = choose_device(options.device, layout)
-    found: list[TrainTask] = []
+    result: list[TrainTask] = []
 
     def first(world: World) -> None:
         world.begin("reading the config and the plan")
-        found.append(agree(world, lambda: read_task(options.typed, device, layout.size)))
-        check_same(world, repr(found[0].training), "the config or the command line")
+        result.append(agree(world, lambda: read_task(options.typed, device, layout.size)))
+        check_same(world, repr(result[0].training), "the config or the command line")
 
     world = open_world(layout, device, timeout_s=options.timeout_s, first=first)
-    task = found[0]
+    task = result[0]
     if world.leads:
         options.say(heading(task, device.name))
     install_abort_hook(world)

@@ -86,8 +86,8 @@ def _nearest(problem: Problem, constraints: Constraints, always: tuple[Bound, ..
         full_space(problem.model, problem.job, replace(constraints, bounds=(*constraints.bounds, *always))),
         constraints=Constraints(bounds=(*shared, *always)),
     )
-    found = (_nearest_of(problem, constraints, plans) for plans in _plans(problem, space))
-    return min(filter(None, found), key=lambda one: one.distance, default=None)
+    result = (_nearest_of(problem, constraints, plans) for plans in _plans(problem, space))
+    return min(filter(None, result), key=lambda one: one.distance, default=None)
 
 
 def _plans(problem: Problem, space: Space) -> Iterator[PlanTable]:

@@ -175,12 +175,12 @@ def _named_pieces(problem: Problem, table: Estimate, stages: slice) -> list[tupl
     again = [", recomputed", ""] if len(table.layers.ops.blocks) > runs else [""]
     kinds = [f"{_kind_name(problem, index)}{words}" for words in again for index in range(runs)]
     names = [*kinds, *(f"{kind}, first of its stage" for kind in kinds), "embedding", "head"]
-    found: dict[int, tuple[str, Pass, int]] = {}
+    result: dict[int, tuple[str, Pass, int]] = {}
     for name, piece, count in zip(names, pieces, counts, strict=True):
         if count:
-            before = found.get(id(piece))
-            found[id(piece)] = (before[0] if before else name, piece, count + (before[2] if before else 0))
-    return list(found.values())
+            before = result.get(id(piece))
+            result[id(piece)] = (before[0] if before else name, piece, count + (before[2] if before else 0))
+    return list(result.values())
 
 
 def _kind_name(problem: Problem, index: int) -> str:

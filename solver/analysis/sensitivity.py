@@ -54,7 +54,8 @@ def _best(problem: Problem, constraints: Constraints) -> Answer | None:
 
 
 def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
-    """Where today's network was measured, both are modelled from the hardware spec, so that only the change differs."""
+    """Returns where today's network was measured, both are modelled from the hardware spec, so that only the change
+    differs."""
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
     cluster = parsed.cluster
     if cluster.nodes_for(parsed.job.world_size) == 1:

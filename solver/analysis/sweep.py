@@ -43,18 +43,18 @@ class Shared:
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
     def open(
-        self, request: Request, asked: ParsedRequest, device: MeasuringDevice | None = None
+        self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None
     ) -> LoadedProblem:
         """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
         path = str(request.profile)
         if path not in self.files:
             self.files[path] = find_profile(request)
         file = self.files[path]
-        check_cluster(file, request, asked)
-        key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))
+        check_cluster(file, request, parsed)
+        key = (path, repr(parsed.cluster), repr(parsed.sheet), request.missing, str(request.transfer))
         if key not in self.times:
-            self.times[key] = times_of(file, request, asked, device)
-        return problem_with(request, asked, file, self.times[key])
+            self.times[key] = times_of(file, request, parsed, device)
+        return problem_with(request, parsed, file, self.times[key])
 
 
 def sweep_requests(
@@ -69,15 +69,15 @@ def sweep_requests(
         allowed = "fixed or varied, not both"
         raise ConfigError(where="constraints", key="micro_batch", value=fixed["micro_batch"], allowed=allowed)
     named = [key for key in AXES if key in axes]
-    found = []
+    results = []
     for values in product(*(axes[key] for key in named)):
         varied = dict(zip(named, values, strict=True))
         changed = {key: value for key, value in varied.items() if key != "micro_batch"}
         constraints = request.constraints
         if "micro_batch" in varied:
             constraints = merged(constraints, {"fix": {"micro_batch": varied["micro_batch"]}})
-        found.append((varied, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
-    return found
+        results.append((varied, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
+    return results
 
 
 def run_sweep(
@@ -164,10 +164,10 @@ def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
 
 def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
     """Returns rows that differ in world_size alone, together."""
-    found: dict[str, list[SweepRow]] = {}
+    results: dict[str, list[SweepRow]] = {}
     for row in rows:
-        found.setdefault(_series(row), []).append(row)
-    return found
+        results.setdefault(_series(row), []).append(row)
+    return results
 
 
 def shared_values(row: SweepRow) -> dict[str, object]:

@@ -218,10 +218,10 @@ class CandidatePool:
         first = FIRST_ROUND * self.top_k
         while not likely.all():
             likely[order[:first]] = True
-            found = group_alike(
+            result = group_alike(
                 ((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k
             )
-            if len(found) == self.top_k:
+            if len(result) == self.top_k:
                 break
             first *= 2
         return likely

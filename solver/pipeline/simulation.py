@@ -181,7 +181,7 @@ class _Columns:
 
     @property
     def exchanges(self) -> BoolArray:
-        """Whether messages travel after this work: a forward directly before a backward waits for it."""
+        """Returns whether messages travel after this work: a forward directly before a backward waits for it."""
         last = np.append(self.first[1:], True)
         return bools(~last & ((self.kind == BACKWARD) | ~self._before_backward))
 
@@ -213,10 +213,10 @@ def _needs(work: _Columns, placement: Placement, depth: tuple[int, int]) -> IntA
         stage, c, m = work.stage[of_way], its_chunk[of_way], its_micro[of_way]
         from_stage, from_chunk = source[way, :, stage, c].T
         end = (from_stage == stage) & (from_chunk == c)
-        found = made[way, from_stage, from_chunk, m]
+        result = made[way, from_stage, from_chunk, m]
         # A backward begins where the last forward ended.
-        found = np.where(end, NONE if way == 0 else made[0, stage, c, m], found)
-        needs[way, of_way] = _earlier(found, of_way, from_stage == stage)
+        result = np.where(end, NONE if way == 0 else made[0, stage, c, m], result)
+        needs[way, of_way] = _earlier(result, of_way, from_stage == stage)
     apart = np.flatnonzero(work.kind == WEIGHT)
     own = made[1, work.stage[apart], work.chunk[apart], work.micro[apart]]
     needs[1, apart] = _earlier(own, apart, np.ones(len(apart), dtype=np.bool_))
@@ -378,8 +378,8 @@ def _simulate(
         ends[low:high] = free
         np.add(free, hop_s.take(part[low:high], axis=0), out=ends[total + 1 + low : total + 1 + high])
     for (index, columns), start, size in zip(parts, starts, sizes, strict=True):
-        found = ends[place[start : start + size], : columns.stop - columns.start]
-        yield index, columns, found
+        result = ends[place[start : start + size], : columns.stop - columns.start]
+        yield index, columns, result
 
 
 def _padded(values: FloatArray, width: int) -> FloatArray:
@@ -414,7 +414,7 @@ class ProgramRun:
 def program_spans_s(runs: Sequence[ProgramRun]) -> list[FloatArray]:
     """Seconds until each stage's last work, from the step's beginning or, where stages begin their next step as they are done,
     from the stage's own first work; arrays of shape (pp, N)."""
-    found: list[FloatArray] = [np.zeros((one.shape[0], one.times.hop_s.shape[0])) for one in runs]
+    result: list[FloatArray] = [np.zeros((one.shape[0], one.times.hop_s.shape[0])) for one in runs]
     waiting = [(index, np.arange(one.times.hop_s.shape[0])) for index, one in enumerate(runs)]
     simulated = FIRST_ROUNDS
     while waiting:
@@ -435,9 +435,9 @@ def program_spans_s(runs: Sequence[ProgramRun]) -> list[FloatArray]:
                 spans = spans + rounds * round_s
                 if np.isnan(round_s).any():
                     unsettled.append((index, plans[columns][np.isnan(round_s)]))
-            found[index][:, plans[columns]] = spans
+            result[index][:, plans[columns]] = spans
         waiting, simulated = unsettled, 2 * simulated
-    return found
+    return result
 
 
 def added_by_a_round_s(one: Program, ends_s: FloatArray, ways: int) -> FloatArray:
@@ -458,8 +458,8 @@ def _settling(one: Program, shift: int) -> tuple[IntArray, IntArray]:
     none = np.zeros(0, dtype=np.int64)
     like = np.full((int(one.kind.max()) + 1, *one.shape[:2], int(one.micro.max()) + 1), NONE, dtype=np.int64)
     like[one.kind, one.stage, one.chunk, one.micro] = np.arange(len(one))
-    found = like[one.kind, one.stage, one.chunk, np.maximum(one.micro - shift, 0)]
-    earlier = np.where(one.micro >= shift, found, NONE)
+    result = like[one.kind, one.stage, one.chunk, np.maximum(one.micro - shift, 0)]
+    earlier = np.where(one.micro >= shift, result, NONE)
     moved = np.append(earlier, NONE)
     regular = earlier != NONE
     back = 0

@@ -117,7 +117,7 @@ class PassTimes:
 
 
 def layers_per_stage(num_layers: int, pp: int, *, predicts: bool = False) -> IntArray:
-    """How many decoder layers each stage gets; sums to ``num_layers``.
+    """Returns how many decoder layers each stage gets; sums to ``num_layers``.
 
     When they do not divide, the stages that get one layer less are the last (it has the head), then
     the first (it has the embedding), then those after the first (they hold most micro-batches): 126

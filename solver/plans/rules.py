@@ -178,7 +178,7 @@ DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 
 
 def exchange_has_company(d: PlanColumns) -> BoolArray:
-    """Where the exchange runs beside another micro-batch: virtual chunks if there are stages, no layer run
+    """Returns where the exchange runs beside another micro-batch: virtual chunks if there are stages, no layer run
     again whole, nor its experts (Megatron-LM d98e8a6 ``transformer_config.py``, __post_init__,
     overlap_moe_expert_parallel_comm)."""
     again = d.recompute in WHOLE_LAYERS or "moe" in d.recompute_modules

@@ -222,7 +222,7 @@ def calibrated_cost(
 
 
 def beside(profile: Path) -> Path:
-    """Where factors fitted with a profile lie: data.pt has data.calibration.json."""
+    """Returns where factors fitted with a profile lie: data.pt has data.calibration.json."""
     return profile.with_suffix(".calibration.json")
 
 

@@ -188,16 +188,16 @@ def transfer(
     if path is not None and path.exists():
         with suppress(ProfileError):
             return load_profile(path)
-    found = with_fits(transferred_profile(profile, measured_on, cluster))
+    result = with_fits(transferred_profile(profile, measured_on, cluster))
     if path is not None:
         with suppress(OSError, ProfileError):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            save_profile(path, found)
+            save_profile(path, result)
             for old in sorted(path.parent.glob("transferred-*.pt"), key=lambda one: one.stat().st_mtime)[
                 :-MOST_FILES
             ]:
                 old.unlink(missing_ok=True)
-    return found
+    return result
 
 
 def _digest(source: Path, measured_on: ClusterSpec, cluster: ClusterSpec) -> str:

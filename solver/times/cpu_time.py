@@ -94,11 +94,11 @@ def host_shares(
         apart = apart | waits
     left_s = np.maximum(np.sum(issuing, axis=0) - np.sum(busy, axis=0), 0.0)
     call = pricer.cost_model.cpu_s("call")
-    found = []
+    result = []
     for index, alone_s in enumerate(late_s):
         joined_s = left_s if index == len(late_s) - 1 else np.minimum(alone_s, left_s)
         left_s = left_s - joined_s
-        found.append(
+        result.append(
             Share(
                 part="host",
                 family="host",
@@ -108,7 +108,7 @@ def host_shares(
                 carried_std=NOTHING_CARRIED,
             )
         )
-    return found
+    return result
 
 
 def issuing_s(
@@ -125,7 +125,7 @@ def _issued(
     """Host and device of every operation of a pass; one that takes no time does not run."""
     call_s = float(pricer.cost_model.cpu_s("call").seconds[0])
     launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
-    found = []
+    result = []
     for one, share in zip(timed, shares, strict=True):
         work = cpu_overhead(one.op, job)
         calls = (
@@ -134,7 +134,7 @@ def _issued(
         )
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
-        found.append(
+        result.append(
             Issued(
                 host_s=host_s,
                 device_s=np.zeros_like(share.seconds) if one.op.lane in FREE_LANES else share.seconds,
@@ -142,4 +142,4 @@ def _issued(
                 waits=one.op.synchronises,
             )
         )
-    return found
+    return result

@@ -93,7 +93,7 @@ def tokens_alone(op: Comm, group: Group) -> Comm:
 
 
 def direction(op: Comm) -> str:
-    """Which way tokens, or the gradients of a backward, go."""
+    """Returns which way tokens, or the gradients of a backward, go."""
     out = (op.role is Role.DISPATCH) is not (op.phase is Phase.INPUT_GRAD)
     return "dispatch" if out else "combine"
 

@@ -48,7 +48,7 @@ class Computed:
         return Computed(seconds=self.seconds + other.seconds, products_s=self.products_s + other.products_s)
 
     def without(self, seconds: FloatArray) -> "Computed":
-        """What is left of it after so many seconds."""
+        """Returns what is left of it after so many seconds."""
         over = np.minimum(seconds, self.seconds)
         left = 1.0 - np.divide(over, self.seconds, out=np.zeros_like(over), where=self.seconds > 0)
         return Computed(seconds=self.seconds * left, products_s=self.products_s * left)
@@ -133,7 +133,7 @@ def _halves(timed_pass: TimedPass, phase: Phase) -> Halves | None:
 
 
 def _put_off(one: TimedOp, timed: Sequence[TimedOp]) -> bool:
-    """Whether it makes a weight gradient that nothing has to run beside (Transformer Engine
+    """Returns whether it makes a weight gradient that nothing has to run beside (Transformer Engine
     ``module/_common.py``, WeightGradStore: none that a bulk collective hides under)."""
     if one.op.phase is not Phase.WEIGHT_GRAD or one.op.lane is not Lane.MAIN:
         return False

@@ -52,7 +52,7 @@ class LayerTimes:
 
     @staticmethod
     def unknown(rows: int) -> "LayerTimes":
-        """Of layers that nobody asked about: not a number throughout."""
+        """Returns the times of layers that nobody asked about: not a number throughout."""
         nan = np.full(rows, np.nan)
         nothing = SumByPart(parts={"host": nan}, length=rows)
         return LayerTimes(forward=nothing, backward=nothing, weight_s=nan, products_s=nan)
@@ -100,7 +100,7 @@ def layer_times(
 
 
 def _exchange_times(pricer: Pricer, job: JobSpec, layout: Layout, passes: list[TimedPass]) -> ExchangeTimes:
-    """What passes wait for tokens on their way to experts and back."""
+    """Returns what passes wait for tokens on their way to experts and back."""
     rows, issuing = len(layout), issuing_s(pricer, job, layout, passes)
     waits = [
         [share for one, share in zip(*one_pass, strict=True) if _exchanges(one.op)] for one_pass in passes
@@ -172,7 +172,7 @@ def _halves(timed: list[TimedOp], shares: list[Share]) -> tuple[TimedPass, Timed
 
 
 def _without_partner(ops: Ops, *, bulk: bool) -> Ops:
-    """What ran beside a weight gradient is waited for; what user buffers run there in bulk only where said."""
+    """Returns what ran beside a weight gradient is waited for; what user buffers run there in bulk only where said."""
 
     def alone(op: Op) -> bool:
         hidden = op.lane is Lane.BESIDE and op.beside_phase is Phase.WEIGHT_GRAD

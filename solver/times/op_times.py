@@ -96,7 +96,7 @@ def products_apart_s(
 
 
 def _beside(groups: IntArray, m: IntArray, n: IntArray, num_sms: int) -> FloatArray:
-    """How many products run at once: those whose tiles leave multiprocessors free share the GPU."""
+    """Returns how many products run at once: those whose tiles leave multiprocessors free share the GPU."""
     tiles = np.maximum(ceil_div(m, TILE) * ceil_div(n, TILE), 1)
     room = np.maximum(num_sms / tiles, 1.0)
     return np.asarray(np.minimum(room, np.minimum(groups, STREAMS)), dtype=np.float64)
@@ -248,8 +248,8 @@ class Pricer:
         return waits / self.sustained.of(dtype, otherwise=self.training_rate_ratio)
 
     def losses(self, op: Op, layout: Layout) -> Losses | None:
-        """What a collective of NCCL and products beside it lose to each other, for every row of ``layout``; None where
-        nobody measured it."""
+        """Returns what a collective of NCCL and products beside it lose to each other, for every row of ``layout``;
+        None where nobody measured it."""
         if self.overlap is None or not isinstance(op, Comm) or op.thread_blocks:
             return None
         group = group_of(op.axis, layout, self.domain_ranks)

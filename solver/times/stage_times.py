@@ -74,8 +74,8 @@ class TimedLayers:
         return [time.exchange or none for time in self.times]
 
     def _exchange_losses(self, exchanges: list[ExchangeTimes], whole_s: FloatArray) -> Losses | None:
-        """What the exchange of every chunk row and products lose to each other, by the seconds of its pieces; None
-        unless that of all was measured."""
+        """Returns what the exchange of every chunk row and products lose to each other, by the seconds of its pieces;
+        None unless that of all was measured."""
         compute: list[FloatArray] = []
         comm: list[FloatArray] = []
         for one in exchanges:
@@ -133,15 +133,15 @@ class TimedLayers:
 
 
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
-    """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every
+    """Returns how often each piece runs on each stage or chunk row: other layers of every kind, first layers of every
     kind, ends. Each chunk of a stage has a first layer: what came before it ran for another micro-batch."""
     chunks = rows.chunks if isinstance(rows, StageTable) else rows
-    found = np.zeros(len(chunks.embedding), dtype=np.bool_)
+    result = np.zeros(len(chunks.embedding), dtype=np.bool_)
     firsts: list[IntArray] = []
     others: list[IntArray] = []
     for count in chunks.layers:
-        first = ints((count > 0) & ~found)
-        found = found | (count > 0)
+        first = ints((count > 0) & ~result)
+        result = result | (count > 0)
         firsts.append(first)
         others.append(count - first)
     weights = [*others, *firsts, chunks.embedding.astype(np.int64), chunks.head.astype(np.int64)]
@@ -183,7 +183,7 @@ def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer
 
 
 def gathered_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
-    """What brings slices of ``size_bytes`` in all together: an all-gather into a list, which PyTorch makes in
+    """Returns what brings slices of ``size_bytes`` in all together: an all-gather into a list, which PyTorch makes in
     a buffer of its own and copies out (ProcessGroupNCCL.cpp, allgather; Megatron-LM v2.5
     megatron/mpu/random.py, gather_split_1d_tensor). DeepSpeed's list are pieces of zeros, which are copied
     once more (runtime/utils.py, PartitionedTensor.full)."""

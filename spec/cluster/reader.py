@@ -142,9 +142,9 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
 
 def _all_of(table: Section, read: Callable[[Section], Item]) -> Item:
     """Returns what ``read`` makes of a table, of which it leaves no key out."""
-    found = read(table)
+    result = read(table)
     table.close()
-    return found
+    return result
 
 
 def _maybe(top: Section, key: str, read: Callable[[Section], Item]) -> Item | None:
@@ -329,11 +329,11 @@ def _architecture(table: Section, root: Path) -> ArchitectureSpec:
 def _rates(table: Section, key: str) -> dict[str, float]:
     """FLOP/s by number format; at least one."""
     rates = table.section(key)
-    found = {dtype: rates.measure(dtype, *FLOPS) for dtype in DTYPE_BYTES if rates.has(dtype)}
+    result = {dtype: rates.measure(dtype, *FLOPS) for dtype in DTYPE_BYTES if rates.has(dtype)}
     rates.close()
-    if not found:
+    if not result:
         table.fail(key, f"FLOP/s of at least one format of {', '.join(DTYPE_BYTES)}")
-    return found
+    return result
 
 
 def _host(table: Section) -> HostSpec:
@@ -388,11 +388,11 @@ def sheet_of_gpu(name: str, *, root: Path) -> ClusterSpec | None:
 
     Of several sheets with one GPU it is the one that has its table, which alone names the driver's names.
     """
-    found: ClusterSpec | None = None
+    result: ClusterSpec | None = None
     wanted = name.strip().casefold()
     for stem in known_clusters(root):
         cluster = read_cluster(stem, root=root)
         names = (stem, cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
         if wanted in (each.casefold() for each in names):
-            found = cluster if found is None or cluster.gpu.device_names else found
-    return found
+            result = cluster if result is None or cluster.gpu.device_names else result
+    return result

@@ -158,8 +158,8 @@ class Evaluator:
         """``data["total_steps"]`` or ``sizes[0]``."""
         container, key = self.value(node.value, depth), self.value(node.slice, depth)
         if isinstance(container, dict) and isinstance(key, (str, int, float)) and key in container:
-            found: object = container[key]
-            return found
+            results: object = container[key]
+            return results
         if (
             isinstance(container, (list, tuple))
             and type(key) is int

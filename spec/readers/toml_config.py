@@ -160,7 +160,7 @@ def _norm_place(block: Section) -> NormPlace:
 
 
 def _mixer(block: Section, hidden: int) -> Mixer | None:
-    """What the block's one key among MIXERS describes; None with ``mixer = false``."""
+    """Returns what the block's one key among MIXERS describes; None with ``mixer = false``."""
     written = [name for name in MIXERS if block.has(name)]
     if not block.flag("mixer", True):
         if written or block.values.get("mlp") is False:

@@ -99,9 +99,9 @@ def constraint_settings() -> Settings:
 def bounded_settings() -> Settings:
     """Keys that ``fix`` takes, and ``max`` and ``min`` where they are numbers: those of a plan that a search chooses,
     and the data-parallel ranks that its degrees leave."""
-    found = {key: one for key, one in plan_settings().items() if key not in NOT_CONSTRAINED}
+    result = {key: one for key, one in plan_settings().items() if key not in NOT_CONSTRAINED}
     dp = Setting(key="dp", kind=Whole(most=MOST_GPUS), meaning="Data-parallel ranks.", default=None)
-    return {**found, "dp": dp}
+    return {**result, "dp": dp}
 
 
 def numbered_settings() -> Settings:
@@ -157,11 +157,11 @@ def constraints_of(said: Mapping[str, Any], where: str = "constraints") -> Const
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Two sets of constraints as written; of one key the ``second`` holds."""
-    found = {**first, **second}
+    result = {**first, **second}
     for verb in BY_KEY:
         if verb in first and verb in second:
-            found[verb] = {**first[verb], **second[verb]}
-    return found
+            result[verb] = {**first[verb], **second[verb]}
+    return result
 
 
 def _bounds(said: object, verb: str, where: str) -> list[Bound]:
@@ -169,32 +169,32 @@ def _bounds(said: object, verb: str, where: str) -> list[Bound]:
     settings = keys_of(verb)
     if not isinstance(said, Mapping):
         raise ConfigError(where=where, key=verb, value=said, allowed="values by key of a plan")
-    found = []
+    result = []
     for key, value in said.items():
         if key not in settings:
             allowed = f"{WORDS[verb]} a searched key: {keys_near(str(key), settings)}"
             raise ConfigError(where=where, key=f"{verb} {key}", value=value, allowed=allowed)
         accepted: Any = settings[key].accept(value, where)
-        found.append(
+        result.append(
             Bound(key=key, among=(accepted,))
             if verb == "fix"
             else Bound(key=key, **{"max": {"most": accepted}, "min": {"least": accepted}}[verb])
         )
-    return found
+    return result
 
 
 def _together(bounds: list[Bound], where: str) -> tuple[Bound, ...]:
     """One bound a key; raises ConfigError where two leave nothing."""
-    found: dict[str, Bound] = {}
+    result: dict[str, Bound] = {}
     for bound in bounds:
-        before = found.get(bound.key)
+        before = result.get(bound.key)
         both = bound if before is None else before.within(bound)
         if both.empty:
             asked = bound.words().removeprefix(f"{bound.key} ").removeprefix("= ")
             allowed = f"what does not contradict {before.words()}" if before else "some value"
             raise ConfigError(where=where, key=bound.key, value=asked, allowed=allowed)
-        found[bound.key] = both
-    return tuple(found.values())
+        result[bound.key] = both
+    return tuple(result.values())
 
 
 def _is_number(kind: Kind) -> bool:

@@ -72,8 +72,8 @@ RECIPE = Setting(
 @cache
 def job_settings() -> Settings:
     """Every key of a job."""
-    found = {key.removeprefix("preset."): one for key, one in settings_of(JobSpec).items()}
-    return {RECIPE.key: RECIPE} | {key: replace(one, key=key) for key, one in found.items()}
+    result = {key.removeprefix("preset."): one for key, one in settings_of(JobSpec).items()}
+    return {RECIPE.key: RECIPE} | {key: replace(one, key=key) for key, one in result.items()}
 
 
 def setting_of(job: JobSpec, key: str) -> object:

@@ -58,8 +58,8 @@ def settings_schema(settings: Settings) -> Schema:
 
 def table_schema(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
     """An object with these keys and no others."""
-    found: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    return found | ({"required": list(required)} if required else {})
+    result: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    return result | ({"required": list(required)} if required else {})
 
 
 def record_schema(of: type, instead: Mapping[str, Schema] | None = None) -> Schema:
@@ -97,17 +97,17 @@ def type_schema(hint: Any) -> Schema:
 
 def said_or_null(settings: Settings) -> dict[str, Schema]:
     """Each setting as a result holds it: its value, or null where nothing is said."""
-    found = {}
+    result = {}
     for one in settings.values():
         value = kind_schema(one.kind)
         if isinstance(one.kind, Several):
             value = value["anyOf"][0]
         null = one.default in (None, MISSING)
-        found[one.key] = {
+        result[one.key] = {
             **({"anyOf": [value, {"type": "null"}]} if null else value),
             "description": one.meaning,
         }
-    return found
+    return result
 
 
 def _plain(value: object) -> object:

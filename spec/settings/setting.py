@@ -68,39 +68,39 @@ def settings_of(of: type, group: str = "") -> Settings:
     """The settings among the fields of a dataclass and of its groups, by key."""
     hints = get_type_hints(of, include_extras=True)
     meanings = _field_docstrings(of.__module__)[of.__name__]
-    found: dict[str, Setting] = {}
+    result: dict[str, Setting] = {}
     for one in fields(of):
         key = f"{group}.{one.name}" if group else one.name
         hint = hints[one.name]
         if isinstance(hint, type) and is_dataclass(hint):
-            found |= settings_of(hint, key)
+            result |= settings_of(hint, key)
         kind = kind_of(hint)
         if kind is not None:
-            found[key] = Setting(
+            result[key] = Setting(
                 key=key,
                 kind=kind,
                 meaning=meanings.get(one.name, ""),
                 default=None if one.default is MISSING else one.default,
                 column=any(isinstance(mark, Column) for mark in get_args(hint)[1:]),
             )
-    return found
+    return result
 
 
 @cache
 def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
     """Returns the string literals directly under the fields of a module's classes, on one line each: by class, by
     field. Fields without one are left out."""
-    found: dict[str, dict[str, str]] = {}
+    result: dict[str, dict[str, str]] = {}
     for one in ast.parse(inspect.getsource(sys.modules[module])).body:
         if not isinstance(one, ast.ClassDef):
             continue
-        found[one.name] = {}
+        result[one.name] = {}
         for statement, below in pairwise(one.body):
             if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
                 continue
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[one.name][statement.target.id] = " ".join(str(below.value.value).split())
-    return found
+                result[one.name][statement.target.id] = " ".join(str(below.value.value).split())
+    return result
 
 
 def kind_of(hint: Any) -> Kind | None:
@@ -166,17 +166,17 @@ def section_values(section: Section, settings: Settings) -> dict[str, Any]:
 
     Raises ConfigError for a value that a key does not take, and for other keys of a group.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     groups = {"": section}
     for setting in settings.values():
         group, _, name = setting.key.rpartition(".")
         place = groups.setdefault(group, section.section(group) if group else section)
         if place.has(name):
             try:
-                found[setting.key] = setting.kind.accept(place.values[name])
+                result[setting.key] = setting.kind.accept(place.values[name])
             except ValueError:
                 place.fail(name, f"{setting.kind.allowed} ({setting.meaning})")
     for group, place in groups.items():
         if group:
             place.close()
-    return found
+    return result

@@ -50,7 +50,7 @@ def read_aiob(path: str | os.PathLike[str]) -> AiobFile:
     """Read ``path``; WorkloadError names the line that cannot be understood."""
     where = Path(path)
     train_iter: int | None = None
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     section = ""
     for number, line in enumerate(read_lines(where, MAX_FILE_BYTES), start=1):
         content = line.strip()
@@ -60,19 +60,19 @@ def read_aiob(path: str | os.PathLike[str]) -> AiobFile:
         if first := _ITERATIONS.fullmatch(content):
             train_iter = int(first[1])
         elif time := _TIME.fullmatch(content):
-            if not section or time[1] in found[section]:
+            if not section or time[1] in result[section]:
                 raise WorkloadError(f"{place}: {content[:60]!r} is given twice or outside a section")
-            found[section][time[1]] = _microseconds(time[2], place)
+            result[section][time[1]] = _microseconds(time[2], place)
         elif name := _SECTION.fullmatch(content):
             section = name[1]
-            if section in found:
+            if section in result:
                 raise WorkloadError(f"{place}: section {section} is given twice")
-            found[section] = {}
+            result[section] = {}
         else:
             raise WorkloadError(f"{place}: {content[:60]!r} is neither a section nor a time in us")
     if train_iter is None:
         raise WorkloadError(f"{where}: has no train_iter line")
-    return AiobFile(train_iter=train_iter, sections=_complete(found, where))
+    return AiobFile(train_iter=train_iter, sections=_complete(result, where))
 
 
 def write_aiob(path: str | os.PathLike[str], file: AiobFile) -> None:

@@ -110,26 +110,26 @@ def text(word: bytes) -> str:
 def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
     """Line 1 (without line feed) and what is wrong with it."""
     words = line.split()
-    found = Findings()
+    result = Findings()
     if not words:
-        found.add(1, BROKEN, "no-policy", "line 1 is empty; it starts with a policy")
-        return RawHeader(policy=""), found
+        result.add(1, BROKEN, "no-policy", "line 1 is empty; it starts with a policy")
+        return RawHeader(policy=""), result
     policy = text(words[0])
     if policy not in POLICIES:
-        found.add(1, BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits")
+        result.add(1, BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits")
     elif policy not in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        found.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies")
+        result.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies")
     header = RawHeader(policy=policy)
-    _read_keys(words, header, found)
+    _read_keys(words, header, result)
     unread = _unread(words, header.places)
     if policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        _check_degrees(header, unread, found)
+        _check_degrees(header, unread, result)
     for word, key in unread.items():
         if key:
-            found.add(1, WRONG, "unread", f"{word} is not read; the key is {key!r}")
+            result.add(1, WRONG, "unread", f"{word} is not read; the key is {key!r}")
         else:
-            found.add(1, NOTE, "unread", f"{word} is not read")
-    return header, found
+            result.add(1, NOTE, "unread", f"{word} is not read")
+    return header, result
 
 
 def _read_keys(words: list[bytes], keys: RawHeader, found: Findings) -> None:
@@ -406,10 +406,10 @@ def _in_place(words: list[bytes]) -> bool:
 def _drop_line(lines: list[bytes], pending: deque[tuple[bytes, int]], width: int, findings: Findings) -> None:
     """Report the line on which ``pending`` starts and drop what is left of it."""
     start = pending[0][1]
-    found = len(lines[start - 1].split())
+    result = len(lines[start - 1].split())
     message = (
-        f"{found} fields, a row has {width}; SimAI shifts everything after it"
-        if found != width
+        f"{result} fields, a row has {width}; SimAI shifts everything after it"
+        if result != width
         else "a number stands where a word belongs or a word where a number belongs"
     )
     findings.add(start, BROKEN, "fields", message)

@@ -74,11 +74,11 @@ class Topology:
     @property
     def neighbours(self) -> list[list[int]]:
         """For every node those that a link joins it to."""
-        found: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        result: list[list[int]] = [[] for _ in range(self.num_nodes)]
         for link in self.links:
-            found[link.src].append(link.dst)
-            found[link.dst].append(link.src)
-        return found
+            result[link.src].append(link.dst)
+            result[link.dst].append(link.src)
+        return result
 
 
 def write_topology(path: str | os.PathLike[str], topology: Topology) -> None:

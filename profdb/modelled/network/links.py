@@ -120,7 +120,7 @@ class Way:
 
     @property
     def crossed(self) -> BoolArray:
-        """Which groups have ranks on both sides."""
+        """Returns which groups have ranks on both sides."""
         return np.asarray(self.reached > self.members, dtype=np.bool_)
 
     @property
@@ -225,7 +225,7 @@ def ll_cap(cluster: ClusterSpec, shape: Shape) -> FloatArray:
 
 
 def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
-    """Whether a group sends over a network, and not only between the processors of a server."""
+    """Returns whether a group sends over a network, and not only between the processors of a server."""
     crossed = [way.crossed for way in ways_out(cluster, shape) if way.domain.link != "socket"]
     return np.asarray(np.any([np.zeros(shape.intra.shape, dtype=np.bool_), *crossed], axis=0), dtype=np.bool_)
 
@@ -256,12 +256,12 @@ def hop_seconds(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False
 
 
 def start_seconds(cluster: ClusterSpec, shape: Shape) -> FloatArray:
-    """What a collective between servers takes before its first hop, beyond NCCL's base."""
+    """Returns what a collective between servers takes before its first hop, beyond NCCL's base."""
     return np.where(outside_server(cluster, shape), NETWORK_START_S, 0.0)
 
 
 def own_latency_s(domain: NetworkDomain, protocol: Protocol) -> float:
-    """What the sheet's ``latency_s`` has over NCCL's Ring/LL figure: NCCL adds a network's own ``latencyInter``
+    """Returns what the sheet's ``latency_s`` has over NCCL's Ring/LL figure: NCCL adds a network's own ``latencyInter``
     to each hop, and once more under Simple for the flush (``interLat`` in tuning.cc)."""
     own = max(domain.latency_s - HOPS[domain.link].ring[Protocol.LL], 0.0) if domain.link in HOPS else 0.0
     return own * (2.0 if protocol is Protocol.SIMPLE else 1.0)

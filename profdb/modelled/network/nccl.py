@@ -248,12 +248,12 @@ def everywhere(cluster: ClusterSpec) -> bool:
 
 
 def between_gpus(cluster: ClusterSpec) -> bool:
-    """Where ranks are GPUs with a link, not processes that share a memory."""
+    """Returns where ranks are GPUs with a link, not processes that share a memory."""
     return cluster.domains[0].link != "memory"
 
 
 def in_the_switch(cluster: ClusterSpec) -> bool:
-    """Where the switch of the innermost domain reduces."""
+    """Returns where the switch of the innermost domain reduces."""
     return cluster.domains[0].in_network_reduction
 
 

@@ -64,7 +64,7 @@ def nemotron_h(top: Section, name: str) -> ModelSpec:
 
 
 def _kinds(top: Section, pattern: str, listed: str) -> list[str]:
-    """What each layer is, by letters or by names; empty where the config has neither."""
+    """Returns what each layer is, by letters or by names; empty where the config has neither."""
     if top.has(pattern):
         letters = top.text(pattern)
         if not set(letters) <= set(LETTERS) or len(letters) > MAX_LAYERS:
@@ -77,7 +77,7 @@ def _kinds(top: Section, pattern: str, listed: str) -> list[str]:
 
 
 def _predicting(top: Section) -> BlockSpec:
-    """What predicts one more token: its mixer and its feed-forward network share the norms and the projection
+    """Returns what predicts one more token: its mixer and its feed-forward network share the norms and the projection
     before them, and the norm behind."""
     kinds = _kinds(top, "mtp_hybrid_override_pattern", "mtp_layers_block_type") or ["attention", "moe"]
     if len(kinds) != 2 or kinds[0] not in ("mamba", "attention") or kinds[1] not in ("mlp", "moe"):

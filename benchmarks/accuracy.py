@@ -116,9 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         rows = read_rows(options.measurements)
-        predictions = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model).predict(
-            rows
-        )
+        predictions = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model).predict(rows)
         write(options.out, predictions)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

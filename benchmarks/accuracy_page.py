@@ -96,9 +96,7 @@ def _beside(curves: Rows, shipped: Rows) -> list[tuple[str, list[str], list[str]
 
 
 def _macro(lines: Sequence[str]) -> str:
-    said = [
-        match[1] for line in lines if (match := re.match(r"macro mean of dataset MAPEs: ([\d.]+)%", line))
-    ]
+    said = [match[1] for line in lines if (match := re.match(r"macro mean of dataset MAPEs: ([\d.]+)%", line))]
     return f"**{rounded(said[0], 1)}**" if said else ""
 
 
@@ -113,8 +111,7 @@ def ranking(runs: Runs, old: Rows) -> list[list[str]]:
 def memory(runs: Runs, old: Rows) -> list[list[str]]:
     """Errors of peak memory."""
     return [
-        [name, own[0], rounded(own[2], 1), rounded(own[5], 1, "+")]
-        for name, own in MEMORY.read(runs.curves).items()
+        [name, own[0], rounded(own[2], 1), rounded(own[5], 1, "+")] for name, own in MEMORY.read(runs.curves).items()
     ]
 
 
@@ -176,9 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=Path, required=True)
     asked = parser.parse_args(argv)
     try:
-        curves, shipped, old = (
-            read_text(getattr(asked, name), f"--{name} {getattr(asked, name)}") for name in FILES
-        )
+        curves, shipped, old = (read_text(getattr(asked, name), f"--{name} {getattr(asked, name)}") for name in FILES)
         page = brought_up(old, Runs(curves.splitlines(), shipped.splitlines()))
         with replaced_path(asked.page) as path:
             path.write_text(page, encoding="utf-8")

@@ -121,9 +121,7 @@ def _comments(lines: list[str], node: ast.stmt) -> str:
     above = first
     while above > 0 and lines[above - 1].startswith("#"):
         above -= 1
-    inside = [
-        line.split("#", maxsplit=1)[1] for line in lines[node.lineno - 1 : node.end_lineno] if "#" in line
-    ]
+    inside = [line.split("#", maxsplit=1)[1] for line in lines[node.lineno - 1 : node.end_lineno] if "#" in line]
     own = " ".join(inside)
     block = " ".join(line.lstrip("# ") for line in lines[above:first])
     return own if WORD.search(own) else f"{block} {own}"
@@ -161,9 +159,7 @@ def line_of(constant: Constant, effect: str) -> str:
 def effects_in(page: str) -> dict[str, str]:
     """Returns the last cell of each line of a page's table by the key of its constant."""
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
-    return {
-        f"{cells[1]}:{cells[0].strip('`')}": cells[-1] for cells in lines if cells and cells[0][:1] == "`"
-    }
+    return {f"{cells[1]}:{cells[0].strip('`')}": cells[-1] for cells in lines if cells and cells[0][:1] == "`"}
 
 
 def updated_page(page: str, listed: Sequence[Constant], priced: Mapping[str, str]) -> str:

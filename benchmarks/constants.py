@@ -83,9 +83,7 @@ def rows_on_spec(path: str, rows: Sequence[Row], root: Path) -> list[Row]:
     name = Path(path).stem
     if path.startswith(CLUSTERS):
         return [row for row in rows if row.text("cluster") == name]
-    built = [
-        spec for spec in known_clusters(root) if read_cluster(spec, root=root).gpu.architecture.name == name
-    ]
+    built = [spec for spec in known_clusters(root) if read_cluster(spec, root=root).gpu.architecture.name == name]
     return [row for row in rows if row.text("cluster") in built]
 
 
@@ -203,10 +201,7 @@ def largest_effects(plain: RowFigures, less: RowFigures, more: RowFigures) -> st
         return ", ".join(said)
     for what, unit in (("seconds", "step"), ("memory", "memory"), ("width", "interval")):
         base = getattr(plain, what)
-        shares = [
-            np.divide(getattr(one, what), base, out=np.ones_like(base), where=base > 0)
-            for one in (less, more)
-        ]
+        shares = [np.divide(getattr(one, what), base, out=np.ones_like(base), where=base > 0) for one in (less, more)]
         change = float(np.max(np.abs(np.array(shares) - 1.0), initial=0.0))
         if change > 1e-6:
             return f"{unit} of a row by up to {100 * change:.2g} %"
@@ -240,9 +235,7 @@ def changed_constant(root: Path, constant: Constant, factor: float, copy: Path) 
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(root / "configs", copy / "configs")
         path = copy / constant.path
-        path.write_text(
-            with_number(path.read_text(encoding="utf-8"), constant.name, factor), encoding="utf-8"
-        )
+        path.write_text(with_number(path.read_text(encoding="utf-8"), constant.name, factor), encoding="utf-8")
         yield copy
         return
     owner = importlib.import_module(constant.path.removesuffix(".py").replace("/", "."))

@@ -80,9 +80,7 @@ class HeldOut:
 def cost_model_without(gpu: str, table: SampleTable, hidden: BoolArray) -> ProfileCostModel:
     """A cost model fitted to the rows that are not hidden."""
     seen = table.take(np.flatnonzero(~hidden).astype(np.int64))
-    return ProfileCostModel(
-        ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=Samples({table.family: seen}))
-    )
+    return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=Samples({table.family: seen})))
 
 
 def random_hidden(keys: np.ndarray, rng: np.random.Generator) -> BoolArray:

@@ -166,10 +166,7 @@ def exports(count: int) -> Iterator[object]:
         words = command_words(question, typed(plan.written))
         options = [("export_simai", "workload.txt"), ("export_bundle", "bundle")]
         options += [(f"export_{name}", f"{name}.out") for name in WRITTEN]
-        return {
-            name: written(simulation_train_formulaic.main, [*words, f"--{name}"], file)
-            for name, file in options
-        }
+        return {name: written(simulation_train_formulaic.main, [*words, f"--{name}"], file) for name, file in options}
 
     return accepted(lambda: refused_or(exported), count)
 

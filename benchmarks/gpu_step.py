@@ -104,9 +104,7 @@ def run(options: argparse.Namespace) -> int:
     if options.write_cases:
         weighed = cases_to_measure(cases, options.ranks, request)
         write_cases(options.write_cases, weighed, {"asked by": "benchmarks/gpu_step.py", "rows": len(cases)})
-        print(
-            f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})"
-        )
+        print(f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})")
         return 0
     print(f"{len(cases)} rows, about {sum(map(expected_s, cases)):.0f} s on an H200\n{HEADER}", flush=True)
     done: list[Row] = []
@@ -137,9 +135,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--ranks", type=positive, default=1, help="copies of the model, a process each")
     parser.add_argument("--budget_s", type=float, default=300.0, help="seconds for all rows")
-    parser.add_argument(
-        "--write_cases", type=Path, help="write what the predictions hang on, and run nothing"
-    )
+    parser.add_argument("--write_cases", type=Path, help="write what the predictions hang on, and run nothing")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     parser.add_argument("--run", choices=("eager", "compiled", "both"), default="both")
     parser.add_argument("--recompute", choices=("none", "full", "both"), default="both")

@@ -218,9 +218,7 @@ def hand_over(name: str, checkout: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, handover in HANDOVERS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"a checkout with {handover.mark}")
     options = vars(parser.parse_args(arguments))

@@ -291,9 +291,7 @@ def main(framework: str, checkout: str) -> None:
         tempfile.tempdir = folder
         with contextlib.redirect_stdout(io.StringIO()):
             check = PARSERS[framework](Path(checkout).resolve())
-        refused = [
-            {"name": one["name"], "refused": refusal(check, one["text"], one["world"])} for one in cases
-        ]
+        refused = [{"name": one["name"], "refused": refusal(check, one["text"], one["world"])} for one in cases]
     print(json.dumps(refused))
 
 

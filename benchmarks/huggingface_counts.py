@@ -77,9 +77,7 @@ def differing_fields(one: ModelSpec, other: ModelSpec) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print a line a model, and write the table if asked; 1 when a count differs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--write", action="store_true", help="count anew and write the table")
     parser.add_argument("--only", default="", help="models whose name holds these words")
@@ -108,9 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         same = ours == total + sum(buffers.values()) and not apart and known == (total, buffers)
         differing += not same
         words = (
-            "equal"
-            if same
-            else f"DIFFERS: read {ours:,}; by the whole config other: {', '.join(apart) or 'nothing'}"
+            "equal" if same else f"DIFFERS: read {ours:,}; by the whole config other: {', '.join(apart) or 'nothing'}"
         )
         print(f"{row['name']:42} {total:>19,} {sum(buffers.values()):>9,}  {words}")
     if options.write:

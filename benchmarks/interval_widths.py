@@ -63,9 +63,7 @@ def read_priced(measurements: Sequence[Path], predictions: Path) -> dict[str, Pr
         ratio = float(np.log(measured_s / float(line["pred_step_s"])))
         result.setdefault(row.dataset, []).append((ratio, shares_of(row, line)))
     return {
-        name: PricedDataset(
-            ratio=np.array([ratio for ratio, _ in rows]), shares=np.array([each for _, each in rows])
-        )
+        name: PricedDataset(ratio=np.array([ratio for ratio, _ in rows]), shares=np.array([each for _, each in rows]))
         for name, rows in sorted(result.items())
     }
 
@@ -74,8 +72,7 @@ def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
     """A row's share of each of NAMES, from its line of the predictions file."""
     parts = {name: floats(float(line[f"part_{name}"])) for name in STEP_PARTS}
     error_s, carried_s = (
-        floats(float(line[column]) / float(line["pred_step_s"]))
-        for column in ("standard_error_s", "carried_error_s")
+        floats(float(line[column]) / float(line["pred_step_s"])) for column in ("standard_error_s", "carried_error_s")
     )
     low_precision, attended = kind(row)
     shares = causes(parts, error_s, carried_s, low_precision=low_precision, attended=attended)

@@ -79,8 +79,7 @@ def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
 def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, SampleTable]]:
     """Columns of each GPU's samples."""
     return {
-        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=result).tables
-        for gpu, result in samples.items()
+        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=result).tables for gpu, result in samples.items()
     }
 
 
@@ -230,9 +229,7 @@ class TransferredTimes:
         same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
         return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
 
-    def _transferred(
-        self, ask: Callable[[CostModel], TimeEstimate], usable: BoolArray | None = None
-    ) -> TimeEstimate:
+    def _transferred(self, ask: Callable[[CostModel], TimeEstimate], usable: BoolArray | None = None) -> TimeEstimate:
         target = ask(self.there)
         if usable is not None and not usable.any():
             return target

@@ -109,9 +109,7 @@ def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[Score]:
     return scores
 
 
-def frame(
-    tables: dict[str, dict[Family, SampleTable]], family: Family, labels: dict[str, str]
-) -> pd.DataFrame:
+def frame(tables: dict[str, dict[Family, SampleTable]], family: Family, labels: dict[str, str]) -> pd.DataFrame:
     """One family's rows of every GPU: ``gpu``, its numbers, its words, and ``latency_us`` (medians); only
     rows with these ``labels``. Empty when there are none."""
     parts = []
@@ -157,9 +155,7 @@ def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
 
 def price_gemm(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
     """Forward products of the rows of a table."""
-    return cost_model.linear_s(
-        LinearQuery(batch=ints(table.batch), m=ints(table.m), k=ints(table.k), n=ints(table.n))
-    )
+    return cost_model.linear_s(LinearQuery(batch=ints(table.batch), m=ints(table.m), k=ints(table.k), n=ints(table.n)))
 
 
 def _attention(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:

@@ -102,9 +102,7 @@ def main() -> int:
     print(f"{'between nodes':28} {'runs':>5} {'rows':>5} {'|log|':>6} {'bias':>6}   limit")
     for score in scores:
         limit = f"{score.target:.2f}  {'ok' if score.passed else 'MISSED'}" if score.target else "-"
-        print(
-            f"{score.what:28} {score.runs:5d} {score.rows:5d} {score.error:6.3f} {score.bias:+6.3f}   {limit}"
-        )
+        print(f"{score.what:28} {score.runs:5d} {score.rows:5d} {score.error:6.3f} {score.bias:+6.3f}   {limit}")
     if passed_over:
         print(f"not priced, for want of a sheet: {', '.join(passed_over)}")
     if options.json:
@@ -183,9 +181,7 @@ def spec_of(row: pd.Series) -> ClusterSpec | None:
     node = int(row.gpus_per_node) if row.gpus_per_node > 1 else own.gpus_per_node
     if row.gpus_per_node == 1:
         nics *= node
-    outer = replace(
-        read_cluster(network, root=ROOT).domains[-1], bandwidth=row.nic_gbps * GIGABIT * nics / node
-    )
+    outer = replace(read_cluster(network, root=ROOT).domains[-1], bandwidth=row.nic_gbps * GIGABIT * nics / node)
     inner = replace(own.domains[0], ranks=node)
     return replace(own, domains=(inner, outer), nics_per_node=nics, gpus_per_node=node)
 

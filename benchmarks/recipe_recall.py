@@ -148,9 +148,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--precision", help="only recipes of this precision, such as bf16")
     parser.add_argument("--only", help="only recipes whose name has this word")
     parser.add_argument("--one_each", action="store_true", help="one recipe a model, GPU and precision")
-    parser.add_argument(
-        "--accepted_only", action="store_true", help="do not search, which takes most of the time"
-    )
+    parser.add_argument("--accepted_only", action="store_true", help="do not search, which takes most of the time")
     parser.add_argument("--json", type=Path, help="file for the figures of every recipe")
     return parser.parse_args(argv)
 

@@ -105,9 +105,7 @@ class Recipe:
         if not word and default is not None:
             return default
         if not word.isdigit():
-            raise ConfigError(
-                where=f"{self.path}:{self.line}", key=column, value=word, allowed="a whole number"
-            )
+            raise ConfigError(where=f"{self.path}:{self.line}", key=column, value=word, allowed="a whole number")
         return int(word)
 
     def says(self, column: str) -> bool:
@@ -126,9 +124,7 @@ def read_recipes(path: Path) -> list[Recipe]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            where=str(path), key="--recipes", value=str(error), allowed="a readable CSV file"
-        ) from error
+        raise ConfigError(where=str(path), key="--recipes", value=str(error), allowed="a readable CSV file") from error
     reader = csv.DictReader(text.splitlines())
     missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
     if missing:
@@ -164,9 +160,7 @@ def model_of(recipe: Recipe) -> ModelSpec:
 def _blocks(recipe: Recipe) -> tuple[BlockRun, ...]:
     """Dense layers, then those of experts, then blocks that predict more tokens."""
     attention, layers = _attention(recipe), recipe.whole("layers")
-    dense = BlockSpec(
-        mixer=attention, mlp=MlpSpec(ffn_hidden=recipe.whole("ffn"), gated=True, activation="silu")
-    )
+    dense = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=recipe.whole("ffn"), gated=True, activation="silu"))
     if not recipe.whole("experts", 0):
         return (BlockRun(block=dense, count=layers),)
     first = recipe.whole("dense_layers", 0)

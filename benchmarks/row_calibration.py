@@ -99,8 +99,7 @@ def least_error(steps: Steps, *, by_cause: bool) -> float:
 def least_errors(groups: dict[str, Steps]) -> dict[str, tuple[float, float]]:
     """Returns the errors of every group, with one factor and with one a cause."""
     return {
-        name: (least_error(steps, by_cause=False), least_error(steps, by_cause=True))
-        for name, steps in groups.items()
+        name: (least_error(steps, by_cause=False), least_error(steps, by_cause=True)) for name, steps in groups.items()
     }
 
 

@@ -143,16 +143,12 @@ def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:
         predicted.setdefault(one.row.dataset, []).append(
             (measured < low, low <= measured <= high, measured > high, (high - low) / 2.0 / one.step_s)
         )
-    lines = [
-        f"{'80 % interval':24} {'rows':>5} {'below %':>8} {'inside %':>9} {'above %':>8} {'half-width %':>13}"
-    ]
+    lines = [f"{'80 % interval':24} {'rows':>5} {'below %':>8} {'inside %':>9} {'above %':>8} {'half-width %':>13}"]
     for dataset, rows in sorted(predicted.items()):
         lines.append(_line(dataset, np.array(rows, dtype=np.float64)))
     if predicted:
         lines.append(
-            _line(
-                "all rows", np.concatenate([np.array(rows, dtype=np.float64) for rows in predicted.values()])
-            )
+            _line("all rows", np.concatenate([np.array(rows, dtype=np.float64) for rows in predicted.values()]))
         )
     return lines
 
@@ -175,9 +171,7 @@ def residual_lines(predictions: Iterable[Prediction]) -> list[str]:
         by_value: dict[str, list[float]] = {}
         for one, ratio in pairs:
             by_value.setdefault(value_of(one.row), []).append(ratio)
-        for value in sorted(
-            by_value, key=lambda text: (0, float(text), "") if text.isdecimal() else (1, 0.0, text)
-        ):
+        for value in sorted(by_value, key=lambda text: (0, float(text), "") if text.isdecimal() else (1, 0.0, text)):
             ratios = np.array(by_value[value])
             error = 100 * float(np.abs(np.expm1(ratios)).mean())
             lines.append(f"{split:12} {value:46} {len(ratios):5d} {ratios.mean():+15.3f} {error:8.1f}")

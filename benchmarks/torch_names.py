@@ -135,9 +135,7 @@ def table(held: Sequence[dict[str, str]]) -> str:
 
 def main(words: list[str]) -> int:
     """Parse, look, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
     given = parser.parse_args(words)
@@ -148,9 +146,7 @@ def main(words: list[str]) -> int:
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     missing = [name for name, fact in result.items() if fact == ABSENT and name not in BY_WORD]
-    print(
-        f"torch {result['torch']}: {len(result) - 2} names, {len(missing)} missing: {', '.join(missing) or 'none'}"
-    )
+    print(f"torch {result['torch']}: {len(result) - 2} names, {len(missing)} missing: {', '.join(missing) or 'none'}")
     return 1 if missing else 0
 
 

@@ -107,9 +107,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
     none = np.zeros(len(rank))
     passes = adapter_passes(job)
 
-    def product(
-        role: Role, phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str
-    ) -> BatchedGemm:
+    def product(role: Role, phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> BatchedGemm:
         what = base.key.served_by(role, f"{base.name}.{role}")
         _, k, n = shape
         forward = phase is Phase.FORWARD
@@ -123,9 +121,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
             parameters=times * k * n if forward else 0 * n,
         )
 
-    def copies(
-        role: Role, phase: Phase, word: str, width: IntArray, element_bytes: tuple[float, ...]
-    ) -> list[Op]:
+    def copies(role: Role, phase: Phase, word: str, width: IntArray, element_bytes: tuple[float, ...]) -> list[Op]:
         """Kernels one after another, priced as copies of as many bytes (``element_bytes`` of each)."""
         what = base.key.served_by(role, f"{base.name}.{word}")
         a_copy = 2.0 * dtype_bytes(job.precision.activation)
@@ -159,11 +155,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
         product(down, back, (tokens, rank, inputs), "NN"),
         product(down, Phase.WEIGHT_GRAD, (rank, tokens, inputs), "TN"),
         # fused functions keep no result of A (LoRA_QKV.backward: QA.t() @ QX.t())
-        *(
-            [product(down, Phase.WEIGHT_GRAD, (tokens, inputs, rank), "NT")]
-            if job.adapter_code == "fused"
-            else []
-        ),
+        *([product(down, Phase.WEIGHT_GRAD, (tokens, inputs, rank), "NT")] if job.adapter_code == "fused" else []),
         *(replace(op, repeat=times) for op in leaves),
     ]
     return Pass(forward=tuple(forward), backward=tuple(backward))
@@ -248,9 +240,7 @@ def _frozen_share(context: LayerContext, product: Op) -> float:
     return dtype_bytes(precision.frozen) / dtype_bytes(precision.parameter)
 
 
-def _forward(
-    context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]
-) -> list[Op]:
+def _forward(context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]) -> list[Op]:
     result: list[Op] = []
     for op in ops:
         if op.key not in bases:

@@ -208,9 +208,7 @@ class LayerOps:
         context, model = self.context, self.context.model
         modes = (Recompute.FULL, Recompute.NONE) if mode is Recompute.BLOCK else (mode,)
         # Runs of equal blocks, of which hybrids have many, share one piece.
-        blocks = tuple(
-            self._layer(run.block, one, modules, offloaded) for one in modes for run in model.blocks
-        )
+        blocks = tuple(self._layer(run.block, one, modules, offloaded) for one in modes for run in model.blocks)
         if context.layout.offloaded_layers.any():
             from ops.data_parallel.offload import offload_activations, offload_shares
 
@@ -226,9 +224,7 @@ class LayerOps:
         first, last = self.cache[mode, Module.EMBEDDING], self.cache[mode, Module.HEAD]
         return ModelOps(blocks=blocks, embedding=first, head=last)
 
-    def _layer(
-        self, block: BlockSpec, mode: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]
-    ) -> Pass:
+    def _layer(self, block: BlockSpec, mode: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]) -> Pass:
         """Returns a layer under those of the modules that do anything to it."""
         ops = self.blocks[block]
         whole = mode is Recompute.FULL

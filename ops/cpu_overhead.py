@@ -219,9 +219,7 @@ GRAPHED: dict[str, frozenset[Module | OpKey]] = {
     "attn": frozenset({Module.ATTENTION, Module.GATED_DELTA}),
     "mamba": frozenset({Module.MAMBA2}),
     "mlp": frozenset({Module.MLP}),
-    "moe_router": frozenset(
-        {OpKey(Module.MLP, Role.NORM), OpKey(Module.MOE, Role.ROUTER), Module.SHARED_EXPERTS}
-    ),
+    "moe_router": frozenset({OpKey(Module.MLP, Role.NORM), OpKey(Module.MOE, Role.ROUTER), Module.SHARED_EXPERTS}),
     "moe_preprocess": frozenset({OpKey(Module.MOE, Role.PERMUTE)}),
     "full_iteration": frozenset(Module),
 }

@@ -63,9 +63,7 @@ class Passes:
         return self.reads * wide + (self.writes + self.narrow_reads) * narrow
 
 
-def cast_calls(
-    passes: Passes, rows: IntArray, times: FloatArray, precision: Precision
-) -> tuple[KernelCalls, ...]:
+def cast_calls(passes: Passes, rows: IntArray, times: FloatArray, precision: Precision) -> tuple[KernelCalls, ...]:
     """The kernels of casting ``rows`` from 16 bits to 8, ``times`` over; () for other formats and for what casts
     nothing.
 
@@ -121,9 +119,7 @@ BY_ROWS = Passes(reads=4, writes=2, kernels=2)
 RECIPES: dict[str, Recipe] = {
     # the norm writes 1 byte instead of 2; the second copy reads and writes 1
     "delayed": Recipe(input=BOTH, normed_input=Passes(writes=1), gradient=BOTH, weight=BOTH),
-    "current": Recipe(
-        input=SEARCHED_BOTH, normed_input=SEARCHED_BOTH, gradient=SEARCHED_BOTH, weight=SEARCHED_BOTH
-    ),
+    "current": Recipe(input=SEARCHED_BOTH, normed_input=SEARCHED_BOTH, gradient=SEARCHED_BOTH, weight=SEARCHED_BOTH),
     "block": Recipe(input=BOTH, normed_input=BOTH, gradient=BOTH, weight=BOTH),
     "dynamic": DYNAMIC,
     "row": replace(DYNAMIC, gradient=BY_ROWS, gathers_narrow=False, scales_gradients=True),
@@ -381,9 +377,7 @@ def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: F
 
     def cast_pass(what: str, phase: Phase, moved_bytes: FloatArray) -> MemoryBound:
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
-        named = Identity(
-            module=Module.ATTENTION, role=Role.CAST, serves=Role.CORE, name=f"attention.core.{what}"
-        )
+        named = Identity(module=Module.ATTENTION, role=Role.CAST, serves=Role.CORE, name=f"attention.core.{what}")
         rows = np.ceil(moved_bytes / copied).astype(np.int64)
         return memory_pass(named, phase, "copy", rows, precision.activation)
 
@@ -474,6 +468,4 @@ def agreed_scale(context: LayerContext, linear: OpKey, phase: Phase) -> Ops:
         return ()
     what = linear.served_by(Role.REDUCE, f"{linear.module}.{linear.role}.amax")
     orders = 2 if context.job.precision.linear == "fp4" else 1
-    return (
-        collective(what, phase, Collective.ALL_REDUCE, Axis.TP, context.layout.constant(4 * orders), "fp32"),
-    )
+    return (collective(what, phase, Collective.ALL_REDUCE, Axis.TP, context.layout.constant(4 * orders), "fp32"),)

@@ -105,9 +105,7 @@ KERNELS: dict[str, KernelTraffic] = {
     # the same of gate and up as halves of one product's result
     "swiglu_halves_unfused": KernelTraffic(3, 2, 6, 3, gated=True, width=Width.FEED_FORWARD, fused=False),
     # scale, mask, to fp32, softmax, back
-    "masked_softmax_unfused": KernelTraffic(
-        3, 3, 3, 3, fp32_forward=4, fp32_backward=5, width=Width.KEYS, fused=False
-    ),
+    "masked_softmax_unfused": KernelTraffic(3, 3, 3, 3, fp32_forward=4, fp32_backward=5, width=Width.KEYS, fused=False),
     # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
     # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
     "accumulate_fp32": KernelTraffic(0, 0, 0, -1, fp32_backward=2, in_product=True),
@@ -140,20 +138,13 @@ def bytes_moved_per_element(kernel: str, *, backward: bool, dtype: str) -> float
     """Bytes that cross HBM for one element; KeyError for a kernel not in the table."""
     traffic = KERNELS[kernel]
     if backward:
-        return (traffic.backward_reads + traffic.backward_writes) * dtype_bytes(
-            dtype
-        ) + 4.0 * traffic.fp32_backward
+        return (traffic.backward_reads + traffic.backward_writes) * dtype_bytes(dtype) + 4.0 * traffic.fp32_backward
     return (traffic.forward_reads + traffic.forward_writes) * dtype_bytes(dtype) + 4.0 * traffic.fp32_forward
 
 
 def bytes_moved(op: MemoryBound) -> FloatArray:
     """Returns the bytes of an operation through HBM."""
-    return (
-        bytes_moved_per_element(op.kernel, backward=op.backward, dtype=op.dtype)
-        * op.repeat
-        * op.rows
-        * op.width
-    )
+    return bytes_moved_per_element(op.kernel, backward=op.backward, dtype=op.dtype) * op.repeat * op.rows * op.width
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,7 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
     fp8_inputs = context.job.fp8_activation_inputs
     fp8 = gated and (fp8_inputs == "all" or (fp8_inputs == "experts" and module is not Module.MLP))
     what = OpKey(module, Role.ACTIVATION)
-    made = kernel(
-        context, Kernel(what, kernel_name, rows, width, saved_bytes=saved_bytes * (0.0 if fp8 else 1.0))
-    )
+    made = kernel(context, Kernel(what, kernel_name, rows, width, saved_bytes=saved_bytes * (0.0 if fp8 else 1.0)))
     return sequence(made, _fp8_copy(context, rows, 2 * width, module)) if fp8 else made
 
 

@@ -407,9 +407,7 @@ class Linear(Identity):
         return self.inputs * self.outputs
 
 
-def gemm(
-    what: OpKey | Identity, phase: Phase, shape: tuple[IntArray, ...], layout: str, dtype: str
-) -> BatchedGemm:
+def gemm(what: OpKey | Identity, phase: Phase, shape: tuple[IntArray, ...], layout: str, dtype: str) -> BatchedGemm:
     """Returns a product of ``shape`` (m, k, n) or (batch, m, k, n)."""
     batch, m, k, n = shape if len(shape) == 4 else (np.ones_like(shape[0]), *shape)
     return BatchedGemm(**what.words, phase=phase, batch=batch, m=m, k=k, n=n, layout=layout, dtype=dtype)

@@ -143,9 +143,7 @@ class Recompute(StrEnum):
 PLAIN = Recomputation()
 
 
-def recompute_layer(
-    block: Pass, mode: Recompute, input_bytes: FloatArray, chosen: Recomputation = PLAIN
-) -> Pass:
+def recompute_layer(block: Pass, mode: Recompute, input_bytes: FloatArray, chosen: Recomputation = PLAIN) -> Pass:
     """Returns the block with ``mode`` applied as a framework has ``chosen`` to: what selective recomputation repeats,
     whether full recomputation ends with the last thing needed, and what it keeps of attention too; ``input_bytes`` is
     what full recomputation keeps.
@@ -217,9 +215,7 @@ def _num_needed(block: Pass) -> int:
     return last + int(last < 0 or not isinstance(block.forward[last], BatchedGemm))
 
 
-def _repeat(
-    block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None
-) -> Pass:
+def _repeat(block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None) -> Pass:
     """Copy the chosen ones of the first ``until`` forward operations into the backward and let go of what
     they save."""
     again: Ops = tuple(as_recompute(op) for op in block.forward[:until] if chosen(op))

@@ -14,16 +14,12 @@ from spec.errors import ConfigError
 from spec.frameworks import TensorParallel
 
 
-def tp_collective(
-    context: LayerContext, what: Identity, phase: Phase, kind: Collective, size_bytes: IntArray
-) -> Comm:
+def tp_collective(context: LayerContext, what: Identity, phase: Phase, kind: Collective, size_bytes: IntArray) -> Comm:
     """Returns a collective of activations over tp that the rank waits for."""
     return collective(what, phase, kind, Axis.TP, size_bytes, context.job.precision.activation)
 
 
-def tp_gather(
-    context: LayerContext, what: Identity, phase: Phase, size_bytes: IntArray, linear: OpKey
-) -> Comm:
+def tp_gather(context: LayerContext, what: Identity, phase: Phase, size_bytes: IntArray, linear: OpKey) -> Comm:
     """Returns the all-gather of the input, or of the output gradient, of ``linear``, in the precision it travels in."""
     gather = tp_collective(context, what, phase, Collective.ALL_GATHER, size_bytes)
     if not context.job.precision.narrows:
@@ -206,9 +202,7 @@ class ShardedWeights(TokenShards):
                 lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
             )
 
-        gather = weight_collective(
-            Role.WEIGHT_GATHER, Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD
-        )
+        gather = weight_collective(Role.WEIGHT_GATHER, Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD)
         scatter = weight_collective(
             Role.GRADIENT_REDUCTION, Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD
         )

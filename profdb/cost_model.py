@@ -151,9 +151,7 @@ class ProfileCostModel:
         on_demand: OnDemand | None = None,
     ) -> None:
         if missing not in ("error", "modelled"):
-            raise ConfigError(
-                where="ProfileCostModel", key="missing", value=missing, allowed="error or modelled"
-            )
+            raise ConfigError(where="ProfileCostModel", key="missing", value=missing, allowed="error or modelled")
         if missing == "modelled" and modelled is None:
             raise ConfigError(where="ProfileCostModel", key="modelled", value=None, allowed="a cost model")
         self.profile = profile
@@ -163,9 +161,7 @@ class ProfileCostModel:
         self._memo: dict[tuple[object, ...], Memo] = {}
 
     @classmethod
-    def open(
-        cls, path: str | Path, *, missing: str = "error", modelled: CostModel | None = None
-    ) -> "ProfileCostModel":
+    def open(cls, path: str | Path, *, missing: str = "error", modelled: CostModel | None = None) -> "ProfileCostModel":
         """A cost model over the profile in a file; raises ProfileError as load_profile does."""
         return cls(load_profile(path), missing=missing, modelled=modelled)
 
@@ -228,9 +224,7 @@ class ProfileCostModel:
                 rows = list(fresh.values())
                 different = replace(query, **{name: column[rows] for name, column in columns.items()})
             priced = self._price(different, modelled)
-            memo.places.update(
-                zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True)
-            )
+            memo.places.update(zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True))
             added = np.stack([priced.seconds, priced.relative_std, priced.origin.astype(np.float64)])
             memo.priced = np.concatenate([memo.priced, added], axis=1)
         seconds, relative_std, origin = memo.priced[:, list(map(memo.places.__getitem__, keys))]
@@ -314,9 +308,7 @@ def stand_ins(
     for place, curve in enumerate(curves):
         total = 0.0
         for word, wanted in asked.items():
-            penalty = (
-                0.0 if curve.key[word] == wanted else label_penalty(family, word, wanted, curve.key[word])
-            )
+            penalty = 0.0 if curve.key[word] == wanted else label_penalty(family, word, wanted, curve.key[word])
             if penalty is None:
                 break
             total += penalty**2
@@ -357,9 +349,7 @@ def curve_name(family: Family, labels: dict[str, str], *, across: bool = False) 
     return f"{family.value} ({said})"
 
 
-def measuring_command(
-    family: Family, labels: dict[str, str], machine: MachineFacts, *, across: bool = False
-) -> str:
+def measuring_command(family: Family, labels: dict[str, str], machine: MachineFacts, *, across: bool = False) -> str:
     """A torchrun line; collectives need every GPU of a node, and a second node for what goes ``across``
     scale-up domains."""
     benchmark = BENCHMARK_OF.get(family) or labels["collective"]
@@ -384,16 +374,12 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
             origin = np.where(priced.origin < int(Origin.MODELLED), int(Origin.DERIVED), priced.origin)
             return replace(priced, seconds=2.0 * priced.seconds, origin=origin)
         case GroupedGemm():
-            return cost_model.grouped_linear_s(
-                GroupedLinearQuery(**declared(GroupedProductCall, op), dtype=op.dtype)
-            )
+            return cost_model.grouped_linear_s(GroupedLinearQuery(**declared(GroupedProductCall, op), dtype=op.dtype))
         case Attention():
             return cost_model.attention_s(attention_query(op))
         case MemoryBound():
             direction = "backward" if op.backward else "forward"
-            return cost_model.memory_bound_s(
-                MemoryBoundQuery(**declared(KernelCall, op), direction=direction)
-            )
+            return cost_model.memory_bound_s(MemoryBoundQuery(**declared(KernelCall, op), direction=direction))
         case Update():
             return cost_model.optimizer_s(OptimizerQuery(elements=op.elements))
         case _:

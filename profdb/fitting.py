@@ -62,8 +62,7 @@ def fit_table(table: SampleTable) -> list[Curve]:
     split += [kept.numbers[name] for name in fitter.flags] + [kept.origin]
     keys, which = np.unique(np.stack(split, axis=1), axis=0, return_inverse=True)
     curves = [
-        _fit_curve(kept.take(np.flatnonzero(which.reshape(-1) == index)), fitter)
-        for index in range(keys.shape[0])
+        _fit_curve(kept.take(np.flatnonzero(which.reshape(-1) == index)), fitter) for index in range(keys.shape[0])
     ]
     return sorted(curves, key=lambda curve: (sorted(curve.key.items()), curve.origin))
 
@@ -108,9 +107,7 @@ def _commonest_variant(table: SampleTable, fitter: Fitter) -> IntArray:
     return np.flatnonzero(which.reshape(-1) == int(np.argmax(counts))).astype(np.int64)
 
 
-def _one_time_per_case(
-    columns: dict[str, IntArray], medians: FloatArray
-) -> tuple[dict[str, IntArray], FloatArray]:
+def _one_time_per_case(columns: dict[str, IntArray], medians: FloatArray) -> tuple[dict[str, IntArray], FloatArray]:
     """Different cases and the median over the runs that took each."""
     if not columns:
         return {}, np.asarray([float(np.median(medians))])

@@ -80,9 +80,7 @@ def _curve(sizes: Mapping[int, list[float]]) -> CopyCurve:
     ordered = sorted(sizes)
     middle = np.array([np.median(sizes[size]) for size in ordered])
     spread = np.array([np.std(sizes[size]) for size in ordered])
-    return CopyCurve(
-        size_bytes=np.array(ordered, dtype=np.float64), seconds=middle, relative_std=spread / middle
-    )
+    return CopyCurve(size_bytes=np.array(ordered, dtype=np.float64), seconds=middle, relative_std=spread / middle)
 
 
 def host_transfer_s(host: HostSpec, size_bytes: FloatArray, gpus: int) -> TimeEstimate:

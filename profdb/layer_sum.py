@@ -57,9 +57,7 @@ def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
     if not result:
         return None
     ordered = sorted(result)
-    return LayerSum(
-        log_sum_s=np.log(floats(ordered)), log_factor=floats([np.mean(result[sum_s]) for sum_s in ordered])
-    )
+    return LayerSum(log_sum_s=np.log(floats(ordered)), log_factor=floats([np.mean(result[sum_s]) for sum_s in ordered]))
 
 
 def _host_s(cost_model: ProfileCostModel) -> float:
@@ -139,6 +137,4 @@ def _together(parts: Callable[[LayerCase], Iterator[Asked]], cases: Sequence[Lay
     """The questions of several layers, kernel by kernel: each of N shapes."""
     for queries in zip(*(parts(case) for case in cases), strict=True):
         columns = [query.columns() for query in queries]
-        yield replace(
-            queries[0], **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
-        )
+        yield replace(queries[0], **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]})

@@ -42,11 +42,7 @@ def far_above(profile: ProfileDatabase, taken: str) -> list[OddSample]:
         if curve.origin is Origin.MEASURED and any(misses(point.error) for point in curve.worst)
     ]
     suspected.sort(key=lambda one: -one[0])
-    result = [
-        odd
-        for _, curve in suspected[:MOST_CURVES]
-        for odd in odd_in(profile.tables[curve.family], curve, taken)
-    ]
+    result = [odd for _, curve in suspected[:MOST_CURVES] for odd in odd_in(profile.tables[curve.family], curve, taken)]
     return sorted(result, key=lambda odd: -odd.seconds / odd.told_s)
 
 

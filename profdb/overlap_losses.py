@@ -50,9 +50,7 @@ class OverlapLosses:
 
     curves: dict[Collective, tuple[SizeCurve, ...]]
 
-    def of(
-        self, collective: Collective, size_bytes: IntArray, intra: IntArray, inter: IntArray
-    ) -> Losses | None:
+    def of(self, collective: Collective, size_bytes: IntArray, intra: IntArray, inter: IntArray) -> Losses | None:
         """Losses of N groups and sizes; None where this collective was not measured over every reach asked for."""
         curves = self.curves.get(collective, ())
         sizes = np.log2(np.maximum(size_bytes, 1).astype(np.float64))

@@ -58,9 +58,7 @@ class Query:
         for name in names_of(kind).numbers:
             array = arrays[name] = ints(getattr(self, name))
             if len(array) not in (1, size) and size != 1:
-                shapes = ", ".join(
-                    f"{name} {len(ints(getattr(self, name)))}" for name in names_of(kind).numbers
-                )
+                shapes = ", ".join(f"{name} {len(ints(getattr(self, name)))}" for name in names_of(kind).numbers)
                 raise ConfigError(
                     where=type(self).__name__,
                     key="array lengths",
@@ -70,9 +68,7 @@ class Query:
             size = len(array) if len(array) != 1 else size
         for name, array in arrays.items():
             if array.size and int(array.min()) < 0:
-                raise ConfigError(
-                    where=type(self).__name__, key=name, value=int(array.min()), allowed="0 or more"
-                )
+                raise ConfigError(where=type(self).__name__, key=name, value=int(array.min()), allowed="0 or more")
             object.__setattr__(self, name, array if len(array) == size else np.broadcast_to(array, (size,)))
 
     def columns(self) -> dict[str, IntArray]:

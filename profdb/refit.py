@@ -77,11 +77,7 @@ def merged_into(into: Path, new: ProfileDatabase) -> Merged:
     Raises ProfileError, and leaves the file as it was, when it is of another GPU, cannot be read or written.
     """
     with sole_writer(into):
-        merged = (
-            merge(load_profile(into), new)
-            if into.exists()
-            else Merged(profile=new, differences=(), repeats=0)
-        )
+        merged = merge(load_profile(into), new) if into.exists() else Merged(profile=new, differences=(), repeats=0)
         fitted = with_fits(merged.profile)
         save_profile(into, fitted)
     return Merged(profile=fitted, differences=merged.differences, repeats=merged.repeats)

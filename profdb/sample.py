@@ -111,9 +111,7 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
     return SampleTable(
         family=family,
         numbers={name: _sizes(samples, name, limits) for name, limits in number_limits(family).items()},
-        labels={
-            name: LabelColumn.of(str(getattr(s.case, name)) for s in samples) for name in label_names(family)
-        },
+        labels={name: LabelColumn.of(str(getattr(s.case, name)) for s in samples) for name in label_names(family)},
         trials_s=np.asarray([trial for s in samples for trial in s.trials_s], dtype=np.float64),
         trial_offsets=np.concatenate([ints([0]), np.cumsum(counts)]),
         status=ints([STATUSES.index(s.status) for s in samples]),

@@ -33,9 +33,7 @@ from spec.origin import Origin
 BY_MODEL_STD = 0.2
 
 
-def by_model(
-    cases: Sequence[Case], seconds: FloatArray, source: ClusterSpec, target: ClusterSpec
-) -> FloatArray:
+def by_model(cases: Sequence[Case], seconds: FloatArray, source: ClusterSpec, target: ClusterSpec) -> FloatArray:
     """Returns ``seconds`` on the target, by the ratio of modelled times; host costs are kept.
 
     Raises ConfigError when either sheet cannot model a case.
@@ -47,18 +45,14 @@ def by_model(
     return np.asarray(seconds * ratio, dtype=np.float64)
 
 
-def transferred_profile(
-    profile: ProfileDatabase, source: ClusterSpec, target: ClusterSpec
-) -> ProfileDatabase:
+def transferred_profile(profile: ProfileDatabase, source: ClusterSpec, target: ClusterSpec) -> ProfileDatabase:
     """The samples of a profile restated for the GPU of another cluster, without its curves.
 
     Each good sample keeps its case and its trials, scaled; its origin becomes TRANSFERRED (a modelled
     one stays MODELLED). Left out: failed samples, host costs, what has no curve (clocks settle on the GPU itself) and
     formats the target does not compute in.
     """
-    kept = [
-        sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)
-    ]
+    kept = [sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)]
     ones = np.ones(len(kept))
     ratios = by_model([sample.case for sample in kept], ones, source, target) if kept else ones
     samples = [_restated(sample, float(ratio), source) for sample, ratio in zip(kept, ratios, strict=True)]

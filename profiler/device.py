@@ -180,9 +180,7 @@ def nvidia_smi(field: str, device: Device) -> str:
     gpu_id = device.driver_id or str(device.index)
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={gpu_id}"]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI, check=True
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout.strip()

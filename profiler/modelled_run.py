@@ -40,9 +40,7 @@ def check_output(output: Path, cluster: ClusterSpec) -> None:
         return
     existing = load_profile(output)
     if existing.is_measured:
-        raise ProfileError(
-            f"{output}: holds measurements of {existing.machine.gpu!r}; give another file with --output"
-        )
+        raise ProfileError(f"{output}: holds measurements of {existing.machine.gpu!r}; give another file with --output")
     if existing.machine.gpu != cluster.gpu.name:
         raise ProfileError(
             f"{output}: holds modelled times of {existing.machine.gpu!r}; give another file with --output"

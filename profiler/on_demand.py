@@ -41,9 +41,7 @@ def case_measurer(
         try:
             return measure(case, bench, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         except DeviceLostError as lost:
-            raise ProfileError(
-                f"{chosen.name} answers no more after {lost}; search without measuring"
-            ) from lost
+            raise ProfileError(f"{chosen.name} answers no more after {lost}; search without measuring") from lost
 
     return measure_one
 

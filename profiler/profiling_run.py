@@ -148,9 +148,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     return report
 
 
-def run_sweep(
-    cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str
-) -> SweepResult:
+def run_sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str) -> SweepResult:
     """The sweep; a device that is lost over a case starts this program anew behind that case."""
     try:
         return sweep(cases, bench, journal, budget, date)
@@ -199,9 +197,7 @@ def open_files(options: RunOptions, machine: MachineFacts, earlier: EarlierRun) 
             raise ProfileError(
                 f"{path}: of a run on {earlier.recorded.gpu!r}, this machine is {machine.gpu!r}; move it away"
             )
-        earlier.notes.append(
-            f"{len(earlier.recorded.samples)} samples of an earlier run recovered from {path}"
-        )
+        earlier.notes.append(f"{len(earlier.recorded.samples)} samples of an earlier run recovered from {path}")
     earlier.journal = Journal.open(path, machine.gpu)
     if earlier.recorded is not None and earlier.recorded.unended is not None and continues(options):
         skip_unended(earlier, earlier.recorded, machine)
@@ -228,9 +224,7 @@ def continues(options: RunOptions) -> bool:
     return options.resume or restarts(os.environ) > 0
 
 
-def remaining_cases(
-    world: World, options: RunOptions, cases: Sequence[Case], earlier: EarlierRun
-) -> list[Case]:
+def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], earlier: EarlierRun) -> list[Case]:
     """The cases to measure, the same on every rank: with --resume those that rank 0 lacks, after a restart those that
     the journal lacks."""
     if not continues(options):
@@ -276,9 +270,7 @@ def merge_into_profile(
     path = journal_path(options.output)
     measured = read_journal(path).samples
     samples = quieter_samples(measured)
-    profile = ProfileDatabase(
-        machine=with_clocks(with_best_flops(machine, samples), samples), samples=samples
-    )
+    profile = ProfileDatabase(machine=with_clocks(with_best_flops(machine, samples), samples), samples=samples)
     quality = SampleQuality()
     differences: tuple[Difference, ...] = ()
     skipped = len(earlier.cases(all_runs=True)) if options.resume else 0

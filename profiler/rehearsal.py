@@ -162,9 +162,7 @@ def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[floa
             host = cost_model.cluster.host
             if host is None:
                 return [UNKNOWN_S] * len(cases)
-            return [
-                host_transfer_s(host, floats([case.size_bytes]), case.devices).seconds[0] for case in cases
-            ]
+            return [host_transfer_s(host, floats([case.size_bytes]), case.devices).seconds[0] for case in cases]
         case ExpertExchangeCase():
             return modelled_seconds(cost_model, [token_exchange(case) for case in cases])
         case WarmKernelCase():
@@ -176,9 +174,7 @@ def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[floa
 
 def overlaps_s(cases: Sequence[OverlapCase], cost_model: ModelledCostModel) -> list[float]:
     """Seconds of the longer side of each, as if neither lost anything."""
-    products = [
-        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases
-    ]
+    products = [GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases]
     beside = [collective_of(case, case.collective, case.size_bytes) for case in cases]
     product_s, collective_s = modelled_seconds(cost_model, products), modelled_seconds(cost_model, beside)
     return [
@@ -194,9 +190,7 @@ def token_exchange(case: ExpertExchangeCase) -> CollectiveCase:
     return collective_of(case, Collective.ALL_TO_ALL, -(-size // ranks) * ranks)
 
 
-def collective_of(
-    case: OverlapCase | ExpertExchangeCase, kind: Collective, size_bytes: int
-) -> CollectiveCase:
+def collective_of(case: OverlapCase | ExpertExchangeCase, kind: Collective, size_bytes: int) -> CollectiveCase:
     """A collective in the groups of the case."""
     groups = {name: getattr(case, name) for name in ("intra", "inter", "siblings", "dtype")}
     return CollectiveCase(collective=kind, size_bytes=size_bytes, **groups)

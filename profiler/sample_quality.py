@@ -61,9 +61,7 @@ class SampleQuality:
     far_above: tuple[OddSample, ...] = ()
 
 
-def sample_quality(
-    measured: Sequence[Sample], kept: Sequence[Sample], profile: ProfileDatabase
-) -> SampleQuality:
+def sample_quality(measured: Sequence[Sample], kept: Sequence[Sample], profile: ProfileDatabase) -> SampleQuality:
     """Quality of the samples ``measured`` by a run and those ``kept`` of them, in the ``profile`` that they are now
     part of."""
     again = Counter(sample.launched.get(AGAIN) for sample in measured)

@@ -56,9 +56,7 @@ class SweepResult:
     again: int = 0
 
 
-def sweep(
-    cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, taken: str
-) -> SweepResult:
+def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, taken: str) -> SweepResult:
     """Measure ``cases`` in order, then the noisy ones again. Rank 0 decides before each whether to go on and keeps the
     samples (``journal``; None on the other ranks).
 
@@ -100,9 +98,7 @@ def sweep(
     )
 
 
-def measure_and_record(
-    case: Case, bench: Bench, journal: Journal | None, taken: str, why: str = ""
-) -> Sample:
+def measure_and_record(case: Case, bench: Bench, journal: Journal | None, taken: str, why: str = "") -> Sample:
     """The sample of a case, in the journal; ``why`` it is taken again, if it is. DeviceLostError when the device was
     lost over it."""
     if journal is None:

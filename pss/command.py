@@ -63,9 +63,7 @@ def alone(words: Sequence[str]) -> int:
     if first == SCHEMA:
         print(schema_text(words[1:]))
         return 0
-    raise CommandLineError(
-        f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*VERBS, SCHEMA, COMPLETION))}"
-    )
+    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*VERBS, SCHEMA, COMPLETION))}")
 
 
 def schema_text(words: Sequence[str]) -> str:

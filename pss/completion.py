@@ -121,9 +121,7 @@ def bash_script(places: Sequence[Completed]) -> str:
         for option, words in one.options.items()
         if words
     ]
-    options = [
-        f'            "{_spaced(one)}") words="{" ".join((*one.below, *one.options))}" ;;' for one in places
-    ]
+    options = [f'            "{_spaced(one)}") words="{" ".join((*one.below, *one.options))}" ;;' for one in places]
     above = [f'            "{_spaced(one)}") verb="$verb $word" ;;' for one in places if one.below]
     return BASH.substitute(values="\n".join(values), options="\n".join(options), above="\n".join(above))
 

@@ -177,9 +177,7 @@ def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> N
     add("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
     for name, how in exports.items():
         add(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
-    add(
-        "--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)"
-    )
+    add("--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)")
     add("--strict_export", action="store_true", help="refuse to export what the format cannot express")
 
 

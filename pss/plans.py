@@ -177,9 +177,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest)
     print(text(sections), end="\n\n", flush=True)
     try:
         named = {option: price_named(option, plans, inputs) for option, plans in named.items()}
-        plans, results = (
-            search_plans(options, inputs) if options.run_all_solu else price_one(options, inputs, plan)
-        )
+        plans, results = search_plans(options, inputs) if options.run_all_solu else price_one(options, inputs, plan)
         sections += results
         if stated != RunOptions():
             sections += run_sections(stated, plans)
@@ -203,9 +201,7 @@ def first_written(named: "dict[str, tuple[NamedPlan, ...]]") -> WrittenPlan | No
     return next((one for one in written if one is not None), None)
 
 
-def price_named(
-    option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem"
-) -> "tuple[NamedPlan, ...]":
+def price_named(option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem") -> "tuple[NamedPlan, ...]":
     """Returns the plans that are written out with their prices, before any search; why one of --why_not cannot run
     is printed.
 
@@ -428,9 +424,7 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 
 
-def keep_learned(
-    options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice | None"
-) -> None:
+def keep_learned(options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice | None") -> None:
     """Merges what was measured into the profile, also after a search that failed or was interrupted."""
     on_demand = inputs.times.on_demand
     if device is None or on_demand is None:

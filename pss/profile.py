@@ -87,17 +87,11 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
     before = parser.add_mutually_exclusive_group()
-    before.add_argument(
-        "--dry_run", action="store_true", help="say what would be measured and for about how long"
-    )
-    before.add_argument(
-        "--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere"
-    )
+    before.add_argument("--dry_run", action="store_true", help="say what would be measured and for about how long")
+    before.add_argument("--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere")
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument(
-        "--model", type=Path, help="measure the shapes of this model config as well, before all else"
-    )
+    chosen.add_argument("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add_assume(parser)
     add(
         "--seq_len",
@@ -159,9 +153,7 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
         domain_ranks=given.ranks_per_domain,
         timeout_s=given.timeout_s,
         model=given.model
-        and ModelRequest(
-            path=given.model, ranks=given.tp or MODEL_RANKS, assume=given.assume, seq_len=given.seq_len
-        ),
+        and ModelRequest(path=given.model, ranks=given.tp or MODEL_RANKS, assume=given.assume, seq_len=given.seq_len),
         cases=read_cases(given.cases) if given.cases else None,
         began=BEGAN,
     )
@@ -193,9 +185,7 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
     report = run_profiling(options, layout)
     if report is not None:
         print("\n".join(report_lines(report, options.output)))
-        draw_pictures(
-            options.output, report.profile, wanted=given.pics is not False and bool(report.profile.samples)
-        )
+        draw_pictures(options.output, report.profile, wanted=given.pics is not False and bool(report.profile.samples))
     return 0
 
 
@@ -236,9 +226,7 @@ def in_layout(given: argparse.Namespace) -> int:
     with uninterrupted():
         from profiler.distributed.rank_exit import status_in_ranks
 
-    return status_in_ranks(
-        lambda layout: measure(given, layout), interrupted=lambda layout: interrupted(given, layout)
-    )
+    return status_in_ranks(lambda layout: measure(given, layout), interrupted=lambda layout: interrupted(given, layout))
 
 
 def check_together(given: argparse.Namespace) -> None:
@@ -248,9 +236,7 @@ def check_together(given: argparse.Namespace) -> None:
         lonely += [(name, "not with --from_cluster, which measures nothing") for name in OF_MEASURING]
     for name, allowed in lonely:
         if getattr(given, name):
-            raise ConfigError(
-                where="command line", key=f"--{name}", value=getattr(given, name), allowed=allowed
-            )
+            raise ConfigError(where="command line", key=f"--{name}", value=getattr(given, name), allowed=allowed)
 
 
 def done(given: argparse.Namespace) -> int:

@@ -62,9 +62,7 @@ VERBS: dict[str, Verb] = {
         module=PLANS,
         plan_option="explain",
     ),
-    "sweep": Verb(
-        what="find the best plan for each combination of listed values", module=PLANS, flags=SEARCHED
-    ),
+    "sweep": Verb(what="find the best plan for each combination of listed values", module=PLANS, flags=SEARCHED),
     "profile": Verb(what="measure this cluster (torchrun --no-python pss profile)", module=PROFILE),
     "workload": Verb(what="generate, check, replay and lay out workloads", module=WORKLOAD),
     "calibrate": Verb(what="fit a few factors to measured steps", module="solver.calibrate.__main__"),

@@ -190,9 +190,7 @@ def _check(run: ModuleRun) -> None:
         if block.moe is not None:
             widths.append(block.moe.shared_ffn_hidden)
         if any(width % run.tp for width in widths):
-            raise ConfigError(
-                where="aiob", key="--tp", value=run.tp, allowed="a divisor of the heads and of the ffn"
-            )
+            raise ConfigError(where="aiob", key="--tp", value=run.tp, allowed="a divisor of the heads and of the ffn")
     experts = [each.block.moe.num_experts for each in run.model.blocks if each.block.moe is not None]
     if any(count % run.ep for count in experts) or (run.ep > 1 and not experts):
         allowed = f"a divisor of {experts[0]} experts" if experts else "1 for a model without experts"
@@ -262,14 +260,9 @@ def time_modules(run: ModuleRun, device: MeasuringDevice) -> ModuleTimes:
     """Measure every section; equal cases (the norms) once. Raises ConfigError as module_cases."""
     cases = module_cases(run)
     every_case = (
-        case
-        for sections in (cases.usual, *cases.others.values())
-        for section in sections.values()
-        for case in section
+        case for sections in (cases.usual, *cases.others.values()) for section in sections.values() for case in section
     )
-    return ModuleTimes(
-        cases=cases, samples={case: device.measure(case) for case in dict.fromkeys(every_case)}
-    )
+    return ModuleTimes(cases=cases, samples={case: device.measure(case) for case in dict.fromkeys(every_case)})
 
 
 def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into: Path | None) -> list[str]:

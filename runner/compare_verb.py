@@ -97,10 +97,7 @@ def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> Compariso
         for name, predicted, result in memory
         if result is not None
     ]
-    rows = [
-        Row(name=name, unit=unit, predicted=predicted, measured=result)
-        for name, unit, predicted, result in pairs
-    ]
+    rows = [Row(name=name, unit=unit, predicted=predicted, measured=result) for name, unit, predicted, result in pairs]
     return Comparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 
 
@@ -153,9 +150,7 @@ def suggestions(one: Comparison) -> list[str]:
             f"{100 * modelled:.0f} % of the predicted step is modelled from the hardware spec: measure a profile of this cluster first"
         )
     if not one.inside:
-        advice.append(
-            "rows of several plans (--append) are what python -m solver.calibrate fits its factors to"
-        )
+        advice.append("rows of several plans (--append) are what python -m solver.calibrate fits its factors to")
     if one.largest.unit == "GiB":
         named = sorted(one.answer.memory_bytes.items(), key=lambda item: -item[1])[:MOST_PARTS]
         words = ", ".join(f"{name} {bytes_to_gib(size):.3g}" for name, size in named)
@@ -219,9 +214,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     )
     what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
     add_config(what, required=True)
-    what.add_argument(
-        "--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked"
-    )
+    what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked")
     what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
     what.add_argument(
         "--global_batch_size",
@@ -231,9 +224,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     what.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence")
     what.add_argument("--framework", help="preset (default: the result's, else the config's)")
     what.add_argument("--job", action="append", default=[], help="settings of the job (docs/configs.md)")
-    what.add_argument(
-        "--warmup", type=whole(0, MOST_EPOCHS), help=f"steps to leave out (default {WARMUP} of a log)"
-    )
+    what.add_argument("--warmup", type=whole(0, MOST_EPOCHS), help=f"steps to leave out (default {WARMUP} of a log)")
     where = verb.add_argument_group("what predicts it")
     where.add_argument("--pre_profiling_data_path", type=Path, help="profile (default prof_data/data.pt)")
     where.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
@@ -241,9 +232,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     where.add_argument("--calibration", type=Path, help="factors that python -m solver.calibrate wrote")
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
-    out.add_argument(
-        "--append", type=Path, help="add a row to this CSV for python -m solver.calibrate --steps"
-    )
+    out.add_argument("--append", type=Path, help="add a row to this CSV for python -m solver.calibrate --steps")
 
 
 def compare(options: argparse.Namespace, root: Path) -> int:
@@ -305,9 +294,7 @@ def _text(path: Path) -> str:
         raise ConfigError(where="compare", key="result", value=str(path), allowed=str(error)) from error
 
 
-def _run(
-    options: argparse.Namespace, text: str, launched: LaunchFile | None, priced: PricedRun
-) -> MeasuredRun:
+def _run(options: argparse.Namespace, text: str, launched: LaunchFile | None, priced: PricedRun) -> MeasuredRun:
     """The steps of a trace, a played workload or a framework's log."""
     if launched is not None:
         return measured(launched, options.warmup or 0)
@@ -321,9 +308,7 @@ def _priced(
     """Open the question; what both the command and a result say must agree (ConfigError)."""
     said = recorded.world_size if recorded else launched.world_size if launched else None
     if said is None and options.world_size is None:
-        raise ConfigError(
-            where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run"
-        )
+        raise ConfigError(where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run")
     job = _job(options, recorded)
     request = Request(
         root=root,

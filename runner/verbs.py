@@ -56,9 +56,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
             type=whole(1, MOST_GPUS),
             help="ranks (default: what the workload's arguments say, else 1)",
         )
-    verb.add_argument(
-        "--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})"
-    )
+    verb.add_argument("--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})")
     _how(verb)
 
 
@@ -98,9 +96,7 @@ def _how(verb: argparse.ArgumentParser) -> None:
 def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
-    verb.add_argument(
-        "--pictures", type=Path, metavar="FOLDER", help="draw into it: three PNG and one HTML page"
-    )
+    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw into it: three PNG and one HTML page")
 
 
 def add_aiob(verb: argparse.ArgumentParser) -> None:
@@ -108,9 +104,7 @@ def add_aiob(verb: argparse.ArgumentParser) -> None:
     add_config(verb, required=True)
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), default=1, help="tensor-parallel ranks (default 1)")
     verb.add_argument("--ep", type=whole(1, MOST_GPUS), default=1, help="expert-parallel ranks (default 1)")
-    verb.add_argument(
-        "--micro_batch", type=whole(1, MOST_COUNT), default=1, help="sequences a micro-batch (default 1)"
-    )
+    verb.add_argument("--micro_batch", type=whole(1, MOST_COUNT), default=1, help="sequences a micro-batch (default 1)")
     verb.add_argument(
         "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
     )
@@ -309,12 +303,8 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     config = read_config(options.config, assume=options.assume)
     seq_len = options.seq_len or config.seq_len
     if seq_len is None:
-        raise ConfigError(
-            where="aiob", key="--seq_len", value=None, allowed=f"{options.config} says none: give it"
-        )
-    check_outputs(
-        {"--output": options.output, "--into": options.into}, folders={}, inputs={"--config": options.config}
-    )
+        raise ConfigError(where="aiob", key="--seq_len", value=None, allowed=f"{options.config} says none: give it")
+    check_outputs({"--output": options.output, "--into": options.into}, folders={}, inputs={"--config": options.config})
     request = ModuleRun(
         model=config.model,
         tp=options.tp,
@@ -354,10 +344,6 @@ VERBS: dict[str, Verb] = {
         add_flags=add_suite,
         run=suite,
     ),
-    "aiob": Verb(
-        what="time each submodule of a model on this device, as AICB's AIOB", add_flags=add_aiob, run=aiob
-    ),
-    "analyse": Verb(
-        what="summarise the log of a run, ours or AICB's; draw it", add_flags=add_analyse, run=analyse
-    ),
+    "aiob": Verb(what="time each submodule of a model on this device, as AICB's AIOB", add_flags=add_aiob, run=aiob),
+    "analyse": Verb(what="summarise the log of a run, ours or AICB's; draw it", add_flags=add_analyse, run=analyse),
 }

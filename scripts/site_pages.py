@@ -17,9 +17,7 @@ def on_config(config: dict[str, Any]) -> dict[str, Any]:
     for folder, language in LANGUAGES.items():
         index = docs / folder / "README.md"
         if index.exists():
-            listed = [
-                page for page in PAGE.findall(index.read_text(encoding="utf-8")) if not page.startswith("..")
-            ]
+            listed = [page for page in PAGE.findall(index.read_text(encoding="utf-8")) if not page.startswith("..")]
             nav.append({language: [(Path(folder) / page).as_posix() for page in ("README.md", *listed)]})
     config["nav"] = nav if len(nav) > 1 else nav[0][LANGUAGES[""]]
     return config

@@ -139,9 +139,7 @@ def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tup
     """
     for axis in over:
         if axis not in AXES:
-            raise ConfigError(
-                where="sweep", key=axis, value=over[axis], allowed=f"lists of {', '.join(AXES)}"
-            )
+            raise ConfigError(where="sweep", key=axis, value=over[axis], allowed=f"lists of {', '.join(AXES)}")
     rows = run_sweep(sweep_requests(request_of(**asking), over))
     for row in rows:
         if row.answer is not None:

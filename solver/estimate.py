@@ -140,9 +140,7 @@ def repartitioned(
     """The plans of a table with their layers on other stages, as ``stage_layout`` says; the layers are the same."""
     plans = replace(table.plans, stage_layout=stage_layout)
     stages = stage_table(model, plans)
-    tables = Tables(
-        plans=plans, kinds=table.layers.bytes, row=table.layers.row, stages=stages, cluster=cluster
-    )
+    tables = Tables(plans=plans, kinds=table.layers.bytes, row=table.layers.row, stages=stages, cluster=cluster)
     return replace(table, plans=plans, stages=stages, bytes=stage_memory(model, job, tables))
 
 
@@ -211,9 +209,7 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     apart = (stages.embedding ^ stages.head) & (plans.layout.pp[stages.plan] > 1)
     tied = bools(apart & model.tied_embeddings)[rows]
     on_rank = table.bytes.on_rank.take(rows)
-    context = LayerContext(
-        sharding=plans.sharding, model=model, job=job, layout=plans.layout.take(stages.plan[rows])
-    )
+    context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=plans.layout.take(stages.plan[rows]))
     mirrored = plans.schedule.placement.directions > 1
     ops = operations(context, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
@@ -237,9 +233,7 @@ def _counted(table: Estimate, count_of: Callable[[Pass], IntArray]) -> IntArray:
     return counted
 
 
-def pipelines(
-    table: Estimate, times: StageTimes, *, free: bool = False, which: BoolArray | None = None
-) -> Piped:
+def pipelines(table: Estimate, times: StageTimes, *, free: bool = False, which: BoolArray | None = None) -> Piped:
     """The pipelines of the plans in ``which``, None for all, with messages that take no time where they are ``free``."""
     hops = Hops(seconds=np.zeros_like(times.hops.seconds)) if free else times.hops
     return Piped(plans=table.plans, stages=table.stages, passes=times.chunk_passes, hops=hops, which=which)

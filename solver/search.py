@@ -199,9 +199,7 @@ def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> d
     shown[numbers] = True
     selected = [np.flatnonzero(shown & (pool.owner == index)) for index in range(len(pool.candidates))]
     wanted = [
-        (one, ints(pool.row[of_one]))
-        for one, of_one in zip(pool.candidates, selected, strict=True)
-        if of_one.size
+        (one, ints(pool.row[of_one])) for one, of_one in zip(pool.candidates, selected, strict=True) if of_one.size
     ]
     answers: dict[int, Answer] = {}
     for (one, rows), cost, of_one in zip(wanted, costs(wanted), filter(np.size, selected), strict=True):
@@ -229,9 +227,7 @@ def answers_of(
             used=(float(tgs[place]), float(used[place])),
             slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
         )
-        answers.append(
-            replace(answer, interval_low_s=float(low_s[place]), interval_high_s=float(high_s[place]))
-        )
+        answers.append(replace(answer, interval_low_s=float(low_s[place]), interval_high_s=float(high_s[place])))
     return tuple(answers)
 
 

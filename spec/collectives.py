@@ -40,9 +40,7 @@ TRAINING_COLLECTIVES: tuple[Collective, ...] = (
 )
 """What a training step runs, a sweep measures and a sheet can model; the others are only imported."""
 
-GROUP_COLLECTIVES: tuple[Collective, ...] = tuple(
-    kind for kind in TRAINING_COLLECTIVES if kind is not Collective.P2P
-)
+GROUP_COLLECTIVES: tuple[Collective, ...] = tuple(kind for kind in TRAINING_COLLECTIVES if kind is not Collective.P2P)
 """Those of them that a whole group runs."""
 
 SPREAD_BY_SHARES = frozenset(

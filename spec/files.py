@@ -88,9 +88,7 @@ def replaced_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise ExportError(f"{path}: is a folder; name a file to write")
         if target.exists() and not target.is_file():
             raise ExportError(f"{path}: is a pipe or a device; name a file to write")
-        descriptor, name = tempfile.mkstemp(
-            prefix=f".{target.stem[:40]}.", suffix=target.suffix, dir=target.parent
-        )
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.stem[:40]}.", suffix=target.suffix, dir=target.parent)
         os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

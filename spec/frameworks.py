@@ -25,9 +25,7 @@ from spec.settings.setting import Settings, section_values, settings_of
 STRATEGIES = ("mtp", "fsp", "msp", "isp", "ulysses")
 """Tensor-parallel modes that a plan may name (ops.strategies)."""
 
-RecomputedPart = Literal[
-    "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
-]
+RecomputedPart = Literal["moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"]
 OffloadedPart = Literal[
     "layer_input",
     "attn_norm",
@@ -114,9 +112,7 @@ class TensorParallel:
 class Pipeline:
     """Partition of layers over stages, order of their passes, and messages between them."""
 
-    schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = (
-        "1f1b",
-    )
+    schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.plans.schedules"), least=1)] = ("1f1b",)
     """Pipeline schedules that it supports (solver.plans.schedules)."""
     interleaves: bool = False
     """A stage may have several virtual chunks."""
@@ -413,7 +409,4 @@ def _settings() -> Settings:
 
 def _files(*, legacy: bool) -> dict[str, Path]:
     folder = shipped_folder() / CONFIGS / "frameworks"
-    return {
-        file.stem: file
-        for file in (*folder.glob("*.toml"), *(folder.glob("legacy/*.toml") if legacy else ()))
-    }
+    return {file.stem: file for file in (*folder.glob("*.toml"), *(folder.glob("legacy/*.toml") if legacy else ()))}

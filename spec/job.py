@@ -156,9 +156,9 @@ class JobSpec:
     fp8_activation_inputs: Literal["", "experts", "all"] = ""
     """Gated activations that save their inputs in fp8: none, the experts' (DeepSeek-V3, arXiv 2412.19437 sec.
     3.3.3) or all (Megatron-Core, activation_func_fp8_input_store)."""
-    cuda_graphs: frozenset[
-        Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
-    ] = frozenset()
+    cuda_graphs: frozenset[Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]] = (
+        frozenset()
+    )
     """Scope of CUDA graphs (Megatron-Core's --cuda-graph-scope; ops.cpu_overhead.GRAPHED)."""
     nvlink_segment: Annotated[int, Whole(least=0, most=1024)] = 0
     """GPUs that the scheduler allocates in each NVLink domain of several nodes, such as 64 or 72 of 72 (Slurm's

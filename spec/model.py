@@ -44,9 +44,7 @@ class NormPlace(StrEnum):
     leads_second: bool
     follows: bool
 
-    def __new__(
-        cls, value: str, leads: bool = True, leads_second: bool = True, follows: bool = False
-    ) -> Self:
+    def __new__(cls, value: str, leads: bool = True, leads_second: bool = True, follows: bool = False) -> Self:
         """Returns the row of the table below as a member."""
         member = str.__new__(cls, value)
         member._value_ = value

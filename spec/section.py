@@ -72,9 +72,7 @@ class Section:
         """A number above zero up to ``maximum``, or ``default`` when the key is absent."""
         return float(self.number(key, maximum=maximum)) if self.has(key) else default
 
-    def measure(
-        self, key: str, low: float, high: float, unit: str = "", default: float | None = None
-    ) -> float:
+    def measure(self, key: str, low: float, high: float, unit: str = "", default: float | None = None) -> float:
         """A number from ``low`` to ``high``, limits of what is believable in that unit; required when there is no default."""
         if not self.has(key) and default is not None:
             return default
@@ -179,9 +177,7 @@ class Section:
         """Refuse any key that was neither read nor is ``harmless``."""
         for key in self.values:
             if key not in self.read and key not in harmless:
-                self.fail(
-                    key, f"unknown key, which might change the answer; known: {', '.join(sorted(self.read))}"
-                )
+                self.fail(key, f"unknown key, which might change the answer; known: {', '.join(sorted(self.read))}")
 
     def path(self, key: str) -> str:
         """The dotted path of a key of this section in its file."""

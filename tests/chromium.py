@@ -63,11 +63,7 @@ class Browser:
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")
         self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -86,9 +82,7 @@ class Browser:
         """Press the mouse on the middle of an element, as a user does."""
         middle = "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]"
         scroll = "e.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'})"
-        x, y = self.value(
-            f"(() => {{const e = document.querySelector({json.dumps(selector)}); {scroll}; {middle}}})()"
-        )
+        x, y = self.value(f"(() => {{const e = document.querySelector({json.dumps(selector)}); {scroll}; {middle}}})()")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -20,9 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--update-golden",
-        action="store_true",
-        help="write what is computed now; the commit says why it changed",
+        "--update-golden", action="store_true", help="write what is computed now; the commit says why it changed"
     )
 
 

@@ -62,9 +62,7 @@ def carry_out(recipe: Recipe, folder: Path) -> None:
             continue
         path = folder / block.title
         if block.language == "diff":
-            path.write_text(
-                changed(path.read_text(encoding="utf-8"), block.text, block.title), encoding="utf-8"
-            )
+            path.write_text(changed(path.read_text(encoding="utf-8"), block.text, block.title), encoding="utf-8")
             continue
         assert not path.exists(), f"{block.title} is there already: show a change of it"
         path.parent.mkdir(parents=True, exist_ok=True)

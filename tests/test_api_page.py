@@ -16,9 +16,7 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def blocks() -> list[str]:
-    return re.findall(
-        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 def test_the_page_shows_code_and_a_notebook() -> None:
@@ -39,12 +37,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     program = '\nprint("--next--")\n'.join(blocks())
     ran = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert all(re.search(r"\d", said) for said in ran.stdout.split("--next--"))

@@ -100,7 +100,5 @@ def test_a_training_run_takes_it(unknown: Path) -> None:
     assert read_task(typed, cpu, 1).training.model.assumptions[0].startswith(SAID)
     with pytest.raises(ConfigError, match="--assume llama"):
         read_task(
-            TrainRequest(root=ROOT, config=unknown, plan="tp=1,micro_batch=1", micro_batches=1, seq_len=64),
-            cpu,
-            1,
+            TrainRequest(root=ROOT, config=unknown, plan="tp=1,micro_batch=1", micro_batches=1, seq_len=64), cpu, 1
         )

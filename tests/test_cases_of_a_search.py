@@ -81,9 +81,7 @@ def as_measured(cluster: ClusterSpec, cases: Sequence[Case]) -> ProfileDatabase:
     """A profile that says it measured these cases on domains of 8 GPUs; its times are the sheet's."""
     known = [case for case in cases if type(case) in DOORS or case in OF_THE_HOST]
     seconds = modelled_seconds(ModelledCostModel(cluster=cluster), known)
-    samples = [
-        Sample(case=case, trials_s=(float(one_s),)) for case, one_s in zip(known, seconds, strict=True)
-    ]
+    samples = [Sample(case=case, trials_s=(float(one_s),)) for case, one_s in zip(known, seconds, strict=True)]
     machine = MachineFacts(gpu=cluster.gpu.name, gpus_per_node=8, cluster=cluster.name)
     return ProfileDatabase(machine=machine, samples=samples)
 
@@ -109,9 +107,7 @@ def asked(config: str, world_size: int, global_batch_tokens: int) -> Problem:
 
 def answered(question: Problem, profile: ProfileDatabase) -> Problem:
     """The question to that profile, and to the sheet where it holds nothing."""
-    cost_model = ProfileCostModel(
-        profile, missing="modelled", modelled=ModelledCostModel(cluster=question.cluster)
-    )
+    cost_model = ProfileCostModel(profile, missing="modelled", modelled=ModelledCostModel(cluster=question.cluster))
     return replace(question, pricer=replace(question.pricer, cost_model=cost_model))
 
 
@@ -124,9 +120,7 @@ def measured_share(answer: Answer) -> float:
     ("config", "plan"),
     [
         pytest.param(
-            "7B_llama2.py",
-            "strategy=fsp,tp=8,pp=2,zero_stage=1,zero_size=4,micro_batch=32",
-            marks=pytest.mark.nightly,
+            "7B_llama2.py", "strategy=fsp,tp=8,pp=2,zero_stage=1,zero_size=4,micro_batch=32", marks=pytest.mark.nightly
         ),
         pytest.param(
             "8B_llama3.py",
@@ -168,9 +162,7 @@ def by_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("671B_deepseek_v3.toml", 512, 60 << 20),
     ],
 )
-def test_a_winner_is_measured_by_the_sweep_and_its_own_look_ups(
-    config: str, world_size: int, tokens: int
-) -> None:
+def test_a_winner_is_measured_by_the_sweep_and_its_own_look_ups(config: str, world_size: int, tokens: int) -> None:
     """Searched in a profile of the sweep on so many GPUs, of which the sweep alone has measured nearly all."""
     question = asked(config, world_size, tokens)
     sweep = plan_cases(SweepPlan(device_kind="cuda", domain_ranks=8, domains=world_size // 8))
@@ -179,6 +171,4 @@ def test_a_winner_is_measured_by_the_sweep_and_its_own_look_ups(
     assert measured_share(winner) >= LEAST_SWEPT
     cases = [one.case for one in look_ups(swept, [winner.plan])]
     both = as_measured(question.cluster, list(dict.fromkeys([*sweep, *cases])))
-    assert (
-        measured_share(price_plan(answered(question, both), PlanTable.of(winner.plan))[0]) >= LEAST_MEASURED
-    )
+    assert measured_share(price_plan(answered(question, both), PlanTable.of(winner.plan))[0]) >= LEAST_MEASURED

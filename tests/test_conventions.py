@@ -54,15 +54,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    assert not [
-        name for name in PLACE.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()
-    ]
+    assert not [name for name in PLACE.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()]
 
 
 def test_the_five_files_of_the_architecture_hold_what_the_page_names() -> None:
-    steps = re.findall(
-        r"^\d\. `([\w/]+\.py)`(.*(?:\n {3}.*)*)", text_of("docs/architecture.md"), re.MULTILINE
-    )
+    steps = re.findall(r"^\d\. `([\w/]+\.py)`(.*(?:\n {3}.*)*)", text_of("docs/architecture.md"), re.MULTILINE)
     assert len(steps) == 5
     for name, words in steps:
         assert all(function in text_of(name) for function in re.findall(r"`(\w+)`", words)), name
@@ -128,9 +124,7 @@ def test_every_page_stands_in_the_reading_order(folder: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(
-    find_spec("material") is None, reason="mkdocs-material is not installed (pip install '.[site]')"
-)
+@pytest.mark.skipif(find_spec("material") is None, reason="mkdocs-material is not installed (pip install '.[site]')")
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -46,9 +46,7 @@ def test_two_ranks_measure_what_the_profile_says(measured: tuple[Path, str]) -> 
     profile = load_profile(path)
     assert (profile.machine.nodes, profile.machine.gpus_per_node) == (1, 2)
     cases = [sample.case for sample in profile.samples]
-    assert {case.collective for case in cases if isinstance(case, CollectiveCase)} == set(
-        TRAINING_COLLECTIVES
-    )
+    assert {case.collective for case in cases if isinstance(case, CollectiveCase)} == set(TRAINING_COLLECTIVES)
     for sample in profile.samples:
         assert (sample.status, sample.origin) == ("ok", Origin.MEASURED)
         assert len(sample.trials_s) >= 3

@@ -43,12 +43,8 @@ def test_no_requirement_and_no_standard_module_has_a_name_of_ours() -> None:
 
 def test_a_name_that_is_taken_is_found(tmp_path: Path) -> None:
     (tmp_path / "other-1.0.dist-info").mkdir()
-    (tmp_path / "other-1.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"
-    )
-    (tmp_path / "other-1.0.dist-info" / "RECORD").write_text(
-        "ops/__init__.py,,\nrunner.py,,\nx/solver.py,,\n"
-    )
+    (tmp_path / "other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (tmp_path / "other-1.0.dist-info" / "RECORD").write_text("ops/__init__.py,,\nrunner.py,,\nx/solver.py,,\n")
     assert taken(distributions(path=[str(tmp_path)])) == {"ops": "other", "runner": "other"}
 
 
@@ -93,16 +89,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "requirements_of_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # made with the setuptools that comes with torch, as venv's own is too old to read a licence's name
     pip = ("-m", "pip", "-q", "--disable-pip-version-check")
-    made = [
-        sys.executable,
-        *pip,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-        str(source),
-    ]
+    made = [sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
     wheel = folder / f"{DISTRIBUTION.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     for words in (made, [str(python), *pip, "install", "--no-deps", str(wheel)]):
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -123,18 +110,9 @@ def ran(command: Path, folder: Path, words: str) -> subprocess.CompletedProcess[
     [
         ("--version", VERSION),
         ("search --model_size 7 --world_size 128 --global_batch_size 4194304 --top_k 1", "best 1 plans"),
-        (
-            "search --config 8B_llama3 --cluster b200 --world_size 8 --global_batch_size 524288 --top_k 1",
-            "best 1",
-        ),
-        (
-            "price tp=2,pp=1 --config configs/8B_llama3.py --world_size 8 --global_batch_size 524288",
-            "slowest",
-        ),
-        (
-            "explain tp=2 --config 8B_llama3 --world_size 8 --global_batch_size 524288",
-            "memory by term and stage",
-        ),
+        ("search --config 8B_llama3 --cluster b200 --world_size 8 --global_batch_size 524288 --top_k 1", "best 1"),
+        ("price tp=2,pp=1 --config configs/8B_llama3.py --world_size 8 --global_batch_size 524288", "slowest"),
+        ("explain tp=2 --config 8B_llama3 --world_size 8 --global_batch_size 524288", "memory by term and stage"),
         ("sweep --config 8B_llama3 --world_size 8,16 --global_batch_size 524288 --fix cp=1", "fewest GPUs"),
         ("workload groups --tp 2 --dp 2", "groups of 2"),
         ("workload simulate --help", "usage: pss workload simulate"),

@@ -69,11 +69,7 @@ class Case:
     job: dict[str, object]
 
 
-MEGATRON, FSDP, DEEPSPEED = (
-    framework_preset("megatron"),
-    framework_preset("fsdp"),
-    framework_preset("deepspeed"),
-)
+MEGATRON, FSDP, DEEPSPEED = (framework_preset("megatron"), framework_preset("fsdp"), framework_preset("deepspeed"))
 FP8 = replace(precision_of(MEGATRON), linear="fp8", scale_recipe="tensor", scaling="delayed")
 GRAPHS = frozenset({"attn", "mlp", "moe_router", "moe_preprocess"})
 MODULES = ("layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")
@@ -86,9 +82,7 @@ CASES = {
         {"strategy": "msp", "tp": 2, "dp": 4, "recompute": Recompute.SELECTIVE},
         {"flash_attention": False, "dropout": True, "unfused": frozenset({"norm", "softmax", "rotary"})},
     ),
-    "tied, stages": Case(
-        PLAIN, MEGATRON, {"strategy": "fsp", "tp": 2, "pp": 2, "dp": 2}, {"fp32_norms": True}
-    ),
+    "tied, stages": Case(PLAIN, MEGATRON, {"strategy": "fsp", "tp": 2, "pp": 2, "dp": 2}, {"fp32_norms": True}),
     "experts, CUDA graphs": Case(
         MIXED,
         MEGATRON,
@@ -114,35 +108,19 @@ CASES = {
         {},
     ),
     "isp again": Case(
-        DENSE,
-        framework_preset("internevo"),
-        {"strategy": "isp", "tp": 2, "dp": 4, "recompute": Recompute.FULL},
-        {},
+        DENSE, framework_preset("internevo"), {"strategy": "isp", "tp": 2, "dp": 4, "recompute": Recompute.FULL}, {}
     ),
     "FSDP, every second product": Case(
         DENSE,
         FSDP.changed({"layers.joined_gate": False}),
-        {
-            "strategy": "mtp",
-            "cp": 2,
-            "dp": 4,
-            "zero_stage": 3,
-            "zero_size": 8,
-            "recompute": Recompute.SELECTIVE,
-        },
+        {"strategy": "mtp", "cp": 2, "dp": 4, "zero_stage": 3, "zero_size": 8, "recompute": Recompute.SELECTIVE},
         {},
     ),
     "ZeRO-3 in slices": Case(
-        DENSE,
-        SLICED,
-        {"strategy": "mtp", "dp": 8, "zero_stage": 3, "zero_size": 8, "recompute": Recompute.FULL},
-        {},
+        DENSE, SLICED, {"strategy": "mtp", "dp": 8, "zero_stage": 3, "zero_size": 8, "recompute": Recompute.FULL}, {}
     ),
     "offload": Case(
-        DENSE,
-        DEEPSPEED,
-        {"strategy": "mtp", "dp": 8, "zero_stage": 2, "zero_size": 8, "optimizer_offload": 1.0},
-        {},
+        DENSE, DEEPSPEED, {"strategy": "mtp", "dp": 8, "zero_stage": 2, "zero_size": 8, "optimizer_offload": 1.0}, {}
     ),
     "offloaded layers": Case(
         DENSE, MEGATRON, {"strategy": "mtp", "dp": 8, "offloaded_layers": 2, "optimizer_offload": 0.5}, {}
@@ -150,12 +128,7 @@ CASES = {
 }
 
 CASES |= {
-    strategy: Case(
-        DENSE,
-        framework_preset(framework),
-        {"strategy": strategy, "tp": 2, "dp": 4},
-        {},
-    )
+    strategy: Case(DENSE, framework_preset(framework), {"strategy": strategy, "tp": 2, "dp": 4}, {})
     for strategy, framework in zip(
         ("mtp", "fsp", "msp", "isp", "ulysses"),
         ("megatron", "megatron", "internevo", "internevo", "deepspeed"),

@@ -68,9 +68,7 @@ def test_the_main_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_without_run_all_solu_the_written_plan_is_priced(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        command.main(["--config", CONFIG, "--pre_profiling_data_path", PROFILE, "--world_size", "128"]) == 0
-    )
+    assert command.main(["--config", CONFIG, "--pre_profiling_data_path", PROFILE, "--world_size", "128"]) == 0
     printed = capsys.readouterr().out
     # configs/7B_internlm2.py: tensor 8 in msp mode, micro_bsz 4, micro_num 16, ZeRO over all 16.
     assert "msp tp8 dp16 zero16 mb4x16" in printed

@@ -24,19 +24,14 @@ from tests.test_main_command import CONFIG, PROFILE, changed, refused
     ],
 )
 def test_what_needs_no_profile_is_refused_before_one_is_loaded(
-    options: dict[str, str | None],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def load(path: Path) -> None:
         raise AssertionError(f"{path} was loaded")
 
     monkeypatch.setattr("solver.problem.request.load_profile", load)
     monkeypatch.setattr("solver.problem.loading.load_profile", load)
-    words = changed(
-        **{"model_size": None, **{key: value for key, value in options.items() if key != "run_all_solu"}}
-    )
+    words = changed(**{"model_size": None, **{key: value for key, value in options.items() if key != "run_all_solu"}})
     if "run_all_solu" in options or "plan" in options:
         words.remove("--run_all_solu")
     refused(words, capsys, said)
@@ -45,9 +40,7 @@ def test_what_needs_no_profile_is_refused_before_one_is_loaded(
 @pytest.mark.parametrize(
     "plan", ["pp=4,vpp=2,schedule=zb-h1", "pp=4,vpp=3,schedule=dualpipe", "pp=4,schedule=dualpipe-v"]
 )
-def test_a_schedule_without_an_order_on_such_stages_is_refused(
-    plan: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_schedule_without_an_order_on_such_stages_is_refused(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = changed(plan=plan)
     words.remove("--run_all_solu")
     refused(words, capsys, "--plan: schedule = ")

@@ -10,9 +10,7 @@ from tests.test_main_command import changed
 
 
 @pytest.mark.parametrize("sheet", ["mi300x", "mi355x", "ascend-910b"])
-def test_other_makers_accelerators_are_answered(
-    sheet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_makers_accelerators_are_answered(sheet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A search whose answer names itself modelled, at a believable share of the peak, in the memory that the
     sheet has.
     """
@@ -25,9 +23,7 @@ def test_other_makers_accelerators_are_answered(
     assert 0.15 < best["mfu"] < 0.7
 
 
-def test_any_hardware_spec_is_answered_and_again_alike(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_hardware_spec_is_answered_and_again_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a profile of another GPU, and the second time alike."""
     words = changed(cluster="h100-sxm", world_size="16", json=str(tmp_path / "a.json"))
     assert command.main(words) == 0

@@ -89,10 +89,7 @@ def test_what_is_missing_is_measured_and_kept(
     )
     assert len(after.samples) == len(before.samples) + len(meter.asked)
     assert {type(case) for case in meter.asked} == {AttentionCase, GemmCase}
-    assert {case.direction for case in meter.asked if isinstance(case, AttentionCase)} == {
-        "forward",
-        "backward",
-    }
+    assert {case.direction for case in meter.asked if isinstance(case, AttentionCase)} == {"forward", "backward"}
     assert (after.machine.torch, after.machine.date) == ("9.9", "2026-01-03")
     assert set(after.fits) == {family.value for family in after.tables}
 
@@ -108,9 +105,7 @@ def test_a_second_search_measures_nothing_and_a_later_one_needs_no_device(
     assert command.main(words[:-1]) == 0
 
 
-def test_the_time_allowed_is_kept_and_told(
-    words: list[str], meter: Meter, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_allowed_is_kept_and_told(words: list[str], meter: Meter, capsys: pytest.CaptureFixture[str]) -> None:
     # 6e-9 seconds: the first measurement spends them.
     assert command.main([*words, "--measure_minutes", "1e-10", "--missing", "modelled"]) == 0
     assert len(meter.asked) == 1
@@ -156,9 +151,7 @@ def test_bad_minutes(wrong: str, words: list[str], capsys: pytest.CaptureFixture
     assert wrong in capsys.readouterr().err
 
 
-def test_this_processor_measures_for_a_tiny_model(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_this_processor_measures_for_a_tiny_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*words, "--device", "cpu"]) == 0
     origin = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("origin"))
     assert "measured" in origin

@@ -74,9 +74,7 @@ def config(tmp_path: Path, *, count: int = 2, heads: int = HEADS, also: str = ""
 
 
 def asked(model: ModelSpec, framework: str = "megatron", world_size: int = 1) -> Problem:
-    return question(
-        model=model, world_size=world_size, sequences=8, seq_len=SEQ, preset=framework_preset(framework)
-    )
+    return question(model=model, world_size=world_size, sequences=8, seq_len=SEQ, preset=framework_preset(framework))
 
 
 def priced(ask: Problem, typed: str) -> Answer:
@@ -91,10 +89,7 @@ def test_a_config_names_it_and_its_parameters_are_its_tensors(tmp_path: Path) ->
     assert [module.name for module in first.modules[1:4]] == [
         f"layers.0.recurrence.{name}" for name in ("in", "decay", "out")
     ]
-    assert (
-        sum(module.elements for unit in model_units(model) for module in unit.modules)
-        == num_parameters(model).total
-    )
+    assert sum(module.elements for unit in model_units(model) for module in unit.modules) == num_parameters(model).total
     assert last.name == "head"
 
 
@@ -148,9 +143,7 @@ def test_its_core_sees_whole_sequences_where_ranks_hold_parts(tmp_path: Path) ->
     assert (int(scan.rows[0]), int(scan.width[0])) == (SEQ, WIDTH // 4)
     over_cp = job(seq_len=SEQ, world_size=4, context_parallel="all_to_all")
     layer = written(model, over_cp, "mtp", Layout.of(4, cp=2, tp=2)).blocks[0]
-    moved = {
-        op.name: int(op.size_bytes[0]) for op in layer.forward if isinstance(op, Comm) and op.axis is Axis.CP
-    }
+    moved = {op.name: int(op.size_bytes[0]) for op in layer.forward if isinstance(op, Comm) and op.axis is Axis.CP}
     assert moved == {f"mixer.{name}_context": 2 * SEQ // 2 * WIDTH // 2 for name in "xgy"}
     (scan,) = (op for op in layer.forward if op.name == "mixer.core")
     assert (int(scan.rows[0]), int(scan.width[0])) == (SEQ, WIDTH // 4)
@@ -178,11 +171,7 @@ def test_a_layer_of_it_is_priced_and_held(tmp_path: Path, monkeypatch: pytest.Mo
     typed = "strategy=mtp,tp=1,pp=1,micro_batch=1,recompute=none"
     ask = asked(config(tmp_path).model)
     layer = written(ask.model, ask.job, "mtp", Layout.of(1)).blocks[0]
-    own = [
-        op
-        for op in (*layer.forward, *layer.backward)
-        if op.name in ("mixer.project", "mixer.core", "mixer.out")
-    ]
+    own = [op for op in (*layer.forward, *layer.backward) if op.name in ("mixer.project", "mixer.core", "mixer.out")]
     scan_s = (3 + 5) * 2 * SEQ * WIDTH / MEMORY_BANDWIDTH
     products_s = 3 * 2 * SEQ * HIDDEN * (2 * WIDTH + WIDTH) / FLOPS
     assert sum(float(kernel_s(FlatCostModel(), op).seconds[0]) for op in own) == pytest.approx(
@@ -225,9 +214,7 @@ def test_what_a_profile_lacks_and_must_measure_names_its_kernel(tmp_path: Path) 
     # Whole width, a quarter of it, or (isp's quarter of the heads) the same; never an eighth of four heads.
     assert {case.width for case in scans} == {WIDTH, WIDTH // 4}
     assert {case.direction for case in scans} == {"forward", "backward"}
-    needs = {
-        need.name for need in needs_of(found, ProfileCostModel(load_profile(ROOT / "prof_data/data.pt")))
-    }
+    needs = {need.name for need in needs_of(found, ProfileCostModel(load_profile(ROOT / "prof_data/data.pt")))}
     assert "tp 4: forward mixer.core" in needs
     assert "tp 8: forward mixer.core" not in needs
 
@@ -249,9 +236,7 @@ def test_what_is_written_for_attention_refuses_it_by_name(tmp_path: Path) -> Non
 
 def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None:
     path = tmp_path / "hybrid.toml"
-    path.write_text(
-        CONFIG.format(blocks=ATTENTION + RECURRENT.format(count=3, heads=HEADS)), encoding="utf-8"
-    )
+    path.write_text(CONFIG.format(blocks=ATTENTION + RECURRENT.format(count=3, heads=HEADS)), encoding="utf-8")
     found = read_config(path)
     ask = asked(found.model)
     plan = plan_of(parse_plan("strategy=mtp,tp=1,pp=1,micro_batch=1"), ask, "test")

@@ -43,18 +43,13 @@ def test_a_shipped_model_is_as_large_as_its_authors_say(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("20B_gpt_oss", "27B_gemma3") else pytest.mark.nightly)
-        for name in OPEN
-    ],
+    [pytest.param(name, marks=() if name in ("20B_gpt_oss", "27B_gemma3") else pytest.mark.nightly) for name in OPEN],
 )
 def test_a_shipped_model_is_searched(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every plan that the search offers runs on the sheet of an H200, at a believable share of its peak."""
     _, _, world, fixed = OPEN[name]
     answer = tmp_path / "answer.json"
-    words = (
-        f"--cluster h200 --config {CONFIGS / name}.json --seq_len 4096 --world_size {world} --run_all_solu"
-    )
+    words = f"--cluster h200 --config {CONFIGS / name}.json --seq_len 4096 --world_size {world} --run_all_solu"
     words += f" --global_batch_size {world * 16384} --fix {fixed},micro_batch=1 --json {answer}"
     assert command.main(words.split()) == 0
     assert "model" in capsys.readouterr().out

@@ -63,10 +63,7 @@ def test_a_full_disk_is_one_line_and_2(name: str, unbuffered: str, monkeypatch: 
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with open("/dev/full", "w", encoding="utf-8") as full:
         result = ran(*PROGRAMS[name], "--help", stdout=full)
-    assert (one_line(result), result.returncode) == (
-        "error: stdout: cannot be written: No space left on device",
-        2,
-    )
+    assert (one_line(result), result.returncode) == ("error: stdout: cannot be written: No space left on device", 2)
 
 
 def test_an_answer_cut_short_by_its_reader_is_one_line_and_2() -> None:

@@ -133,10 +133,7 @@ def test_nightly_runs_what_the_normal_run_leaves_out() -> None:
     arguments = shlex.split(" ".join(shlex.split(handed[1])))
     usual, nightly = collected(), collected(*arguments)
     assert [name in usual for name in ("test_commands_are_found", "test_every_command_runs")] == [True, False]
-    assert [name in nightly for name in ("test_commands_are_found", "test_every_command_runs")] == [
-        True,
-        True,
-    ]
+    assert [name in nightly for name in ("test_commands_are_found", "test_every_command_runs")] == [True, True]
 
 
 def test_glossary_says_every_origin_as_the_code_does() -> None:

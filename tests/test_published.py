@@ -80,16 +80,12 @@ def test_a_published_step_is_told(predictions: list[Prediction], number: int) ->
 def test_selective_recomputation_saves_what_the_paper_measured(predictions: list[Prediction]) -> None:
     # arXiv 2205.05198 table 5: 22B 1.42 s -> 1.10 s, a throughput gain of 29 %.
     full, selective = (
-        predicted.step_s
-        for one, predicted in zip(PUBLISHED, predictions, strict=True)
-        if one["hidden"] == 6144
+        predicted.step_s for one, predicted in zip(PUBLISHED, predictions, strict=True) if one["hidden"] == 6144
     )
     assert full / selective == pytest.approx(1.42 / 1.10, rel=0.1)
 
 
-def test_predictions_stay_as_they_are(
-    predictions: list[Prediction], golden: Callable[[str, str], None]
-) -> None:
+def test_predictions_stay_as_they_are(predictions: list[Prediction], golden: Callable[[str, str], None]) -> None:
     """A change that moves a prediction shows here: step, parts in shares of it, memory."""
     lines = []
     for name, predicted in zip(NAMES, predictions, strict=True):

@@ -23,18 +23,10 @@ from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, Positi
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)
 HEADS = AttentionSpec(
-    kind=AttentionKind.MHA,
-    num_heads=64,
-    num_kv_heads=64,
-    qk_dim=96,
-    v_dim=96,
-    qkv_bias=True,
-    out_bias=True,
+    kind=AttentionKind.MHA, num_heads=64, num_kv_heads=64, qk_dim=96, v_dim=96, qkv_bias=True, out_bias=True
 )
 LAYER = BlockSpec(
-    mixer=HEADS,
-    mlp=MlpSpec(ffn_hidden=4 * 6144, gated=False, bias=True, activation="gelu"),
-    norm=NormKind.LAYER,
+    mixer=HEADS, mlp=MlpSpec(ffn_hidden=4 * 6144, gated=False, bias=True, activation="gelu"), norm=NormKind.LAYER
 )
 MODEL = ModelSpec(
     name="22B",
@@ -68,17 +60,8 @@ JOB = JobSpec(
         ("mtp", "selective", 7.7, 13.2),
     ],
 )
-def test_a_layer_takes_what_was_measured(
-    strategy: str, recompute: str, forward_ms: float, backward_ms: float
-) -> None:
-    plan = Plan(
-        strategy=strategy,
-        preset="megatron",
-        tp=8,
-        micro_batch=4,
-        num_micro=1,
-        recompute=Recompute(recompute),
-    )
+def test_a_layer_takes_what_was_measured(strategy: str, recompute: str, forward_ms: float, backward_ms: float) -> None:
+    plan = Plan(strategy=strategy, preset="megatron", tp=8, micro_batch=4, num_micro=1, recompute=Recompute(recompute))
     layout = PlanTable.of(plan).layout
     ops = model_ops(MODEL, JOB, layout, strategy, Recompute(recompute))
     pricer = Pricer.on(CLUSTER, ModelledCostModel(cluster=CLUSTER))

@@ -38,9 +38,7 @@ def test_a_published_question_is_answered_as_the_page_shows(
     missing = [line for line in shown if without_numbers(line) not in printed]
     assert not missing
     for line in shown:
-        assert numbers(line) == pytest.approx(numbers(printed[without_numbers(line)]), rel=0.02, abs=0.5), (
-            line
-        )
+        assert numbers(line) == pytest.approx(numbers(printed[without_numbers(line)]), rel=0.02, abs=0.5), line
     infeasible = any(line.startswith("not feasible") for line in shown)
     assert status == (3 if infeasible else 0)
 

@@ -35,12 +35,7 @@ def test_no_recomputation_of_modules_by_hand_beats_the_search() -> None:
     asked = solver.ask(
         model="671B_deepseek_v3",
         cluster="h200",
-        job={
-            "framework": "megatron",
-            "world_size": 2048,
-            "global_batch_tokens": 15360 * 4096,
-            "seq_len": 4096,
-        },
+        job={"framework": "megatron", "world_size": 2048, "global_batch_tokens": 15360 * 4096, "seq_len": 4096},
     )
     best = asked.best
     fitting = 0

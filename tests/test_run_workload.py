@@ -60,21 +60,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_output(
-    name: str,
-    arguments: list[str],
-    code: int,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    golden: Golden,
+    name: str, arguments: list[str], code: int, folder: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     assert run_workload.main(arguments) == code
     written = capsys.readouterr()
     golden(f"workload/{name}.txt", written.out + written.err)
 
 
-def test_a_small_topology_to_the_letter(
-    folder: Path, capsys: pytest.CaptureFixture[str], golden: Golden
-) -> None:
+def test_a_small_topology_to_the_letter(folder: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
     flags = ["-topo", "DCN+", "--dt", "-g", "8", "-gps", "4", "-psn", "2", "-npa", "4"]
     assert run_workload.main(["topology", *flags, "-o", "."]) == 0
     path = folder / "DCN+DualToR_8g_4gps_200Gbps_H100"
@@ -99,18 +92,7 @@ def test_files_are_written(folder: Path) -> None:
 
 
 def test_the_binarys_options_and_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    long_names = [
-        "-g_p_s",
-        "8",
-        "-n_p_s",
-        "8",
-        "--gpu_type",
-        "H100",
-        "--nic_type",
-        "cx7",
-        "--dp_overlap",
-        "0.5",
-    ]
+    long_names = ["-g_p_s", "8", "-n_p_s", "8", "--gpu_type", "H100", "--nic_type", "cx7", "--dp_overlap", "0.5"]
     assert run_workload.main(["simulate", "good.txt", *SERVERS, "-dp_o", "0.5", "-r", "a-", "-v", "1"]) == 0
     shown = capsys.readouterr()
     assert "wrote results/a-EndToEnd.csv" in shown.out
@@ -178,9 +160,7 @@ def test_mistakes(arguments: list[str], match: str, folder: Path, capsys: pytest
     assert match in complaint
 
 
-def test_interrupted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
@@ -198,9 +178,7 @@ def test_a_reader_that_stops_reading() -> None:
 
 
 @pytest.mark.parametrize(("segment", "intra"), [("0", 64), ("64", 64), ("32", 32), ("4", 4)])
-def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(
-    segment: str, intra: int, folder: Path
-) -> None:
+def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(segment: str, intra: int, folder: Path) -> None:
     """128 GPUs of two GB200 racks: 64 ranks exchange inside one of them, or over two segments of 32 or
     sixteen nodes of 4.
     """
@@ -221,9 +199,7 @@ def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(
     assert json.loads((folder / "out.json").read_text())["ep_s"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_segment_that_does_not_divide_the_world_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_segment_that_does_not_divide_the_world_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = MachineFacts(gpu="GB200-186GB", cluster="gb200-nvl72")
     save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=()))
     words = ["simulate", "good.txt", "--profile", "p.pt", "--missing", "modelled", "--nvlink_segment", "12"]

@@ -79,9 +79,7 @@ def test_what_a_host_runs_is_what_was_asked_and_its_failure_is_ours(tmp_path: Pa
         ("node-1\n", ("--nproc",), "usage:"),
     ],
 )
-def test_what_is_no_host_or_number_is_refused(
-    tmp_path: Path, text: str, more: tuple[str, ...], said: str
-) -> None:
+def test_what_is_no_host_or_number_is_refused(tmp_path: Path, text: str, more: tuple[str, ...], said: str) -> None:
     found = ran(str(ON_HOSTS), "--hosts", hosts(tmp_path, text), "--dry-run", *more, "--", "run", "w.csv")
     assert (found.returncode, found.stdout, said in found.stderr) == (2, "", True)
     assert len(found.stderr.splitlines()) == 1

@@ -83,11 +83,7 @@ def flags(module: str, verb: tuple[str, ...]) -> frozenset[str]:
     """What ``--help`` of a program or its verb lists."""
     main = importlib.import_module(module).main
     words = [*verb, "--help"]
-    with (
-        redirect_stdout(io.StringIO()) as said,
-        suppress(SystemExit),
-        patch.object(sys, "argv", [module, *words]),
-    ):
+    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit), patch.object(sys, "argv", [module, *words]):
         main(words) if inspect.signature(main).parameters else main()
     return frozenset(re.findall(r"(?<!\w)--?[a-zA-Z][\w-]*", said.getvalue()))
 
@@ -118,11 +114,7 @@ def test_every_flag_shown_is_one() -> None:
 
 def test_commands_are_found() -> None:
     found = [" ".join(of_ours(command)) for _, command in everything()]
-    for expected in (
-        "gen_profiler_data.py --device cpu",
-        "-m profdb merge A B --into C",
-        "run_workload.py --help",
-    ):
+    for expected in ("gen_profiler_data.py --device cpu", "-m profdb merge A B --into C", "run_workload.py --help"):
         assert expected in found
     assert len(found) > 100
 
@@ -157,8 +149,6 @@ def test_every_command_runs(page: str, tree: Path) -> None:
     for command in filter(can_run, shown(page, BLOCK)):
         program, *words = shlex.split(command)
         start = ["-m", "torch.distributed.run"] if program == "torchrun" else []
-        ran = subprocess.run(
-            [sys.executable, *start, *words], cwd=tree, capture_output=True, text=True, check=False
-        )
+        ran = subprocess.run([sys.executable, *start, *words], cwd=tree, capture_output=True, text=True, check=False)
         assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), f"{command}\n{ran.stderr[-2000:]}"
         assert ran.stdout.strip(), command

@@ -42,9 +42,7 @@ def test_a_command_answers_its_question(number: str, command: str, text: str, tm
         str(tmp_path / word) if word.endswith(".txt") else word
         for word in shlex.split(command.replace("configs/", f"{ROOT}/configs/"))
     ]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pss", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([sys.executable, "-m", "pss", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == STATUS.get(number, 0), ran.stderr[-1000:]
     assert "Traceback" not in ran.stderr
     said = ran.stdout + ran.stderr

@@ -32,8 +32,4 @@ def test_overlap_layers_and_exchanges_run_over_gloo(tmp_path: Path) -> None:
     planned = {plan.case for plan in cpu_step_parts(SweepPlan(device_kind="cpu", domain_ranks=2), "bf16")}
     assert {sample.case for sample in samples} == planned
     assert Counter(sample.status for sample in samples) == {"ok": len(planned)}
-    assert {FAMILY_OF[type(sample.case)].value for sample in samples} == {
-        "overlap",
-        "layer",
-        "expert_exchange",
-    }
+    assert {FAMILY_OF[type(sample.case)].value for sample in samples} == {"overlap", "layer", "expert_exchange"}

@@ -34,9 +34,7 @@ def rows(text: str) -> list[tuple[list[str], list[str]]]:
     for line in plain(text).splitlines():
         if line.startswith("| "):
             code = re.findall(r"`[^`]+`", line)
-            found.append(
-                (sorted(code), sorted(NUMBER.findall(re.sub(r"`[^`]+`|\([^)]*\)|（[^）]*）", "", line))))
-            )
+            found.append((sorted(code), sorted(NUMBER.findall(re.sub(r"`[^`]+`|\([^)]*\)|（[^）]*）", "", line)))))
     return found
 
 
@@ -73,6 +71,4 @@ def test_links_resolve(page: Path) -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    assert {path.resolve() for path in links(DOCS / "zh" / "README.md")} >= {
-        path.resolve() for path in TRANSLATED
-    }
+    assert {path.resolve() for path in links(DOCS / "zh" / "README.md")} >= {path.resolve() for path in TRANSLATED}

@@ -24,9 +24,7 @@ BATCH = ["--global_batch_size", "4194304"]
 
 @pytest.mark.nightly
 @pytest.mark.distributed
-def test_the_tutorial_runs_from_its_first_command_to_its_last(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for path in project_files(ROOT):
         place = tmp_path / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)

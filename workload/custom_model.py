@@ -203,9 +203,7 @@ class Workshop:
             *return_slices(self.context, on_rank.total, ints(len(list(model.parameters())))),
         )
         # What the host does by itself is no work of a device.
-        step = tuple(
-            work_item(self.problem.pricer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead)
-        )
+        step = tuple(work_item(self.problem.pricer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead))
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(
             PieceWork(
@@ -238,9 +236,7 @@ class Workshop:
         return self.context.norm_rows
 
     def _held(self, model: MockedModel) -> RankParameters:
-        total = {
-            owner: sum(each.elements for each in model.parameters() if each.owner is owner) for owner in Owner
-        }
+        total = {owner: sum(each.elements for each in model.parameters() if each.owner is owner) for owner in Owner}
         return RankParameters(
             dense=ints(total[Owner.DENSE]),
             weight=ints(total[Owner.WEIGHT]),

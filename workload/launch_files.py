@@ -75,9 +75,7 @@ def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
             EXPORTERS[name].check[job.preset.name](model, job)
 
 
-def write_launch_files(
-    problem: Problem, plan: Plan, files: Mapping[str, Path]
-) -> tuple[list[Path], list[str]]:
+def write_launch_files(problem: Problem, plan: Plan, files: Mapping[str, Path]) -> tuple[list[Path], list[str]]:
     """Write ``files``, exporter to path, all of them or none: the paths, and the notes of each.
 
     Raises ExportError for a plan that its framework does not run, or a file that cannot be written.
@@ -89,9 +87,7 @@ def write_launch_files(
         handles = {name: stack.enter_context(replaced_file(path)) for name, path in files.items()}
         for name, text in texts.items():
             handles[name].write(text.text)
-    return list(files.values()), [
-        f"{files[name]}: {note}" for name, text in texts.items() for note in text.notes
-    ]
+    return list(files.values()), [f"{files[name]}: {note}" for name, text in texts.items() for note in text.notes]
 
 
 def _composed(name: str, problem: Problem, plan: Plan) -> LaunchText:

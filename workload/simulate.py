@@ -49,9 +49,7 @@ def closed_form_options(options: argparse.Namespace, root: Path) -> AnalyticalOp
     -g_p_s and -n_p_s, WorkloadError for what it would misread."""
     for flag, value in (("-g_p_s", options.gpus_per_server), ("-n_p_s", options.nic_per_server)):
         if value is None:
-            raise ConfigError(
-                where="simulate", key=flag, value=None, allowed="SimAI's closed form needs a number"
-            )
+            raise ConfigError(where="simulate", key=flag, value=None, allowed="SimAI's closed form needs a number")
     return AnalyticalOptions(
         network=simai_network(
             gpus_per_server=options.gpus_per_server,
@@ -146,9 +144,7 @@ def add_simulate(verb: argparse.ArgumentParser) -> None:
     )
     add("--profile", type=Path, help="replay with the curves of this profile")
     add("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
-    add(
-        "--missing", choices=("error", "modelled"), default="error", help="a missing curve: error or modelled"
-    )
+    add("--missing", choices=("error", "modelled"), default="error", help="a missing curve: error or modelled")
     add(
         "--nvlink_segment",
         type=whole(0, MOST_GPUS),

@@ -193,9 +193,7 @@ def add_traffic(verb: argparse.ArgumentParser) -> None:
     )
     add("--size_bytes", required=True, type=whole(1, MOST_BYTES), help="whole array on one rank")
     add("--algorithm", choices=ALGORITHMS, default="ring", help="default ring")
-    add(
-        "--domain_ranks", type=whole(0, MOST_GPUS), default=0, help="GPUs of a scale-up domain (hierarchical)"
-    )
+    add("--domain_ranks", type=whole(0, MOST_GPUS), default=0, help="GPUs of a scale-up domain (hierarchical)")
     add("--csv", type=Path, help="write the flows")
     add("--picture", type=Path, help="draw the rank matrix")
 
@@ -224,9 +222,7 @@ def traffic(options: argparse.Namespace, _: Path) -> int:
 
 def rank_order(options: argparse.Namespace) -> RankOrder:
     """Returns the degrees and the order of the command line."""
-    return RankOrder(
-        tp=options.tp, cp=options.cp, ep=options.ep, dp=options.dp, pp=options.pp, order=options.order
-    )
+    return RankOrder(tp=options.tp, cp=options.cp, ep=options.ep, dp=options.dp, pp=options.pp, order=options.order)
 
 
 VERBS: dict[str, Verb] = {
@@ -253,9 +249,7 @@ VERBS: dict[str, Verb] = {
         read=("check", "cluster"),
     ),
     "groups": Verb(what="list the ranks of each group", add_flags=add_groups, run=groups),
-    "import-aiob": Verb(
-        what="merge AICB's module times into a profile", add_flags=add_import_aiob, run=merge_aiob
-    ),
+    "import-aiob": Verb(what="merge AICB's module times into a profile", add_flags=add_import_aiob, run=merge_aiob),
     "traffic": Verb(
         what="rank-to-rank flows of a collective",
         add_flags=add_traffic,

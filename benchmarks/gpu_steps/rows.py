@@ -68,10 +68,7 @@ class Row:
             return f"{self.case.name:26} {self.status}: {self.reason}".rstrip(": ")
         bytes_of = ("allocated_bytes", "reserved_bytes")
         pairs = [(self.step_s, prediction.step_s if prediction else None, 1e3)]
-        pairs += [
-            (result.get(name), getattr(prediction, name) if prediction else None, 1 / GIB)
-            for name in bytes_of
-        ]
+        pairs += [(result.get(name), getattr(prediction, name) if prediction else None, 1 / GIB) for name in bytes_of]
         line = f"{self.case.name:26} " + "   ".join(_compared(*pair) for pair in pairs)
         return line if prediction else f"{line}   {self.unpriced}"
 
@@ -100,9 +97,7 @@ def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: f
         )
     result = run(case, ranks, device, limit_s)
     status, reason = result.pop("status"), str(result.pop("reason", ""))[:LONGEST_REASON]
-    return Row(
-        case=case, status=status, reason=reason, found=result, prediction=prediction, unpriced=unpriced
-    )
+    return Row(case=case, status=status, reason=reason, found=result, prediction=prediction, unpriced=unpriced)
 
 
 def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, Any]:
@@ -113,9 +108,7 @@ def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, An
     words += [str(ONE_ROW), device, case.as_text()]
     environ = os.environ | (KEEPING_FREED_MEMORY if device == "cpu" else {})
     try:
-        ended = subprocess.run(
-            words, capture_output=True, text=True, timeout=limit_s, check=False, env=environ
-        )
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=False, env=environ)
     except subprocess.TimeoutExpired:
         return {"status": "timeout", "reason": f"not done within {limit_s:.0f} s"}
     if ended.returncode:

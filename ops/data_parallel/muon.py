@@ -122,9 +122,7 @@ def shard_matrices(held: tuple[MatrixCount, ...], owner: Owner, shards: IntArray
         """Returns the weight on the busiest rank, and on the mean one."""
         none = np.zeros(len(shards))
         total = sum((one.count * weight for one, weight in zip(own, weights, strict=True)), none)
-        largest = np.max(
-            [(one.count > 0) * weight for one, weight in zip(own, weights, strict=True)] or [none], axis=0
-        )
+        largest = np.max([(one.count > 0) * weight for one, weight in zip(own, weights, strict=True)] or [none], axis=0)
         return np.maximum(total / shards, largest), total / shards
 
     elements, _ = busiest_and_mean([float(one.matrix.elements) for one in own])
@@ -199,10 +197,7 @@ def working_bytes(context: LayerContext, held: tuple[MatrixCount, ...]) -> Float
     gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)
     needed = [
         (one.count > 0)
-        * (
-            one.matrix.elements * (gathered + FP32_BYTES + 2.0 * BF16_BYTES)
-            + 2.0 * BF16_BYTES * one.matrix.small**2
-        )
+        * (one.matrix.elements * (gathered + FP32_BYTES + 2.0 * BF16_BYTES) + 2.0 * BF16_BYTES * one.matrix.small**2)
         for one in held
     ]
     return np.asarray(np.max(needed, axis=0) if needed else np.zeros(len(context.layout)), dtype=np.float64)

@@ -86,9 +86,7 @@ def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
 
 def _step(role: Role, size_bytes: FloatArray, repeat: IntArray, name: str) -> HostTransfer:
     size = np.asarray(size_bytes, dtype=np.float64)
-    return HostTransfer(
-        module=Module.STEP, role=role, name=name, phase=Phase.STEP, size_bytes=size, repeat=repeat
-    )
+    return HostTransfer(module=Module.STEP, role=role, name=name, phase=Phase.STEP, size_bytes=size, repeat=repeat)
 
 
 def offload_shares(model: ModelSpec, layers: IntArray) -> tuple[FloatArray, ...]:

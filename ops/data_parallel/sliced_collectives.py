@@ -59,9 +59,7 @@ def slice_overhead(
     def device(part: str, kernel: str, phase: Phase, repeat: int) -> MemoryBound:
         what = Identity(module=module, role=Role.COPY, serves=Role.SLICES, name=f"{module}.{part}")
         rows = np.where(layout.zero_stage >= 3, elements, 0)
-        return replace(
-            memory_pass(what, phase, kernel, rows, context.job.precision.parameter_gather), repeat=repeat
-        )
+        return replace(memory_pass(what, phase, kernel, rows, context.job.precision.parameter_gather), repeat=repeat)
 
     gathered = GATHERED_SLICE * matrices * ranks
     reduced = REDUCED_SLICE * (matrices + vectors) * ranks

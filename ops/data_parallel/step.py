@@ -240,9 +240,7 @@ def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
     return sum((muon_elements(context, on_rank, owner) for owner in Owner), 0 * on_rank.dense)
 
 
-def step_ops(
-    context: LayerContext, on_rank: RankParameters, tied: IntArray, *, mirrored: bool = False
-) -> Ops:
+def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray, *, mirrored: bool = False) -> Ops:
     """Returns reduction, norm, update and return of the parameters for every row.
 
     ``tied`` elements of a row's embedding or head are shared with another stage and their gradients

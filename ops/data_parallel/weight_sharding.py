@@ -173,9 +173,7 @@ def _join_gradients(context: LayerContext, reduction: Identity, elements: FloatA
     return ops
 
 
-def _pass(
-    context: LayerContext, what: Identity, kernel: str, phase: Phase, elements: FloatArray
-) -> MemoryBound:
+def _pass(context: LayerContext, what: Identity, kernel: str, phase: Phase, elements: FloatArray) -> MemoryBound:
     rows = np.ceil(elements).astype(np.int64)
     return memory_pass(what, phase, kernel, rows, context.job.precision.wide_gather)
 

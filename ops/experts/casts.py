@@ -78,9 +78,7 @@ def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Pass:
     rows = np.ceil(shared.rows * moved / copied / apart).astype(np.int64)
     each = ceil_div(shared.rows, apart)
     calls = cast_calls(passes, each, np.ones(len(each)), precision)
-    piece = _repeat(
-        kernel(context, Kernel(what.named(""), "copy", rows, shared.width, stands_for=calls)), apart
-    )
+    piece = _repeat(kernel(context, Kernel(what.named(""), "copy", rows, shared.width, stands_for=calls)), apart)
     if precision.scale_recipe != "tensor" or together:
         return piece
     one = np.ones_like(shared.rows)

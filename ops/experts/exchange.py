@@ -92,9 +92,7 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
             exchange(Role.DISPATCH, first),
             _probabilities(context, rows) if sends_probabilities else Pass(),
         ),
-        combine=sequence(
-            exchange(Role.COMBINE, second), move_rows(context, Role.UNPERMUTE, (rows, own_rows), width)
-        ),
+        combine=sequence(exchange(Role.COMBINE, second), move_rows(context, Role.UNPERMUTE, (rows, own_rows), width)),
         # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
         sort=into_order(Role.SORT),
         unsort=into_order(Role.UNSORT),
@@ -142,9 +140,7 @@ def _transpose_chunks(context: LayerContext, role: Role, rows: IntArray, width: 
     return kernel(context, Kernel(OpKey(Module.MOE, role), "strided_copy", rows, width))
 
 
-def move_rows(
-    context: LayerContext, role: Role, rows: tuple[IntArray, IntArray], width: int, name: str = ""
-) -> Pass:
+def move_rows(context: LayerContext, role: Role, rows: tuple[IntArray, IntArray], width: int, name: str = "") -> Pass:
     """Returns ``rows`` before and after, of ``width`` channels, read and written in another order or number, each once
     (fused permutation, Transformer Engine ``permutation.py``: a row is loaded once and stored for each of its experts).
 
@@ -188,9 +184,7 @@ def fold(context: LayerContext, rows: IntArray, width: int, *, entering: bool) -
     return gather_or_scatter(context, (role, Axis.ETP), size, gathers=entering)
 
 
-def gather_or_scatter(
-    context: LayerContext, over: tuple[Role, Axis], size_bytes: IntArray, *, gathers: bool
-) -> Pass:
+def gather_or_scatter(context: LayerContext, over: tuple[Role, Axis], size_bytes: IntArray, *, gathers: bool) -> Pass:
     """Returns an all-gather forward and a reduce-scatter backward, or the other way round."""
     (role, axis), dtype = over, context.job.precision.activation
     first, second = Collective.ALL_GATHER, Collective.REDUCE_SCATTER

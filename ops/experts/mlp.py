@@ -91,11 +91,7 @@ def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntA
     and 190217)."""
     piece = activation(context, moe.gated, rows, width, Module.MOE)
     preset = context.job.preset
-    if not (
-        _has_clamp_kernel(context, moe)
-        and preset.layers.transformer_engine
-        and preset.layers.fused_activation
-    ):
+    if not (_has_clamp_kernel(context, moe) and preset.layers.transformer_engine and preset.layers.fused_activation):
         return piece
     return replace(piece, forward=tuple(replace(op, synchronises=True) for op in piece.forward))
 

@@ -158,9 +158,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
             saved_bytes=context.activations(own_rows, rank),
             parameters=rank,
         )
-        return sequence(
-            *weight_collectives(context, layer), linear(context, layer), kernel(context, latent_norm)
-        )
+        return sequence(*weight_collectives(context, layer), linear(context, layer), kernel(context, latent_norm))
 
     def up(role: Role, inputs: int, outputs: IntArray, entering: int) -> Pass:
         layer = Linear(

@@ -117,9 +117,7 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
     softmax = "masked_softmax_unfused" if _runs_unfused_softmax(context.job, attention) else "masked_softmax"
     pieces = []
     if attention.alibi:
-        pieces.append(
-            Pass(forward=_kernel(context, _of(Role.BIAS, "alibi"), "spread_unfused", rows, width).forward)
-        )
+        pieces.append(Pass(forward=_kernel(context, _of(Role.BIAS, "alibi"), "spread_unfused", rows, width).forward))
     if attention.softcap:
         pieces.append(soft_cap(context, _of(Role.SOFTMAX, "softcap"), rows, width))
     if attention.sinks:
@@ -148,9 +146,7 @@ def join_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
     return Pass(forward=_kernel(context, _of(Role.JOINED_HEADS), "strided_copy", rows, width).forward)
 
 
-def split_projection(
-    context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray
-) -> Pass:
+def split_projection(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Pass:
     """Bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
     gradients of the three views written into one array."""
     joining = QKV.served_by(Role.COPY, "attention.qkv.join")

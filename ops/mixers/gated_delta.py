@@ -52,9 +52,7 @@ def delta_rule(context: LayerContext, rule: DeltaRule) -> Pass:
     """Forward and backward; the backward first makes the WY representation and the states again."""
     forward = _forward(context, rule)
     _, weights, recurrence, *_ = forward
-    return Pass(
-        forward=forward, backward=(as_recompute(weights), as_recompute(recurrence), *_backward(context, rule))
-    )
+    return Pass(forward=forward, backward=(as_recompute(weights), as_recompute(recurrence), *_backward(context, rule)))
 
 
 def _forward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
@@ -92,16 +90,13 @@ def _backward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]
         "d_solve_keys": (2 * CHUNK, CHUNK, k),
     }
     first, second, *rest = (
-        replace(_chunk_product(context, rule, name, shape), phase=Phase.INPUT_GRAD)
-        for name, shape in shapes.items()
+        replace(_chunk_product(context, rule, name, shape), phase=Phase.INPUT_GRAD) for name, shape in shapes.items()
     )
     recurrence = replace(_recurrence(context, rule, "d_recurrence", 3), phase=Phase.INPUT_GRAD)
     return (first, second, recurrence, *rest)
 
 
-def _chunk_product(
-    context: LayerContext, rule: DeltaRule, name: str, shape: tuple[int, int, int]
-) -> BatchedGemm:
+def _chunk_product(context: LayerContext, rule: DeltaRule, name: str, shape: tuple[int, int, int]) -> BatchedGemm:
     """A product of ``shape`` (m, k, n) for every head of every chunk."""
     m, k, n = (context.layout.constant(size) for size in shape)
     return gemm(

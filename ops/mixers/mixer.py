@@ -64,9 +64,7 @@ def core_heads(context: LayerContext, heads: int) -> IntArray:
     return np.maximum(ceil_div(layout.constant(heads), cut), 1)
 
 
-def into_mixer(
-    context: LayerContext, key: OpKey, outputs: IntArray, *, bias: bool = False, matrices: int = 1
-) -> Pass:
+def into_mixer(context: LayerContext, key: OpKey, outputs: IntArray, *, bias: bool = False, matrices: int = 1) -> Pass:
     """Returns the linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its
     ``outputs`` on one rank, with the gradients of so many ``matrices``."""
     hidden = context.model.hidden

@@ -109,8 +109,7 @@ def import_lines(into: Path, new: ProfileDatabase) -> list[str]:
 def difference_lines(differences: Sequence[Difference]) -> list[str]:
     """The worst ten cases whose two runs disagree."""
     return [
-        f"  differs: {result.case}: {result.first_s:.3g} s, now {result.second_s:.3g} s"
-        for result in differences[:10]
+        f"  differs: {result.case}: {result.first_s:.3g} s, now {result.second_s:.3g} s" for result in differences[:10]
     ]
 
 
@@ -172,9 +171,7 @@ def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) ->
     written: list[Path] = []
     refused: list[str] = []
     try:
-        written += write_network(
-            profile, folder / "network" / gpu, gpus_per_node=profile.machine.gpus_per_node
-        )
+        written += write_network(profile, folder / "network" / gpu, gpus_per_node=profile.machine.gpus_per_node)
     except ExportError as error:
         refused.append(str(error))
     if config is not None:

@@ -89,9 +89,7 @@ def write_compute(
     """``mlp.csv`` and ``attention.csv`` in ``folder``; the files written. ExportError when not a single
     row is measured."""
     mlp = [row for tp in degrees for count in tokens if (row := _mlp_row(cost_model, model, tp, count))]
-    attention = [
-        row for tp in degrees for count in tokens if (row := _prefill_row(cost_model, model, tp, count))
-    ]
+    attention = [row for tp in degrees for count in tokens if (row := _prefill_row(cost_model, model, tp, count))]
     written = []
     for name, rows in (("mlp.csv", mlp), ("attention.csv", attention)):
         if rows:
@@ -102,9 +100,7 @@ def write_compute(
     return written
 
 
-def _mlp_row(
-    cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int
-) -> dict[str, object] | None:
+def _mlp_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:
     sizes = _model_cells(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
     cells = {name: str(value) for name, value in sizes.items()}
     row: dict[str, object] = {}
@@ -116,9 +112,7 @@ def _mlp_row(
     return row | sizes
 
 
-def _prefill_row(
-    cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int
-) -> dict[str, object] | None:
+def _prefill_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:
     if model.n_head % tp:
         return None
     width = model.n_embd // model.n_head
@@ -159,9 +153,7 @@ def _ask(cost_model: ProfileCostModel, case: Case) -> TimeEstimate:
         case GemmCase():
             return cost_model.linear_s(LinearQuery(m=case.m, k=case.k, n=case.n, layout=case.layout))
         case MemoryBoundCase():
-            return cost_model.memory_bound_s(
-                MemoryBoundQuery(kernel=case.kernel, rows=case.rows, width=case.width)
-            )
+            return cost_model.memory_bound_s(MemoryBoundQuery(kernel=case.kernel, rows=case.rows, width=case.width))
         case AttentionCase():
             sizes = ("batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim")
             return cost_model.attention_s(AttentionQuery(**{name: getattr(case, name) for name in sizes}))
@@ -179,9 +171,7 @@ def _spread(operation: str, priced: TimeEstimate) -> dict[str, object]:
 def _statistics(operation: str, trials_s: np.ndarray) -> dict[str, object]:
     trials = trials_s / MS
     values = (trials.min(), trials.max(), trials.mean(), np.median(trials), trials.std())
-    return {
-        f"time_stats.{operation}.{name}": float(value) for name, value in zip(STATISTICS, values, strict=True)
-    }
+    return {f"time_stats.{operation}.{name}": float(value) for name, value in zip(STATISTICS, values, strict=True)}
 
 
 def _write(path: Path, rows: list[dict[str, object]]) -> None:

@@ -38,8 +38,7 @@ def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArra
     ]
     weight = _shared_weight(curves)
     monotones = [
-        shared_changes.filled(curve, curves[:at] + curves[at + 1 :], weight)
-        for at, curve in enumerate(curves)
+        shared_changes.filled(curve, curves[:at] + curves[at + 1 :], weight) for at, curve in enumerate(curves)
     ]
     return {
         "shapes": shapes.astype(np.float64),
@@ -55,9 +54,7 @@ def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArra
     }
 
 
-def _left_out(
-    groups: list[IntArray], sizes: FloatArray, seconds: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _left_out(groups: list[IntArray], sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Left-out errors of the group shapes for each bend, and the sample each belongs to. Of many shapes
     an even selection is tested."""
     step = -(-len(groups) // MOST_SHAPES_TESTED)

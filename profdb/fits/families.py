@@ -166,19 +166,13 @@ def predict_host(arrays: Arrays, columns: Columns, labels: Labels) -> Prediction
 
 
 FITTERS: dict[Family, Fitter] = {
-    Family.GEMM: surface_fitter(
-        product_shapes, (*label_names(ProductCall), "dtype_in"), flag_names(ProductCall)
-    ),
+    Family.GEMM: surface_fitter(product_shapes, (*label_names(ProductCall), "dtype_in"), flag_names(ProductCall)),
     Family.GROUPED_GEMM: surface_fitter(
         grouped_product_shapes, (*label_names(GroupedProductCall), "dtype_in"), flag_names(GroupedProductCall)
     ),
     Family.ATTENTION: surface_fitter(attention_shapes, label_names(AttentionCall), flag_names(AttentionCall)),
-    Family.MEMORY_BOUND: surface_fitter(
-        kernel_shapes, (*label_names(KernelCall), "direction"), flag_names(KernelCall)
-    ),
+    Family.MEMORY_BOUND: surface_fitter(kernel_shapes, (*label_names(KernelCall), "direction"), flag_names(KernelCall)),
     Family.OPTIMIZER: surface_fitter(optimizer_shapes, ("kernel", "parameter_dtype", "gradient_dtype")),
-    Family.COLLECTIVE: Fitter(
-        version=6, labels=("collective",), fit=collective.fit, predict=collective.predict
-    ),
+    Family.COLLECTIVE: Fitter(version=6, labels=("collective",), fit=collective.fit, predict=collective.predict),
     Family.HOST: Fitter(version=2, labels=("kind",), fit=fit_host, predict=predict_host),
 }

@@ -31,9 +31,7 @@ LEAST_RISE = 0.05
 """Relative rise below which another group's gap says nothing about where it rises."""
 
 
-def filled(
-    curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around: float | None = None
-) -> MonotoneCurve:
+def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around: float | None = None) -> MonotoneCurve:
     """The shape's monotone curve with sizes between its own where other groups of its reach have samples; itself for a
     weight of 0. Own sizes stay and the time never falls. With ``around`` (log2 of a size) only the gap in which that
     lies is filled, which is all that a reading there needs."""
@@ -64,9 +62,7 @@ def filled(
 def left_out_errors(curves: list[ShapeCurve]) -> FloatArray:
     """Relative errors of sizes left out of all groups at once, for each of WEIGHTS (W x P). The smallest and
     largest size of a curve are never left out."""
-    sizes = (
-        np.unique(np.concatenate([curve.monotone.log_size for curve in curves])) if curves else np.zeros(0)
-    )
+    sizes = np.unique(np.concatenate([curve.monotone.log_size for curve in curves])) if curves else np.zeros(0)
     errors: list[list[float]] = []
     for size in sizes.tolist():
         rest = [replace(curve, monotone=without_size(curve.monotone, size)) for curve in curves]
@@ -89,9 +85,7 @@ def _neighbours(curve: ShapeCurve, others: list[ShapeCurve]) -> list[ShapeCurve]
     reach = [
         other
         for other in others
-        if (other.inter > 1) == (curve.inter > 1)
-        and other.siblings == curve.siblings
-        and other.ranks != curve.ranks
+        if (other.inter > 1) == (curve.inter > 1) and other.siblings == curve.siblings and other.ranks != curve.ranks
     ]
     return sorted(reach, key=lambda other: abs(np.log2(other.ranks / curve.ranks)))[:NEIGHBOURS]
 

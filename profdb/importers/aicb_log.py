@@ -46,15 +46,11 @@ def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Samp
     """
     source = Path(path)
     if not domain_ranks:
-        raise ProfileError(
-            f"{source}: does not say how many GPUs a node has: --domain_ranks; nothing imported"
-        )
+        raise ProfileError(f"{source}: does not say how many GPUs a node has: --domain_ranks; nothing imported")
     rows = list(read_rows(source, COLUMNS))
     trained = _after_initialisation(rows)
     if not trained:
-        raise ProfileError(
-            f"{source}: no {EPOCH_END}, or nothing behind the first: no iteration; nothing imported"
-        )
+        raise ProfileError(f"{source}: no {EPOCH_END}, or nothing behind the first: no iteration; nothing imported")
     sizes = _group_sizes(rows, source)
     world = sizes["tp"] * sizes["dp"] * sizes["pp"]
     trials: dict[CollectiveCase, list[float]] = {}

@@ -75,25 +75,17 @@ def module_cases(run: AiobRun) -> dict[str, Case]:
         if value < 1:
             raise ConfigError(where="AIOB import", key=key, value=value, allowed="1 or more")
     if mlp is None or attention.kind is AttentionKind.MLA:
-        raise ConfigError(
-            where="AIOB import", key="model", value=run.model.name, allowed="a dense model without MLA"
-        )
+        raise ConfigError(where="AIOB import", key="model", value=run.model.name, allowed="a dense model without MLA")
     if attention.num_heads % run.tp or mlp.ffn_hidden % run.tp:
-        raise ConfigError(
-            where="AIOB import", key="tp", value=run.tp, allowed="a divisor of the heads and of the ffn"
-        )
+        raise ConfigError(where="AIOB import", key="tp", value=run.tp, allowed="a divisor of the heads and of the ffn")
     tokens, hidden = run.micro_batch * run.seq_len, run.model.hidden
     heads, kv_heads = attention.num_heads // run.tp, max(attention.num_kv_heads // run.tp, 1)
     queries, values = heads * attention.qk_dim, heads * attention.v_dim
     fused = queries + kv_heads * (attention.qk_dim + attention.v_dim)
     ffn = mlp.ffn_hidden // run.tp
-    norm = MemoryBoundCase(
-        kernel=block.norm.kernel, direction="forward", rows=tokens, width=hidden, dtype=DTYPE
-    )
+    norm = MemoryBoundCase(kernel=block.norm.kernel, direction="forward", rows=tokens, width=hidden, dtype=DTYPE)
     return {
-        "Emb": MemoryBoundCase(
-            kernel="embedding", direction="forward", rows=tokens, width=hidden, dtype=DTYPE
-        ),
+        "Emb": MemoryBoundCase(kernel="embedding", direction="forward", rows=tokens, width=hidden, dtype=DTYPE),
         "layernorm": norm,
         "layernorm2": norm,
         "layernorm_post": norm,

@@ -79,9 +79,7 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
             continue
         empty = False
         if len(cells) != len(header):
-            raise ProfileError(
-                f"{path}:{number}: {len(cells)} cells under {len(header)} columns; nothing imported"
-            )
+            raise ProfileError(f"{path}:{number}: {len(cells)} cells under {len(header)} columns; nothing imported")
         yield Row(path, number, dict(zip(header, cells, strict=True)))
     if empty:
         raise ProfileError(f"{path}: no rows; nothing imported")

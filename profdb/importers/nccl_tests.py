@@ -189,9 +189,7 @@ def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
         raise ProfileError(f"{where}: the run found {wrong} wrong values; nothing imported")
     # hypercube.cu works its algbw out from what a rank receives, all but its own part.
     ranks = len(run.hosts)
-    expected = (
-        _size_bytes(cells, where) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
-    )
+    expected = _size_bytes(cells, where) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
     if expected > GIGA and abs(printed / expected - 1.0) > ROUNDING:
         raise ProfileError(
             f"{where}: algbw {printed / GIGA:.2f} GB/s is not that of size and time, {expected / GIGA:.2f}; nothing imported"

@@ -143,6 +143,4 @@ def _modelled(seconds: FloatArray, relative_std: float | FloatArray) -> TimeEsti
 
 def _one_of(value: str, known: tuple[str, ...], key: str) -> None:
     if value not in known:
-        raise ConfigError(
-            where="modelled time", key=key, value=value, allowed=f"one of {', '.join(sorted(known))}"
-        )
+        raise ConfigError(where="modelled time", key=key, value=value, allowed=f"one of {', '.join(sorted(known))}")

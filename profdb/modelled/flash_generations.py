@@ -109,9 +109,7 @@ def generation_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
     return np.where(heads.moved_bytes == 0.0, 0.0, np.maximum(seconds, memory))
 
 
-def published_flops(
-    lengths: IntArray, widths: IntArray, direction: str, mask: str, stated: Flash2Rates
-) -> FloatArray:
+def published_flops(lengths: IntArray, widths: IntArray, direction: str, mask: str, stated: Flash2Rates) -> FloatArray:
     """FLOP/s of FlashAttention-2 by keys and head width (1-D arrays), between published lengths by the
     logarithm of the length and beyond them as at the nearest."""
     index = np.minimum(np.searchsorted(WIDTHS, widths), len(WIDTHS) - 1)
@@ -159,9 +157,7 @@ def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: Attention
     return _restated(cost_model, gpu, query, over)
 
 
-def _restated(
-    cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, over: float | None
-) -> TimeEstimate:
+def _restated(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> TimeEstimate:
     """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel
     in 16 bits by the published ratios."""
     if gpu and published(query.kernel, gpu.architecture):

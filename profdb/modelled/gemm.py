@@ -98,9 +98,7 @@ class Tile:
         return np.asarray(np.ceil(shapes.n / self.columns), dtype=np.float64)
 
 
-def gemm_seconds(
-    gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: IntArray, dtype: str
-) -> FloatArray:
+def gemm_seconds(gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: IntArray, dtype: str) -> FloatArray:
     """Seconds of ``batch`` products C[m, n] = A[m, k] B[k, n]; 0 where there is nothing to compute.
 
     Arrays are 1-D int64 of one length. Accumulation in fp32; the output has 2 bytes per element, or
@@ -134,9 +132,7 @@ def operand_elements(reads: OperandReads, tile_m: int, tile_n: int) -> float:
     return once
 
 
-def _choice_seconds(
-    gpu: GpuSpec, shapes: Shapes, tile: Tile, choice: tuple[FloatArray, float, int]
-) -> FloatArray:
+def _choice_seconds(gpu: GpuSpec, shapes: Shapes, tile: Tile, choice: tuple[FloatArray, float, int]) -> FloatArray:
     """Seconds with one tile and k-split; ``choice`` is HBM bytes, sustained FLOP/s, splits."""
     traffic, sustained, splits = choice
     steps = np.ceil(shapes.k / splits / K_STEP) * K_STEP

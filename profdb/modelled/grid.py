@@ -69,9 +69,7 @@ def gemm_cases(cluster: ClusterSpec) -> Iterator[GemmCase]:
         yield GemmCase(batch=batch, m=length, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
 
 
-def _linears(
-    tokens: Iterable[int], dtype: str, *, bias: bool = False, scale_recipe: str = ""
-) -> Iterator[GemmCase]:
+def _linears(tokens: Iterable[int], dtype: str, *, bias: bool = False, scale_recipe: str = "") -> Iterator[GemmCase]:
     """Forward NT, input gradient NN, weight gradient TN of every Linear (profdb.cases.GemmCase)."""
     out = dtype if dtype_bytes(dtype) >= 2 else "bf16"
     pairs = [*product(FEATURES, FEATURES), *product(HIDDENS, VOCABULARIES), *product(VOCABULARIES, HIDDENS)]
@@ -163,9 +161,7 @@ def kernel_cases(cluster: ClusterSpec) -> Iterator[MemoryBoundCase]:
             rows = SHARDS[::3] if width == 1 else ROWS
             for count in rows:
                 if count * width <= MOST_ELEMENTS:
-                    yield MemoryBoundCase(
-                        kernel=kernel, direction=direction, rows=count, width=width, dtype=dtype
-                    )
+                    yield MemoryBoundCase(kernel=kernel, direction=direction, rows=count, width=width, dtype=dtype)
 
 
 def optimizer_cases() -> Iterator[OptimizerCase]:

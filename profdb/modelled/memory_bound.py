@@ -39,9 +39,7 @@ def memory_bound_seconds(
     """
     per_element = bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype)
     counted = np.asarray(elements, dtype=np.float64)
-    return streaming_seconds(gpu, counted * per_element) + excess_seconds(
-        gpu, kernel, direction, counted, dtype
-    )
+    return streaming_seconds(gpu, counted * per_element) + excess_seconds(gpu, kernel, direction, counted, dtype)
 
 
 def adamw_seconds(

@@ -105,9 +105,7 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
 }
 
 
-def excess_seconds(
-    gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
-) -> FloatArray | float:
+def excess_seconds(gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str) -> FloatArray | float:
     """Seconds that the strided passes of a kernel of ops.memory_bound over ``elements`` take beyond streaming their
     bytes; 0 for a kernel without any, and where PyTorch's kernels are others."""
     passes = STRIDED.get((kernel, direction), ())
@@ -195,9 +193,7 @@ def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
     return bools(((first * width) % ALIGNMENT_BYTES == 0) & ((second * width) % ALIGNMENT_BYTES == 0))
 
 
-def unaligned_s(
-    gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: MeasuredExtents
-) -> TimeEstimate:
+def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: MeasuredExtents) -> TimeEstimate:
     """Seconds of a product: ``aligned`` (what the cost model tells of its sizes), and where its rows are not
     aligned and nobody measured such ones at least what the kernels for them take. A mixer's core has kernels
     of its own, products of other formats than 16 bits others; both are left alone."""

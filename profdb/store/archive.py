@@ -126,8 +126,7 @@ def _is_padding(extra: bytes) -> bool:
 def _check_end(content: bytes, members: list[zipfile.ZipInfo], directory: int) -> None:
     """After the directory's entries come its end records (of 32 bits, or 64 and 32) and nothing else."""
     size = sum(
-        DIRECTORY_ENTRY_BYTES + len(one.filename.encode()) + len(one.extra) + len(one.comment)
-        for one in members
+        DIRECTORY_ENTRY_BYTES + len(one.filename.encode()) + len(one.extra) + len(one.comment) for one in members
     )
     count, behind = len(members), directory + size
     end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count, count, size, directory, 0)

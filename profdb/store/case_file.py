@@ -61,17 +61,11 @@ def read_cases(path: Path) -> tuple[Case, ...]:
         raise ProfileError(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: is no JSON ({error}); write it with --write_cases") from error
-    if (
-        not isinstance(plain, dict)
-        or plain.get("format") != FORMAT
-        or not isinstance(plain.get("cases"), list)
-    ):
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT or not isinstance(plain.get("cases"), list):
         raise ProfileError(f'{path}: is no file of cases ("format": "{FORMAT}"); write it with --write_cases')
     if not plain["cases"]:
         raise ProfileError(f"{path}: holds no cases")
-    return tuple(
-        dict.fromkeys(_case(path, number, one) for number, one in enumerate(plain["cases"], start=1))
-    )
+    return tuple(dict.fromkeys(_case(path, number, one) for number, one in enumerate(plain["cases"], start=1)))
 
 
 DTYPE_FIELD = "dtype"

@@ -27,9 +27,7 @@ def check_table(table: SampleTable, where: str) -> None:
     low_s, high_s = TRIAL_LIMITS_S
     # Written so that NaN fails.
     if table.trials_s.size and not (low_s <= table.trials_s.min() and table.trials_s.max() <= high_s):
-        raise ProfileError(
-            f"{where}: a trial is not a time from {low_s:g} to {high_s:g} s; measure this family again"
-        )
+        raise ProfileError(f"{where}: a trial is not a time from {low_s:g} to {high_s:g} s; measure this family again")
     counts = np.diff(table.trial_offsets)
     if np.any(counts < 0):
         raise ProfileError(f"{where}: trial offsets run backwards; the file is damaged")
@@ -38,9 +36,7 @@ def check_table(table: SampleTable, where: str) -> None:
         ("origin", table.origin, len(Origin)),
     ):
         if table.size and not 0 <= int(column.min()) <= int(column.max()) < allowed:
-            raise ProfileError(
-                f"{where}: unknown {name} code; the file is damaged or newer than this program"
-            )
+            raise ProfileError(f"{where}: unknown {name} code; the file is damaged or newer than this program")
     if np.any(counts[table.status == STATUSES.index("ok")] == 0):
         raise ProfileError(f"{where}: status ok without a single trial; the file is damaged")
     for name, (least, most) in number_limits(table.family).items():

@@ -29,10 +29,7 @@ def number_names(family: Family) -> tuple[str, ...]:
 def number_limits(family: Family) -> dict[str, tuple[int, int]]:
     """Smallest and largest value of each number: of a flag 0 and 1, of a size 1 unless 0 is its default."""
     numbers = [field for field in fields(CASE_OF[family]) if field.type in NUMBERS]
-    return {
-        field.name: (int(field.default != 0), 1 if field.type is bool else MOST_OF_A_SIZE)
-        for field in numbers
-    }
+    return {field.name: (int(field.default != 0), 1 if field.type is bool else MOST_OF_A_SIZE) for field in numbers}
 
 
 def label_names(family: Family) -> tuple[str, ...]:
@@ -157,14 +154,10 @@ def join_tables(first: SampleTable, second: SampleTable) -> SampleTable:
     """The samples of ``first``, then those of ``second``."""
     return SampleTable(
         family=first.family,
-        numbers={
-            name: np.concatenate([column, second.numbers[name]]) for name, column in first.numbers.items()
-        },
+        numbers={name: np.concatenate([column, second.numbers[name]]) for name, column in first.numbers.items()},
         labels={name: join_labels(column, second.labels[name]) for name, column in first.labels.items()},
         trials_s=np.concatenate([first.trials_s, second.trials_s]),
-        trial_offsets=np.concatenate(
-            [first.trial_offsets, second.trial_offsets[1:] + first.trial_offsets[-1]]
-        ),
+        trial_offsets=np.concatenate([first.trial_offsets, second.trial_offsets[1:] + first.trial_offsets[-1]]),
         status=np.concatenate([first.status, second.status]),
         origin=np.concatenate([first.origin, second.origin]),
         nodes=np.concatenate([first.nodes, second.nodes]),

@@ -84,16 +84,11 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
         )
     try:
         machine = _machine_from_plain(document["machine"])
-        tables = {
-            Family(name): _table_from_plain(Family(name), plain)
-            for name, plain in document["families"].items()
-        }
+        tables = {Family(name): _table_from_plain(Family(name), plain) for name, plain in document["families"].items()}
         fits = {Family(family).value: dict(packed) for family, packed in document.get("fits", {}).items()}
     except (*UNREADABLE, RecursionError) as error:
         reason = str(error).split("\n", maxsplit=1)[0][:120]
-        raise ProfileError(
-            f"{where}: damaged profile ({type(error).__name__}: {reason}); {REMEDY}"
-        ) from error
+        raise ProfileError(f"{where}: damaged profile ({type(error).__name__}: {reason}); {REMEDY}") from error
     for table in tables.values():
         check_table(table, where)
     for name, packed in fits.items():

@@ -83,9 +83,7 @@ def _fresh_rows(old: SampleTable, new: SampleTable) -> IntArray:
 def _differences(old: SampleTable, new: SampleTable, differs: float) -> list[Difference]:
     """Measured cases of both tables whose medians are more than ``differs`` apart."""
     by_case: dict[tuple[object, ...], list[float]] = {}
-    for key, median, origin in zip(
-        old.case_keys(), old.medians_s().tolist(), old.origin.tolist(), strict=True
-    ):
+    for key, median, origin in zip(old.case_keys(), old.medians_s().tolist(), old.origin.tolist(), strict=True):
         if np.isfinite(median) and origin == int(Origin.MEASURED):
             by_case.setdefault(key, []).append(median)
     result = []

@@ -31,9 +31,7 @@ def sole_writer(path: Path, *, wait_s: float = 30.0) -> Iterator[None]:
         descriptor = _locked(lock)
         while descriptor is None:
             if time.monotonic() > deadline:
-                raise ProfileError(
-                    f"{path}: another program is writing it; wait for it, or write another file"
-                )
+                raise ProfileError(f"{path}: another program is writing it; wait for it, or write another file")
             time.sleep(LOOK_AGAIN_S)
             descriptor = _locked(lock)
     except OSError as error:

@@ -40,9 +40,7 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
     dtype = torch_dtype(case.dtype)
     tiling = tiling_for(case, world)
     ranks = tiling.group_of(world.rank)
-    place = Place(
-        ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
-    )
+    place = Place(ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device)
     elements = whole_elements(case)
     works = tiling.slot_of(world.rank) < case.siblings
     call = CALLS[case.collective](place, elements, dtype) if works else rest

@@ -35,9 +35,7 @@ def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
     ranks = tiling.group_of(world.rank)
     if case.experts % len(ranks) or case.topk > case.experts:
         raise UnsupportedCaseError(f"{case.topk} of {case.experts} experts over {len(ranks)} ranks")
-    place = Place(
-        ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
-    )
+    place = Place(ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device)
     call, name = KERNELS[case.kernel](case, place)
     return Launched(case=case, calls=(call,), implementation=name, collective=True)
 
@@ -52,17 +50,14 @@ def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
     """One exchange of rows that are sorted by the rank which holds their expert; or back."""
     experts_per_rank = case.experts // len(place.ranks)
     counts = {
-        rank: torch.bincount(
-            chosen_experts(case, rank).flatten() // experts_per_rank, minlength=len(place.ranks)
-        )
+        rank: torch.bincount(chosen_experts(case, rank).flatten() // experts_per_rank, minlength=len(place.ranks))
         for rank in place.ranks
     }
     own = place.ranks.index(place.rank)
     sent_rows = counts[place.rank].tolist()
     received_rows = [int(counts[rank][own]) for rank in place.ranks]
     here, there = (
-        random_operand((sum(rows), case.hidden), case.dtype, place.where)
-        for rows in (sent_rows, received_rows)
+        random_operand((sum(rows), case.hidden), case.dtype, place.where) for rows in (sent_rows, received_rows)
     )
 
     def dispatch() -> None:

@@ -56,9 +56,7 @@ def candidates(kernel: str, mask: str, device: Device) -> list[FlashKernel]:
     if kernel == FLASH2:
         return [second]
     major = device.capability[0]
-    others = (
-        [FlashKernel(backend=CUDNN), second] if major in GENERATION else [second, FlashKernel(backend=CUDNN)]
-    )
+    others = [FlashKernel(backend=CUDNN), second] if major in GENERATION else [second, FlashKernel(backend=CUDNN)]
     listed = [*generation_kernels(major), *others, FlashKernel(backend=EFFICIENT)]
     return [one for one in listed if one.takes(mask)]
 

@@ -119,9 +119,7 @@ def mx_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
     """Powers of two for 32 elements along k, in tiles of 128 rows by 4 scales (cuBLASLt documentation, "1D
     Block Scaling Factors Layout"); all 1, so that their order in the tile does not matter."""
     along = -(-k // 128) * 4
-    left, right = (
-        torch.ones(-(-rows // 128) * 128 * along, device=where).to(torch.float8_e8m0fnu) for rows in (m, n)
-    )
+    left, right = (torch.ones(-(-rows // 128) * 128 * along, device=where).to(torch.float8_e8m0fnu) for rows in (m, n))
     return left, right
 
 

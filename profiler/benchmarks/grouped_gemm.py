@@ -46,9 +46,7 @@ def group_rows(case: GroupedGemmCase) -> tuple[int, ...]:
     unit = UNEVEN_ROWS if case.spread == "uneven" else 1
     units, left = divmod(case.m, unit)
     if left or units % case.groups:
-        raise UnsupportedCaseError(
-            f"{case.m} rows do not spread over {case.groups} groups in steps of {unit}"
-        )
+        raise UnsupportedCaseError(f"{case.m} rows do not spread over {case.groups} groups in steps of {unit}")
     mean = units // case.groups
     if case.spread == "even" or case.groups == 1:
         return (mean * unit,) * case.groups
@@ -83,9 +81,7 @@ DEEP_GEMM_ROWS = 128
 """Rows of a group in DeepGEMM's contiguous layout (csrc/apis/runtime.hpp, get_mk_alignment_for_contiguous_layout)."""
 
 
-def deep_gemm_call(
-    case: GroupedGemmCase, rows: tuple[int, ...], package: ModuleType, where: torch.device
-) -> Call:
+def deep_gemm_call(case: GroupedGemmCase, rows: tuple[int, ...], package: ModuleType, where: torch.device) -> Call:
     """All groups in one launch; each row names its group. Scales of the rows lie with the rows contiguous, as
     the kernel reads them: in any other order DeepGEMM transposes them in a launch of its own
     (csrc/jit_kernels/impls/smxx_layout.hpp, get_mn_major_tma_aligned_tensor)."""

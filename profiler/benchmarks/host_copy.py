@@ -18,9 +18,7 @@ def launch_host_copy(case: HostCopyCase, world: World) -> Launched:
     if world.device.kind != "cuda":
         raise UnsupportedCaseError("a processor is its own host: there is nothing to copy between")
     if world.layout.local_size != case.devices:
-        raise UnsupportedCaseError(
-            f"{world.layout.local_size} devices of a node copy here, not {case.devices}"
-        )
+        raise UnsupportedCaseError(f"{world.layout.local_size} devices of a node copy here, not {case.devices}")
     # random numbers are made where that is fast: a processor takes seconds for a GiB
     on_device = torch.randint(0, 255, (case.size_bytes,), dtype=torch.uint8, device=world.device.torch_device)
     on_host = torch.empty((case.size_bytes,), dtype=torch.uint8, pin_memory=True)

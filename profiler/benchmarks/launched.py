@@ -10,9 +10,7 @@ from profdb.cases import Case
 
 Call = Callable[[], object]
 
-OUT_OF_MEMORY: tuple[type[Exception], ...] = (
-    getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),
-)
+OUT_OF_MEMORY: tuple[type[Exception], ...] = (getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),)
 """What a device without room for the operands raises; torch 2.5 gave it its shorter name."""
 
 

@@ -66,15 +66,11 @@ def launch_layer(case: LayerCase, device: Device) -> Launched:
     if case.mode == "graph" and device.kind != "cuda":
         raise UnsupportedCaseError("a CUDA graph needs CUDA")
     if case.heads % case.kv_heads or case.head_dim % 2:
-        raise UnsupportedCaseError(
-            f"{case.heads} heads over {case.kv_heads}, of {case.head_dim}: do not divide"
-        )
+        raise UnsupportedCaseError(f"{case.heads} heads over {case.kv_heads}, of {case.head_dim}: do not divide")
     attend, kernel = best_attention(device)
     run = forward_and_backward(case, attend, device.torch_device)
     if case.mode == "graph":
-        return Launched(
-            case=case, calls=(capture_graph(run),), implementation=f"torch layer, CUDA graph, {kernel}"
-        )
+        return Launched(case=case, calls=(capture_graph(run),), implementation=f"torch layer, CUDA graph, {kernel}")
     return Launched(case=case, calls=(run,), implementation=f"torch layer, eager, {kernel}")
 
 

@@ -22,8 +22,7 @@ def launch_gemm(case: GemmCase, device: Device) -> Launched:
     check_gemm(case)
     where = device.torch_device
     moved = case.batch * (
-        (case.m * case.k + case.k * case.n) * dtype_bytes(case.dtype_in)
-        + case.m * case.n * dtype_bytes(case.dtype_out)
+        (case.m * case.k + case.k * case.n) * dtype_bytes(case.dtype_in) + case.m * case.n * dtype_bytes(case.dtype_out)
     )
     calls = rotating_calls(lambda: gemm_call(case, where), moved, device)
     name = "torch.bmm" if case.batch > 1 else ("torch.addmm" if case.bias else "torch.mm")

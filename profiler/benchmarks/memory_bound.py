@@ -28,9 +28,7 @@ STRIDED_FUNCTIONS = {
         backward=lambda operands, gradient: operands[1].copy_(operands[0]),
         one_kernel=True,
     ),
-    "swiglu_halves_unfused": KernelFunction(
-        operands=two_halves, forward=lambda gate, up: functional.silu(gate) * up
-    ),
+    "swiglu_halves_unfused": KernelFunction(operands=two_halves, forward=lambda gate, up: functional.silu(gate) * up),
     "spread_unfused": KernelFunction(
         operands=with_channel_weight,
         forward=lambda into, row: torch.linalg.vector_norm(into.copy_(row)),
@@ -72,9 +70,7 @@ def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False)
     )
     backward = case.direction == "backward"
     if case.kernel in KERNELS and device.cache_bytes:
-        moved = (
-            bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
-        )
+        moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
         if moved > device.cache_bytes:
             raise UnsupportedCaseError(f"moves {moved:.0f} bytes, the cache holds {device.cache_bytes}")
     launched = launch_memory_bound(cold, device, compiled=compiled)
@@ -110,9 +106,7 @@ def compile_forward(kernel: str) -> Callable[..., torch.Tensor]:
 
     config.donated_buffer = False
     graphs.recompile_limit = MOST_GRAPHS
-    compile_for: Callable[..., torch.Tensor] = torch.compile(
-        FUNCTIONS[kernel].forward, dynamic=True, fullgraph=True
-    )
+    compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=True, fullgraph=True)
     return compile_for
 
 

@@ -23,8 +23,7 @@ def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:
         raise UnsupportedCaseError(f"{case.elements} elements do not split into {case.tensors} tensors")
     dtype = torch_dtype(case.parameter_dtype)
     parameters = [
-        torch.nn.Parameter(torch.randn(size, dtype=dtype, device=device.torch_device))
-        for _ in range(case.tensors)
+        torch.nn.Parameter(torch.randn(size, dtype=dtype, device=device.torch_device)) for _ in range(case.tensors)
     ]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter) * 1e-3

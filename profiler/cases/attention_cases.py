@@ -53,9 +53,7 @@ MORE_HEADS = (
 )
 
 
-def calls(
-    heads: Heads, length: int, batch: int, labels: Iterable[tuple[str, str]], dtype: str
-) -> list[AttentionCase]:
+def calls(heads: Heads, length: int, batch: int, labels: Iterable[tuple[str, str]], dtype: str) -> list[AttentionCase]:
     """Forward and backward for each (mask, kernel) of ``labels``."""
     return [
         AttentionCase(
@@ -94,9 +92,7 @@ def gpu_attention_cases() -> list[PlannedCase]:
     plans: list[PlannedCase] = []
     for heads in CORE_HEADS:
         for length in LENGTHS:
-            plans += in_tier(
-                0 if length in (1024, 4096, 32768) else 1, calls(heads, length, 1, causal, "bf16")
-            )
+            plans += in_tier(0 if length in (1024, 4096, 32768) else 1, calls(heads, length, 1, causal, "bf16"))
             if length in (2048, 8192):
                 plans += in_tier(2, calls(heads, length, 1, (("causal", "flash2"),), "bf16"))
             if length <= 8192:

@@ -78,10 +78,7 @@ def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
 def all_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:
     """Every intra x inter split of two ranks or more, larger groups first."""
     splits = [
-        (intra, inter)
-        for intra in part_sizes(domain_ranks)
-        for inter in part_sizes(domains)
-        if intra * inter > 1
+        (intra, inter) for intra in part_sizes(domain_ranks) for inter in part_sizes(domains) if intra * inter > 1
     ]
     splits.sort(key=lambda split: (-split[0] * split[1], split[1]))
     return tuple(tile(intra, inter, domain_ranks, domains) for intra, inter in splits)

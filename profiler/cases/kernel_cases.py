@@ -49,9 +49,7 @@ ROUTER_WIDTHS = (8, 64, 256)
 MOST_ELEMENTS = 3 << 30
 
 
-def kernel_calls(
-    kernel: str, rows: Iterable[int], widths: Iterable[int], dtype: str
-) -> list[MemoryBoundCase]:
+def kernel_calls(kernel: str, rows: Iterable[int], widths: Iterable[int], dtype: str) -> list[MemoryBoundCase]:
     """Both directions; scores have a row for every head of every query, so many more rows."""
     scale = 32 if KERNELS[kernel].width is Width.KEYS else 1
     return [
@@ -70,10 +68,7 @@ PASSED_OVER_WHOLE = (*WHOLE_SHARD, "copy", "cast")
 
 def shard_calls(kernel: str, elements: Iterable[int], dtype: str) -> list[MemoryBoundCase]:
     """A pass over each number of elements, as one column."""
-    return [
-        MemoryBoundCase(kernel=kernel, direction="forward", rows=count, width=1, dtype=dtype)
-        for count in elements
-    ]
+    return [MemoryBoundCase(kernel=kernel, direction="forward", rows=count, width=1, dtype=dtype) for count in elements]
 
 
 def gpu_kernel_cases() -> list[PlannedCase]:
@@ -95,9 +90,7 @@ def gpu_kernel_cases() -> list[PlannedCase]:
             plans += in_tier(2, kernel_calls(kernel, GRADIENT_ROWS, GRADIENT_WIDTHS, "bf16"))
         elif KERNELS[kernel].fused:
             more = MORE_WIDTHS[KERNELS[kernel].width]
-            plans += in_tier(
-                3, kernel_calls(kernel, (*GPU_ROWS, GPU_MORE_ROWS[0], GPU_MORE_ROWS[-1]), more, "bf16")
-            )
+            plans += in_tier(3, kernel_calls(kernel, (*GPU_ROWS, GPU_MORE_ROWS[0], GPU_MORE_ROWS[-1]), more, "bf16"))
             plans += in_tier(3, kernel_calls(kernel, LONGEST_ROWS, (*widths, *more), "bf16"))
     plans += in_tier(1, router_calls(GPU_ROWS))
     return plans

@@ -45,9 +45,7 @@ def linear_gemms(tokens: int, inputs: int, outputs: int, dtype: str) -> tuple[Ge
         (tokens, outputs, inputs, "NN"),
         (outputs, tokens, inputs, "TN"),
     )
-    return tuple(
-        GemmCase(m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype) for m, k, n, layout in shapes
-    )
+    return tuple(GemmCase(m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype) for m, k, n, layout in shapes)
 
 
 def width_pairs(models: Sequence[ModelWidths], ranks: Iterable[int]) -> set[tuple[int, int]]:
@@ -96,9 +94,7 @@ def sustained_cases() -> list[PlannedCase]:
     """A large square in bf16 and fp8 for as long as clocks take to settle, and the same as any product; the longest
     cases of a sweep, behind its skeleton."""
     side, formats = SUSTAINED_SIDE, (("bf16", ""), ("fp8", "tensor"))
-    alone = [
-        GemmCase(m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe) for dtype, recipe in formats
-    ]
+    alone = [GemmCase(m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe) for dtype, recipe in formats]
     long = [
         SustainedCase(seconds=SUSTAINED_S, m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe)
         for dtype, recipe in formats
@@ -114,10 +110,7 @@ def as_fp8(cases: Iterable[GemmCase], recipe: str = "tensor") -> list[GemmCase]:
     Per tensor and by row with fast accumulation; where a framework adds up gradients more exactly, they take
     longer than this.
     """
-    return [
-        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe=recipe)
-        for case in cases
-    ]
+    return [GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe=recipe) for case in cases]
 
 
 def with_bias(cases: Iterable[GemmCase]) -> list[GemmCase]:
@@ -149,9 +142,7 @@ def cpu_linear_cases(dtype: str) -> list[PlannedCase]:
     return plans
 
 
-def grouped_gemms(
-    groups: int, rows: int, inputs: int, outputs: int, dtype: str
-) -> tuple[GroupedGemmCase, ...]:
+def grouped_gemms(groups: int, rows: int, inputs: int, outputs: int, dtype: str) -> tuple[GroupedGemmCase, ...]:
     """Forward, input gradient and weight gradient of the experts' Linear on ``rows`` in total."""
     shapes = (("NT", inputs, outputs), ("NN", outputs, inputs), ("TN", inputs, outputs))
     return tuple(

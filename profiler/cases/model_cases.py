@@ -115,9 +115,7 @@ def cases_of(op: Op) -> Iterator[Case]:
         case BatchedGemm():
             yield from (GemmCase(**row, **product_dtypes(op.dtype)) for row in rows(ProductCall, op))
         case GroupedGemm():
-            yield from (
-                GroupedGemmCase(**row, **product_dtypes(op.dtype)) for row in rows(GroupedProductCall, op)
-            )
+            yield from (GroupedGemmCase(**row, **product_dtypes(op.dtype)) for row in rows(GroupedProductCall, op))
         case Attention():
             yield from (AttentionCase(**row) for row in rows(AttentionCall, op))
         case MemoryBound():

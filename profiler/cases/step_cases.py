@@ -68,9 +68,7 @@ def overlap_tilings(domain_ranks: int, domains: int) -> list[GroupTiling]:
     return [one for one in all_tilings(domain_ranks, domains) if (one.intra, one.inter) in shapes]
 
 
-def layer_cases(
-    models: Iterable[ModelWidths], shapes: Iterable[tuple[int, int]], dtype: str
-) -> list[PlannedCase]:
+def layer_cases(models: Iterable[ModelWidths], shapes: Iterable[tuple[int, int]], dtype: str) -> list[PlannedCase]:
     """Whole layers of models on (batch, tokens of a sequence), as they run and as one graph."""
     lengths = tuple(shapes)
     return in_tier(

@@ -26,9 +26,7 @@ def status_in_ranks(work: Callable[[RankLayout], int], *, interrupted: Callable[
         return layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment")
 
     with rank_exit(layout) as leave:
-        return leave(
-            exit_status(lambda: work(layout), interrupted=lambda: interrupted(layout), speaks=speaks)
-        )
+        return leave(exit_status(lambda: work(layout), interrupted=lambda: interrupted(layout), speaks=speaks))
 
 
 @contextmanager

@@ -112,9 +112,7 @@ def first_host(hosts: str) -> str:
     """First name of a Slurm node list: ``gpu[003-007,9],login`` gives gpu003."""
     match = re.match(r"([^\[,]+)(?:\[(\w+))?", hosts)
     if match is None:
-        raise ConfigError(
-            where="environment", key="SLURM_JOB_NODELIST", value=hosts, allowed="a Slurm node list"
-        )
+        raise ConfigError(where="environment", key="SLURM_JOB_NODELIST", value=hosts, allowed="a Slurm node list")
     return match.group(1) + (match.group(2) or "")
 
 

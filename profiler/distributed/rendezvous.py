@@ -39,9 +39,7 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
     return store
 
 
-def exchange_words(
-    store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float
-) -> list[str] | None:
+def exchange_words(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float) -> list[str] | None:
     """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this
     exchange. None where a rank says nothing within ``timeout_s``. Rank 0, which may keep the store, stays
     until all have read."""

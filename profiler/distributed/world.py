@@ -213,9 +213,7 @@ def open_world(
     for name, value in NCCL_LEAVES_ENDING_TO_US.items():
         os.environ.setdefault(name, value)
     store = meet(layout, timeout_s)
-    watch = Watchdog(
-        store=connect(layout, timeout_s), rank=layout.rank, size=layout.size, timeout_s=timeout_s
-    )
+    watch = Watchdog(store=connect(layout, timeout_s), rank=layout.rank, size=layout.size, timeout_s=timeout_s)
     watch.start()
     world = World(
         layout=layout,

@@ -109,10 +109,7 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
     rows = rows[np.argsort(numbers["size_bytes"][rows], kind="stable")]
     offsets = table.trial_offsets
     quartiles = np.asarray(
-        [
-            np.percentile(table.trials_s[offsets[row] : offsets[row + 1]], [25.0, 50.0, 75.0])
-            for row in rows.tolist()
-        ]
+        [np.percentile(table.trials_s[offsets[row] : offsets[row + 1]], [25.0, 50.0, 75.0]) for row in rows.tolist()]
     )
     return Series(
         collective=Collective(word),

@@ -117,9 +117,7 @@ def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray
     return np.asarray(flops * (BACKWARD_PRODUCTS if direction == "backward" else 1.0))
 
 
-def causal_rates(
-    table: SampleTable, kernel: str, direction: str, **labels: str
-) -> tuple[SampleTable, FloatArray]:
+def causal_rates(table: SampleTable, kernel: str, direction: str, **labels: str) -> tuple[SampleTable, FloatArray]:
     """The causal calls of a kernel with as many queries as keys, and their TFLOP/s."""
     rows = labelled(table, kernel=kernel, direction=direction, mask="causal", **labels)
     part = table.take(np.flatnonzero(rows & (table.numbers["q_len"] == table.numbers["kv_len"])))
@@ -137,9 +135,7 @@ def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
 def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction: str) -> None:
     """TFLOP/s over length for causal calls of one sequence, a line for each head shape."""
     dtype = commonest(table.labels["dtype"].labels())
-    part, rate = causal_rates(
-        table.take(np.flatnonzero(table.numbers["batch"] == 1)), kernel, direction, dtype=dtype
-    )
+    part, rate = causal_rates(table.take(np.flatnonzero(table.numbers["batch"] == 1)), kernel, direction, dtype=dtype)
     for number, shape in enumerate(head_shapes(part)):
         names = ("heads", "kv_heads", "qk_dim", "v_dim")
         same = np.all([part.numbers[name] == value for name, value in zip(names, shape, strict=True)], axis=0)
@@ -187,9 +183,7 @@ def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
         elements = part.numbers["rows"].astype(np.float64) * part.numbers["width"]
         largest = int(np.argmax(elements))
         dtype = part.labels["dtype"].labels()[largest]
-        moved = elements[largest] * bytes_moved_per_element(
-            kernel, backward=direction == "backward", dtype=dtype
-        )
+        moved = elements[largest] * bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype)
         names.append(kernel)
         rates.append(moved / part.medians_s()[largest] / 1e9)
     axes.barh(names, rates, color=COLOURS[0 if direction == "forward" else 1])

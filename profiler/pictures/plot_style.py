@@ -103,9 +103,7 @@ def legend_above(axes: Axes, *, columns: int = 1, fontsize: float = 8.0) -> None
         axes.set_ylim(0.0, max(float(axes.dataLim.ymax), TINY) / (1.0 - share))
 
 
-def new_figure(
-    columns: int, *, rows: int = 1, width: float = 6.4, height: float = 4.6
-) -> tuple[Figure, list[Axes]]:
+def new_figure(columns: int, *, rows: int = 1, width: float = 6.4, height: float = 4.6) -> tuple[Figure, list[Axes]]:
     """A figure of ``rows`` x ``columns`` panels, row by row."""
     mpl.use("Agg")
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")

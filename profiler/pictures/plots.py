@@ -122,9 +122,7 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
             lengths = part.numbers["q_len"]
             places = np.unique(lengths)
             middle = [float(np.median(rate[lengths == place])) for place in places]
-            axes.plot(
-                places, middle, marker=MARKERS[number], color=COLOURS[number], label=f"{kernel}, {direction}"
-            )
+            axes.plot(places, middle, marker=MARKERS[number], color=COLOURS[number], label=f"{kernel}, {direction}")
             number += 1
     powers_axis(axes, "x", "tokens of the sequence", count_label)
     axes.set_ylabel("TFLOP/s, median over head shapes")

@@ -79,9 +79,7 @@ def _key(stage: str, item: WorkItem) -> Key:
         return product_key(batch, m, k, n, BACKWARD if item.phase in LATE else FORWARD)
     if item.attention is not None:
         call = item.attention
-        return Key(
-            part=Part.ATTENTION, what="attention", direction=call.direction, shape=(_first_operand(call),)
-        )
+        return Key(part=Part.ATTENTION, what="attention", direction=call.direction, shape=(_first_operand(call),))
     part = Part.OPTIMIZER if stage == "step" else Part.KERNEL
     return Key(part=part, what=part.value)
 

@@ -146,9 +146,7 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
     lines = [COLOUR.sub("", line) for line in text.splitlines() if len(line) <= LONGEST_LINE]
     form, result = _steps(path, lines)
     _check_degrees(path, lines, plan)
-    counted = (
-        [one for before, one in pairwise(result) if _after(result, before, warmup)] if warmup else result
-    )
+    counted = [one for before, one in pairwise(result) if _after(result, before, warmup)] if warmup else result
     if not counted:
         raise ConfigError(
             where=str(path),
@@ -243,9 +241,7 @@ def _seconds(path: Path, one: Found, job: JobSpec) -> float:
     kind = next(kind for kind in ("ms", "seconds", "tgs", "samples_per_s") if one.get(kind))
     value = float((one[kind] or "").replace(",", ""))
     if not 0.0 < value < float("inf"):
-        raise ConfigError(
-            where=f"{path}, step {_number(one)}", key=kind, value=one[kind], allowed="more than 0"
-        )
+        raise ConfigError(where=f"{path}, step {_number(one)}", key=kind, value=one[kind], allowed="more than 0")
     if kind == "ms":
         return value * MS
     if kind == "seconds":

@@ -93,9 +93,7 @@ def match_in_order(
         operations, seconds = by_label.setdefault(want.label, ([], []))
         if exact:
             seconds += [
-                float(times[at + step * count + each])
-                for step in range(num_steps)
-                for each in range(want.count)
+                float(times[at + step * count + each]) for step in range(num_steps) for each in range(want.count)
             ]
             operations.append(want)
             at += want.count
@@ -108,9 +106,7 @@ def match_in_order(
             operations.append(replace(want, count=whole))
         if whole < want.count:
             left.append(replace(want, count=want.count - whole))
-    pairs = [
-        pair_of(operations, seconds, num_steps) for operations, seconds in by_label.values() if operations
-    ]
+    pairs = [pair_of(operations, seconds, num_steps) for operations, seconds in by_label.values() if operations]
     return [replace(one, fastest_s=fastest_s or one.fastest_s) for one in pairs], left
 
 
@@ -262,10 +258,7 @@ def _parts(key: Key, pools: Mapping[Key, Pool], count: int) -> tuple[Key, ...] |
     able = [
         one
         for one, pool in pools.items()
-        if one.part is Part.PRODUCT
-        and one.shape
-        and one.direction == key.direction
-        and len(pool.ran) >= count
+        if one.part is Part.PRODUCT and one.shape and one.direction == key.direction and len(pool.ran) >= count
     ]
     whole = [
         parts
@@ -419,9 +412,7 @@ def _lone_expected(left: Iterable[Expected]) -> list[Unmatched]:
     for one in left:
         result.setdefault((one.key, one.label), []).append(one)
     lone = [
-        Unmatched(
-            key=key, label=label, count=count_of(same), seconds=sum(one.seconds * one.count for one in same)
-        )
+        Unmatched(key=key, label=label, count=count_of(same), seconds=sum(one.seconds * one.count for one in same))
         for (key, label), same in result.items()
     ]
     return sorted(lone, key=lambda one: -one.seconds)

@@ -167,10 +167,7 @@ def _lone(title: str, lone: Sequence[Unmatched]) -> list[str]:
     if not lone:
         return []
     seconds = sum(one.seconds for one in lone)
-    rows = [
-        f"  {one.count:g} x {lone_name(one)}: {seconds_to_ms(one.seconds):.4g} ms"
-        for one in lone[:MOST_SHOWN]
-    ]
+    rows = [f"  {one.count:g} x {lone_name(one)}: {seconds_to_ms(one.seconds):.4g} ms" for one in lone[:MOST_SHOWN]]
     more = [f"  and {len(lone) - MOST_SHOWN} more"] if len(lone) > MOST_SHOWN else []
     return ["", f"{title}: {seconds_to_ms(seconds):.4g} ms of a step", *rows, *more]
 
@@ -214,7 +211,9 @@ def _words(pair: Pair) -> str:
     if pair.ratio > FAR and (key.size_bytes or 0) < SMALL_BYTES:
         return f"{name}: {pair.ratio:.2f} x predicted, always: latency; measure this group's small sizes"
     if pair.ratio > FAR:
-        return f"{name}: {pair.ratio:.2f} x predicted, always: bandwidth; measure this group, look at where its ranks lie"
+        return (
+            f"{name}: {pair.ratio:.2f} x predicted, always: bandwidth; measure this group, look at where its ranks lie"
+        )
     if pair.ratio < 1 / FAR:
         return f"{name}: {pair.ratio:.2f} x predicted: its curve is too slow; measure this group"
     return ""
@@ -300,9 +299,7 @@ def compare_launches(file: LaunchFile, problem: Problem, plan: Plan, warmup: int
 
 def _checked(path: Path, rank: int, plan: Plan) -> int:
     if rank >= plan.world_size:
-        raise ConfigError(
-            where=str(path), key="rank", value=rank, allowed=f"one of {plan.world_size}, as was asked"
-        )
+        raise ConfigError(where=str(path), key="rank", value=rank, allowed=f"one of {plan.world_size}, as was asked")
     return rank
 
 

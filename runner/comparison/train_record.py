@@ -209,7 +209,5 @@ def _rows(path: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
     check_header(path, columns)
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
-            raise ConfigError(
-                where=f"{path}:{number}", key="cells", value=None, allowed=f"{len(columns)} cells a line"
-            )
+            raise ConfigError(where=f"{path}:{number}", key="cells", value=None, allowed=f"{len(columns)} cells a line")
     return columns, rows

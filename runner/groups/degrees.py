@@ -90,9 +90,7 @@ class Degrees:
                 value=self.ep * self.etp,
                 allowed=f"a divisor of the {self.stage_ranks} ranks of a stage",
             )
-        return RankOrder(
-            tp=self.etp, ep=self.ep, dp=self.stage_ranks // self.etp, pp=self.pp, order=self.order
-        )
+        return RankOrder(tp=self.etp, ep=self.ep, dp=self.stage_ranks // self.etp, pp=self.pp, order=self.order)
 
     def stage_of(self, rank: int) -> int:
         """The pipeline stage of a rank."""
@@ -100,9 +98,7 @@ class Degrees:
 
     def label(self) -> str:
         """``tp 2 x dp 4``."""
-        shown = [
-            f"{name} {getattr(self, name)}" for name in ("tp", "cp", "dp", "pp") if getattr(self, name) > 1
-        ]
+        shown = [f"{name} {getattr(self, name)}" for name in ("tp", "cp", "dp", "pp") if getattr(self, name) > 1]
         return " x ".join(shown) or "one rank"
 
 
@@ -124,9 +120,7 @@ def degrees_of(arguments: Arguments, typed: Mapping[str, int | None], world: int
         )
     if world % split:
         axes = f"tp {result['tp']} x cp {result['cp']} x pp {result['pp']}"
-        raise ConfigError(
-            where="run", key="processes", value=world, allowed=f"a multiple of {axes} = {split}"
-        )
+        raise ConfigError(where="run", key="processes", value=world, allowed=f"a multiple of {axes} = {split}")
     return Degrees(**result, dp=world // split, order=order)
 
 

@@ -22,9 +22,7 @@ class RankGroup:
     ranks: tuple[int, ...]
 
 
-def open_groups(
-    world: World, used: Iterable[tuple[str, int]], degrees: Degrees
-) -> dict[tuple[str, int], RankGroup]:
+def open_groups(world: World, used: Iterable[tuple[str, int]], degrees: Degrees) -> dict[tuple[str, int], RankGroup]:
     """This rank's group for each name and size; those it has no part in are left out.
 
     Every rank calls this with the same. Kinds of the same ranks have handles of their own, as in a training

@@ -258,9 +258,7 @@ def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
         for rank, own_ms in middle.items():
             others = [value for other, value in middle.items() if other != rank]
             if others and own_ms > (1 + SLOWER) * float(np.median(others)):
-                result.append(
-                    SlowRank(rank=rank, stage=stage, own_ms=own_ms, others_ms=float(np.median(others)))
-                )
+                result.append(SlowRank(rank=rank, stage=stage, own_ms=own_ms, others_ms=float(np.median(others))))
     return sorted(result, key=lambda one: one.others_ms - one.own_ms)
 
 

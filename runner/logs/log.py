@@ -68,9 +68,7 @@ class Log:
             raise WorkloadError(f"{path}: holds no operation")
         for item in log.comm_logs:
             if item.elapsed_ms is None:
-                raise WorkloadError(
-                    f"{path}: {item.comm_type} ({item.stage}) has no time: a workload, no log of a run"
-                )
+                raise WorkloadError(f"{path}: {item.comm_type} ({item.stage}) has no time: a workload, no log of a run")
         return log
 
     @staticmethod

@@ -76,9 +76,7 @@ def operations(log: Log) -> Figure:
     places = range(1, len(epochs) + 1)
     for index, (kind, group) in enumerate(kinds):
         summed = [
-            sum(
-                item.elapsed_ms or 0.0 for item in epoch if (item.comm_type, item.comm_group) == (kind, group)
-            )
+            sum(item.elapsed_ms or 0.0 for item in epoch if (item.comm_type, item.comm_group) == (kind, group))
             for epoch in epochs
         ]
         label = f"{kind} {group.removesuffix('_group')}".strip()

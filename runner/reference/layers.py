@@ -94,9 +94,7 @@ class _AllToAll(Function):
     """Rows of dimension 0 to the ranks they are split for; the gradient goes back the same way."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
         ctx.splits = (sent, received, group)
         return _exchange(rows, sent, received, group)
 
@@ -216,9 +214,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> T
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
         )
-    back = torch.arange(keys - tokens, keys, device=key.device)[:, None] - torch.arange(
-        keys, device=key.device
-    )
+    back = torch.arange(keys - tokens, keys, device=key.device)[:, None] - torch.arange(keys, device=key.device)
     inside = (back >= 0) & (back < window)
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=inside, enable_gqa=True)
 
@@ -258,9 +254,7 @@ class SelfAttention(nn.Module):
     """Projections around a core, norms of each query's and key's channels between them (Qwen3). Where tensor
     parallelism cuts the projections by heads, this rank's heads follow from their widths."""
 
-    def __init__(
-        self, hidden: int, spec: AttentionSpec, core: Core, rotation: Rotation | None, epsilon: float
-    ) -> None:
+    def __init__(self, hidden: int, spec: AttentionSpec, core: Core, rotation: Rotation | None, epsilon: float) -> None:
         super().__init__()
         self.q = nn.Linear(hidden, spec.num_heads * spec.qk_dim, bias=spec.qkv_bias)
         self.k = nn.Linear(hidden, spec.num_kv_heads * spec.qk_dim, bias=spec.qkv_bias)
@@ -269,12 +263,8 @@ class SelfAttention(nn.Module):
         self.dims = (spec.qk_dim, spec.qk_dim, spec.v_dim)
         self.window = spec.window
         weights = spec.qk_norm_weights is QkNormWeights.HEAD
-        self.q_norm = (
-            nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
-        )
-        self.k_norm = (
-            nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
-        )
+        self.q_norm = nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
+        self.k_norm = nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
         self.project: Project = one_by_one
         self.core = core
         self.rotation = rotation
@@ -284,8 +274,7 @@ class SelfAttention(nn.Module):
         """[batch, tokens, hidden] to the same."""
         projected = self.project(states, (self.q, self.k, self.v))
         query, key, value = (
-            each.view(*each.shape[:-1], -1, dim).transpose(1, 2)
-            for each, dim in zip(projected, self.dims, strict=True)
+            each.view(*each.shape[:-1], -1, dim).transpose(1, 2) for each, dim in zip(projected, self.dims, strict=True)
         )
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)

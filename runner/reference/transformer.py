@@ -36,10 +36,8 @@ class Experts(nn.Module):
         outputs = []
         for place, tokens in enumerate(torch.split(rows, counts)):
             inner = tokens @ self.up[place]
-            if self.gate is None:
-                inner = self.activation(inner)
-            else:
-                inner = self.activation(tokens @ self.gate[place]) * inner
+            gated = inner if self.gate is None else tokens @ self.gate[place]
+            inner = self.activation(gated) if self.gate is None else self.activation(gated) * inner
             outputs.append(inner @ self.down[place])
         return torch.cat(outputs)
 
@@ -232,9 +230,7 @@ def stage_of(model: ModelSpec, share: Share, around: BlockContext, cut: Cut) -> 
     return Stage(parts)
 
 
-def makers_of(
-    model: ModelSpec, share: Share, around: BlockContext
-) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+def makers_of(model: ModelSpec, share: Share, around: BlockContext) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     """Embedding, blocks, norm and head by name, as far as the stage has them."""
     specs = [run.block for run in model.main_blocks for _ in range(run.count)]
     if share.embedding:

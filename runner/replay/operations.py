@@ -58,9 +58,7 @@ class Operations:
         shape = (item.comm_type, item.msg_size, item.shapes, item.additional, item.elapsed_ms)
         key = (*shape, launch.group, item.dst, item.src, launch.peer, launch.channel)
         if key not in self._calls:
-            self._calls[key] = (
-                self._computation(launch) if item.comm_type == COMPUTATION else self._moved(launch)
-            )
+            self._calls[key] = self._computation(launch) if item.comm_type == COMPUTATION else self._moved(launch)
         return self._calls[key]
 
     def finish(self) -> None:
@@ -142,9 +140,7 @@ def attention_case(launch: Launch, dtype: str) -> AttentionCase:
     (batch, heads, q_len, qk_dim), (_, kv_heads, kv_len, v_dim) = launch.item.shapes
     words = launch.item.additional.split()
     if len(words) != len(ATTENTION_WORDS) or not words[-1].isdecimal():
-        raise WorkloadError(
-            f"{launch.label()}: additional = {launch.item.additional!r}: {' '.join(ATTENTION_WORDS)}"
-        )
+        raise WorkloadError(f"{launch.label()}: additional = {launch.item.additional!r}: {' '.join(ATTENTION_WORDS)}")
     mask, direction, kernel, window = words
     return AttentionCase(
         batch=batch,
@@ -199,14 +195,11 @@ def operations_for(
     elements = buffer_elements(launches)
     try:
         sent, received = (
-            torch.rand(elements, device=device.torch_device, dtype=torch.bfloat16)
-            for _ in ("sent", "received")
+            torch.rand(elements, device=device.torch_device, dtype=torch.bfloat16) for _ in ("sent", "received")
         )
     except (RuntimeError, MemoryError) as problem:
         if error_status(problem) != OOM:
             raise
         largest = max((one for one in launches if one.ranks), key=lambda one: one.item.msg_size)
         raise WorkloadError(f"out of memory: no room for two buffers of {largest.label()}") from problem
-    return Operations(
-        device=device, groups=groups, compute=compute, dtype=dtype, sent=sent, received=received
-    )
+    return Operations(device=device, groups=groups, compute=compute, dtype=dtype, sent=sent, received=received)

@@ -118,9 +118,7 @@ def program_of(items: Iterable[GeneralItem], stage: int, degrees: Degrees, where
         parts[-1] += [launch] * item.count
     ended, rest = parts[:-1], parts[-1]
     if rest or len(ended) < 2:
-        raise WorkloadError(
-            f"{where}: has no iteration: two {EPOCH_END} rows, after initialisation and after it"
-        )
+        raise WorkloadError(f"{where}: has no iteration: two {EPOCH_END} rows, after initialisation and after it")
     init, *iterations = (tuple(part) for part in ended)
     return Program(stage=stage, where=where, init=init, iterations=tuple(iterations), left_out=left_out)
 
@@ -143,9 +141,7 @@ def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: P
         if value is not None and value >= max(ranks, 1):
             raise WorkloadError(f"{place}: {end} = {value}: a place in its group of {ranks}, from 0")
     return (
-        Launch(item=replace(one, comm_group=name, comm_group_size=ranks), line=line, ranks=ranks)
-        if ranks > 1
-        else None
+        Launch(item=replace(one, comm_group=name, comm_group_size=ranks), line=line, ranks=ranks) if ranks > 1 else None
     )
 
 
@@ -263,9 +259,7 @@ def _members(launch: Launch, stages: int) -> tuple[int, ...]:
     return (0, stages - 1) if launch.item.comm_group == "embedding_group" else tuple(range(stages))
 
 
-def _together(
-    launch: Launch, stages: Sequence[int], parts: Sequence[Launches], places: Sequence[int]
-) -> bool:
+def _together(launch: Launch, stages: Sequence[int], parts: Sequence[Launches], places: Sequence[int]) -> bool:
     """True if all stages of a collective have reached it."""
 
     def key(one: Launch) -> tuple[str, str, int]:

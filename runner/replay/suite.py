@@ -107,12 +107,8 @@ def read_suite(path: Path) -> tuple[Entry, ...]:
         raise ConfigError(where=str(path), key="file", value=path.name, allowed=f"TOML: {error}") from error
     listed = read.get("workload")
     if not isinstance(listed, list) or not listed or set(read) != {"workload"}:
-        raise ConfigError(
-            where=str(path), key="keys", value=sorted(read), allowed="[[workload]] entries alone"
-        )
-    entries = tuple(
-        _entry(one, f"{path}: workload {number}", path.parent) for number, one in enumerate(listed, 1)
-    )
+        raise ConfigError(where=str(path), key="keys", value=sorted(read), allowed="[[workload]] entries alone")
+    entries = tuple(_entry(one, f"{path}: workload {number}", path.parent) for number, one in enumerate(listed, 1))
     names = [one.name for one in entries]
     for name in names:
         if names.count(name) > 1:
@@ -139,9 +135,7 @@ def _entry(found: object, where: str, folder: Path) -> Entry:
         raise ConfigError(where=where, key="generate", value=generate, allowed="options with plain values")
     for key in OF_THE_LAUNCH:
         if key in generate:
-            raise ConfigError(
-                where=where, key=key, value=generate[key], allowed="left out: the launch says it"
-            )
+            raise ConfigError(where=where, key=key, value=generate[key], allowed="left out: the launch says it")
     return Entry(name=name, generate=dict(generate))
 
 

@@ -47,15 +47,11 @@ def grouped_calls(
     recorded = [one for one in events if one.name == RECORDED and COLLECTIVE in one.args]
     by_id = {one.args.get(EXTERNAL): one for one in recorded}
     linked = {one.args.get(EXTERNAL) for one in kernels}
-    waiting = [
-        one for one in recorded if one.args.get(EXTERNAL) not in linked and one.args.get("Group size") != 1
-    ]
+    waiting = [one for one in recorded if one.args.get(EXTERNAL) not in linked and one.args.get("Group size") != 1]
     alone = [
         (launched[one.args.get(CORRELATION)], place)
         for place, one in enumerate(kernels)
-        if COLLECTIVE not in one.args
-        and one.args.get(EXTERNAL) not in by_id
-        and one.args.get(CORRELATION) in launched
+        if COLLECTIVE not in one.args and one.args.get(EXTERNAL) not in by_id and one.args.get(CORRELATION) in launched
     ]
     result: dict[int, list[Event]] = {}
     for launch, place in sorted(alone, key=lambda pair: pair[0].start_s):
@@ -96,9 +92,7 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 SPLIT_SUM = "splitKreduce"
 
 
-def device_launches(
-    device: Sequence[Event], calls: Sequence[Call], events: Sequence[Event]
-) -> Iterator[Issued]:
+def device_launches(device: Sequence[Event], calls: Sequence[Call], events: Sequence[Event]) -> Iterator[Issued]:
     """Every kernel and copy of ``device``, those of one product or attention as one launch."""
     by_id = {call.event.args.get(EXTERNAL): call for call in calls if call.event.category == "cpu_op"}
     launched = runtime_calls(events)
@@ -218,9 +212,7 @@ def processor_launches(calls: Sequence[Call], events: Sequence[Event]) -> Iterat
 
 
 def _ran_on_host(key: Key, event: Event) -> Launched:
-    return Launched(
-        key=key, name=event.name, start_s=event.start_s, seconds=event.seconds, pairs=pairs_of(event)
-    )
+    return Launched(key=key, name=event.name, start_s=event.start_s, seconds=event.seconds, pairs=pairs_of(event))
 
 
 # Every launch of a trace's steps: kernels of a device by the operation that launched them, or, where a
@@ -243,9 +235,7 @@ def launches(trace: Trace, warmup: int = 0) -> Launches:
     steps = trace.steps[warmup:]
     calls = list(nest_calls(trace.events))
     device = [one for one in trace.events if one.category in ON_DEVICE]
-    result = list(
-        device_launches(device, calls, trace.events) if device else processor_launches(calls, trace.events)
-    )
+    result = list(device_launches(device, calls, trace.events) if device else processor_launches(calls, trace.events))
     begin_s = [one.start_s for one in steps]
     ends_s = [one.end_s for one in steps]
 

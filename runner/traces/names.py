@@ -70,9 +70,7 @@ KERNELS: tuple[tuple[Part, re.Pattern[str]], ...] = (
     # (triton_tem_fused_mm); DeepGEMM's fp8_gemm_kernel; rocBLAS's Cijk_Alik_Bljk.
     (
         Part.PRODUCT,
-        re.compile(
-            r"gemm|nvjet|splitKreduce|Cijk_|cutlass.*(tensorop|GemmUniversal)|triton_tem_", re.IGNORECASE
-        ),
+        re.compile(r"gemm|nvjet|splitKreduce|Cijk_|cutlass.*(tensorop|GemmUniversal)|triton_tem_", re.IGNORECASE),
     ),
     (Part.OPTIMIZER, re.compile(r"adam|multi_tensor_apply_kernel|lamb", re.IGNORECASE)),
 )
@@ -169,9 +167,7 @@ class Call:
     def named(self) -> bool:
         """True if it is a product, an attention, a collective or gloo's work for one by name."""
         name = self.event.name
-        return (
-            name in PRODUCTS or name.startswith((COLLECTIVE_CALL, GLOO)) or ATTENTION.search(name) is not None
-        )
+        return name in PRODUCTS or name.startswith((COLLECTIVE_CALL, GLOO)) or ATTENTION.search(name) is not None
 
     @property
     def owner(self) -> "Call | None":
@@ -318,9 +314,7 @@ def shapes_of(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
     dims = args.get(DIMS)
     if not isinstance(dims, list):
         return []
-    plain = [
-        one if isinstance(one, list) and all(isinstance(side, int) for side in one) else [] for one in dims
-    ]
+    plain = [one if isinstance(one, list) and all(isinstance(side, int) for side in one) else [] for one in dims]
     return [tuple(one) for one in plain]
 
 
@@ -348,9 +342,7 @@ def pairs_of(event: Event) -> float | None:
     # scaled_dot_product: [batch, heads, tokens, width]; the kernels below it: [batch, tokens, heads, width]
     tokens, heads = (2, 1) if "scaled_dot_product" in event.name else (1, 2)
     masked = said[causal] == "True" or (mask is not None and shapes[mask] != ())
-    return heads_pairs(
-        query[0] * query[heads], query[tokens], key[tokens], mask="causal" if masked else "full"
-    )
+    return heads_pairs(query[0] * query[heads], query[tokens], key[tokens], mask="causal" if masked else "full")
 
 
 def heads_pairs(heads: int, q_len: int, kv_len: int, *, mask: str, window: int = 0) -> float:

@@ -281,12 +281,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def _head_norms(stage: nn.Module) -> list[nn.Parameter]:
-    norms = [
-        norm
-        for each in stage.modules()
-        if isinstance(each, SelfAttention)
-        for norm in (each.q_norm, each.k_norm)
-    ]
+    norms = [norm for each in stage.modules() if isinstance(each, SelfAttention) for norm in (each.q_norm, each.k_norm)]
     return [weight for norm in norms if norm is not None for weight in norm.parameters()]
 
 
@@ -309,12 +304,8 @@ class WideAdamW(AdamW):
 
     def __init__(self, params: Iterable[Any], **settings: Any) -> None:
         groups = list(params)
-        narrow = [
-            each for group in groups for each in (group["params"] if isinstance(group, dict) else [group])
-        ]
-        wide = [
-            each if each.dtype is torch.float32 else nn.Parameter(each.detach().float()) for each in narrow
-        ]
+        narrow = [each for group in groups for each in (group["params"] if isinstance(group, dict) else [group])]
+        wide = [each if each.dtype is torch.float32 else nn.Parameter(each.detach().float()) for each in narrow]
         self.pairs = list(zip(narrow, wide, strict=True))
         super().__init__(wide, fused=True, **settings)
 
@@ -342,9 +333,7 @@ class LocalOptimizer:
         if shard is None:
             self.optimizer = WideAdamW(parts, **settings)
         else:
-            self.optimizer = ZeroRedundancyOptimizer(
-                parts, optimizer_class=WideAdamW, process_group=shard, **settings
-            )
+            self.optimizer = ZeroRedundancyOptimizer(parts, optimizer_class=WideAdamW, process_group=shard, **settings)
 
     def step(self) -> None:
         """Update the parameters by their gradients, and forget these."""

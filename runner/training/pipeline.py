@@ -125,8 +125,7 @@ def pipeline_of(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Gro
     device = next(modules[0].parameters()).device
     places, count = virtual_stages(plan, stage), plan.pp * plan.vpp
     chunks: list[Any] = [
-        PipelineStage(module, place, count, device, group=group)
-        for place, module in zip(places, modules, strict=True)
+        PipelineStage(module, place, count, device, group=group) for place, module in zip(places, modules, strict=True)
     ]
     plain = plan.schedule is Schedule.ONE_F_ONE_B and plan.vpp == 1
     made = Schedule1F1B if plain else TORCH[plan.schedule]

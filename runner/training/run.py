@@ -222,11 +222,7 @@ def lines(measured: Measured) -> list[str]:
     """The summary."""
     steps, memory, problem = measured.steps_s, measured.memory, measured.task.problem
     spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
-    counted = (
-        ""
-        if counts_whole_attention(products(problem.model, problem.job))
-        else ", half of the attention matrix"
-    )
+    counted = "" if counts_whole_attention(products(problem.model, problem.job)) else ", half of the attention matrix"
     if memory.allocated_bytes is None or memory.reserved_bytes is None:
         used = f"resident {memory.resident_bytes / GIB:.3f} GiB"
     else:
@@ -286,9 +282,7 @@ def write(measured: Measured, json_path: Path | None, results: Path | None) -> l
             writer = csv.writer(handle, lineterminator="\n")
             writer.writerow(STEP_COLUMNS)
             rows = zip(measured.steps_s, measured.losses, strict=True)
-            writer.writerows(
-                [place, f"{seconds:.6f}", f"{loss:.6f}"] for place, (seconds, loss) in enumerate(rows, 1)
-            )
+            writer.writerows([place, f"{seconds:.6f}", f"{loss:.6f}"] for place, (seconds, loss) in enumerate(rows, 1))
         written.append(f"wrote {path}")
     return written
 

@@ -113,9 +113,7 @@ def read_task(typed: TrainRequest, device: Device, world_size: int) -> TrainTask
         compiled=typed.compiled,
     )
     check_plan(training, job)
-    return TrainTask(
-        training=training, problem=problem, config=typed.config, dtype=precision.linear, job=typed.job
-    )
+    return TrainTask(training=training, problem=problem, config=typed.config, dtype=precision.linear, job=typed.job)
 
 
 def written_plan(typed: TrainRequest) -> tuple[WrittenPlan, int | None]:

@@ -100,18 +100,14 @@ def block_plan(block: Block, *, sequence: bool, regather: bool) -> dict[str, Par
     return plan
 
 
-def _feed_forward_plan(
-    name: str, half: FeedForward, *, sequence: bool, regather: bool
-) -> dict[str, ParallelStyle]:
+def _feed_forward_plan(name: str, half: FeedForward, *, sequence: bool, regather: bool) -> dict[str, ParallelStyle]:
     inner = ("up",) if half.gate is None else ("gate", "up")
     plan = _columns(name, inner, sequence=sequence, regather=regather)
     plan[f"{name}.down"] = RowwiseParallel(output_layouts=TOKENS if sequence else Replicate())
     return plan
 
 
-def _columns(
-    name: str, linears: tuple[str, ...], *, sequence: bool, regather: bool
-) -> dict[str, ParallelStyle]:
+def _columns(name: str, linears: tuple[str, ...], *, sequence: bool, regather: bool) -> dict[str, ParallelStyle]:
     """The first products of the half ``name``, on the tokens of all ranks."""
     if regather:
         return {name: RegatheredColumns(*linears)}

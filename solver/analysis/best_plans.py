@@ -152,11 +152,7 @@ def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:
     if bound is None or bound.key not in columns:
         return np.ones(len(plans))
     value = np.maximum(columns[bound.key].astype(np.float64), 0.5)
-    asked = (
-        bound.among
-        if bound.among is not None
-        else [end for end in (bound.least, bound.most) if abs(end) < np.inf]
-    )
+    asked = bound.among if bound.among is not None else [end for end in (bound.least, bound.most) if abs(end) < np.inf]
     away = [np.abs(np.log2(value / max(float(one), 0.5))) for one in asked]
     return np.asarray(np.min(away, axis=0))
 

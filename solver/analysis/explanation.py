@@ -190,9 +190,7 @@ def _kind_name(problem: Problem, index: int) -> str:
     if block.mtp:
         return "prediction block"
     feed = "experts" if block.moe else "dense" if block.mlp else "no feed-forward"
-    return (
-        f"layer ({type(block.mixer).__name__.removesuffix('Spec').lower()}, {feed})" if of_kinds else "layer"
-    )
+    return f"layer ({type(block.mixer).__name__.removesuffix('Spec').lower()}, {feed})" if of_kinds else "layer"
 
 
 def _layer_rows(problem: Problem, table: Estimate) -> list[OpRow]:
@@ -215,9 +213,7 @@ def _step_rows(problem: Problem, table: Estimate, stage: int) -> list[OpRow]:
     return [row for row in rows if row.own_s > 0]
 
 
-def _row(
-    problem: Problem, piece: str, one: TimedOp, table: Estimate, *, waited_s: float | None, at: int = 0
-) -> OpRow:
+def _row(problem: Problem, piece: str, one: TimedOp, table: Estimate, *, waited_s: float | None, at: int = 0) -> OpRow:
     return OpRow(
         piece=piece,
         phase=one.op.phase.value,
@@ -256,10 +252,7 @@ def _assembly(
                 count=count * num_micro,
                 forward_s=forward_s,
                 backward_s=backward_s,
-                seconds=count
-                * num_micro
-                * (forward_s + backward_s)
-                / table.plans.schedule.placement.directions,
+                seconds=count * num_micro * (forward_s + backward_s) / table.plans.schedule.placement.directions,
             )
         )
     busy_s = float(seconds.per_micro.take(ints(stage)).seconds[0]) * num_micro
@@ -310,11 +303,7 @@ def adjacent_equal(stages: Sequence[StageMemory]) -> list[StageMemory]:
     they compute."""
     classes: list[StageMemory] = []
     for stage in stages:
-        if (
-            classes
-            and classes[-1].terms_bytes == stage.terms_bytes
-            and classes[-1].needed_bytes == stage.needed_bytes
-        ):
+        if classes and classes[-1].terms_bytes == stage.terms_bytes and classes[-1].needed_bytes == stage.needed_bytes:
             classes[-1] = replace(classes[-1], last=stage.last)
         else:
             classes.append(stage)

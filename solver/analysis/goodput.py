@@ -64,9 +64,7 @@ def checkpoint_bytes(model: ModelSpec, job: JobSpec) -> float:
     """Bytes from which training goes on: parameters, the optimizer's own copy of them and its moments."""
     precision = job.precision
     moments = 2.0 if job.optimizer.startswith("adam") else 1.0
-    of_each = (
-        dtype_bytes(precision.parameter) + precision.master_bytes + moments * dtype_bytes(precision.moments)
-    )
+    of_each = dtype_bytes(precision.parameter) + precision.master_bytes + moments * dtype_bytes(precision.moments)
     counted = num_parameters(model)
     return of_each * (counted.total + counted.mtp)
 

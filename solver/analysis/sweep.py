@@ -42,9 +42,7 @@ class Shared:
     files: dict[str, ProfileFile] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
-    def open(
-        self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None
-    ) -> LoadedProblem:
+    def open(self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
         """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
         path = str(request.profile)
         if path not in self.files:
@@ -57,9 +55,7 @@ class Shared:
         return problem_with(request, parsed, file, self.times[key])
 
 
-def sweep_requests(
-    request: Request, axes: Mapping[str, Iterable[object]]
-) -> list[tuple[dict[str, object], Request]]:
+def sweep_requests(request: Request, axes: Mapping[str, Iterable[object]]) -> list[tuple[dict[str, object], Request]]:
     """Returns the request with each combination of the ``axes``' values (of AXES), and those values.
 
     Raises ConfigError for micro-batches that are fixed and varied.

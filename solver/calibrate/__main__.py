@@ -43,16 +43,10 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         required=True,
         help="CSV: config, world_size, global_batch (tokens), measured_step_s, and plan or tp, pp, ...",
     )
-    parser.add_argument(
-        "--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)"
-    )
-    parser.add_argument(
-        "--cluster", help="a hardware spec of configs/clusters (default: the profile's machine)"
-    )
+    parser.add_argument("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
+    parser.add_argument("--cluster", help="a hardware spec of configs/clusters (default: the profile's machine)")
     parser.add_argument("--missing", choices=("error", "modelled"), default="error")
-    parser.add_argument(
-        "--out", type=Path, help="the file (default: beside the profile, or here for the shipped one)"
-    )
+    parser.add_argument("--out", type=Path, help="the file (default: beside the profile, or here for the shipped one)")
     return parser
 
 
@@ -64,17 +58,11 @@ def fit_steps(options: argparse.Namespace) -> int:
     profile = profile_path(request)
     measured = read_steps(options.steps, replace(request, profile=profile))
     if not measured:
-        raise ConfigError(
-            where="--steps", key="steps", value=str(options.steps), allowed="a line a measured step"
-        )
+        raise ConfigError(where="--steps", key="steps", value=str(options.steps), allowed="a line a measured step")
     steps = steps_of(measured)
     result = fit(steps)
     print(
-        "\n".join(
-            report_lines(
-                measured, steps.priced_s.tolist(), steps.predicted_s(result.factors).tolist(), result
-            )
-        )
+        "\n".join(report_lines(measured, steps.priced_s.tolist(), steps.predicted_s(result.factors).tolist(), result))
     )
     here = beside(profile) if profile in (request.profile, DEFAULT_PROFILE) else Path(beside(profile).name)
     out = options.out or here

@@ -105,9 +105,7 @@ def _spreads(prior: Prior) -> tuple[FloatArray, FloatArray, FloatArray]:
     likely each is before anything is measured, up to a factor."""
     grid = list(itertools.product(NOISES, SHARED, WIDER))
     ones = np.ones((len(prior.own), 1))
-    roots = [
-        shared * np.hstack([wider * prior.common * ones, np.diag(prior.own)]) for _, shared, wider in grid
-    ]
+    roots = [shared * np.hstack([wider * prior.common * ones, np.diag(prior.own)]) for _, shared, wider in grid]
     scatter, _, wider = np.array(grid).T
     return scatter, np.array(roots), wider**-DEGREES / scatter
 
@@ -212,9 +210,7 @@ def fit(steps: Steps) -> Fit:
 def _without(steps: Steps, logs: FloatArray) -> FloatArray:
     """Each step under the factors of its own row of ``logs``."""
     rows = (np.array([row], dtype=np.int64) for row in range(len(logs)))
-    return np.array(
-        [steps.take(row).predicted_s(_factors(one))[0] for row, one in zip(rows, logs, strict=True)]
-    )
+    return np.array([steps.take(row).predicted_s(_factors(one))[0] for row, one in zip(rows, logs, strict=True)])
 
 
 def _factors(logs: FloatArray, *, residual_std: float = 0.0) -> Calibration:

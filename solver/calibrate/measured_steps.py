@@ -79,9 +79,7 @@ def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
     measured: list[MeasuredStep] = []
     for number, line in lines:
         if None in line or None in line.values():
-            raise ConfigError(
-                where=f"{path}:{number}", key="cells", value=None, allowed=f"{len(names)} cells a line"
-            )
+            raise ConfigError(where=f"{path}:{number}", key="cells", value=None, allowed=f"{len(names)} cells a line")
         measured.append(_step(f"{path}:{number}", path.parent, line, request))
     return measured
 
@@ -140,9 +138,7 @@ def _written(where: str, line: Mapping[str, str]) -> WrittenPlan | None:
     whole = line.get("plan", "").strip()
     columns = ",".join(f"{key}={line[key].strip()}" for key in PLAN_KEYS if line.get(key, "").strip())
     if whole and columns:
-        raise ConfigError(
-            where=where, key="plan", value=whole, allowed=f"nothing beside the columns {columns}"
-        )
+        raise ConfigError(where=where, key="plan", value=whole, allowed=f"nothing beside the columns {columns}")
     try:
         return parse_plan(whole or columns) if whole or columns else None
     except ConfigError as error:
@@ -161,6 +157,4 @@ def _seconds(where: str, text: str) -> float:
     try:
         return decimal_number(text.strip(), minimum=SHORTEST_STEP_S, maximum=LONGEST_STEP_S)
     except ValueError as error:
-        raise ConfigError(
-            where=where, key="measured_step_s", value=text, allowed=f"seconds: {error}"
-        ) from error
+        raise ConfigError(where=where, key="measured_step_s", value=text, allowed=f"seconds: {error}") from error

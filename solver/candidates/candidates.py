@@ -91,9 +91,7 @@ class Candidates:
 def simulate(wanted: Sequence[tuple[Candidates, BoolArray]]) -> None:
     """Simulate the pipelines of these plans, not yet simulated, side by side."""
     waiting = [
-        (one, one.pipeline, which)
-        for one, which in wanted
-        if isinstance(one.pipeline, StageEnds) and which.any()
+        (one, one.pipeline, which) for one, which in wanted if isinstance(one.pipeline, StageEnds) and which.any()
     ]
     ends = spans_of([pipelines(one.table, of.timed, which=which) for one, of, which in waiting])
     for (one, of, which), end_s in zip(waiting, ends, strict=True):
@@ -131,9 +129,7 @@ def costs(wanted: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
     simulated = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, StageEnds)]
     free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in simulated])
     assembled = {
-        id(one): assembled_step(
-            one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s))
-        )
+        id(one): assembled_step(one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s)))
         for (one, of, which), free_s in zip(simulated, free, strict=True)
     }
     return [one.pipeline if isinstance(one.pipeline, StepTime) else assembled[id(one)] for one, _ in wanted]
@@ -184,9 +180,9 @@ class CandidatePool:
     def ranked(self) -> IntArray:
         """The plans simulated, fastest first; ties go to the plan that needs less memory."""
         simulated = np.flatnonzero(self.simulated)
-        chosen: IntArray = simulated[
-            np.lexsort((self.needed_bytes[simulated], self.step_s[simulated]))
-        ].astype(np.int64)
+        chosen: IntArray = simulated[np.lexsort((self.needed_bytes[simulated], self.step_s[simulated]))].astype(
+            np.int64
+        )
         return chosen
 
     def groups(self) -> list[Alike]:
@@ -218,9 +214,7 @@ class CandidatePool:
         first = FIRST_ROUND * self.top_k
         while not likely.all():
             likely[order[:first]] = True
-            result = group_alike(
-                ((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k
-            )
+            result = group_alike(((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k)
             if len(result) == self.top_k:
                 break
             first *= 2
@@ -246,9 +240,7 @@ class CandidatePool:
         return np.asarray(least[faster] > self.needed_bytes, dtype=np.bool_)
 
     def _simulate(self, which: BoolArray) -> None:
-        simulate(
-            [(one, which[self.owner == index] & ~one.simulated) for index, one in enumerate(self.candidates)]
-        )
+        simulate([(one, which[self.owner == index] & ~one.simulated) for index, one in enumerate(self.candidates)])
 
 
 def _concatenated(arrays: Sequence[Any], of: type) -> Any:

@@ -124,9 +124,7 @@ def _mean_bytes(table: Estimate) -> FloatArray:
     return np.asarray(np.add.reduceat(needed, table.stages.starts) / table.plans.layout.pp, dtype=np.float64)
 
 
-def _placed(
-    problem: Problem, group: PlanGroup, limit: tuple[float, float]
-) -> tuple[Estimate | None, Estimate | None]:
+def _placed(problem: Problem, group: PlanGroup, limit: tuple[float, float]) -> tuple[Estimate | None, Estimate | None]:
     """Returns of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
     first that fits in the first of it, bytes, and where none does the one that needs least."""
     limit_bytes, incumbent_s = limit
@@ -159,9 +157,7 @@ def _stage_seconds(problem: Problem, group: PlanGroup) -> tuple[FloatArray, Floa
     plans: PlanTable = group.owner.table.plans
     row = int(group.rows[0])
     at = group.owner.table.layers.row[row]
-    each_s = [
-        float(one.forward.seconds[at] + one.backward.seconds[at]) for one in group.owner.pipeline.timed.pieces
-    ]
+    each_s = [float(one.forward.seconds[at] + one.backward.seconds[at]) for one in group.owner.pipeline.timed.pieces]
     kinds = (len(each_s) - 2) // 2
     runs = problem.model.blocks
     # Of layers of which some run again the plain ones stand behind.

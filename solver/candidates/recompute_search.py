@@ -187,9 +187,7 @@ def oom_candidates(problem: Problem, split: MemorySplit, incumbent_s: float) -> 
             yield from _fastest(problem, with_own_layers(problem, table, rows), incumbent_s)
 
 
-def _of_recomputed(
-    problem: Problem, whole: Candidates, incumbent_s: float, limit: float
-) -> Candidates | None:
+def _of_recomputed(problem: Problem, whole: Candidates, incumbent_s: float, limit: float) -> Candidates | None:
     """Returns of fully recomputed plans those that do not fit without recomputation, but would then be faster than
     ``incumbent_s``.
     """
@@ -255,9 +253,7 @@ def _parts(problem: Problem, plans: PlanTable) -> tuple[str, ...]:
     """Every part that the framework runs again in the first of plans that keep its rules."""
     one = plans.take(ints([0]))
     names = problem.job.preset.recomputation.modules
-    return tuple(
-        name for name in names if keeps(problem, replace(one, recompute_modules=(name,)), RULES).all()
-    )
+    return tuple(name for name in names if keeps(problem, replace(one, recompute_modules=(name,)), RULES).all())
 
 
 def keeps(problem: Problem, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:
@@ -307,18 +303,13 @@ def module_sets(blocks: Sequence[Pass], names: Sequence[str]) -> tuple[tuple[str
 def _done(blocks: Sequence[Pass], name: str) -> frozenset[Done]:
     """Returns what a part runs again and drops of every block."""
     return frozenset(
-        (id(block), at, drops)
-        for block in blocks
-        for drops, places in _of_block(block, name)
-        for at in places
+        (id(block), at, drops) for block in blocks for drops, places in _of_block(block, name) for at in places
     )
 
 
 def _of_block(block: Pass, name: str) -> tuple[tuple[bool, list[int]], tuple[bool, list[int]]]:
     present = {op.key for op in block.forward}
-    modules: list[RecomputedModule] = [
-        one for one in MODULES[name] if one.where is None or one.where in present
-    ]
+    modules: list[RecomputedModule] = [one for one in MODULES[name] if one.where is None or one.where in present]
     again = [at for at, op in enumerate(block.forward) if any(op.is_within(one.again) for one in modules)]
     dropped = [
         at
@@ -385,8 +376,7 @@ class RecomputeSubsets:
 def recompute_subsets(problem: Problem, plain: Estimate, sets: Sequence[Set]) -> RecomputeSubsets:
     """The plans of ``plain`` under each of ``sets``, of which there is one at least."""
     layers = [
-        plain.layers.under(RecomputePolicy(*mode_and_modules(one), plain.layers.policy.offloaded))
-        for one in sets
+        plain.layers.under(RecomputePolicy(*mode_and_modules(one), plain.layers.policy.offloaded)) for one in sets
     ]
     count, layouts = len(plain.plans), len(plain.layers.layout)
     every = ints(np.tile(np.arange(count), len(sets)))

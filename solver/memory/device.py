@@ -167,10 +167,7 @@ def dispatcher_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
     if job.moe_dispatcher == "deepep":
         each = [_deepep(moe.routed_hidden(model.hidden), layout.ep) for moe in routed]
     else:
-        each = [
-            _hybridep(moe, moe.routed_hidden(model.hidden), tokens, group.intra, group.inter)
-            for moe in routed
-        ]
+        each = [_hybridep(moe, moe.routed_hidden(model.hidden), tokens, group.intra, group.inter) for moe in routed]
     return np.where(layout.ep > 1, np.max(each, axis=0), 0.0)
 
 

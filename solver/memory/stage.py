@@ -184,9 +184,7 @@ class Stages:
         return largest
 
 
-def elements_of(
-    kinds: list[LayerBytes], name: str, row: IntArray, numbers: tuple[IntArray, ...]
-) -> RankParameters:
+def elements_of(kinds: list[LayerBytes], name: str, row: IntArray, numbers: tuple[IntArray, ...]) -> RankParameters:
     """Elements by owner, ``parameters`` or ``frozen``, of so many layers and ends of each kind."""
     whole = dict.fromkeys(Owner, np.zeros_like(row))
     narrow = dict(whole)
@@ -251,9 +249,7 @@ def narrow_copy_bytes(stages: Stages) -> FloatArray:
     """Copies of weights in the format of the products, from step to step; sharded weights that exist in it alone or
     travel in it are gathered so, and go with what was gathered."""
     precision = stages.job.precision
-    gone = (precision.low_precision_parameters or precision.gathers_narrow) & (
-        stages.context.layout.zero_stage >= 3
-    )
+    gone = (precision.low_precision_parameters or precision.gathers_narrow) & (stages.context.layout.zero_stage >= 3)
     return np.where(gone, 0.0, stages.total("cached_bytes"))
 
 
@@ -617,9 +613,7 @@ def experts_backward_bytes(context: LayerContext, moe: MoeSpec) -> FloatArray:
         second = second + narrow_gradient_bytes(context, rows * hidden)
         first = first + narrow_gradient_bytes(context, rows * width * parts)
     # Dispatchers that send a token once hand rows over in the experts' order.
-    turned = (
-        (job.moe_dispatcher == "all_to_all") & (moe.num_experts > layout.ep) & (layout.ep * layout.etp > 1)
-    )
+    turned = (job.moe_dispatcher == "all_to_all") & (moe.num_experts > layout.ep) & (layout.ep * layout.etp > 1)
     return np.asarray(np.maximum(np.maximum(first, second), np.where(turned, 2.0 * result, 0.0)))
 
 
@@ -673,9 +667,7 @@ def segment_bytes(buffers: Sequence[FloatArray], largest: FloatArray) -> FloatAr
     return total
 
 
-def returned_segments(
-    returned: FloatArray, shards: IntArray, largest: FloatArray, widest: FloatArray
-) -> FloatArray:
+def returned_segments(returned: FloatArray, shards: IntArray, largest: FloatArray, widest: FloatArray) -> FloatArray:
     """The same for both copies that ``shards`` return through (returned_bytes): one in one piece, one in a
     piece for each rank, which also finds room where the ``widest`` activations of the layers were."""
     whole = np.where(returned > largest, returned, 0.0)

@@ -99,9 +99,7 @@ def program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = F
     Raises ValueError when the schedule waits for itself.
     """
     # Schedules that differ in what they let a stage hold alone run the same program.
-    like = next(
-        one for one in Schedule if (one.orders, one.placement) == (schedule.orders, schedule.placement)
-    )
+    like = next(one for one in Schedule if (one.orders, one.placement) == (schedule.orders, schedule.placement))
     return _program(like, shape, waited=waited)
 
 
@@ -346,10 +344,7 @@ def _simulate(
         return ints(place[np.concatenate(moved)[order]])
 
     hops = np.concatenate(
-        [
-            (one.before != NONE) & one.exchanges[one.before] & of.waited
-            for one, of in zip(programs, times, strict=True)
-        ]
+        [(one.before != NONE) & one.exchanges[one.before] & of.waited for one, of in zip(programs, times, strict=True)]
     )
     before = rows_of([one.before for one in programs]) + (total + 1) * hops[order]
     either = [np.where(one.needs[0] == NONE, one.needs[1], one.needs[0]) for one in programs]

@@ -97,18 +97,14 @@ class _Group:
 def _simulate(tables: Sequence[tuple[Piped, IntArray, FloatArray]]) -> None:
     """Write the spans of these plans of each table into its array: of plain 1F1B all pipelines of a depth at once, of
     programs all at once."""
-    first = [
-        first_alike(one.plans, one.stages, one.passes, one.hops.seconds, plans) for one, plans, _ in tables
-    ]
+    first = [first_alike(one.plans, one.stages, one.passes, one.hops.seconds, plans) for one, plans, _ in tables]
     groups = [
         group
         for (one, _, spans), alike in zip(tables, first, strict=True)
         for group in _groups(one, np.unique(alike), spans)
     ]
     programs = [one for one in groups if one.shape[2]]
-    runs = [
-        ProgramRun(schedule=one.table.plans.schedule, shape=one.shape, times=one.times) for one in programs
-    ]
+    runs = [ProgramRun(schedule=one.table.plans.schedule, shape=one.shape, times=one.times) for one in programs]
     for group, by_stage in zip(programs, program_spans_s(runs), strict=True):
         group.store(by_stage)
     for depth in {one.shape[0] for one in groups if not one.shape[2]}:
@@ -194,9 +190,7 @@ def _bits(values: FloatArray) -> NDArray[np.uint64]:
     return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
 
 
-def period_1f1b(
-    forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray
-) -> tuple[FloatArray, IntArray]:
+def period_1f1b(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray) -> tuple[FloatArray, IntArray]:
     """Seconds for a micro-batch of 1F1B pipelines that have settled, and after how many each is again where it was.
 
     A cycle of dependencies runs forward through stages i..j and back: j - i + 1 micro-batches advance
@@ -215,9 +209,7 @@ def period_1f1b(
     return longest, widths
 
 
-def replay_1f1b_s(
-    forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray, num_micro: IntArray
-) -> FloatArray:
+def replay_1f1b_s(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray, num_micro: IntArray) -> FloatArray:
     """Seconds after the step began at which each stage ends its last backward, shape (pp, N), of N pipelines of one
     depth: seconds of one micro-batch, shape (pp, N), and of a message from one stage to the next, shape (N,).
 

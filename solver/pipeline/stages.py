@@ -196,9 +196,7 @@ def pipeline_partition(model: ModelSpec, stages: int, rule: str, layout: str = "
     if rule in COUNTED_BEHIND:
         layers = modules_per_stage(model.num_layers, stages, behind=COUNTED_BEHIND[rule])
     else:
-        layers = layers_per_stage(
-            model.num_layers, stages, predicts=any(run.block.mtp for run in model.blocks)
-        )
+        layers = layers_per_stage(model.num_layers, stages, predicts=any(run.block.mtp for run in model.blocks))
     return PipelineLayout(layers=tuple(layers.tolist()), predicting_stage=stages - 1, head_stage=stages - 1)
 
 
@@ -235,9 +233,7 @@ def _virtual_stages(model: ModelSpec, partition: PipelineLayout) -> list[_Chunk]
     return chunks
 
 
-def _stage_classes(
-    virtual_stages: list[_Chunk], pp: int, vpp: int, placement: Placement
-) -> list[_StageClass]:
+def _stage_classes(virtual_stages: list[_Chunk], pp: int, vpp: int, placement: Placement) -> list[_StageClass]:
     """Every stage with its chunks, equal neighbours together; where stages do not follow each other round and round, each
     is a class of its own, as what it holds and when it ends depends on where it stands."""
     chunk_at: dict[tuple[int, int], _Chunk] = {}

@@ -48,9 +48,7 @@ def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
             lambda draft: not draft.recompute_modules,
         )
         for bound in constraints.bounds
-        if bound.key == "recompute"
-        and bound.among == ("none",)
-        and not fixed_modules(constraints, "recompute_modules")
+        if bound.key == "recompute" and bound.among == ("none",) and not fixed_modules(constraints, "recompute_modules")
     ]
     if constraints.keep_tp_in_node:
         rules.append(

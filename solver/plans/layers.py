@@ -158,9 +158,7 @@ class LayerTable:
         return replace(self, policy=policy)
 
 
-def layer_table(
-    model: ModelSpec, job: JobSpec, plans: PlanTable, like: LayerTable | None = None
-) -> LayerTable:
+def layer_table(model: ModelSpec, job: JobSpec, plans: PlanTable, like: LayerTable | None = None) -> LayerTable:
     """The layers of the plans; those of ``like``, of the same model and job, where these have all of the plans' layouts
     under the same strategy."""
     policy = RecomputePolicy(plans.recompute, plans.recompute_modules, plans.offload_modules)
@@ -224,12 +222,8 @@ def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool, low_precision: boo
     if with_shapes:
         sums["shapes"] = one_of_each_shape(piece.forward, rows)
     return LayerBytes(
-        parameters=RankParameters.by_owner(
-            trained.__getitem__, narrow_trained.__getitem__ if low_precision else None
-        ),
-        frozen=RankParameters.by_owner(
-            frozen.__getitem__, narrow_frozen.__getitem__ if low_precision else None
-        ),
+        parameters=RankParameters.by_owner(trained.__getitem__, narrow_trained.__getitem__ if low_precision else None),
+        frozen=RankParameters.by_owner(frozen.__getitem__, narrow_frozen.__getitem__ if low_precision else None),
         **sums,
     )
 

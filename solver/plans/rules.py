@@ -59,11 +59,13 @@ def mixers_cut_sequences(d: PlanColumns) -> bool:
 
 # Schedules, stages and their chunks.
 
-UNEVEN_CHUNKS = (
-    "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
+UNEVEN_CHUNKS = "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
+CHUNKS_OF_ORDER = (
+    "schedules but 1f1b want several stages, looped-bfs and zb-interleaved of several chunks and others of one"
 )
-CHUNKS_OF_ORDER = "schedules but 1f1b want several stages, looped-bfs and zb-interleaved of several chunks and others of one"
-TWO_CHUNKS = "zb-v and DualPipe want an even number of virtual stages, two each, and DualPipe twice as many micro-batches"
+TWO_CHUNKS = (
+    "zb-v and DualPipe want an even number of virtual stages, two each, and DualPipe twice as many micro-batches"
+)
 WITHOUT_ORDER = frozenset({CHUNKS_OF_ORDER, TWO_CHUNKS})
 """Rules without which a schedule has no order of work, and so no time."""
 EQUAL_INSTEAD = "these stages have equal chunks, which are tried instead"
@@ -116,9 +118,7 @@ def two_chunks_fit(d: PlanColumns) -> BoolArray:
     placement = d.schedule.placement
     stages = d["pp"] * d["vpp"]
     two = (d["pp"] > 1) & (placement.chunks(1) * d["vpp"] == 2) & (stages % 2 == 0)
-    enough = (d.num_micro >= d.schedule.traits.micros_per_stage * d["pp"]) & (
-        d.num_micro % placement.directions == 0
-    )
+    enough = (d.num_micro >= d.schedule.traits.micros_per_stage * d["pp"]) & (d.num_micro % placement.directions == 0)
     return bools(placement.looped | two & (stages <= d.model.num_layers + 2) & enough)
 
 
@@ -403,16 +403,13 @@ RULES: tuple[Rule, ...] = (
         "ep x etp does not divide the stage's ranks, or nothing to cut",
         "ep",
         lambda d: (
-            (d.stage_ranks % (d["ep"] * d["etp"]) == 0)
-            & ((d["etp"] == 1) | (d.experts > 0 and d.traits.cuts_experts))
+            (d.stage_ranks % (d["ep"] * d["etp"]) == 0) & ((d["etp"] == 1) | (d.experts > 0 and d.traits.cuts_experts))
         ),
     ),
     Rule(
         "DeepEP has no settings for so many ranks of experts",
         "ep",
-        lambda d: (
-            np.isin(d["ep"] * d["etp"], DEEPEP_RANKS) | (d["ep"] == 1) | (d.job.moe_dispatcher != "deepep")
-        ),
+        lambda d: np.isin(d["ep"] * d["etp"], DEEPEP_RANKS) | (d["ep"] == 1) | (d.job.moe_dispatcher != "deepep"),
     ),
     Rule(CHUNKS_OF_ORDER, "vpp", chunks_fit_order),
     # ZeRO.

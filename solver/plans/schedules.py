@@ -127,9 +127,7 @@ def split_one_f_one_b(shape: tuple[int, int, int]) -> list[list[Work]]:
     return [_alternating(shape, in_turn, ahead - stage, weights_late=stage) for stage in range(pp)]
 
 
-def _alternating(
-    shape: tuple[int, int, int], in_turn: int, ahead: int, weights_late: int | None = None
-) -> list[Work]:
+def _alternating(shape: tuple[int, int, int], in_turn: int, ahead: int, weights_late: int | None = None) -> list[Work]:
     """The order of one stage: forwards of each chunk for ``in_turn`` micro-batches after another, ``ahead`` of them before
     the first backward; each weight gradient, where those are apart, ``weights_late`` backwards after its own."""
     _, vpp, num_micro = shape
@@ -165,9 +163,7 @@ def in_flight(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArr
 def gpipe(shape: tuple[int, int, int]) -> list[list[Work]]:
     """The same order on every stage."""
     pp, _, num_micro = shape
-    passes = [
-        [Work(kind, 0, micro) for micro in range(num_micro)] for kind in (WorkKind.FORWARD, WorkKind.BACKWARD)
-    ]
+    passes = [[Work(kind, 0, micro) for micro in range(num_micro)] for kind in (WorkKind.FORWARD, WorkKind.BACKWARD)]
     return [passes[0] + passes[1]] * pp
 
 
@@ -197,10 +193,7 @@ def filled(shape: tuple[int, int, int]) -> list[list[Work]]:
             after = done[stage + 1][WorkKind.BACKWARD] if stage < pp - 1 else counts[WorkKind.FORWARD]
             if counts[WorkKind.BACKWARD] < min(after, counts[WorkKind.FORWARD]):
                 slot.append((stage, WorkKind.BACKWARD))
-            elif (
-                counts[WorkKind.FORWARD] < behind
-                and counts[WorkKind.FORWARD] - counts[WorkKind.WEIGHT] < limit
-            ):
+            elif counts[WorkKind.FORWARD] < behind and counts[WorkKind.FORWARD] - counts[WorkKind.WEIGHT] < limit:
                 slot.append((stage, WorkKind.FORWARD))
             elif counts[WorkKind.WEIGHT] < counts[WorkKind.BACKWARD]:
                 slot.append((stage, WorkKind.WEIGHT))

@@ -124,9 +124,7 @@ def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
         for schedule in schedules
         if splits_no_compiled(job, schedule) and ("pp" in axes or schedule is Schedule.ONE_F_ONE_B)
     )
-    return tuple(
-        schedule for schedule in split if any(backward_runs_alone(job, schedule, of) for of in copies)
-    )
+    return tuple(schedule for schedule in split if any(backward_runs_alone(job, schedule, of) for of in copies))
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:

@@ -81,9 +81,7 @@ class OtherNetwork(ProfileCostModel):
 
     def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
         """The sheet between ranks."""
-        return (
-            self.network if family is Family.COLLECTIVE else super().model_for(family, labels, across=across)
-        )
+        return self.network if family is Family.COLLECTIVE else super().model_for(family, labels, across=across)
 
 
 def times_of(
@@ -104,9 +102,7 @@ def times_of(
             str(file.path),
             f"a profile of {cluster.name}, to which what is measured is added",
         )
-    on_demand = (
-        device.on_demand(profile, str(file.path)) if device is not None and profile is not None else None
-    )
+    on_demand = device.on_demand(profile, str(file.path)) if device is not None and profile is not None else None
     if request.transfer:
         return _transferred(file, cluster, request.root)
     if profile is None or not suits:
@@ -122,9 +118,7 @@ def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) ->
     if profile is not None and profile.machine.gpu == cluster.gpu.name and file.measured:
         cost_model = OtherNetwork(profile, missing=missing, network=modelled)
         where = profile.machine.cluster or "an unnamed cluster"
-        said = (
-            f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
-        )
+        said = f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
         return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said)
     nothing = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
@@ -193,9 +187,7 @@ def transfer(
         with suppress(OSError, ProfileError):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             save_profile(path, result)
-            for old in sorted(path.parent.glob("transferred-*.pt"), key=lambda one: one.stat().st_mtime)[
-                :-MOST_FILES
-            ]:
+            for old in sorted(path.parent.glob("transferred-*.pt"), key=lambda one: one.stat().st_mtime)[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
     return result
 

@@ -38,9 +38,7 @@ def load_problem(request: Request) -> LoadedProblem:
     return load_parsed(request, read_request(request))
 
 
-def load_parsed(
-    request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None
-) -> LoadedProblem:
+def load_parsed(request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
     """The question of a request that is read; ``device`` measures what no sample surrounds.
 
     Raises ConfigError or ProfileError for a profile or factors that do not fit it.
@@ -50,9 +48,7 @@ def load_parsed(
     return problem_with(request, parsed, file, times_of(file, request, parsed, device))
 
 
-def problem_with(
-    request: Request, parsed: ParsedRequest, file: ProfileFile, times: ClusterTimes
-) -> LoadedProblem:
+def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, times: ClusterTimes) -> LoadedProblem:
     """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
     cluster = parsed.cluster
     pricer = times.pricer(cluster)
@@ -89,6 +85,4 @@ def check_cluster(file: ProfileFile, request: Request, parsed: ParsedRequest) ->
     if request.cluster is None and file.profile is not None:
         taken_on = file.profile.machine.cluster
         if not taken_on or read_cluster(taken_on, root=request.root) != parsed.sheet:
-            raise ProfileError(
-                f"{file.path}: changed while it was read, or names its cluster twice; try again"
-            )
+            raise ProfileError(f"{file.path}: changed while it was read, or names its cluster twice; try again")

@@ -308,29 +308,21 @@ def check_adapters(model: ModelSpec, job: JobSpec) -> None:
             value = getattr(job, setting.name)
             if setting.name in ADAPTER_SETTINGS and value != setting.default:
                 text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-                raise ConfigError(
-                    "--job", setting.name, text, "a setting of adapters: only with adapter_rank above 0"
-                )
+                raise ConfigError("--job", setting.name, text, "a setting of adapters: only with adapter_rank above 0")
         return
     if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
         names = "+".join(sorted(job.adapted)) or "none"
-        raise ConfigError(
-            "--job", "adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one"
-        )
+        raise ConfigError("--job", "adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one")
     served = _adapted_products(model, job)
     for name in sorted(job.adapted):
         if served.isdisjoint(ADAPTED[name]):
             there = [product for product, keys in ADAPTED.items() if not served.isdisjoint(keys)]
-            raise ConfigError(
-                "--job", "adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}"
-            )
+            raise ConfigError("--job", "adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}")
 
 
 def _adapted_products(model: ModelSpec, job: JobSpec) -> set[OpKey]:
     """The products of the model's layers that get an adapter, of any name."""
-    blocks = model_ops(
-        model, replace(job, adapted=frozenset(ADAPTED)), Layout.of(1), "mtp", Recompute.NONE
-    ).blocks
+    blocks = model_ops(model, replace(job, adapted=frozenset(ADAPTED)), Layout.of(1), "mtp", Recompute.NONE).blocks
     return {
         OpKey(op.module, op.serves)
         for block in blocks

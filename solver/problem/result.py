@@ -51,9 +51,7 @@ class SlowestStage:
         else:
             which = f"stages {self.first} to {self.last} of {self.stages}, all alike"
         contents = [f"{self.layers} layer{'s' * (self.layers != 1)}"]
-        contents += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(
-            self.predictions
-        )
+        contents += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(self.predictions)
         contents += ["embedding"] * self.embedding + ["head"] * self.head
         return f"{which}: {', '.join(contents)}"
 
@@ -61,9 +59,7 @@ class SlowestStage:
 def slowest_stage(model: ModelSpec, table: StageTable, row: int, stages: int) -> SlowestStage:
     """Returns row ``row`` of the stage table of a plan with ``stages`` pipeline stages."""
     kinds = len(model.blocks)
-    predictions = sum(
-        int(column[row]) for at, column in enumerate(table.layers) if model.blocks[at % kinds].block.mtp
-    )
+    predictions = sum(int(column[row]) for at, column in enumerate(table.layers) if model.blocks[at % kinds].block.mtp)
     first = int(table.position[row])
     return SlowestStage(
         first=first + 1,
@@ -209,9 +205,7 @@ def check_believable(answers: Iterable[Answer], source: str) -> None:
     """Raises ProfileError, which names the times' ``source``, for a step that takes no finite time, an interval
     that is not finite, or more than the GPUs' peak FLOP/s."""
     for answer in answers:
-        finite = (
-            isfinite(answer.step_s) and isfinite(answer.interval_low_s) and isfinite(answer.interval_high_s)
-        )
+        finite = isfinite(answer.step_s) and isfinite(answer.interval_low_s) and isfinite(answer.interval_high_s)
         if not finite or answer.step_s <= 0.0:
             raise ProfileError(
                 f"{source}: its times give {answer.plan.label()} a step of {answer.step_s:g} s, "
@@ -340,9 +334,7 @@ def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] =
     return np.sqrt(np.asarray(variance, dtype=np.float64))
 
 
-def interval_of(
-    step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED
-) -> tuple[FloatArray, FloatArray]:
+def interval_of(step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED) -> tuple[FloatArray, FloatArray]:
     """Seconds below and above which one step in ten lies each, arrays of the steps' length; ``std`` of
     log(measured / predicted), of which the middle is ``unpriced``. The step itself lies inside."""
     reach = EIGHTY_PERCENT * std
@@ -380,9 +372,7 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     ops = plain = model_ops(model, balanced, Layout.of(1), "mtp", Recompute.NONE)
     if job.precision.linear != job.precision.activation:
         high_precision = replace(job.precision, linear=job.precision.activation)
-        plain = model_ops(
-            model, replace(balanced, precision=high_precision), Layout.of(1), "mtp", Recompute.NONE
-        )
+        plain = model_ops(model, replace(balanced, precision=high_precision), Layout.of(1), "mtp", Recompute.NONE)
     counts = (*(run.count for run in model.blocks), 1)
     result: list[ModelProduct] = []
     pieces = zip(counts, (*ops.blocks, ops.head), (*plain.blocks, plain.head), strict=True)
@@ -423,9 +413,7 @@ def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -
     counted = products(model, job)
     half = 1.0 if counts_whole_attention(counted) else 0.5
     return sum(
-        product.flops
-        * (half if product.is_halved else 1.0)
-        / max(peaks[dtype], peaks.get(product.op.dtype, 0.0))
+        product.flops * (half if product.is_halved else 1.0) / max(peaks[dtype], peaks.get(product.op.dtype, 0.0))
         for product in counted
     )
 
@@ -470,6 +458,4 @@ def _repeats(op: Product, counted: str, recompute: Recompute) -> bool:
     """Returns whether the log counts a product's forward once more; of partly recomputed layers all count."""
     if recompute is Recompute.SELECTIVE:
         return counted == "all" and isinstance(op, Attention)
-    return recompute in REPEATING and (
-        counted == "all" or (counted == "layers" and op.module is not Module.HEAD)
-    )
+    return recompute in REPEATING and (counted == "all" or (counted == "layers" and op.module is not Module.HEAD))

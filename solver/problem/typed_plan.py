@@ -40,9 +40,7 @@ def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
     tp, pp, cp = written.tp or 1, written.pp or 1, written.cp
     split = tp * pp * cp
     if job.world_size % split:
-        raise ConfigError(
-            where, "tensor x pipeline x context", split, f"a divisor of the world size {job.world_size}"
-        )
+        raise ConfigError(where, "tensor x pipeline x context", split, f"a divisor of the world size {job.world_size}")
     dp = job.world_size // split
     micro_batch = written.micro_batch or 1
     if job.global_batch_sequences % (dp * micro_batch):
@@ -166,9 +164,7 @@ def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) ->
     if plan.stage_layout:
         passed_over.add(UNEVEN_CHUNKS)
     broken = [
-        rule.reason
-        for rule in (*RULES, *also)
-        if rule.reason not in passed_over and not np.all(rule.keep(draft))
+        rule.reason for rule in (*RULES, *also) if rule.reason not in passed_over and not np.all(rule.keep(draft))
     ]
     turns = not plan.schedule.placement.looped
     rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or turns

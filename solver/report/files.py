@@ -41,9 +41,7 @@ def question_record(problem: Problem) -> dict[str, object]:
     }
 
 
-def search_record(
-    problem: Problem, result: Result, constraints: Constraints = NO_CONSTRAINTS
-) -> dict[str, object]:
+def search_record(problem: Problem, result: Result, constraints: Constraints = NO_CONSTRAINTS) -> dict[str, object]:
     """Returns a whole search as plain values."""
     return {
         "question": question_record(problem),
@@ -93,11 +91,7 @@ def write_sweep_csv(path: Path, rows: "Sequence[SweepOutcome]") -> None:
         line |= dict.fromkeys(first, "") if answer is None else answer_columns(answer)
         line |= {"efficiency": _number(efficiency)} if first else {}
         for name, judged in (("goodput", one.goodput), ("run", one.cost)):
-            line |= (
-                {}
-                if judged is None
-                else {f"{name}_{key}": _number(value) for key, value in asdict(judged).items()}
-            )
+            line |= {} if judged is None else {f"{name}_{key}": _number(value) for key, value in asdict(judged).items()}
         lines.append(line | {"why_none": one.row.why_none})
     longest = max(lines, key=len)
     _write_rows(path, [{key: line.get(key, "") for key in longest} for line in lines])
@@ -106,9 +100,7 @@ def write_sweep_csv(path: Path, rows: "Sequence[SweepOutcome]") -> None:
 def answer_columns(answer: Answer) -> dict[str, str]:
     """Returns a plan's line of a table, by column: its keys as they are typed, numbers in full."""
     keys = plan_settings()
-    return {
-        name: typed(value) if name in keys else repr(value) for name, value in answer_values(answer).items()
-    }
+    return {name: typed(value) if name in keys else repr(value) for name, value in answer_values(answer).items()}
 
 
 def _number(value: object) -> str:

@@ -40,9 +40,7 @@ def to_frame(answers: Found) -> "DataFrame":
     rows = [row for row in answers if isinstance(row, SweepRow)]
     if rows:
         return frame_of_columns(_columns(_swept(rows)))
-    return frame_of_columns(
-        _columns([answer_values(answer) for answer in answers if isinstance(answer, Answer)])
-    )
+    return frame_of_columns(_columns([answer_values(answer) for answer in answers if isinstance(answer, Answer)]))
 
 
 def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":

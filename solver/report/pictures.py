@@ -72,10 +72,7 @@ def memory_picture(stages: Sequence[StageMemory], limit_bytes: float) -> Picture
         f"{bytes_to_gib(worst.needed_bytes):.1f} GiB of {limit:.1f}. The table below has the figures.",
         "Peak memory of a device of each stage; equal stages share a bar.",
     )
-    bars = [
-        (one.words(), {term: bytes_to_gib(size) for term, size in memory_terms(one).items()})
-        for one in stages
-    ]
+    bars = [(one.words(), {term: bytes_to_gib(size) for term, size in memory_terms(one).items()}) for one in stages]
     return stacked("memory", bars, "GiB of a device", words, limit=limit)
 
 
@@ -142,17 +139,13 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
         )
         every = max(1, len(front) // (6 if is_narrow(figure) else 14))
         for at in range(0, len(front), every):
-            axes.annotate(
-                f"{at + 1}", (across[at], up[at]), xytext=(5, 5), textcoords="offset points", fontsize=11
-            )
+            axes.annotate(f"{at + 1}", (across[at], up[at]), xytext=(5, 5), textcoords="offset points", fontsize=11)
         usable = bytes_to_gib(usable_bytes)
         for share, style in ((1.0, "-"), (ROOMY_SHARE, "--")):
             axes.axvline(share * usable, color=colour("c2"), linewidth=1.2, linestyle=style)
             if share < 1.0:
                 words = f" {100 * share:g} %"
-                axes.text(
-                    share * usable, 0.99, words, transform=axes.get_xaxis_transform(), va="top", fontsize=11
-                )
+                axes.text(share * usable, 0.99, words, transform=axes.get_xaxis_transform(), va="top", fontsize=11)
         axes.set(xlabel="memory needed, GiB of a device", ylabel="step, ms")
         legend(figure, axes.get_legend_handles_labels()[0])
 

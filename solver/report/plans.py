@@ -100,9 +100,7 @@ def question_section(
         "model": f"{model.name}: {num_parameters(model).total:,} parameters, {model.num_layers} layers, "
         f"hidden {model.hidden}",
         "job": f"{job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
-        f"{job.seq_len:,}), {job.preset.name} preset"
-        + " (assumed; --framework names another)"
-        * assumed_framework,
+        f"{job.seq_len:,}), {job.preset.name} preset" + " (assumed; --framework names another)" * assumed_framework,
         "settings": ", ".join(f"{key}={typed(value)}" for key, value in settings.items()),
         "limits": "; ".join(constraints.words()),
         "cluster": f"{cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",

@@ -17,9 +17,7 @@ SMALLEST_MS = 0.05
 SMALLEST_GIB = 0.005
 
 
-def explanation_sections(
-    explained: Sequence[tuple[Answer, Explanation]], *, calibrated: bool
-) -> list[ReportSection]:
+def explanation_sections(explained: Sequence[tuple[Answer, Explanation]], *, calibrated: bool) -> list[ReportSection]:
     """Returns a section for each plan that is taken apart; ``calibrated``: whether its answer is after a calibration."""
     return [
         ReportSection(
@@ -47,12 +45,7 @@ def assembly_table(explanation: Explanation) -> Table:
         [
             term.what,
             f"{term.count:,}" if term.count > 1 else "",
-            *(
-                [
-                    f"{seconds_to_ms(s):.3f}" if term.forward_s else ""
-                    for s in (term.forward_s, term.backward_s)
-                ]
-            ),
+            *([f"{seconds_to_ms(s):.3f}" if term.forward_s else "" for s in (term.forward_s, term.backward_s)]),
             in_ms(term.seconds),
             f"{100 * term.seconds / explanation.step_s:.1f}",
         ]
@@ -69,13 +62,8 @@ def assembly_table(explanation: Explanation) -> Table:
 def stages_table(stages: Sequence[StageMemory]) -> Table:
     """Returns GiB by term and class of equal stages."""
     by_stage = [memory_terms(stage) for stage in stages]
-    terms = [
-        name for name in by_stage[0] if any(bytes_to_gib(stage[name]) >= SMALLEST_GIB for stage in by_stage)
-    ]
-    rows = [
-        [name.replace("_", " "), *(f"{bytes_to_gib(stage[name]):.2f}" for stage in by_stage)]
-        for name in terms
-    ]
+    terms = [name for name in by_stage[0] if any(bytes_to_gib(stage[name]) >= SMALLEST_GIB for stage in by_stage)]
+    rows = [[name.replace("_", " "), *(f"{bytes_to_gib(stage[name]):.2f}" for stage in by_stage)] for name in terms]
     rows.append(["needed", *(f"{bytes_to_gib(stage.needed_bytes):.2f}" for stage in stages)])
     header = ("term", *(stage.words() for stage in stages))
     return Table(caption="memory by term and stage, GiB", header=header, rows=rows)
@@ -178,9 +166,7 @@ def compare_section(plans: Sequence[Candidate]) -> ReportSection:
     letters = [chr(ord("A") + at) for at in range(len(plans))]
     facts = [(name, one.answer.plan.label()) for name, one in zip(letters, plans, strict=True)]
     facts += [
-        (name, f"cannot run: {reason}")
-        for name, one in zip(letters, plans, strict=True)
-        for reason in one.obstacles
+        (name, f"cannot run: {reason}") for name, one in zip(letters, plans, strict=True) for reason in one.obstacles
     ]
     shown = Table(
         caption="plans side by side; the parts of a step are of its slowest stage",
@@ -213,9 +199,7 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
     sizes = {term: of_all for term, of_all in sizes.items() if bytes_to_gib(max(of_all)) >= SMALLEST_GIB}
     rest = [one.needed_bytes - one.allocated_bytes for one in answers]
     sizes |= {"allocator's slack, NCCL and context": rest, "needed": [one.needed_bytes for one in answers]}
-    return rows + [
-        [f"{term} GiB", *(f"{bytes_to_gib(size):.2f}" for size in of_all)] for term, of_all in sizes.items()
-    ]
+    return rows + [[f"{term} GiB", *(f"{bytes_to_gib(size):.2f}" for size in of_all)] for term, of_all in sizes.items()]
 
 
 def sensitivity_section(now: Answer, changes: Sequence[WhatIf]) -> ReportSection:

@@ -28,12 +28,8 @@ def schemas() -> dict[str, Schema]:
     """Returns every schema by its name."""
     return {
         "answer": answer_schema(),
-        "plan": _with_title(
-            "The table [plan] of a config, and the keys of --plan", settings_schema(plan_settings())
-        ),
-        "job": _with_title(
-            "The table [job] of a config, and the keys of --job", settings_schema(job_settings())
-        ),
+        "plan": _with_title("The table [plan] of a config, and the keys of --plan", settings_schema(plan_settings())),
+        "job": _with_title("The table [job] of a config, and the keys of --job", settings_schema(job_settings())),
         "constraints": _with_title("The table [constraints] of a config", _constraints()),
     }
 
@@ -82,9 +78,7 @@ def _plan() -> Schema:
 def _question() -> dict[str, Schema]:
     words = ("model", "cluster", "gpu", "preset")
     counts = ("world_size", "seq_len", "global_batch_tokens")
-    return {word: {"type": "string"} for word in words} | {
-        count: {"type": "integer", "minimum": 1} for count in counts
-    }
+    return {word: {"type": "string"} for word in words} | {count: {"type": "integer", "minimum": 1} for count in counts}
 
 
 def _beside() -> dict[str, Schema]:
@@ -92,9 +86,7 @@ def _beside() -> dict[str, Schema]:
     reasons = {"broken": type_schema(list[str]), "modes": type_schema(list[str]), "this": _of("answer")}
     reasons["others_searched"] = _or_null(_of("answer"))
     answer = record_schema(Answer, {"plan": _of("plan")})
-    compared = table_schema(
-        answer["properties"] | {"broken": type_schema(list[str])}, (*answer["required"], "broken")
-    )
+    compared = table_schema(answer["properties"] | {"broken": type_schema(list[str])}, (*answer["required"], "broken"))
     return {
         "explain": _list(_of("explained")),
         "why_not": _list(table_schema(reasons, tuple(reasons))),

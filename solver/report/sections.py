@@ -99,9 +99,7 @@ def _parts(section: ReportSection) -> Iterable[str]:
         yield section.typed
 
 
-def table(
-    rows: Sequence[Sequence[str]], header: Sequence[str], words: frozenset[int] = frozenset({0})
-) -> str:
+def table(rows: Sequence[Sequence[str]], header: Sequence[str], words: frozenset[int] = frozenset({0})) -> str:
     """Returns aligned columns: the first and those of ``words`` to the left, numbers to the right."""
     everything = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[at]) for row in everything) for at in range(len(header))]

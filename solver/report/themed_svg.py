@@ -65,9 +65,7 @@ def colour(role: str) -> str:
     return STAND_INS[role]
 
 
-def picture(
-    name: str, draw: Callable[[Figure], None], *, heights: tuple[int, int], words: tuple[str, str]
-) -> Picture:
+def picture(name: str, draw: Callable[[Figure], None], *, heights: tuple[int, int], words: tuple[str, str]) -> Picture:
     """Returns the picture of ``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``words`` are alternative
     text and caption. A figure knows by its width which it is."""
     alt, caption = words
@@ -117,9 +115,7 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     longest = max((len(str(one.get_label())) for one in handles), default=1)
     room = int(figure.get_figwidth() * POINTS / (LETTER * longest + 40))
     columns = min(max(room, 1), 5)
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=columns, handlelength=1.2, columnspacing=1.2
-    )
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, handlelength=1.2, columnspacing=1.2)
 
 
 def _svg(name: str, draw: Callable[[Figure], None], size: tuple[int, int], alt: str) -> str:

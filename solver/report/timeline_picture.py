@@ -133,9 +133,7 @@ def _panel(figure: Figure, axes: Axes, boxes: Sequence[Box], span: tuple[float, 
     for (role, opacity), alike in by_look.items():
         outline = Path.make_compound_path(*(_rectangle(one, span) for one in alike))
         axes.add_patch(
-            PathPatch(
-                outline, facecolor=colour(role), edgecolor=colour("surface"), linewidth=0.5, alpha=opacity
-            )
+            PathPatch(outline, facecolor=colour(role), edgecolor=colour("surface"), linewidth=0.5, alpha=opacity)
         )
     axes.set(xlim=span, ylim=(stages + 0.5, 0.5), xlabel="ms", ylabel="stage")
     axes.grid(visible=False)
@@ -146,11 +144,7 @@ def _panel(figure: Figure, axes: Axes, boxes: Sequence[Box], span: tuple[float, 
     pixels = 72.0 * figure.get_figwidth() * 0.9 / (span[1] - span[0])
     for one in shown:
         middle = (one.start_ms + one.end_ms) / 2
-        if (
-            one.micro >= 0
-            and (one.end_ms - one.start_ms) * pixels > LABEL_PIXELS
-            and span[0] < middle < span[1]
-        ):
+        if one.micro >= 0 and (one.end_ms - one.start_ms) * pixels > LABEL_PIXELS and span[0] < middle < span[1]:
             axes.text(
                 middle,
                 one.stage + 1,

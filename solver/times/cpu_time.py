@@ -61,9 +61,7 @@ def between_waits_s(operations: Sequence[Issued]) -> FloatArray:
             host_s = np.maximum(host_s, device_s)
         begun_s = host_s + one.host_s / one.launches
         host_s = host_s + one.host_s
-        ended_s = np.maximum(
-            np.maximum(device_s, begun_s) + one.device_s, host_s + one.device_s / one.launches
-        )
+        ended_s = np.maximum(np.maximum(device_s, begun_s) + one.device_s, host_s + one.device_s / one.launches)
         device_s = np.where(one.device_s > 0.0, ended_s, device_s)
     return np.maximum(host_s, device_s)
 
@@ -119,19 +117,14 @@ def issuing_s(
     return [np.sum([one.host_s for one in ops], axis=0) + np.zeros(len(layout)) for ops in issued]
 
 
-def _issued(
-    pricer: Pricer, job: JobSpec, layout: Layout, timed: list[TimedOp], shares: list[Share]
-) -> list[Issued]:
+def _issued(pricer: Pricer, job: JobSpec, layout: Layout, timed: list[TimedOp], shares: list[Share]) -> list[Issued]:
     """Host and device of every operation of a pass; one that takes no time does not run."""
     call_s = float(pricer.cost_model.cpu_s("call").seconds[0])
     launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
     result = []
     for one, share in zip(timed, shares, strict=True):
         work = cpu_overhead(one.op, job)
-        calls = (
-            work.calls
-            + sum(term.calls(one.op, job, layout) for term in HOOKS if term.applies(job)) * one.op.repeat
-        )
+        calls = work.calls + sum(term.calls(one.op, job, layout) for term in HOOKS if term.applies(job)) * one.op.repeat
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
         result.append(

@@ -188,9 +188,5 @@ def _between_bytes(op: Comm, group: Group) -> IntArray:
     return np.where(group.inter > 1, size, 0.0).astype(np.int64)
 
 
-def _query(
-    op: Comm, size_bytes: IntArray, intra: IntArray, inter: IntArray, siblings: IntArray
-) -> CollectiveQuery:
-    return CollectiveQuery(
-        collective=op.collective, size_bytes=size_bytes, intra=intra, inter=inter, siblings=siblings
-    )
+def _query(op: Comm, size_bytes: IntArray, intra: IntArray, inter: IntArray, siblings: IntArray) -> CollectiveQuery:
+    return CollectiveQuery(collective=op.collective, size_bytes=size_bytes, intra=intra, inter=inter, siblings=siblings)

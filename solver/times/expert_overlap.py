@@ -101,9 +101,7 @@ def across_passes(
 
 def _halves(timed_pass: TimedPass, phase: Phase) -> Halves | None:
     timed, shares = timed_pass
-    places = [
-        index for index, one in enumerate(timed) if one.op.lane is Lane.ACROSS and one.op.phase is phase
-    ]
+    places = [index for index, one in enumerate(timed) if one.op.lane is Lane.ACROSS and one.op.phase is phase]
     if not places:
         return None
     first, second = places
@@ -118,8 +116,7 @@ def _halves(timed_pass: TimedPass, phase: Phase) -> Halves | None:
         none = np.zeros_like(timed[first].seconds)
         return Computed(
             seconds=none + np.sum([seconds for _, seconds in chosen], axis=0),
-            products_s=none
-            + np.sum([seconds * one.twice for one, seconds in chosen if one.part in PRODUCTS], axis=0),
+            products_s=none + np.sum([seconds * one.twice for one, seconds in chosen if one.part in PRODUCTS], axis=0),
         )
 
     return Halves(
@@ -143,10 +140,7 @@ def _put_off(one: TimedOp, timed: Sequence[TimedOp]) -> bool:
 
 def _with_waits(timed_pass: TimedPass, waits: dict[int, FloatArray]) -> TimedPass:
     timed, shares = timed_pass
-    changed = [
-        replace(share, seconds=waits[index]) if index in waits else share
-        for index, share in enumerate(shares)
-    ]
+    changed = [replace(share, seconds=waits[index]) if index in waits else share for index, share in enumerate(shares)]
     return timed, changed
 
 

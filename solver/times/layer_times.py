@@ -76,9 +76,7 @@ class LayerTimes:
         )
 
 
-def layer_times(
-    pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False
-) -> LayerTimes:
+def layer_times(pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False) -> LayerTimes:
     """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
     rows = len(layout)
     passes = timed_passes(pricer, job, piece, layout, split=split)
@@ -102,17 +100,13 @@ def layer_times(
 def _exchange_times(pricer: Pricer, job: JobSpec, layout: Layout, passes: list[TimedPass]) -> ExchangeTimes:
     """Returns what passes wait for tokens on their way to experts and back."""
     rows, issuing = len(layout), issuing_s(pricer, job, layout, passes)
-    waits = [
-        [share for one, share in zip(*one_pass, strict=True) if _exchanges(one.op)] for one_pass in passes
-    ]
+    waits = [[share for one, share in zip(*one_pass, strict=True) if _exchanges(one.op)] for one_pass in passes]
     return ExchangeTimes(
         forward=sum_by_part(waits[0], rows),
         backward=sum_by_part([share for one_pass in waits[1:] for share in one_pass], rows),
         forward_host_s=issuing[0],
         backward_host_s=np.sum(issuing[1:], axis=0),
-        losses=averaged(
-            [(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one.op)]
-        ),
+        losses=averaged([(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one.op)]),
     )
 
 
@@ -120,9 +114,7 @@ def _exchanges(op: Op) -> bool:
     return op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(op, Comm)
 
 
-def timed_passes(
-    pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False
-) -> list[TimedPass]:
+def timed_passes(pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False) -> list[TimedPass]:
     """Forward and backward of a piece, each operation with what the rank waits for it.
 
     ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,

@@ -64,9 +64,7 @@ STREAMS = 4
 TILE = 128
 
 
-def products_apart_s(
-    cost_model: CostModel, op: GroupedGemm, whole: TimeEstimate, num_sms: int
-) -> TimeEstimate:
+def products_apart_s(cost_model: CostModel, op: GroupedGemm, whole: TimeEstimate, num_sms: int) -> TimeEstimate:
     """Seconds of ``op`` for every shape: ``whole`` (the cost model's own grouped time) where it was measured,
     elsewhere one product of ``linear_s`` an expert, as many beside each other as multiprocessors and
     streams allow, and never faster than ``whole``. Transformer Engine's grouped linear starts a cuBLAS product for
@@ -196,9 +194,7 @@ class Pricer:
                 rates = published(op.kernel, self.gpu.architecture) if self.gpu else None
                 load = self._load(op.dtype, world, clocked=rates is None or not rates.holds_under_load)
             case BatchedGemm() | GroupedGemm():
-                part, family = (
-                    ("gemm", f"gemm {op.layout}") if isinstance(op, BatchedGemm) else ("grouped_gemm",) * 2
-                )
+                part, family = ("gemm", f"gemm {op.layout}") if isinstance(op, BatchedGemm) else ("grouped_gemm",) * 2
                 priced, load = self._kernel(op), self._load(op.dtype, world)
                 # What products lose as they were measured holds for all alike.
                 if self.overlap is None:

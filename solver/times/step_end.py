@@ -51,11 +51,7 @@ def units_of_stages(job: JobSpec, layout: Layout, stages: StageTable) -> FloatAr
     if not (layout.zero_stage >= 2).any():
         return np.ones(len(layout))
     once = reduces_once(job, layout)
-    held = (
-        stages.embedding.astype(np.int64)
-        + stages.head
-        + sum(stages.layers, np.zeros(len(layout), dtype=np.int64))
-    )
+    held = stages.embedding.astype(np.int64) + stages.head + sum(stages.layers, np.zeros(len(layout), dtype=np.int64))
     return floats(np.where(once, np.maximum(held, 1), 1))
 
 
@@ -134,9 +130,7 @@ def _hidden(
     measured: Losses | None = None
     if any(one.losses for one in timed):
         measured = averaged([(one.seconds, one.losses) for one in timed])
-    left = bucketed(
-        total, pass_s, buckets, *contention.lost(np.ones_like(products), products, measured=measured)
-    )
+    left = bucketed(total, pass_s, buckets, *contention.lost(np.ones_like(products), products, measured=measured))
     fraction = np.divide(left, total, out=np.zeros_like(total), where=total > 0)
     return [replace(one, seconds=one.seconds * fraction) for one in timed]
 

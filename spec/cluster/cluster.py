@@ -228,9 +228,7 @@ class ClusterSpec:
 # of a job as a whole number of nodes that its node count divides by (slurm.schedmd.com, sbatch, --segment).
 
 
-def segmented(
-    cluster: ClusterSpec, world_size: int, segment: int = 0, *, where: str = "--job"
-) -> ClusterSpec:
+def segmented(cluster: ClusterSpec, world_size: int, segment: int = 0, *, where: str = "--job") -> ClusterSpec:
     """The cluster with its innermost domain cut to the GPUs of it that a job of ``world_size`` gets.
 
     ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that

@@ -64,9 +64,7 @@ def facts_of(values: Mapping[str, object]) -> tuple[str, ...]:
 def figures_of(values: Mapping[str, object]) -> tuple[str, ...]:
     """Returns the paths of facts_of that are numbers."""
     return tuple(
-        path
-        for path, value in _leaves(values)
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        path for path, value in _leaves(values) if isinstance(value, int | float) and not isinstance(value, bool)
     )
 
 
@@ -116,17 +114,13 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
     flash = top.section("flash_attention")
     architecture = ArchitectureSpec(
         name=name,
-        operand_reads=OperandReads(
-            tensor_cores.choice("operand_reads", [each.value for each in OperandReads])
-        ),
+        operand_reads=OperandReads(tensor_cores.choice("operand_reads", [each.value for each in OperandReads])),
         asynchronous_products=tensor_cores.flag("asynchronous"),
         static_tiles=tensor_cores.flag("static_tiles"),
         wide_tiles=_tiles(tensor_cores, "wide_tiles"),
         unaligned=_maybe(tensor_cores, "unaligned", _unaligned),
         best_over_flash2=_all_of(flash.section("best_over_flash2"), lambda table: _ratios(table, 1.0, 10.0)),
-        softmax_unhidden=flash.measure("softmax_unhidden", 0.0, 1.0)
-        if flash.has("softmax_unhidden")
-        else None,
+        softmax_unhidden=flash.measure("softmax_unhidden", 0.0, 1.0) if flash.has("softmax_unhidden") else None,
         fp8_attention=_maybe(flash, "fp8", lambda table: _ratios(table, 0.3, 3.0)),
         flash2=_maybe(flash, "flash2", _flash2),
         fp8=_maybe(top, "fp8", _fp8),
@@ -162,9 +156,7 @@ def _tiles(table: Section, key: str) -> tuple[tuple[int, int], ...]:
 
 def _is_tile(value: object) -> bool:
     return (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(type(side) is int and side in TILE_SIDES for side in value)
+        isinstance(value, list) and len(value) == 2 and all(type(side) is int and side in TILE_SIDES for side in value)
     )
 
 
@@ -174,9 +166,7 @@ def _ratios(table: Section, minimum: float, maximum: float) -> dict[str, float]:
 
 
 def _unaligned(table: Section) -> UnalignedRates:
-    return UnalignedRates(
-        by_one=table.measure("by_one", *PER_CLOCK), by_two=table.measure("by_two", *PER_CLOCK)
-    )
+    return UnalignedRates(by_one=table.measure("by_one", *PER_CLOCK), by_two=table.measure("by_two", *PER_CLOCK))
 
 
 def _flash2(table: Section) -> Flash2Rates:

@@ -110,9 +110,7 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _quiet_interrupt(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
+def _quiet_interrupt(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
         return
@@ -182,9 +180,7 @@ def path(text: str) -> Path:
     if not name or len(name) > LONGEST_PATH_BYTES:
         raise argparse.ArgumentTypeError(f"{shortened(text)} is no path")
     if any(len(part) > LONGEST_NAME_BYTES for part in name.split(b"/")):
-        raise argparse.ArgumentTypeError(
-            f"{shortened(text)} has a part longer than {LONGEST_NAME_BYTES} bytes"
-        )
+        raise argparse.ArgumentTypeError(f"{shortened(text)} has a part longer than {LONGEST_NAME_BYTES} bytes")
     return Path(text)
 
 
@@ -238,9 +234,7 @@ def scaled(minimum: float, maximum: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         scale = SCALES.get(text[-1:].lower(), 1.0)
         try:
-            number = decimal_number(
-                text[:-1] if scale > 1 else text, minimum=minimum / scale, maximum=maximum / scale
-            )
+            number = decimal_number(text[:-1] if scale > 1 else text, minimum=minimum / scale, maximum=maximum / scale)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{error} (15T, 300B, 2e12)") from None
         return number * scale

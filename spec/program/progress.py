@@ -57,9 +57,7 @@ class Silence:
 
 
 @contextmanager
-def progress(
-    total: int, what: str, unit: str, *, speaks: bool = True, stays: bool = False
-) -> Iterator[Progress]:
+def progress(total: int, what: str, unit: str, *, speaks: bool = True, stays: bool = False) -> Iterator[Progress]:
     """Yields a counter of ``total`` units of work. The bar ``stays`` on a terminal after the work, or goes; a process that does
     not ``speak`` shows nothing."""
     if not speaks:

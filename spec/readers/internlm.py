@@ -86,9 +86,7 @@ MOE_TYPES_DROPPING = ("GShard", "MegaBlock")
 MOE_TYPES_DROPLESS = ("MegaBlock-D", "MegaBlock-Dropless", "Dropless")
 
 
-def read_internlm_model(
-    model: Section, moe: Section, *, model_type: str, name: str, source: str
-) -> ModelSpec:
+def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: str, source: str) -> ModelSpec:
     """The ModelSpec of the sections ``model`` and ``moe``; raises ConfigError for a bad key.
 
     ``model_type`` must be one of FAMILIES; ``source`` is the file the model comes from.
@@ -98,9 +96,7 @@ def read_internlm_model(
     _refuse_unpriced(model)
     attention, mlp_bias = _attention(model, family, hidden, model_type)
     norm = NormKind(model.choice("norm_type", [kind.value for kind in NormKind], "rmsnorm"))
-    ffn = rounded_ffn(
-        hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer_or("multiple_of", 256)
-    )
+    ffn = rounded_ffn(hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer_or("multiple_of", 256))
     swiglu = model.flag("use_swiglu", True)
     experts = _experts(model, moe, family, ffn)
     # without SwiGLU the gate is a GELU (InternEvo 0.5.3, internlm/model/modules/mlp.py, FeedForward)
@@ -339,9 +335,7 @@ def _entry(parallel: Section, key: str) -> Section:
     """A parallel entry, where a bare integer stands for dict(size=...)."""
     if type(parallel.values.get(key)) is int:
         parallel.has(key)
-        return Section(
-            where=parallel.where, name=f"{parallel.name}.{key}", values={"size": parallel.values[key]}
-        )
+        return Section(where=parallel.where, name=f"{parallel.name}.{key}", values={"size": parallel.values[key]})
     return parallel.section(key)
 
 
@@ -447,9 +441,7 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
     model_section, data = top.section("model"), top.section("data")
     if not model_section.values:
         top.fail("model", "required: model = dict(num_layers=..., hidden_size=..., ...)")
-    training = read_internlm_plan(
-        top.section("parallel"), data, model_section, top.section("hybrid_zero_optimizer")
-    )
+    training = read_internlm_plan(top.section("parallel"), data, model_section, top.section("hybrid_zero_optimizer"))
     model = read_internlm_model(
         model_section,
         top.section("moe"),

@@ -44,8 +44,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
 }
 
 _WHAT_IS_ALLOWED = (
-    "configs are data: arithmetic, dict()/list/tuple literals, f-strings, "
-    "int()/float()/min()/max() and earlier names"
+    "configs are data: arithmetic, dict()/list/tuple literals, f-strings, int()/float()/min()/max() and earlier names"
 )
 
 
@@ -160,11 +159,7 @@ class Evaluator:
         if isinstance(container, dict) and isinstance(key, (str, int, float)) and key in container:
             results: object = container[key]
             return results
-        if (
-            isinstance(container, (list, tuple))
-            and type(key) is int
-            and -len(container) <= key < len(container)
-        ):
+        if isinstance(container, (list, tuple)) and type(key) is int and -len(container) <= key < len(container):
             return container[key]
         raise self.refusal(node, "no such entry")
 
@@ -247,9 +242,7 @@ class Evaluator:
         if isinstance(result, (str, list, tuple)):
             self.made += len(result)
         if self.made > MAX_MADE:
-            raise self.refusal(
-                node, f"all texts and lists of a file hold at most {MAX_MADE} characters and items"
-            )
+            raise self.refusal(node, f"all texts and lists of a file hold at most {MAX_MADE} characters and items")
         if isinstance(result, complex):
             raise self.refusal(node, "real numbers only")
         return result
@@ -368,9 +361,9 @@ def _assign(target: ast.expr, value: object, evaluator: Evaluator, lines: dict[s
 
 def _imports_read_base(statement: ast.stmt) -> bool:
     """``from anything import read_base`` brings in nothing but the name of the with block."""
-    return isinstance(statement, ast.ImportFrom) and [
-        (alias.name, alias.asname) for alias in statement.names
-    ] == [("read_base", None)]
+    return isinstance(statement, ast.ImportFrom) and [(alias.name, alias.asname) for alias in statement.names] == [
+        ("read_base", None)
+    ]
 
 
 def _read_base(statement: ast.With, evaluator: Evaluator, lines: dict[str, int], reading: _Reading) -> None:

@@ -69,9 +69,7 @@ def _canonical(size: str) -> str:
 CONFIG = "model config: InternLM-style .py, Hugging Face .json, .toml"
 
 
-def add_config(
-    flags: "ArgumentParser | _ArgumentGroup", words: str = CONFIG, *, required: bool = False
-) -> None:
+def add_config(flags: "ArgumentParser | _ArgumentGroup", words: str = CONFIG, *, required: bool = False) -> None:
     """``--config`` and ``--assume``, for ``read_config`` or a ``Request``."""
     flags.add_argument("--config", type=Path, required=required, help=words)
     add_assume(flags)

@@ -116,11 +116,7 @@ def job_of(asked: AskedJob, architecture: ArchitectureSpec | None = None) -> Job
     recipe = values.pop(RECIPE.key, RECIPE.default)
     groups = {key for key in values if "." in key and not key.startswith("precision.")}
     preset = preset.changed({key: values.pop(key) for key in sorted(groups)})
-    formats = {
-        key.removeprefix("precision."): values.pop(key)
-        for key in list(values)
-        if key.startswith("precision.")
-    }
+    formats = {key.removeprefix("precision."): values.pop(key) for key in list(values) if key.startswith("precision.")}
     job = JobSpec(
         world_size=asked.world_size,
         seq_len=asked.seq_len,

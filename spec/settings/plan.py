@@ -48,9 +48,7 @@ class WrittenPlan:
     """Parts of layers that are recomputed in addition."""
     schedule: Annotated[str | None, Text(means="a schedule such as zb-h1")] = None
     """Pipeline schedule (solver.plans.schedules)."""
-    layout: Annotated[
-        str | None, Text(means="stages such as Ett|tt|tL, first=7+last=7 or embedding+loss")
-    ] = None
+    layout: Annotated[str | None, Text(means="stages such as Ett|tt|tL, first=7+last=7 or embedding+loss")] = None
     """What each stage holds, the number of layers of the first and last stage, or what counts as a layer
     (spec.pipeline_layout); default: an even partition."""
     optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0

@@ -112,6 +112,4 @@ def said_or_null(settings: Settings) -> dict[str, Schema]:
 
 def _plain(value: object) -> object:
     """A default as JSON has it."""
-    return (
-        sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value
-    )
+    return sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value

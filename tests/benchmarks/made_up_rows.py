@@ -37,8 +37,7 @@ mlp = {{ ffn_hidden = {ffn}, gated = true }}
 DENSE = MODEL.format(hidden=512, heads=8, ffn=1024)
 LARGE = MODEL.format(hidden=4096, heads=32, ffn=11008)
 EXPERTS = DENSE.replace(
-    "mlp = { ffn_hidden = 1024, gated = true }",
-    "moe = { num_experts = 8, topk = 2, expert_ffn_hidden = 256 }",
+    "mlp = { ffn_hidden = 1024, gated = true }", "moe = { num_experts = 8, topk = 2, expert_ffn_hidden = 256 }"
 )
 
 

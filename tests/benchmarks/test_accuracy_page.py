@@ -38,9 +38,7 @@ SHIPPED = CURVES.replace("6.19     4.23", "8.26     4.23").replace("6.19%", "8.2
 
 
 def empty_page() -> str:
-    tables = "\n\n".join(
-        f"{head} further |\n|---|---|\n| large | stale | 8 | SimuMax 5.6 |" for head in TABLES
-    )
+    tables = "\n\n".join(f"{head} further |\n|---|---|\n| large | stale | 8 | SimuMax 5.6 |" for head in TABLES)
     return f"# Accuracy\n\n{tables}\n\nThe end.\n"
 
 
@@ -90,9 +88,7 @@ def test_a_table_that_was_not_printed_is_refused() -> None:
         brought_up(empty_page(), Runs(uncalibrated.splitlines(), SHIPPED.splitlines()))
 
 
-def test_a_page_is_left_as_it_was_where_nothing_was_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_is_left_as_it_was_where_nothing_was_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, printed = tmp_path / "page.md", tmp_path / "printed.txt"
     page.write_text(empty_page(), encoding="utf-8")
     printed.write_text("nothing\n", encoding="utf-8")
@@ -103,9 +99,7 @@ def test_a_page_is_left_as_it_was_where_nothing_was_printed(
 
 
 @pytest.mark.parametrize("name", ["curves", "shipped", "page"])
-def test_what_is_no_text_is_refused_in_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_text_is_refused_in_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {one: tmp_path / one for one in ("curves", "shipped", "page")}
     for path in files.values():
         path.write_text("a line\n", encoding="utf-8")

@@ -88,10 +88,7 @@ def test_constants_are_found_by_the_word_near_them() -> None:
     assert list(found) == ["FIRST", "SECOND", "THIRD", "BARE", "BELOW"]
     assert (found["BARE"].kind, found["BARE"].source) == ("Fitted", "Fitted: to something")
     assert found["THIRD"].source == "Assumption: two that stand together."
-    sheet = {
-        "gpu": {"rate": 0.5},
-        "sources": {"gpu.rate": "of that; Assumption: half", "gpu": "a data sheet"},
-    }
+    sheet = {"gpu": {"rate": 0.5}, "sources": {"gpu.rate": "of that; Assumption: half", "gpu": "a data sheet"}}
     assert [(one.name, one.source) for one in in_spec("c.toml", sheet)] == [("gpu.rate", "Assumption: half")]
 
 
@@ -161,14 +158,9 @@ def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
 
 
 def test_an_effect_names_the_datasets_that_move_most(tmp_path: Path) -> None:
-    rows = [
-        row(tmp_path, dataset=name, measured_step_s=seconds)
-        for name, seconds in (("near", 0.01), ("far", 1e-6))
-    ]
+    rows = [row(tmp_path, dataset=name, measured_step_s=seconds) for name, seconds in (("near", 0.01), ("far", 1e-6))]
     plain = row_figures(rows, MeasuredTimes(fitted={}), ROOT)
-    slower = row_figures(
-        [row(tmp_path, dataset="near", measured_step_s=0.02), rows[1]], MeasuredTimes(fitted={}), ROOT
-    )
+    slower = row_figures([row(tmp_path, dataset="near", measured_step_s=0.02), rows[1]], MeasuredTimes(fitted={}), ROOT)
     points = 100.0 * (slower.errors[0] - plain.errors[0])
     assert largest_effects(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
     assert largest_effects(plain, plain, plain) == "nothing on these rows"
@@ -208,10 +200,7 @@ def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
 
 def test_a_page_follows_where_constants_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What was priced stays, also of a constant that moved; what is gone goes, what is new says that it lacks."""
-    a, b, c = (
-        Constant(path=f"{name}.py", name=name.upper(), kind="Fitted", source="Fitted: a | b")
-        for name in "abc"
-    )
+    a, b, c = (Constant(path=f"{name}.py", name=name.upper(), kind="Fitted", source="Fitted: a | b") for name in "abc")
     empty = f"# Title\n\n{HEAD}\n|---|---|---|---|---|\n\nafter\n"
     page = updated_page(empty, [b, a], {a.key: "first", b.key: "second"})
     assert effects_in(page) == {"a.py:A": "first", "b.py:B": "second"}
@@ -220,11 +209,7 @@ def test_a_page_follows_where_constants_stand(tmp_path: Path, capsys: pytest.Cap
     assert page.endswith("\nafter\n")
     moved = replace(a, path="other/new.py")
     page = updated_page(page, [moved, b, c], {b.key: "third"})
-    assert list(effects_in(page).items()) == [
-        ("b.py:B", "third"),
-        ("c.py:C", UNPRICED),
-        ("other/new.py:A", "first"),
-    ]
+    assert list(effects_in(page).items()) == [("b.py:B", "third"), ("c.py:C", UNPRICED), ("other/new.py:A", "first")]
     path = tmp_path / "page.md"
     path.write_text("nothing")
     assert main(["--out", str(path)]) == 2

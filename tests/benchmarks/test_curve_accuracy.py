@@ -113,9 +113,7 @@ def test_eight_gpus_are_predicted_only_from_fewer(
 ) -> None:
     messages = (curves / "second.csv").read_text().splitlines()
     (curves / "second.csv").write_text(
-        "\n".join(
-            row for row in messages if not row.split(",")[2].isdigit() or int(row.split(",")[2]) in kept
-        )
+        "\n".join(row for row in messages if not row.split(",")[2].isdigit() or int(row.split(",")[2]) in kept)
     )
     (curves / "first.csv").unlink()
     tests = {row["test"] for row in document()["rows"]}
@@ -123,9 +121,7 @@ def test_eight_gpus_are_predicted_only_from_fewer(
     assert "collective sizes" in tests
 
 
-def test_times_that_no_two_gpus_share_are_not_transferred(
-    curves: Path, document: Callable[[], dict[str, Any]]
-) -> None:
+def test_times_that_no_two_gpus_share_are_not_transferred(curves: Path, document: Callable[[], dict[str, Any]]) -> None:
     (curves / "second.csv").unlink()
     header, *rows = (curves / "first.csv").read_text().splitlines()
     apart = [row for row in rows if row.startswith("A100") == (row.split(",")[1] == str(SIZES[-1]))]

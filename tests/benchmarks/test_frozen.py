@@ -27,9 +27,7 @@ def test_a_step_that_moved_is_named(tmp_path, one_plan, capsys):
     path = tmp_path / "frozen.json.gz"
     frozen.main(["--out", str(path)])
     stored = json.loads(gzip.decompress(path.read_bytes()))
-    answer = next(
-        one for block in stored["plans"] if isinstance(block, list) for one in block if "step_s" in one
-    )
+    answer = next(one for block in stored["plans"] if isinstance(block, list) for one in block if "step_s" in one)
     answer["step_s"] *= 1 + 1e-11
     path.write_bytes(gzip.compress(json.dumps(stored).encode()))
     assert frozen.main(["--compare", str(path)]) == 1

@@ -112,9 +112,7 @@ def test_a_config_that_is_taken_whole(tmp_path: Path, capsys: pytest.CaptureFixt
     }
     assert handover.main(["--internevo", str(written(tmp_path, files))]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "internevo: 7B_gpt: not exported: InternEvo has no setting for other than rotary positions" in shown
-    )
+    assert "internevo: 7B_gpt: not exported: InternEvo has no setting for other than rotary positions" in shown
     assert "refused" not in shown
 
 

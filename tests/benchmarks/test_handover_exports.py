@@ -16,11 +16,7 @@ from tests.workload.settings.accepted.lists import (
     known_flags,
     parse_flags,
 )
-from tests.workload.settings.counted import (
-    internevo_parameters,
-    megatron_parameters,
-    megatron_predicting,
-)
+from tests.workload.settings.counted import internevo_parameters, megatron_parameters, megatron_predicting
 from workload.settings.deepspeed import SCRIPT
 from workload.settings.internevo import model_type
 from workload.settings.megatron import SINCE

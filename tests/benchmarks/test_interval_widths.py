@@ -35,9 +35,7 @@ def test_bounds_are_those_of_the_solver() -> None:
     parts = {name: floats(0.1 if name in ("tp_comm", "host") else 0.0) for name in STEP_PARTS}
     parts["gemm"] = floats(0.8)
     shares = causes(parts, floats(0.06), floats(0.02), low_precision=False, attended=4096)
-    dataset = PricedDataset(
-        ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]])
-    )
+    dataset = PricedDataset(ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]]))
     low, high = bounds(dataset, np.append(IN_USE, UNPRICED))
     own = interval_of(floats(1.0), relative_std(shares))
     assert (np.exp(low[0]), np.exp(high[0])) == pytest.approx((own[0][0], own[1][0]))

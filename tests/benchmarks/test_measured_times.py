@@ -64,9 +64,7 @@ def test_a_damaged_file_is_made_anew(curves: Path) -> None:
 
 def test_another_gpu_of_the_architecture_borrows_the_curves(curves: Path) -> None:
     """By the ratio of modelled times; collectives beyond a domain are its own, another architecture borrows nothing."""
-    lender, borrower, other = (
-        read_cluster(name, root=ROOT) for name in ("a100-sxm-80g", "a100-pcie-80g", "h100-sxm")
-    )
+    lender, borrower, other = (read_cluster(name, root=ROOT) for name in ("a100-sxm-80g", "a100-pcie-80g", "h100-sxm"))
     times = measured_times(curves, None)
     lent, got = (times.cost_model(cluster).linear_s(QUERY) for cluster in (lender, borrower))
     here, there = (ModelledCostModel(cluster=cluster).linear_s(QUERY) for cluster in (lender, borrower))

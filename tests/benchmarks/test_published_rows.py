@@ -34,11 +34,7 @@ def asked(tmp_path: Path, plan: str, *, sequences: int = 8, **job: object) -> so
 
 def test_a_row_is_priced_as_a_user_asks(tmp_path: Path) -> None:
     (one,) = predict(row(tmp_path, job="precision.recipe=fp16,data_parallel.overlap_grad_reduce=true"))
-    same = asked(
-        tmp_path,
-        CELLS["plans"],
-        **{"precision": "fp16", "data_parallel.overlap_grad_reduce": True},
-    )
+    same = asked(tmp_path, CELLS["plans"], **{"precision": "fp16", "data_parallel.overlap_grad_reduce": True})
     assert one.answer is not None
     assert (one.step_s, one.answer.needed_bytes) == pytest.approx((same.step_s, same.needed_bytes), rel=1e-12)
     assert memory_gib(one) == same.needed_bytes / GIB
@@ -86,9 +82,7 @@ def test_the_fastest_plan_that_fits_is_taken(tmp_path: Path) -> None:
 
 def test_a_smaller_last_micro_batch_costs_its_share(tmp_path: Path) -> None:
     """10 sequences on 4 ranks are 2.5 micro-batches: half of the third's way; 2 alone where nothing lies beyond."""
-    (one,) = predict(
-        row(tmp_path, global_batch_sequences=10, plans="tp=2,micro_batch=1,num_micro=2,beyond=0.5")
-    )
+    (one,) = predict(row(tmp_path, global_batch_sequences=10, plans="tp=2,micro_batch=1,num_micro=2,beyond=0.5"))
     two, three = (asked(tmp_path, "strategy=mtp,tp=2,micro_batch=1", sequences=n).step_s for n in (8, 12))
     assert one.step_s == pytest.approx((two + three) / 2, rel=1e-12)
     assert one.gaps == (UNEVEN_BATCH,)

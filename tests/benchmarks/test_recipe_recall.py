@@ -82,9 +82,7 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
     for word, gathered in (("fp8mx", "bf16"), ("fp8cs", "fp8"), ("nvfp4", "fp4")):
         job = problem_of(recipe(precision=word, **beside), cluster).job
         assert (job.precision.low_precision_parameters, job.precision.parameter_gather) == (True, gathered)
-    wide = problem_of(
-        recipe(precision="fp8cs", param_gather_low_precision="0", gpu="b300"), cluster
-    ).job.precision
+    wide = problem_of(recipe(precision="fp8cs", param_gather_low_precision="0", gpu="b300"), cluster).job.precision
     assert (wide.low_precision_parameters, wide.parameter_gather) == (False, "bf16")
     whole = {"precision": "fp8mx", "cuda_graph_impl": "full_iteration", "gpu": "b300"}
     for model, expected in (
@@ -127,9 +125,7 @@ def test_only_tuned_pretraining_on_a_gpu_with_a_sheet_counts(tmp_path: Path) -> 
     assert [one.counts for one in read_recipes(written(tmp_path, *rows))] == [True, False, False, False]
 
 
-def test_recipes_are_expressed_accepted_and_ranked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recipes_are_expressed_accepted_and_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that fits is ranked; one of too large micro-batches does not fit; one that needs more is not expressed."""
     path = written(
         tmp_path,
@@ -145,9 +141,7 @@ def test_recipes_are_expressed_accepted_and_ranked(
     assert (fitting["rank"] == 1) == (fitting["behind_percent"] == 0.0)
     for whose, step_s in (("", fitting["step_s"]), ("winner_", None)):
         told_s = sum(fitting[f"{whose}parts_s"].values())
-        assert told_s == pytest.approx(
-            step_s or fitting["step_s"] / (1.0 + fitting["behind_percent"] / 100.0)
-        )
+        assert told_s == pytest.approx(step_s or fitting["step_s"] / (1.0 + fitting["behind_percent"] / 100.0))
     assert fitting["winner_gib"] <= fitting["usable_gib"]
     assert (large["expressed"], large["accepted"], large["reason"]) == (True, False, "does not fit in memory")
     assert large["needed_gib"] > large["usable_gib"]

@@ -17,9 +17,7 @@ def steps(measured_s: Sequence[float], experts: Sequence[float]) -> Steps:
     parts = dict.fromkeys((*COMM_AXES, "attention", "memory_bound", "optimizer", "bubble", "host"), zero)
     parts |= {"grouped_gemm": share, "gemm": 1.0 - share}
     crosses = dict.fromkeys(COMM_AXES, zero > 1)
-    terms = CalibrationTerms(
-        parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8
-    )
+    terms = CalibrationTerms(parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8)
     priced = PricedStep(terms=terms, std=zero + 0.07, curves=zero + 0.06)
     return Steps(priced=priced, measured_s=np.array(measured_s))
 

@@ -31,9 +31,7 @@ def test_the_innermost_phase_has_the_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("words", [("--question", "x"), ("--x",)])
-def test_a_wrong_flag_is_refused_in_one_line(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_flag_is_refused_in_one_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert search_speed.main([*words]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -46,9 +44,7 @@ def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) 
     for places in WRAPPED.values():
         for module, name in places:
             monkeypatch.setattr(import_module(module), name, getattr(import_module(module), name))
-    small = SearchQuestion(
-        config="7B_internlm2.py", world_size=8, global_batch_tokens=1 << 16, framework="megatron"
-    )
+    small = SearchQuestion(config="7B_internlm2.py", world_size=8, global_batch_tokens=1 << 16, framework="megatron")
     monkeypatch.setitem(QUESTIONS, "small", small)
     measured = search_speed.measure(["small"])
     question = load_problem(small.request(ROOT)).problem

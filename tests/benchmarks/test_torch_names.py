@@ -43,9 +43,7 @@ def launch(x):
 def test_every_name_is_there_in_this_torch_or_asked_for_by_word() -> None:
     absent = {name for name in used_names() if fact_of(name) == ABSENT}
     assert absent <= set(BY_WORD)
-    assert {"torch.cuda._sleep", "torch.distributed.split_group", "torch.nn.functional.scaled_mm"} <= set(
-        used_names()
-    )
+    assert {"torch.cuda._sleep", "torch.distributed.split_group", "torch.nn.functional.scaled_mm"} <= set(used_names())
 
 
 def test_every_name_of_the_profiler_is_on_the_page_of_checked_versions() -> None:

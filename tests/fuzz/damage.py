@@ -20,28 +20,8 @@ BOUNDARIES = (
 )
 
 JUNK = (b"", b"--", b"-", b"=", b"\x00", b"\xff\xfe", "\ufeff".encode(), "\u2028".encode(), b"'", b'"', b"\\")
-JUNK += (
-    b"null",
-    b"None",
-    b"{}",
-    b"[" * 5000,
-    b"(" * 3000,
-    b'{"a":' * 2000,
-    b"a" * 100_000,
-    b"%s",
-    b"../../x",
-    b"#",
-)
-JUNK += (
-    b"lambda: 0",
-    b"__import__('os')",
-    b"2 ** 9999999",
-    b"[0] * 10 ** 10",
-    b"\r\n",
-    b"\n" * 50,
-    b"\t",
-    b",,,,",
-)
+JUNK += (b"null", b"None", b"{}", b"[" * 5000, b"(" * 3000, b'{"a":' * 2000, b"a" * 100_000, b"%s", b"../../x", b"#")
+JUNK += (b"lambda: 0", b"__import__('os')", b"2 ** 9999999", b"[0] * 10 ** 10", b"\r\n", b"\n" * 50, b"\t", b",,,,")
 
 SPECIAL = ("absent", "folder", "fifo", "loop")
 """What a file may be instead; of several files some may be absent."""
@@ -64,9 +44,7 @@ def damage(seed: Command, rng: Random, flags: Sequence[str]) -> DamagedCommand:
     name = rng.choice(files)
     if rng.random() < 0.05:
         kind = rng.choice(SPECIAL if len(files) == 1 else SPECIAL[1:])
-        return DamagedCommand(
-            command=replace(seed, special=(name, kind)), how=f"{name}: {kind}", same_or_refused=True
-        )
+        return DamagedCommand(command=replace(seed, special=(name, kind)), how=f"{name}: {kind}", same_or_refused=True)
     content = seed.files[name]
     if name.endswith(".pt"):
         spoilt, how = _other_bytes(content, rng)
@@ -83,9 +61,7 @@ def damage(seed: Command, rng: Random, flags: Sequence[str]) -> DamagedCommand:
     return _with_file(seed, name, content, how, same_or_refused=False)
 
 
-def _with_file(
-    seed: Command, name: str, content: bytes, how: str, *, same_or_refused: bool
-) -> DamagedCommand:
+def _with_file(seed: Command, name: str, content: bytes, how: str, *, same_or_refused: bool) -> DamagedCommand:
     command = replace(seed, files={**seed.files, name: content})
     return DamagedCommand(command=command, how=f"{name}: {how}", same_or_refused=same_or_refused)
 

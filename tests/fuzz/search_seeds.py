@@ -48,9 +48,7 @@ def searches() -> dict[str, Command]:
         "internevo": ask("--export_internevo i.py", "model.py", SMALL_PY),
         "deepspeed": ask("--framework deepspeed --plan zero_stage=2 --export_deepspeed d.json"),
         "search": ask("--run_all_solu --top_k 5 --rank 2"),
-        "job": ask(
-            f"{PLAN} --precision fp8-blockwise --framework megatron --job dropout=true,precision.gradient=bf16"
-        ),
+        "job": ask(f"{PLAN} --precision fp8-blockwise --framework megatron --job dropout=true,precision.gradient=bf16"),
         "cluster sheet": ask(
             f"{PLAN} --cluster mine.toml --missing modelled",
             mine__toml=(ROOT / "configs" / "clusters" / "h200.toml").read_bytes(),
@@ -60,8 +58,6 @@ def searches() -> dict[str, Command]:
             f"{PLAN} --pre_profiling_data_path own.pt", own__pt=(ROOT / "prof_data" / "data.pt").read_bytes()
         ),
         "architecture": Command(
-            program="readers",
-            words=("architecture", "hopper"),
-            files={f"own/{sheet}": (ROOT / sheet).read_bytes()},
+            program="readers", words=("architecture", "hopper"), files={f"own/{sheet}": (ROOT / sheet).read_bytes()}
         ),
     }

@@ -26,7 +26,5 @@ OPTIONS = {
 
 def seeds(folder: Path) -> dict[str, Command]:
     """Every command by its name; files that programs of ours write are written in ``folder``."""
-    options = {
-        name: Command(program=name.split()[0], words=tuple(words.split())) for name, words in OPTIONS.items()
-    }
+    options = {name: Command(program=name.split()[0], words=tuple(words.split())) for name, words in OPTIONS.items()}
     return {**searches(), **workloads(folder), **measurements(folder), **options}

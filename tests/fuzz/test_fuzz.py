@@ -19,25 +19,12 @@ from tests.fuzz.verdict import Ending, complaint, run_command
 
 NAMES = (
     *("llama_2_7b config.json", "mixtral_8x7b config.json", "deepseek_v2_lite config.json"),
-    *(
-        "qwen3_30b_a3b config.json",
-        "nemotron_h_56b config.json",
-        "gpt_2 config.json",
-        "toml",
-        "py",
-        "exports",
-    ),
+    *("qwen3_30b_a3b config.json", "nemotron_h_56b config.json", "gpt_2 config.json", "toml", "py", "exports"),
     *("bundle", "internevo", "deepspeed", "search", "job", "cluster sheet", "calibration", "profile"),
     *("architecture", "check", "simulate", "replay", "busbw", "ratio tables", "AIOB file", "import-aiob"),
     *("general workload", "topology file", "generate of a config", "gemm csv", "comm csv", "attention csv"),
     *("nccl-tests", "vidur", "journal", "import into", "show", "merge", "cases", "trace", "calibrate"),
-    *(
-        "workload groups",
-        "workload traffic",
-        "workload topology",
-        "workload generate moe",
-        "workload generate zero",
-    ),
+    *("workload groups", "workload traffic", "workload topology", "workload generate moe", "workload generate zero"),
     *("workload tests", "search 7B", "profile options"),
 )
 SHORT, LONG = 2, 45

@@ -91,19 +91,11 @@ def run_within(limit_s: float, command: Command, folder: Path) -> Ending:
             status = command.main()(list(command.words))
     said = "; ".join(f"{each.filename}:{each.lineno}: {each.message}" for each in caught)
     new = sorted(path for path in set(folder.rglob("*")) - before if path.is_file())
-    texts = {
-        str(path.relative_to(folder)): path.read_text(errors="replace")
-        for path in new
-        if path.suffix != ".pt"
-    }
+    texts = {str(path.relative_to(folder)): path.read_text(errors="replace") for path in new if path.suffix != ".pt"}
     pictures = (".png", ".jpg")
     written = {name: text for name, text in texts.items() if not name.endswith(pictures)}
     return Ending(
-        status=status,
-        out=out.getvalue(),
-        err=err.getvalue(),
-        written=written,
-        broke=way_out.traceback or said,
+        status=status, out=out.getvalue(), err=err.getvalue(), written=written, broke=way_out.traceback or said
     )
 
 

@@ -6,9 +6,7 @@ import run_workload
 from tests.fuzz.command import Command
 from tests.fuzz.models import DENSE_TOML, GENERATE, ROOT, SHAPES, SMALL_TOML
 
-BUSBW = (
-    b"test\nTP:\nallreduce,: 300\nallgather,: 280\nDP:\nallreduce,: null\nallgather,: 380\nPP:\nbusbw: 47.5\n"
-)
+BUSBW = b"test\nTP:\nallreduce,: 300\nallgather,: 280\nDP:\nallreduce,: null\nallgather,: 380\nPP:\nbusbw: 47.5\n"
 SERVERS = "-g_p_s 8 -n_p_s 8 -g_type H100"
 SMALL = f"{GENERATE} --num_layers 4 --hidden_size 512 --num_attention_heads 8 --tp_num 2"
 
@@ -28,9 +26,7 @@ def workloads(folder: Path) -> dict[str, Command]:
     general = _write(folder, "g.csv", f"{SMALL} --format general --output OUT")
     arguments = (folder / "g.csv.args.json").read_bytes()
     topology = _write(folder, "topology", "topology -topo Spectrum-X -g 16 -o OUT")
-    ratios = {
-        f"ratio/{path.name}": path.read_bytes() for path in (ROOT / "configs" / "simai_ratio").glob("*.csv")
-    }
+    ratios = {f"ratio/{path.name}": path.read_bytes() for path in (ROOT / "configs" / "simai_ratio").glob("*.csv")}
 
     def ask(words: str, files: dict[str, bytes], program: str = "workload") -> Command:
         return Command(program=program, words=tuple(words.split()), files=files)
@@ -52,9 +48,7 @@ def workloads(folder: Path) -> dict[str, Command]:
             "import-aiob a.txt --config model.toml --gpu H100 --tp 2 --micro_batch 1 --seq_len 2048 --into i.pt",
             {"a.txt": aiob, "model.toml": DENSE_TOML},
         ),
-        "general workload": ask(
-            "workload g.csv", {"g.csv": general, "g.csv.args.json": arguments}, program="readers"
-        ),
+        "general workload": ask("workload g.csv", {"g.csv": general, "g.csv.args.json": arguments}, program="readers"),
         "topology file": ask("topology --check t --write_cluster c.toml --cluster h100-sxm", {"t": topology}),
         "nemotron_h_56b config.json": ask(
             f"{GENERATE} --config config.json --tp_num 8 --output o.txt", {"config.json": nemotron}

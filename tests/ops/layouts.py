@@ -10,9 +10,7 @@ from spec.model import ModelSpec
 MEGATRON = framework_preset("megatron")
 
 
-def job(
-    *, seq_len: int = 2048, world_size: int = 8, preset: FrameworkPreset = MEGATRON, **changes: object
-) -> JobSpec:
+def job(*, seq_len: int = 2048, world_size: int = 8, preset: FrameworkPreset = MEGATRON, **changes: object) -> JobSpec:
     """A job of one sequence per rank unless said."""
     return JobSpec(
         world_size=world_size,

@@ -28,9 +28,7 @@ def lora(*names: str, **changes: object) -> JobSpec:
     return job(world_size=1, adapter_rank=RANK, adapted=frozenset(names), **changes)
 
 
-def ops_of(
-    asked: JobSpec, strategy: str = "mtp", layout: Layout = ALONE, recompute: str = "none"
-) -> ModelOps:
+def ops_of(asked: JobSpec, strategy: str = "mtp", layout: Layout = ALONE, recompute: str = "none") -> ModelOps:
     return written(MODEL, asked, strategy, layout, recompute)
 
 
@@ -42,11 +40,7 @@ def held(ops: ModelOps, of: str) -> int:
 
 
 def saved(piece: Pass, module: Module) -> float:
-    return sum(
-        float(op.saved_bytes[0])
-        for op in piece.forward
-        if op.module is module and isinstance(op, BatchedGemm)
-    )
+    return sum(float(op.saved_bytes[0]) for op in piece.forward if op.module is module and isinstance(op, BatchedGemm))
 
 
 @pytest.mark.published
@@ -158,9 +152,7 @@ def test_what_an_adapter_moves_between_its_products(
 @pytest.mark.parametrize(("code", "dtype"), [("", "fp32"), ("autocast", "bf16")])
 def test_adapters_multiply_in_their_own_format_but_under_autocast(code: str, dtype: str) -> None:
     (block,) = ops_of(lora("qkv", adapter_dtype="fp32", adapter_code=code)).blocks
-    products = [
-        op for op in (*block.forward, *block.backward) if op.role in (Role.ADAPTER_DOWN, Role.ADAPTER_UP)
-    ]
+    products = [op for op in (*block.forward, *block.backward) if op.role in (Role.ADAPTER_DOWN, Role.ADAPTER_UP)]
     assert {op.dtype for op in products if isinstance(op, BatchedGemm)} == {dtype}
 
 
@@ -265,6 +257,4 @@ def test_rank_0_trains_everything() -> None:
     trained, asked = ops_of(job(world_size=1)), ops_of(job(world_size=1, adapter_rank=0))
     assert held(trained, "parameters") == held(asked, "parameters") == num_parameters(MODEL).total
     assert held(asked, "frozen") == 0
-    assert np.all(
-        [len(a.backward) == len(b.backward) for a, b in zip(trained.blocks, asked.blocks, strict=True)]
-    )
+    assert np.all([len(a.backward) == len(b.backward) for a, b in zip(trained.blocks, asked.blocks, strict=True)])

@@ -24,16 +24,10 @@ HIDDEN, HEADS, SEQ = 1024, 16, 2048
 def gpt() -> ModelSpec:
     """The transformer of Korthikanti et al. 2022: LayerNorm, GELU, 4h, 16-bit."""
     attention = AttentionSpec(
-        kind=AttentionKind.MHA,
-        num_heads=HEADS,
-        num_kv_heads=HEADS,
-        qk_dim=HIDDEN // HEADS,
-        v_dim=HIDDEN // HEADS,
+        kind=AttentionKind.MHA, num_heads=HEADS, num_kv_heads=HEADS, qk_dim=HIDDEN // HEADS, v_dim=HIDDEN // HEADS
     )
     block = BlockSpec(
-        mixer=attention,
-        mlp=MlpSpec(ffn_hidden=4 * HIDDEN, gated=False, activation="gelu"),
-        norm=NormKind.LAYER,
+        mixer=attention, mlp=MlpSpec(ffn_hidden=4 * HIDDEN, gated=False, activation="gelu"), norm=NormKind.LAYER
     )
     return ModelSpec(
         name="gpt",
@@ -272,9 +266,7 @@ def test_mla_gathers_its_latents_and_not_the_hidden_states() -> None:
     """DeepSeek-V3 (arXiv 2412.19437 sec. 4.2): latents of 1536 and 512 + 64 channels."""
     model = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
     block = written(model, job(world_size=8, seq_len=4096), "fsp", Layout.of(8, tp=8)).blocks[0]
-    entering = {
-        op.name: int(op.size_bytes[0]) for op in block.forward if isinstance(op, Comm) and "enter" in op.name
-    }
+    entering = {op.name: int(op.size_bytes[0]) for op in block.forward if isinstance(op, Comm) and "enter" in op.name}
     assert entering["attention.q_up.enter"] == 2 * 4096 * 1536
     assert entering["attention.kv_up.enter"] == 2 * 4096 * (512 + 64)
 

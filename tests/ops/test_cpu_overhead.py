@@ -54,14 +54,7 @@ def kernel(key: OpKey, word: str, phase: Phase = Phase.FORWARD) -> MemoryBound:
 
 def grouped(experts: int, phase: Phase = Phase.FORWARD, recipe: str = "") -> GroupedGemm:
     return GroupedGemm(
-        module=Module.MOE,
-        role=Role.UP,
-        phase=phase,
-        groups=experts * ONE,
-        m=ONE,
-        k=ONE,
-        n=ONE,
-        scale_recipe=recipe,
+        module=Module.MOE, role=Role.UP, phase=phase, groups=experts * ONE, m=ONE, k=ONE, n=ONE, scale_recipe=recipe
     )
 
 
@@ -100,10 +93,7 @@ def test_gradients_of_weights_held_in_fp8_take_python_more() -> None:
     """7.5 us of a call's 8.7 each, where Transformer Engine's tensors are Python's, not where a copy is narrow."""
     precision = replace(job().precision, low_precision_parameters=True)
     narrow = replace(job(), precision=precision)
-    for one, weights in (
-        (gemm(phase=Phase.WEIGHT_GRAD, recipe="mx"), 1),
-        (grouped(16, Phase.WEIGHT_GRAD, "mx"), 16),
-    ):
+    for one, weights in ((gemm(phase=Phase.WEIGHT_GRAD, recipe="mx"), 1), (grouped(16, Phase.WEIGHT_GRAD, "mx"), 16)):
         more = cpu_overhead(one, narrow).calls[0] - cpu_overhead(one, job()).calls[0]
         assert more == pytest.approx(weights * NARROW_GRADIENT_CALLS)
         assert more * 8.7 == pytest.approx(weights * 7.5)
@@ -147,9 +137,7 @@ def test_a_cast_of_experts_is_launched_from_c_plus_plus_and_a_replay_is_three_ca
 
 def test_rows_with_scales_of_blocks_are_allocated_for_all_experts_at_once() -> None:
     """10.8 and 4.4 us an expert of a call's 8.7, the first told as a call."""
-    wide, tensor, block, mx = (
-        cpu_overhead(grouped(16, recipe=name), job()) for name in ("", "tensor", "block", "mx")
-    )
+    wide, tensor, block, mx = (cpu_overhead(grouped(16, recipe=name), job()) for name in ("", "tensor", "block", "mx"))
     linear = CALLS["modules"].linear * (FP8_CALLS_RATIO - 1.0)
     assert tensor.calls[0] - wide.calls[0] == pytest.approx(linear + 16)
     assert block.calls[0] - wide.calls[0] == pytest.approx(linear + 16 * 4.4 / 8.7)
@@ -216,18 +204,13 @@ def test_reading_token_counts_takes_calls_of_its_own() -> None:
 
 def test_waiting_before_an_activation_takes_a_copys_launch() -> None:
     activation = kernel(OpKey(Module.MOE, Role.ACTIVATION), "swiglu")
-    plain, waited = (
-        cpu_overhead(activation, job()),
-        cpu_overhead(replace(activation, synchronises=True), job()),
-    )
+    plain, waited = (cpu_overhead(activation, job()), cpu_overhead(replace(activation, synchronises=True), job()))
     assert waited.calls[0] == plain.calls[0]
     assert waited.launches[0] - plain.launches[0] == 1.0
 
 
 def test_host_time_that_is_an_operation_itself_is_not_counted_again() -> None:
-    slices = CpuOverhead(
-        module=Module.LAYER, role=Role.SLICES, phase=Phase.FORWARD, launches=np.asarray([30.0])
-    )
+    slices = CpuOverhead(module=Module.LAYER, role=Role.SLICES, phase=Phase.FORWARD, launches=np.asarray([30.0]))
     work = cpu_overhead(slices, job())
     assert (work.calls[0], work.launches[0]) == (0.0, 0.0)
 
@@ -274,10 +257,7 @@ def shown() -> dict[str, str]:
 def test_megatrons_modules_are_those_of_the_page(row: str) -> None:
     said = [float(number) for number in re.findall(r"(?<!\d)\d+(?:\.\d+)?", shown()[row].split(" (Trans")[0])]
     code = CALLS["modules"]
-    beside = {
-        "permute": code.token_counts,
-        "exchange (two all-to-all, of tokens and their weights)": NCCL_CALLS,
-    }
+    beside = {"permute": code.token_counts, "exchange (two all-to-all, of tokens and their weights)": NCCL_CALLS}
     assert said == [calls_of(code, ROWS[row]), *([beside[row]] if row in beside else [])]
 
 
@@ -296,9 +276,7 @@ def test_nanotrons_modules_add_up_to_the_124_calls_of_its_layer() -> None:
     code = CALLS["nanotron"]
     of = code.by_role
     norms, rotary = of[Role.NORM] - TRITON_2_CALLS, of[Role.ROTARY] - 2 * TRITON_2_CALLS
-    a_pass = (
-        4 * code.linear + 2 * norms + rotary + code.attention + of[Role.ACTIVATION] + 2 * of[Role.RESIDUAL]
-    )
+    a_pass = 4 * code.linear + 2 * norms + rotary + code.attention + of[Role.ACTIVATION] + 2 * of[Role.RESIDUAL]
     assert 2 * a_pass == pytest.approx(124, rel=0.015)
     assert code.collective == 4 + NCCL_CALLS
     launches_us = 13.48 * TRITON_2_CALLS
@@ -320,13 +298,7 @@ def layer(which: int) -> tuple[Op, ...]:
 
 @pytest.mark.parametrize(
     ("which", "scope"),
-    [
-        (DENSE, "attn"),
-        (DENSE, "mlp"),
-        (EXPERTS, "attn"),
-        (EXPERTS, "moe_router"),
-        (EXPERTS, "moe_preprocess"),
-    ],
+    [(DENSE, "attn"), (DENSE, "mlp"), (EXPERTS, "attn"), (EXPERTS, "moe_router"), (EXPERTS, "moe_preprocess")],
 )
 def test_a_graph_is_replayed_once_and_issues_nothing_else(which: int, scope: str) -> None:
     asked = replace(job(), cuda_graphs=frozenset({scope}))
@@ -335,9 +307,7 @@ def test_a_graph_is_replayed_once_and_issues_nothing_else(which: int, scope: str
     assert sum(float(one.launches[0]) for one in work) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "scope"), [(NEMOTRON, 0, "mamba"), (NEXT, 0, "attn"), (NEXT, 1, "attn")]
-)
+@pytest.mark.parametrize(("name", "kind", "scope"), [(NEMOTRON, 0, "mamba"), (NEXT, 0, "attn"), (NEXT, 1, "attn")])
 def test_mixers_are_replayed_whole(name: str, kind: int, scope: str) -> None:
     """Megatron-Core cuda_graphs.py: Mamba layers under a scope of their own, other mixers as attention."""
     asked = job(seq_len=256, world_size=1, cuda_graphs=frozenset({scope}))
@@ -367,14 +337,7 @@ LINEAR = BatchedGemm(
     module=Module.MLP, role=Role.UP, phase=Phase.FORWARD, batch=ONE, m=ONE, k=ONE, n=ONE, scale_recipe="mx"
 )
 GROUPED = GroupedGemm(
-    module=Module.MOE,
-    role=Role.UP,
-    phase=Phase.FORWARD,
-    groups=16 * ONE,
-    m=ONE,
-    k=ONE,
-    n=ONE,
-    scale_recipe="mx",
+    module=Module.MOE, role=Role.UP, phase=Phase.FORWARD, groups=16 * ONE, m=ONE, k=ONE, n=ONE, scale_recipe="mx"
 )
 RESIDUAL = MemoryBound(
     module=Module.MLP, role=Role.RESIDUAL, phase=Phase.FORWARD, kernel="residual", rows=ONE, width=ONE
@@ -476,7 +439,4 @@ def test_a_module_without_parameters_is_hooked_too() -> None:
     layer = written(small_model(), asked, "mtp", layout, "none").blocks[0]
     sums = [op for op in (*layer.forward, *layer.backward) if op.name == "mlp.residual"]
     found = {op.phase: 10 * float(sharding_hook_calls(op, asked, layout)[0]) for op in sums}
-    assert found == {
-        Phase.FORWARD: pytest.approx(23.7, rel=0.05),
-        Phase.INPUT_GRAD: pytest.approx(7.3, rel=0.05),
-    }
+    assert found == {Phase.FORWARD: pytest.approx(23.7, rel=0.05), Phase.INPUT_GRAD: pytest.approx(7.3, rel=0.05)}

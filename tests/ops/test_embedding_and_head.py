@@ -37,10 +37,7 @@ def test_each_loss_holds_its_own_tensors() -> None:
     assert loss_bytes(ops_of()) == (2 + 4, 0)
     assert loss_bytes(ops_of(choices={"loss.plain": True})) == (4, 8)
     assert loss_bytes(ops_of(choices={"loss.keeps_fp32_logits": True})) == (4, 4)
-    assert loss_bytes(ops_of(choices={"loss.plain": True, "pipeline.keeps_stage_outputs": True})) == (
-        2 + 4,
-        2 + 8,
-    )
+    assert loss_bytes(ops_of(choices={"loss.plain": True, "pipeline.keeps_stage_outputs": True})) == (2 + 4, 2 + 8)
     assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.plain": True})) == (2, 0)
     assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.upcasts": True})) == (4, 4)
     assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.chunked": True})) == (0, 0)
@@ -65,9 +62,7 @@ def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
     narrow = {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}
 
     def head(low_precision_head: bool) -> Pass:
-        asked = replace(
-            job(seq_len=SEQ), precision=Precision(**narrow, low_precision_head=low_precision_head)
-        )
+        asked = replace(job(seq_len=SEQ), precision=Precision(**narrow, low_precision_head=low_precision_head))
         return written(small_model(), asked, "mtp", layout, "none").head
 
     for told, dtype, kept, copies in ((head(True), "fp8", 1, 2), (head(False), "bf16", 2, 0)):
@@ -136,16 +131,11 @@ def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> 
         ("fsdp", False, 1, []),
     ],
 )
-def test_a_lookups_gradient_is_added_up_whole(
-    framework: str, tied: bool, pp: int, told: list[tuple[str, int]]
-) -> None:
+def test_a_lookups_gradient_is_added_up_whole(framework: str, tied: bool, pp: int, told: list[tuple[str, int]]) -> None:
     """Bytes an element of the table: 2 read and 4 + 4 of an fp32 sum, or three times 2; tied on one stage it
     joins the head's.
     """
-    model, asked = (
-        replace(small_model(), tied_embeddings=tied),
-        job(seq_len=SEQ, preset=framework_preset(framework)),
-    )
+    model, asked = (replace(small_model(), tied_embeddings=tied), job(seq_len=SEQ, preset=framework_preset(framework)))
     first = written(model, asked, "mtp", Layout.of(8, tp=2, pp=pp), "none").embedding
     added = [op for op in first.backward if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE]
     table = float(first.forward[0].parameters[0])

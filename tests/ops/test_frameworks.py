@@ -27,9 +27,7 @@ def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8, layout: Layout | None 
     kind = AttentionKind.MHA if kv_heads == 8 else AttentionKind.GQA
     attention = AttentionSpec(kind=kind, num_heads=8, num_kv_heads=kv_heads, qk_dim=64, v_dim=64)
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=FFN, gated=True))
-    model = ModelSpec(
-        name="m", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=1),), source=""
-    )
+    model = ModelSpec(name="m", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=1),), source="")
     return written(model, asked, "fsp" if tp > 1 else "mtp", layout or Layout.of(8, tp=tp), "none").blocks[0]
 
 
@@ -45,10 +43,7 @@ def copies(ops: tuple[Op, ...], module: Module, kernel: str = "copy") -> list[in
 
 @pytest.mark.parametrize(
     ("kv_heads", "strided", "plain"),
-    [
-        (8, (5 * HIDDEN, 3 * HIDDEN), (2 * HIDDEN, 5 * HIDDEN)),
-        (2, (512 + 4 * 128, 0), (2 * 128, 512 + 4 * 128)),
-    ],
+    [(8, (5 * HIDDEN, 3 * HIDDEN), (2 * HIDDEN, 5 * HIDDEN)), (2, (512 + 4 * 128, 0), (2 * 128, 512 + 4 * 128))],
 )
 def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
     kv_heads: int, strided: tuple[int, int], plain: tuple[int, int]
@@ -61,9 +56,7 @@ def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
         assert copies(ops, Module.ATTENTION, "strided_copy") == [TOKENS * permuted]
         assert copies(ops, Module.ATTENTION) == [TOKENS * joined]
     whole = layer(nanotron(**{"layers.copies_heads": False}))
-    assert not copies(whole.forward, Module.ATTENTION) + copies(
-        whole.forward, Module.ATTENTION, "strided_copy"
-    )
+    assert not copies(whole.forward, Module.ATTENTION) + copies(whole.forward, Module.ATTENTION, "strided_copy")
 
 
 @pytest.mark.parametrize(("beside", "backward"), [(True, 2), (False, 1)])
@@ -91,9 +84,7 @@ def test_several_sequences_are_transposed_behind_the_kernel(beside: bool, backwa
 def test_an_activation_reads_halves_of_one_product(choices: dict[str, object], kernel: str) -> None:
     piece = layer(nanotron(**choices))
     for ops in (piece.forward, piece.backward):
-        assert [op.kernel for op in ops if op.role is Role.ACTIVATION and isinstance(op, MemoryBound)] == [
-            kernel
-        ]
+        assert [op.kernel for op in ops if op.role is Role.ACTIVATION and isinstance(op, MemoryBound)] == [kernel]
 
 
 def test_keys_and_values_stay_twice_where_queries_are_turned_within_one_copy_of_all() -> None:
@@ -123,9 +114,7 @@ def test_gradients_of_gate_and_up_are_joined_where_one_product_made_both() -> No
 def test_a_gradient_is_read_in_16_bits_and_added_to_an_fp32_sum() -> None:
     assert bytes_moved_per_element("accumulate_wide", backward=True, dtype="bf16") == 2 + 4 + 4
     kernels = {
-        op.kernel
-        for op in layer(nanotron()).backward
-        if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE
+        op.kernel for op in layer(nanotron()).backward if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE
     }
     assert kernels == {"accumulate_wide"}
 
@@ -164,13 +153,7 @@ def picotron(**choices: object) -> JobSpec:
 def model() -> ModelSpec:
     attention = AttentionSpec(kind=AttentionKind.GQA, num_heads=8, num_kv_heads=4, qk_dim=64, v_dim=64)
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True))
-    return ModelSpec(
-        name="m",
-        hidden=CHANNELS,
-        vocab=VOCAB,
-        blocks=(BlockRun(block=block, count=1),),
-        source="",
-    )
+    return ModelSpec(name="m", hidden=CHANNELS, vocab=VOCAB, blocks=(BlockRun(block=block, count=1),), source="")
 
 
 def over_tp(ops: tuple[Op, ...], collective: Collective) -> list[int]:
@@ -221,8 +204,6 @@ def test_its_modules_add_up_to_the_96_calls_of_its_layer() -> None:
     code = CALLS["picotron"]
     of = code.by_role
     norms, rotary = of[Role.NORM] - TRITON_2_CALLS, of[Role.ROTARY] - 2 * TRITON_2_CALLS
-    a_pass = (
-        7 * code.linear + 2 * norms + rotary + code.attention + of[Role.ACTIVATION] + 2 * of[Role.RESIDUAL]
-    )
+    a_pass = 7 * code.linear + 2 * norms + rotary + code.attention + of[Role.ACTIVATION] + 2 * of[Role.RESIDUAL]
     assert 2 * a_pass == pytest.approx(40.5 + 55 + 7 * 0.5, rel=0.01)
     assert code.collective == pytest.approx(0.7 + NCCL_CALLS)

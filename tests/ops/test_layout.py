@@ -23,17 +23,10 @@ def layouts(draw: st.DrawFn) -> Layout:
 def members(axis: Axis, layout: Layout) -> list[list[int]]:
     """Groups by decomposing every rank over the axes, fastest first (Megatron-LM's order)."""
     tp, cp, dp, pp = (int(getattr(layout, name)[0]) for name in ("tp", "cp", "dp", "pp"))
-    varying = {Axis.TP: "t", Axis.CP: "c", Axis.DP: "d", Axis.PP: "p", Axis.DP_CP: "cd", Axis.SDP: "tcd"}[
-        axis
-    ]
+    varying = {Axis.TP: "t", Axis.CP: "c", Axis.DP: "d", Axis.PP: "p", Axis.DP_CP: "cd", Axis.SDP: "tcd"}[axis]
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(layout.world_size):
-        place_of = {
-            "t": rank % tp,
-            "c": rank // tp % cp,
-            "d": rank // (tp * cp) % dp,
-            "p": rank // (tp * cp * dp) % pp,
-        }
+        place_of = {"t": rank % tp, "c": rank // tp % cp, "d": rank // (tp * cp) % dp, "p": rank // (tp * cp * dp) % pp}
         key = tuple(value for name, value in place_of.items() if name not in varying)
         groups.setdefault(key, []).append(rank)
     return list(groups.values())

@@ -161,6 +161,6 @@ def test_norms_that_run_again_leave_nothing_with_what_reads_them(scaling: str) -
     set_for_recompute_input_layernorm.
     """
     piece = experts({}, scaling, ("layernorm",))
-    assert [
-        kept(piece, name) for name in ("moe.router", "shared.up", "attention.q_down", "attention.kv_down")
-    ] == [0.0] * 4
+    assert [kept(piece, name) for name in ("moe.router", "shared.up", "attention.q_down", "attention.kv_down")] == [
+        0.0
+    ] * 4

@@ -36,11 +36,7 @@ def layer(question: JobSpec) -> Pass:
 def per_element(piece: Pass, name: str) -> dict[str, float]:
     """Bytes of the casts around one product, over the elements of input, gradient and weight."""
     gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
-    sizes = {
-        "input": gemm.m[0] * gemm.k[0],
-        "gradient": gemm.m[0] * gemm.n[0],
-        "weight": gemm.k[0] * gemm.n[0],
-    }
+    sizes = {"input": gemm.m[0] * gemm.k[0], "gradient": gemm.m[0] * gemm.n[0], "weight": gemm.k[0] * gemm.n[0]}
     found: dict[str, float] = {}
     for op in (*piece.forward, *piece.backward):
         if isinstance(op, MemoryBound) and op.name.startswith(f"{name}.cast_"):
@@ -279,11 +275,7 @@ def attention_casts_and_bytes(**precision: str) -> tuple[list[MemoryBound], floa
     said: Precision = replace(asked.precision, **precision)  # type: ignore[arg-type]
     block = written(MODEL, replace(asked, precision=said), "mtp", Layout.of(1)).blocks[0]
     ops = (*block.forward, *block.backward)
-    casts = [
-        op
-        for op in ops
-        if isinstance(op, MemoryBound) and op.served.role is Role.CORE and op.role is Role.CAST
-    ]
+    casts = [op for op in ops if isinstance(op, MemoryBound) and op.served.role is Role.CORE and op.role is Role.CAST]
     (core,) = (op for op in block.forward if isinstance(op, Attention))
     return casts, float(core.saved_bytes[0])
 
@@ -409,16 +401,13 @@ BLOCK, MX, NVFP4 = 1 + 4 / 128, 1 + 1 / 32, 0.5 + 1 / 16
     ],
 )
 def test_bytes_gathered(recipe: str, each: float, both_orders: bool) -> None:
-    expected = {"input": each, "again": each, "gradient": each} | (
-        {"gradient_columns": each} if both_orders else {}
-    )
+    expected = {"input": each, "again": each, "gradient": each} | ({"gradient_columns": each} if both_orders else {})
     assert gathered(gathering_layer(gathering_job(recipe))) == pytest.approx(expected)
 
 
 def test_what_is_reduced_and_the_head_travel_in_16_bits() -> None:
     wide, narrow = (
-        written(small_model(), gathering_job(recipe), "fsp", Layout.of(TP, tp=TP))
-        for recipe in ("bf16", "mxfp8")
+        written(small_model(), gathering_job(recipe), "fsp", Layout.of(TP, tp=TP)) for recipe in ("bf16", "mxfp8")
     )
 
     def sizes(piece: Pass, kind: Collective) -> list[float]:
@@ -436,9 +425,7 @@ def test_what_is_reduced_and_the_head_travel_in_16_bits() -> None:
 def test_ranks_agree_on_a_scale_before_they_cast(recipe: str, size: int) -> None:
     """Of both gathered inputs and both gathered output gradients of a gathering_layer; of NVFP4 for either order."""
     piece = gathering_layer(gathering_job(recipe))
-    found = [
-        op for op in (*piece.forward, *piece.backward) if isinstance(op, Comm) and op.role is Role.REDUCE
-    ]
+    found = [op for op in (*piece.forward, *piece.backward) if isinstance(op, Comm) and op.role is Role.REDUCE]
     expected = [Phase.FORWARD] * 2 + [Phase.INPUT_GRAD] * 2 if size else []
     assert [op.phase for op in found] == expected
     assert all(op.size_bytes[0] == size and op.lane is Lane.MAIN for op in found)
@@ -454,10 +441,7 @@ def cast_bytes(piece: Pass, name: str, what: str) -> float:
     elements = gemm.m[0] * (gemm.k[0] if what == "input" else gemm.n[0])
 
     def of(op: Op) -> bool:
-        return isinstance(op, MemoryBound) and op.name in (
-            f"{name}.cast_{what}",
-            f"{name}.cast_turned_{what}",
-        )
+        return isinstance(op, MemoryBound) and op.name in (f"{name}.cast_{what}", f"{name}.cast_turned_{what}")
 
     ops = [op for op in (*piece.forward, *piece.backward) if of(op)]
     return sum(float(bytes_moved(op)[0]) for op in ops if isinstance(op, MemoryBound)) / float(elements)
@@ -475,9 +459,7 @@ def cast_bytes(piece: Pass, name: str, what: str) -> float:
         ("nvfp4", False, 7.0, 1.0),
     ],
 )
-def test_each_rank_casts_its_part_and_turns_the_whole(
-    recipe: str, transposed: bool, part: float, whole: float
-) -> None:
+def test_each_rank_casts_its_part_and_turns_the_whole(recipe: str, transposed: bool, part: float, whole: float) -> None:
     question = gathering_job(recipe)
     question = replace(question, precision=replace(question.precision, transposed_copies=transposed))
     for name, what in (("mlp.up", "input"), ("mlp.down", "gradient")):
@@ -492,9 +474,7 @@ def test_nothing_changes_where_no_tokens_are_cut() -> None:
         whole = Layout.of(TP, tp=np.array([1]))
         piece = written(small_model(), gathering_job("fp8-current"), strategy, whole).blocks[0]
         assert cast_bytes(piece, "mlp.up", "input") == pytest.approx(6.0, rel=1e-2)
-        assert not any(
-            "turned" in op.name and op.rows[0] for op in piece.backward if isinstance(op, MemoryBound)
-        )
+        assert not any("turned" in op.name and op.rows[0] for op in piece.backward if isinstance(op, MemoryBound))
 
 
 def test_columns_of_a_gradient_travel_beside_the_product_of_the_rows() -> None:

@@ -71,9 +71,7 @@ def reductions(asked: JobSpec, strategy: str) -> list[Op]:
     layer = written(LLAMA, asked, strategy, Layout.of(8, tp=2)).blocks[0]
     kinds = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
     return [
-        op
-        for op in layer.backward
-        if isinstance(op, Comm) and op.collective in kinds and op.name.startswith("mlp.")
+        op for op in layer.backward if isinstance(op, Comm) and op.collective in kinds and op.name.startswith("mlp.")
     ]
 
 
@@ -199,9 +197,7 @@ def test_operations_own_the_parameters_of_the_model(name: str, tmp_path: Path) -
 def model_with(place: NormPlace) -> ModelSpec:
     model = small_model(layers=1)
     (run,) = model.blocks
-    return replace(
-        model, hidden=HIDDEN, blocks=(BlockRun(block=replace(run.block, norm_place=place), count=1),)
-    )
+    return replace(model, hidden=HIDDEN, blocks=(BlockRun(block=replace(run.block, norm_place=place), count=1),))
 
 
 def block_of(place: NormPlace, recompute: str = "none", modules: tuple[str, ...] = ()) -> Pass:
@@ -225,9 +221,7 @@ def test_a_norm_stands_where_it_is_said_to() -> None:
         ops = block_of(place).forward
         keys = [op.key for op in ops]
         product = keys.index(OpKey(Module.ATTENTION, Role.QKV))
-        return [
-            index < product for index, key in enumerate(keys) if key == (Module.ATTENTION, Role.NORM, None)
-        ]
+        return [index < product for index, key in enumerate(keys) if key == (Module.ATTENTION, Role.NORM, None)]
 
     assert around(NormPlace.BEFORE) == [True]
     assert around(NormPlace.AFTER) == [False]

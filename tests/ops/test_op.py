@@ -144,9 +144,7 @@ def test_a_field_is_written_once(tmp_path: Path) -> None:
     text = calls.read_text(encoding="utf-8")
     assert text.count(before) == 1
     calls.write_text(text.replace(before, f"{before}    softcap: Count = ZERO\n    tanh: bool = False\n"))
-    ran = subprocess.run(
-        [sys.executable, "-c", MORE], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", MORE], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert found["query"] == [0, 50]

@@ -60,9 +60,7 @@ def test_a_module_is_felt_where_it_changes_what_runs_or_is_kept(which: int) -> N
         felt = affecting_modules(part, MODULES)
         assert {name for name in MODULES if done(part, name) != done(part)} <= set(felt)
         assert done(part, *felt) == done(part, *MODULES)
-    assert {name for name in MODULES if done(plain, name) != done(plain)} == set(
-        affecting_modules(plain, MODULES)
-    )
+    assert {name for name in MODULES if done(plain, name) != done(plain)} == set(affecting_modules(plain, MODULES))
     # Under modules of which it feels the same, a layer is the very same piece.
     layout = Layout.of(8, ep=8)
     bare = layer_ops(deepseek(), job(seq_len=SEQ), layout, "mtp")
@@ -166,9 +164,7 @@ def saved_bytes(piece: Pass) -> float:
 def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
     preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
-    predicted = written(
-        small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective"
-    ).blocks[0]
+    predicted = written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
     products = {name: op for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}
     assert {name: int(op.n[0]) for name, op in products.items()} == {
         "attention.qkv": KV_HEADS * WIDTH,
@@ -191,9 +187,7 @@ def test_products_of_a_layer_without_a_gate(output_gate: bool) -> None:
     block = replace(block, mixer=replace(block.mixer, output_gate=output_gate))
     model = replace(small_model(), blocks=(replace(run, block=block),))
     preset = framework_preset("megatron").changed({"recomputation.selective": "every_second_product"})
-    predicted = written(model, job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[
-        0
-    ]
+    predicted = written(model, job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
     again = {name: int(op.n[0]) for name, op in rerun_names(predicted).items() if isinstance(op, BatchedGemm)}
     assert "mlp.up" not in again
     assert again["mlp.down"] == HIDDEN
@@ -203,9 +197,7 @@ def test_what_runs_again_stands_while_its_operation_does() -> None:
     """What a layer without recomputation keeps of an operation is held for a moment, beside what that needs anyway."""
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     plain, again = (
-        written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), mode)
-        .blocks[0]
-        .forward
+        written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8), mode).blocks[0].forward
         for mode in ("none", "selective")
     )
     held = [float(op.transient_bytes[0]) for op in again[1:]]
@@ -227,15 +219,9 @@ def test_results_of_narrow_products_are_kept_in_16_bits() -> None:
 def test_what_reduce_scatters_bring_is_kept_and_what_gathers_bring_is_not() -> None:
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     predicted = written(
-        small_model(),
-        job(seq_len=SEQUENCE, preset=preset),
-        "fsp",
-        Layout.of(8, tp=2),
-        "selective",
+        small_model(), job(seq_len=SEQUENCE, preset=preset), "fsp", Layout.of(8, tp=2), "selective"
     ).blocks[0]
-    again = [
-        op.collective for op in predicted.backward if op.phase is Phase.RECOMPUTE and isinstance(op, Comm)
-    ]
+    again = [op.collective for op in predicted.backward if op.phase is Phase.RECOMPUTE and isinstance(op, Comm)]
     assert again == [Collective.ALL_GATHER] * 2
 
 
@@ -245,18 +231,11 @@ def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None
     behind it runs again, so whole layers never have fewer collectives than every second product."""
     preset = framework_preset("fsdp").changed({"recomputation.stops_early": stops})
     again = {
-        mode: written(
-            small_model(),
-            job(seq_len=SEQUENCE, preset=preset),
-            "mtp",
-            Layout.of(8, tp=2),
-            mode,
-        ).blocks[0]
+        mode: written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", Layout.of(8, tp=2), mode).blocks[0]
         for mode in ("selective", "full")
     }
     collectives = {
-        mode: [name for name, op in rerun_names(piece).items() if isinstance(op, Comm)]
-        for mode, piece in again.items()
+        mode: [name for name, op in rerun_names(piece).items() if isinstance(op, Comm)] for mode, piece in again.items()
     }
     assert collectives["selective"] == collectives["full"]
     assert collectives["full"] == ["attention.out.leave", "mlp.down.leave"][: 1 if stops else 2]
@@ -266,13 +245,9 @@ def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)
-    predicted = written(
-        small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", layout, "selective"
-    ).blocks[0]
+    predicted = written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", layout, "selective").blocks[0]
     assert any(op.name == "attention.ring_hop" for op in predicted.forward)
-    assert not {"attention.ring", "attention.ring_hop", "attention.subtract_outputs"} & set(
-        rerun_names(predicted)
-    )
+    assert not {"attention.ring", "attention.ring_hop", "attention.subtract_outputs"} & set(rerun_names(predicted))
 
 
 def test_some_layers_of_a_stage_are_whole_and_the_others_plain() -> None:

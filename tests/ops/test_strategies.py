@@ -72,12 +72,9 @@ def test_the_head_multiplies_a_rank_s_tokens_by_the_whole_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recompute", "phases"),
-    [("none", [Phase.FORWARD, Phase.INPUT_GRAD]), ("full", [Phase.FORWARD, Phase.RECOMPUTE])],
+    ("recompute", "phases"), [("none", [Phase.FORWARD, Phase.INPUT_GRAD]), ("full", [Phase.FORWARD, Phase.RECOMPUTE])]
 )
-def test_weights_are_gathered_twice_also_where_a_layer_runs_again(
-    recompute: str, phases: list[Phase]
-) -> None:
+def test_weights_are_gathered_twice_also_where_a_layer_runs_again(recompute: str, phases: list[Phase]) -> None:
     """InternEvo keeps what the repeated forward gathered until the layer's backward is done."""
     asked = job(seq_len=SEQ, preset=framework_preset("internevo"))
     layer = written(small_model(), asked, "isp", Layout.of(8, tp=TP, wp=2), recompute).blocks[0]
@@ -116,11 +113,7 @@ def of_role(ops: tuple[Op, ...], role: Role) -> Op:
 def test_the_head_of_ulysses_multiplies_a_rank_s_tokens_by_the_whole_vocabulary() -> None:
     head = one_rank().head
     logits = of_role(head.forward, Role.LOGITS)
-    assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == (
-        [ROWS],
-        [CHANNELS],
-        [WORDS],
-    )
+    assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == ([ROWS], [CHANNELS], [WORDS])
     assert logits.parameters.tolist() == [CHANNELS * WORDS]
     loss = of_role(head.forward, Role.CROSS_ENTROPY)
     assert (loss.rows.tolist(), loss.width.tolist()) == ([ROWS], [WORDS])
@@ -189,8 +182,7 @@ def step_of(table: Estimate, asked_of: Problem) -> tuple[Op, ...]:
 
 
 @pytest.mark.parametrize(
-    ("stage", "parameters", "gradients", "optimizer"),
-    [(0, 1, 1, 1), (1, 1, 1, 8), (2, 1, 8, 8), (3, 8, 8, 8)],
+    ("stage", "parameters", "gradients", "optimizer"), [(0, 1, 1, 1), (1, 1, 1, 8), (2, 1, 8, 8), (3, 8, 8, 8)]
 )
 def test_model_state_is_whole_or_cut_over_data_and_sequence_ranks(
     stage: int, parameters: int, gradients: int, optimizer: int
@@ -228,18 +220,7 @@ def what_runs(one: Plan) -> tuple[list[object], list[object], dict[str, list[flo
     moved, other = [], []
     for op in (*layers, *step_of(table, asked_of)):
         if not isinstance(op, Comm):
-            sizes = (
-                "m",
-                "k",
-                "n",
-                "rows",
-                "width",
-                "heads",
-                "q_len",
-                "elements",
-                "saved_bytes",
-                "parameters",
-            )
+            sizes = ("m", "k", "n", "rows", "width", "heads", "q_len", "elements", "saved_bytes", "parameters")
             columns = [np.ravel(getattr(op, size))[0] for size in sizes if hasattr(op, size)]
             other.append((op.module, op.role, op.phase, columns))
             continue

@@ -91,9 +91,7 @@ def test_each_further_piece_is_issued() -> None:
     """Product, copy, signal and wait, half a launch each."""
     asked = job(world_size=TP)
     apart, cut = (_layer({"tensor_parallel.overlap": on}).forward for on in (False, True))
-    launches = [
-        sum(cpu_overhead(op, asked).launches[0] for op in ops if isinstance(op, Comm)) for ops in (apart, cut)
-    ]
+    launches = [sum(cpu_overhead(op, asked).launches[0] for op in ops if isinstance(op, Comm)) for ops in (apart, cut)]
     assert launches[1] - launches[0] == 4 * 2.0 * (TP - 1)
 
 
@@ -164,12 +162,7 @@ RANKS, TOKENS = 4, 1024
 def copied(micro_batch: int, strategy: str = "fsp", preset: str = "fsdp", **changes: Any) -> float:
     """Bytes that copies of a layer move, in whole hidden states of the micro-batch."""
     asked = job(world_size=RANKS, seq_len=TOKENS, preset=framework_preset(preset).changed(changes))
-    (block,) = written(
-        small_model(),
-        asked,
-        strategy,
-        Layout.of(RANKS, tp=RANKS, micro_batch=micro_batch),
-    ).blocks
+    (block,) = written(small_model(), asked, strategy, Layout.of(RANKS, tp=RANKS, micro_batch=micro_batch)).blocks
     whole = 2.0 * micro_batch * TOKENS * small_model().hidden
     ops = [op for op in (*block.forward, *block.backward) if isinstance(op, MemoryBound)]
     return sum(float(bytes_moved(op)[0]) for op in ops if op.name.endswith("_in_order")) / whole
@@ -195,11 +188,7 @@ def test_each_collective_reads_and_writes_its_array_once_more(
 
 def test_in_a_table_each_row_copies_by_its_own_sequences() -> None:
     asked = job(world_size=RANKS, seq_len=TOKENS, preset=framework_preset("fsdp"))
-    layout = Layout.of(
-        RANKS,
-        tp=np.array([RANKS, RANKS, 1]),
-        micro_batch=np.array([1, 2, 2]),
-    )
+    layout = Layout.of(RANKS, tp=np.array([RANKS, RANKS, 1]), micro_batch=np.array([1, 2, 2]))
     (block,) = written(small_model(), asked, "fsp", layout).blocks
     (behind,) = [op for op in block.forward if op.name == "mlp.up.enter_in_order"]
     assert isinstance(behind, MemoryBound)
@@ -238,9 +227,7 @@ def exchanged(copies: str) -> tuple[list[MemoryBound], list[MemoryBound]]:
     return found(block.forward), found(block.backward)
 
 
-@pytest.mark.parametrize(
-    ("copies", "into", "out"), [("reordered", 2, 2), ("lists", 2, 1), ("permuted", 1, 1)]
-)
+@pytest.mark.parametrize(("copies", "into", "out"), [("reordered", 2, 2), ("lists", 2, 1), ("permuted", 1, 1)])
 def test_each_copy_of_an_exchange_reads_and_writes_its_whole_array(copies: str, into: int, out: int) -> None:
     """q, k and v go in and the output comes out; gradients go the other way round, and copy so."""
     forward, backward = exchanged(copies)

@@ -70,9 +70,7 @@ def gemm_samples(layout: str = "NT", origin: Origin = Origin.MEASURED) -> list[S
     ]
 
 
-def collective_samples(
-    kind: Collective = Collective.ALL_GATHER, ranks: tuple[int, ...] = (2, 4, 8)
-) -> list[Sample]:
+def collective_samples(kind: Collective = Collective.ALL_GATHER, ranks: tuple[int, ...] = (2, 4, 8)) -> list[Sample]:
     """1 KiB .. 256 MiB inside one domain."""
     return [
         sample(
@@ -87,9 +85,7 @@ def collective_samples(
 STEP_PARTS: tuple[Case, ...] = (
     SustainedCase(seconds=30, m=64, k=32, n=16),
     WarmKernelCase(kernel="gelu", direction="forward", rows=64, width=256),
-    LayerCase(
-        batch=1, seq_len=64, hidden=256, ffn_hidden=512, heads=4, kv_heads=2, head_dim=64, mode="graph"
-    ),
+    LayerCase(batch=1, seq_len=64, hidden=256, ffn_hidden=512, heads=4, kv_heads=2, head_dim=64, mode="graph"),
     HostCopyCase(direction="to_host", size_bytes=1 << 20, devices=8),
     OverlapCase(
         collective=Collective.ALL_GATHER,

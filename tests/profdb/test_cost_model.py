@@ -50,9 +50,7 @@ def test_between_samples_is_near_the_formula_and_measured() -> None:
 
 
 def test_groups_of_one_and_nothing_to_do_cost_nothing() -> None:
-    comm = CollectiveQuery(
-        collective=Collective.ALL_GATHER, size_bytes=[0, 1024, 1024], intra=[8, 1, 8], inter=1
-    )
+    comm = CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=[0, 1024, 1024], intra=[8, 1, 8], inter=1)
     priced = COST_MODEL.collective_s(comm)
     assert priced.seconds[:2].tolist() == [0.0, 0.0]
     assert priced.origin[:2].tolist() == [Origin.DERIVED] * 2
@@ -64,21 +62,12 @@ def test_groups_of_one_and_nothing_to_do_cost_nothing() -> None:
 
 def test_collective_inside_its_samples_and_beyond() -> None:
     query = CollectiveQuery(
-        collective=Collective.ALL_GATHER,
-        size_bytes=[1 << 20, 3 << 20, 1 << 31, 1],
-        intra=8,
-        inter=1,
-        siblings=1,
+        collective=Collective.ALL_GATHER, size_bytes=[1 << 20, 3 << 20, 1 << 31, 1], intra=8, inter=1, siblings=1
     )
     priced = COST_MODEL.collective_s(query)
     expected = [collective_s(1 << 20, 8), collective_s(3 << 20, 8), collective_s(1 << 31, 8)]
     assert priced.seconds[:3] == pytest.approx(expected, rel=0.01)
-    assert priced.origin.tolist() == [
-        Origin.MEASURED,
-        Origin.MEASURED,
-        Origin.EXTRAPOLATED,
-        Origin.EXTRAPOLATED,
-    ]
+    assert priced.origin.tolist() == [Origin.MEASURED, Origin.MEASURED, Origin.EXTRAPOLATED, Origin.EXTRAPOLATED]
 
 
 def test_unmeasured_group_follows_latency_and_wire() -> None:
@@ -99,9 +88,7 @@ def test_unmeasured_group_follows_latency_and_wire() -> None:
 )
 def test_larger_message_is_never_faster(sizes: list[int], intra: int, noise: int) -> None:
     rng = np.random.default_rng(noise)
-    shaken = [
-        sample(s.case, s.median_s * float(rng.lognormal(0.0, 0.5))) for s in collective_samples(ranks=(2, 4))
-    ]
+    shaken = [sample(s.case, s.median_s * float(rng.lognormal(0.0, 0.5))) for s in collective_samples(ranks=(2, 4))]
     ordered = np.sort(np.asarray(sizes))
     priced = ProfileCostModel(profile(shaken)).collective_s(
         CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=ordered, intra=intra, inter=1)
@@ -116,23 +103,17 @@ def test_larger_message_is_never_faster(sizes: list[int], intra: int, noise: int
         (lambda b: b.linear_s(LinearQuery(m=1, k=1, n=1, dtype="fp8")), "gemm.*fp8"),
         (lambda b: b.grouped_linear_s(GroupedLinearQuery(groups=1, m=1, k=1, n=1)), "grouped_gemm"),
         (
-            lambda b: b.attention_s(
-                AttentionQuery(q_len=1, kv_len=1, heads=1, kv_heads=1, qk_dim=1, v_dim=1)
-            ),
+            lambda b: b.attention_s(AttentionQuery(q_len=1, kv_len=1, heads=1, kv_heads=1, qk_dim=1, v_dim=1)),
             "attention",
         ),
         (lambda b: b.memory_bound_s(MemoryBoundQuery(kernel="add", rows=1, width=1)), "memory_bound"),
         (lambda b: b.optimizer_s(OptimizerQuery(elements=1)), "optimizer"),
         (
-            lambda b: b.collective_s(
-                CollectiveQuery(collective=Collective.ALL_TO_ALL, size_bytes=1, intra=2, inter=1)
-            ),
+            lambda b: b.collective_s(CollectiveQuery(collective=Collective.ALL_TO_ALL, size_bytes=1, intra=2, inter=1)),
             "--only all2all",
         ),
         (
-            lambda b: b.collective_s(
-                CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=1, intra=8, inter=2)
-            ),
+            lambda b: b.collective_s(CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=1, intra=8, inter=2)),
             "--nnodes=2",
         ),
         (lambda b: b.p2p_s(P2PQuery(size_bytes=1, intra=2, inter=1)), "p2p"),
@@ -154,9 +135,7 @@ def test_wrong_policy_is_refused(given_: dict[str, str]) -> None:
 def test_every_family_answers_its_own_sample() -> None:
     cost_model = ProfileCostModel(profile(one_of_each()))
     assert cost_model.linear_s(LinearQuery(m=16, k=32, n=64, bias=True)).seconds[0] == pytest.approx(1e-5)
-    assert cost_model.grouped_linear_s(GroupedLinearQuery(groups=4, m=64, k=32, n=16)).seconds[
-        0
-    ] == pytest.approx(2e-5)
+    assert cost_model.grouped_linear_s(GroupedLinearQuery(groups=4, m=64, k=32, n=16)).seconds[0] == pytest.approx(2e-5)
     assert cost_model.optimizer_s(OptimizerQuery(elements=1 << 20)).seconds[0] == pytest.approx(5e-5)
     assert cost_model.cpu_s("launch").seconds[0] == pytest.approx(7e-6)
     assert cost_model.memory_bound_s(MemoryBoundQuery(kernel="rmsnorm", rows=128, width=256)).seconds[
@@ -165,9 +144,7 @@ def test_every_family_answers_its_own_sample() -> None:
 
 
 def test_kernel_that_moves_nothing_costs_nothing() -> None:
-    priced = COST_MODEL.memory_bound_s(
-        MemoryBoundQuery(kernel="norm_reduce", direction="backward", rows=100, width=1)
-    )
+    priced = COST_MODEL.memory_bound_s(MemoryBoundQuery(kernel="norm_reduce", direction="backward", rows=100, width=1))
     assert priced.seconds.tolist() == [0.0]
 
 
@@ -227,9 +204,7 @@ class Counting:
         columns = query.columns()
         self.shapes.append(columns["m"].tolist())
         return TimeEstimate(
-            seconds=columns["m"] * 10.0 + columns["n"],
-            relative_std=columns["m"] / 100.0,
-            origin=columns["m"] % 3,
+            seconds=columns["m"] * 10.0 + columns["n"], relative_std=columns["m"] / 100.0, origin=columns["m"] % 3
         )
 
 

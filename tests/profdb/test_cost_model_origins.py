@@ -41,9 +41,7 @@ def test_unmeasured_samples_are_never_presented_as_measured(origin: Origin) -> N
 
 
 def test_measured_samples_of_a_case_displace_modelled_ones() -> None:
-    modelled = [
-        sample(s.case, 5.0 * s.median_s, Origin.MODELLED) for s in gemm_samples(origin=Origin.MODELLED)
-    ]
+    modelled = [sample(s.case, 5.0 * s.median_s, Origin.MODELLED) for s in gemm_samples(origin=Origin.MODELLED)]
     cost_model = ProfileCostModel(profile(modelled + gemm_samples()))
     priced = cost_model.linear_s(LinearQuery(m=1024, k=1024, n=1024))
     assert priced.origin[0] == Origin.MEASURED
@@ -78,9 +76,7 @@ def test_backward_attention_borrows_efficiency_not_time() -> None:
 
 
 def test_unknown_memory_kernel_borrows_bytes_per_second() -> None:
-    cases = [
-        MemoryBoundCase(kernel="copy", direction="forward", rows=r, width=4096) for r in (1024, 4096, 16384)
-    ]
+    cases = [MemoryBoundCase(kernel="copy", direction="forward", rows=r, width=4096) for r in (1024, 4096, 16384)]
     cost_model = ProfileCostModel(profile([sample(c, 4.0 * c.rows * c.width / BYTES_PER_S) for c in cases]))
     priced = cost_model.memory_bound_s(MemoryBoundQuery(kernel="add", rows=4096, width=4096))
     # add moves three bf16 tensors where copy moves two (ops.memory_bound)
@@ -95,9 +91,7 @@ class Sheet:
         def answer(query: object) -> TimeEstimate:
             size = getattr(query, "size", 1)
             return TimeEstimate(
-                seconds=np.ones(size),
-                relative_std=np.ones(size),
-                origin=np.full(size, int(Origin.MODELLED)),
+                seconds=np.ones(size), relative_std=np.ones(size), origin=np.full(size, int(Origin.MODELLED))
             )
 
         return answer
@@ -106,9 +100,7 @@ class Sheet:
 def test_modelled_book_answers_only_what_is_missing_and_only_when_asked() -> None:
     cost_model = ProfileCostModel(profile(collective_samples()), missing="modelled", modelled=Sheet())  # type: ignore[arg-type]
     priced = cost_model.collective_s(
-        CollectiveQuery(
-            collective=Collective.ALL_GATHER, size_bytes=[1 << 20, 1 << 20, 0], intra=8, inter=[1, 2, 2]
-        )
+        CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=[1 << 20, 1 << 20, 0], intra=8, inter=[1, 2, 2])
     )
     assert priced.origin.tolist() == [Origin.MEASURED, Origin.MODELLED, Origin.DERIVED]
     assert priced.seconds[1] == 1.0
@@ -149,10 +141,7 @@ def test_windows_are_told_apart() -> None:
 
 def test_a_few_measured_samples_rule_near_themselves_and_leave_the_rest_to_the_model() -> None:
     modelled = gemm_samples(origin=Origin.MODELLED)
-    few = [
-        sample(GemmCase(m=m, k=1024, n=1024), 2.0 * product_s(m, 1024, 1024), Origin.MEASURED)
-        for m in (1024, 2048)
-    ]
+    few = [sample(GemmCase(m=m, k=1024, n=1024), 2.0 * product_s(m, 1024, 1024), Origin.MEASURED) for m in (1024, 2048)]
     cost_model = ProfileCostModel(profile(modelled + few))
     near = cost_model.linear_s(LinearQuery(m=1024, k=1024, n=1024))
     assert near.origin[0] == Origin.MEASURED
@@ -171,10 +160,7 @@ def test_measured_samples_far_apart_leave_what_is_between_to_the_model() -> None
     ]
     between = ProfileCostModel(profile(modelled + corners)).linear_s(LinearQuery(m=1024, k=1536, n=1536))
     assert between.origin[0] == Origin.MODELLED
-    assert (
-        ProfileCostModel(profile(corners)).linear_s(LinearQuery(m=1024, k=1536, n=1536)).origin[0]
-        == Origin.MEASURED
-    )
+    assert ProfileCostModel(profile(corners)).linear_s(LinearQuery(m=1024, k=1536, n=1536)).origin[0] == Origin.MEASURED
 
 
 def test_a_measured_sweep_reaches_a_little_beyond_itself_before_the_model_answers() -> None:

@@ -14,19 +14,13 @@ MIB = 1 << 20
 MACHINE = MachineFacts(gpu="H100")
 
 
-def sample(
-    size_bytes: int, *trials_s: float, direction: str = TO_HOST, origin: Origin = Origin.MEASURED
-) -> Sample:
+def sample(size_bytes: int, *trials_s: float, direction: str = TO_HOST, origin: Origin = Origin.MEASURED) -> Sample:
     case = HostCopyCase(direction=direction, size_bytes=size_bytes, devices=8)
     return Sample(case=case, trials_s=trials_s, origin=origin)
 
 
 def test_between_sizes_below_and_above() -> None:
-    samples = [
-        sample(MIB, 1e-4, 1e-4),
-        sample(16 * MIB, 3e-4, 4e-4, 5e-4),
-        sample(MIB, 9.0, direction=TO_DEVICE),
-    ]
+    samples = [sample(MIB, 1e-4, 1e-4), sample(16 * MIB, 3e-4, 4e-4, 5e-4), sample(MIB, 9.0, direction=TO_DEVICE)]
     copies = host_copies(ProfileDatabase(machine=MACHINE, samples=samples))
     assert copies is not None
     priced = copies.of(TO_HOST, np.array([0.0, MIB / 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB]), 8)

@@ -51,15 +51,11 @@ def test_no_field_is_lost(op: Op, method: str) -> None:
     assert len(shared) >= (1 if method == "optimizer_s" else 7)
     for name in shared:
         predicted, wanted = getattr(query, name), getattr(op, name)
-        same = (
-            predicted == wanted if isinstance(wanted, str | bool) else np.array_equal(predicted, ints(wanted))
-        )
+        same = predicted == wanted if isinstance(wanted, str | bool) else np.array_equal(predicted, ints(wanted))
         assert same, name
 
 
-@pytest.mark.parametrize(
-    ("origin", "said"), [(Origin.MEASURED, Origin.DERIVED), (Origin.MODELLED, Origin.MODELLED)]
-)
+@pytest.mark.parametrize(("origin", "said"), [(Origin.MEASURED, Origin.DERIVED), (Origin.MODELLED, Origin.MODELLED)])
 def test_a_product_in_tf32_takes_two_of_16_bits(origin: Origin, said: Origin) -> None:
     """Half the rate, twice the bytes."""
     asked = []
@@ -84,8 +80,7 @@ def test_sheets_have_tf32_at_half_the_rate_of_16_bits(sheet: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "direction"),
-    [(Phase.FORWARD, "forward"), (Phase.RECOMPUTE, "forward"), (Phase.WEIGHT_GRAD, "backward")],
+    ("phase", "direction"), [(Phase.FORWARD, "forward"), (Phase.RECOMPUTE, "forward"), (Phase.WEIGHT_GRAD, "backward")]
 )
 def test_the_phase_of_a_kernel_is_its_direction(phase: Phase, direction: str) -> None:
     op = MemoryBound(

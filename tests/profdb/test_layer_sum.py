@@ -16,9 +16,7 @@ from tests.profdb.profiles import profile
 from tests.solver.flat_cost_model import FlatCostModel
 
 KERNEL_S = 1e-3
-LAYER = LayerCase(
-    batch=1, seq_len=512, hidden=256, ffn_hidden=512, heads=4, kv_heads=2, head_dim=64, mode="graph"
-)
+LAYER = LayerCase(batch=1, seq_len=512, hidden=256, ffn_hidden=512, heads=4, kv_heads=2, head_dim=64, mode="graph")
 PARTS = 12 + 2 + 2 * 6
 """Three products of four linear layers, attention and six other kernels, both ways (norms and additions twice)."""
 

@@ -39,21 +39,10 @@ def test_far_shapes_are_measured_once_and_near_ones_are_not() -> None:
 def test_a_whole_missing_family_can_be_measured() -> None:
     meter = Meter()
     cost_model = ProfileCostModel(profile([]), on_demand=OnDemand(meter))
-    query = AttentionQuery(
-        q_len=64, kv_len=64, heads=4, kv_heads=2, qk_dim=32, v_dim=32, direction="backward"
-    )
+    query = AttentionQuery(q_len=64, kv_len=64, heads=4, kv_heads=2, qk_dim=32, v_dim=32, direction="backward")
     assert cost_model.attention_s(query).seconds.tolist() == [0.5]
     assert meter.asked == [
-        AttentionCase(
-            batch=1,
-            q_len=64,
-            kv_len=64,
-            heads=4,
-            kv_heads=2,
-            qk_dim=32,
-            v_dim=32,
-            direction="backward",
-        )
+        AttentionCase(batch=1, q_len=64, kv_len=64, heads=4, kv_heads=2, qk_dim=32, v_dim=32, direction="backward")
     ]
 
 
@@ -70,9 +59,7 @@ def test_collectives_are_not_measured_by_one_process() -> None:
     meter = Meter()
     cost_model = ProfileCostModel(profile([]), on_demand=OnDemand(meter))
     with pytest.raises(MissingCurveError):
-        cost_model.collective_s(
-            CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=8, intra=2, inter=1)
-        )
+        cost_model.collective_s(CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=8, intra=2, inter=1))
     assert meter.asked == []
 
 

@@ -98,9 +98,7 @@ def test_what_was_measured_inside_a_domain_says_nothing_of_messages_between_two(
 def test_the_group_nearest_in_both_degrees_answers(asked: tuple[int, int], nearest: tuple[int, int]) -> None:
     """Distances in log2 of ranks in a domain and of domains are added."""
     measured = {(8, 2): (0.1, 0.0), (8, 8): (0.2, 0.0), (4, 2): (0.3, 0.0)}
-    taken = [
-        one for (intra, inter), loss in measured.items() for one in samples(loss, intra=intra, inter=inter)
-    ]
+    taken = [one for (intra, inter), loss in measured.items() for one in samples(loss, intra=intra, inter=inter)]
     assert told(taken, 1 << 20, asked[1], asked[0]) == pytest.approx(measured[nearest], abs=1e-9)
 
 

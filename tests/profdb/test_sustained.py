@@ -56,9 +56,9 @@ def test_each_format_has_its_own_and_16_bits_share_one() -> None:
 
 
 def test_clocks_that_hold_are_no_gain() -> None:
-    assert sustained_rates(
-        book_of(sample(sustained("bf16"), 1e-3), sample(product("bf16"), 2e-3)), "x"
-    ).ratios == {"bf16": 1.0}
+    assert sustained_rates(book_of(sample(sustained("bf16"), 1e-3), sample(product("bf16"), 2e-3)), "x").ratios == {
+        "bf16": 1.0
+    }
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,7 @@ def test_clocks_that_hold_are_no_gain() -> None:
         [sample(sustained("bf16"), *SETTLING)],  # no benchmark to compare with
         [sample(sustained("bf16"), *SETTLING, origin=Origin.TRANSFERRED), sample(product("bf16"), PRODUCT_S)],
         [sample(sustained("bf16"), *SETTLING), sample(product("bf16"), PRODUCT_S, origin=Origin.MODELLED)],
-        [
-            replace(sample(sustained("bf16"), 1.0), trials_s=(), status="oom"),
-            sample(product("bf16"), PRODUCT_S),
-        ],
+        [replace(sample(sustained("bf16"), 1.0), trials_s=(), status="oom"), sample(product("bf16"), PRODUCT_S)],
     ],
 )
 def test_what_was_not_measured_says_nothing(samples: list[Sample]) -> None:

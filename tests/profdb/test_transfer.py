@@ -41,17 +41,13 @@ def test_a_profile_changes_gpu_and_origin_and_loses_what_the_target_cannot_run()
         origin=Origin.MODELLED,
     )
     failed = Sample(
-        case=AttentionCase(
-            batch=1, q_len=1 << 20, kv_len=1 << 20, heads=8, kv_heads=8, qk_dim=128, v_dim=128
-        ),
+        case=AttentionCase(batch=1, q_len=1 << 20, kv_len=1 << 20, heads=8, kv_heads=8, qk_dim=128, v_dim=128),
         trials_s=(),
         status="oom",
     )
     fp8 = Sample(case=GemmCase(m=64, k=64, n=64, dtype_in="fp8"), trials_s=(1.0,))
     host = Sample(case=HostCase(kind="launch"), trials_s=(1e-6,))
-    profile = ProfileDatabase(
-        machine=MachineFacts(gpu=H100.gpu.name), samples=[kept, modelled, failed, fp8, host]
-    )
+    profile = ProfileDatabase(machine=MachineFacts(gpu=H100.gpu.name), samples=[kept, modelled, failed, fp8, host])
     predicted = transferred_profile(profile, H100, A100)
     assert predicted.machine.gpu == A100.gpu.name
     assert predicted.machine.cluster == "a100-sxm-80g"

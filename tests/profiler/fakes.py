@@ -53,9 +53,7 @@ class FakeLauncher:
         return Launched(case=case, calls=(call,), implementation="fake")
 
 
-def device_like(
-    kind: str = "cuda", architecture: ArchitectureSpec | None = None, **properties: object
-) -> Device:
+def device_like(kind: str = "cuda", architecture: ArchitectureSpec | None = None, **properties: object) -> Device:
     """A device that only says what it is: properties (and methods) of Device by name."""
     fake: Callable[..., Device] = type("Fake", (Device,), properties)
     return fake(kind=kind, architecture=architecture)
@@ -92,6 +90,4 @@ def single_world() -> World:
 def fake_bench() -> Bench:
     """A bench around a fake launcher and its clock."""
     clock = FakeClock()
-    return Bench(
-        world=single_world(), launcher=FakeLauncher(clock=clock), device_clock=clock, host_clock=clock
-    )
+    return Bench(world=single_world(), launcher=FakeLauncher(clock=clock), device_clock=clock, host_clock=clock)

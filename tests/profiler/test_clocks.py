@@ -164,9 +164,7 @@ def test_a_reading_is_in_hertz_watts_and_degrees(named: Device, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("unknown", [None, refuses])
-def test_what_a_gpu_does_not_tell_is_nought(
-    unknown: Any, named: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_gpu_does_not_tell_is_nought(unknown: Any, named: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     # a virtual GPU without power; a library, or below it a driver, that knows other calls by their older names
     older = driver(
         nvmlDeviceGetPowerUsage=refuses,
@@ -183,9 +181,7 @@ def test_what_a_gpu_does_not_tell_is_nought(
     assert REASONS[0x40] == "heat, by hardware"
 
 
-@pytest.mark.parametrize(
-    "library", [None, driver(nvmlInit=refuses), driver(nvmlDeviceGetHandleByUUID=refuses)]
-)
+@pytest.mark.parametrize("library", [None, driver(nvmlInit=refuses), driver(nvmlDeviceGetHandleByUUID=refuses)])
 def test_without_library_or_driver_nobody_tells(
     library: ModuleType | None, named: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,7 @@ class Compiling:
 
 
 @pytest.mark.parametrize(("first_s", "then_s"), [(3.0, 5e-6), (0.2, 2e-3)])
-def test_a_launch_that_compiles_says_nothing_of_how_long_the_others_take(
-    first_s: float, then_s: float
-) -> None:
+def test_a_launch_that_compiles_says_nothing_of_how_long_the_others_take(first_s: float, then_s: float) -> None:
     """Bursts as long, and trials as many, as of a kernel that was ready."""
     found = []
     for one_s in (first_s, then_s):

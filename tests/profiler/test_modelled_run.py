@@ -49,9 +49,7 @@ def test_a_copied_sheet_can_be_asked(copied: Path, tmp_path: Path) -> None:
     assert inputs.problem.cluster.name == "lab"
 
 
-def test_progress_is_told_without_a_terminal(
-    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_told_without_a_terminal(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "lab.pt"
     assert gen_profiler_data.main(["--from_cluster", str(copied), "--output", str(output), "--no_pics"]) == 0
     told = capsys.readouterr()

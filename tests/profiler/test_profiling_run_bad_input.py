@@ -107,10 +107,7 @@ def test_a_gpu_that_cannot_be_used(
 
 
 def test_a_rehearsal_leaves_the_default_profile_alone(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("--device", "cpu", "--only", "host", "--no_pics") == 0
@@ -147,10 +144,7 @@ def make_bad_output(kind: str, folder: Path) -> Path:
     return output
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [*UNUSABLE, "empty", "a journal of another machine", "no journal"],
-)
+@pytest.mark.parametrize("kind", [*UNUSABLE, "empty", "a journal of another machine", "no journal"])
 def test_bad_outputs_are_refused_before_anything_is_measured(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
@@ -196,9 +190,7 @@ def test_a_profile_of_another_machine_stays_where_and_as_it_is(
     assert output.read_bytes() == before
 
 
-def test_two_runs_never_share_an_output(
-    tmp_path: Path, run: Callable[..., int], refused: Callable[..., str]
-) -> None:
+def test_two_runs_never_share_an_output(tmp_path: Path, run: Callable[..., int], refused: Callable[..., str]) -> None:
     output = tmp_path / "data.pt"
     other = Journal.open(journal_path(output), "CPU")
     before = journal_path(output).read_bytes()

@@ -106,9 +106,7 @@ def test_a_smoke_test_runs_every_piece_of_code_that_a_sweep_runs() -> None:
     assert 40.0 < seconds.sum() < 90.0
 
 
-def test_a_smoke_test_says_what_does_not_run_and_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_smoke_test_says_what_does_not_run_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own folder goes with it, and the output that was asked for is not touched."""
     launched: list[Case] = []
     folders: list[Path] = []
@@ -140,8 +138,7 @@ def test_a_dry_run_counts_every_case_and_adds_up() -> None:
     lines = dry_run_lines(plans, sheet, TrialPlan())
     tiers = Counter(plan.tier for plan in plans)
     said = [
-        re.match(r"tier (\d+): (\d+) cases, about (\d+) s, (\d+) s with those before: ", line)
-        for line in lines[:-1]
+        re.match(r"tier (\d+): (\d+) cases, about (\d+) s, (\d+) s with those before: ", line) for line in lines[:-1]
     ]
     assert {int(line[1]): int(line[2]) for line in said if line} == tiers
     assert [line[1] for line in said if line] == ["0", "1", "2", "3"]
@@ -158,9 +155,7 @@ def test_a_dry_run_knows_about_how_long_every_kind_takes() -> None:
     plans = plan_tiers(SweepPlan(device_kind="cuda", domain_ranks=8, domains=2))
     sheet = read_cluster("h200", root=ROOT)
     cases = [plan.case for plan in plans]
-    unknown = {
-        type(case) for case, call_s in zip(cases, calls_s(cases, sheet), strict=True) if call_s == UNKNOWN_S
-    }
+    unknown = {type(case) for case, call_s in zip(cases, calls_s(cases, sheet), strict=True) if call_s == UNKNOWN_S}
     assert unknown == {HostCase, SustainedCase}
 
 
@@ -172,15 +167,11 @@ def test_what_only_a_step_shows_takes_as_long_as_its_parts() -> None:
     (product_s,) = modelled_seconds(cost_model, [GemmCase(m=8192, k=4096, n=4096)])
     beside = OverlapCase(**group, m=8192, k=4096, n=4096, products=64, collectives=1)
     alone = replace(beside, products=0, collectives=8)
-    assert kind_s([beside, alone], cost_model) == pytest.approx(
-        [max(64 * product_s, gathered_s), 8 * gathered_s]
-    )
+    assert kind_s([beside, alone], cost_model) == pytest.approx([max(64 * product_s, gathered_s), 8 * gathered_s])
     # PCIe 5.0 x16 as nvbandwidth measures it (profdb.host_copies)
     copy = HostCopyCase(direction="to_host", size_bytes=1 << 30)
     assert kind_s([copy], cost_model) == pytest.approx([(1 << 30) / 55.63e9], rel=0.02)
-    exchange = ExpertExchangeCase(
-        direction="dispatch", tokens=4096, hidden=4096, experts=8, topk=2, intra=8, inter=1
-    )
+    exchange = ExpertExchangeCase(direction="dispatch", tokens=4096, hidden=4096, experts=8, topk=2, intra=8, inter=1)
     whole = CollectiveCase(collective=Collective.ALL_TO_ALL, size_bytes=4096 * 4096 * 2 * 2, intra=8, inter=1)
     assert kind_s([exchange], cost_model) == pytest.approx(modelled_seconds(cost_model, [whole]))
 
@@ -188,9 +179,7 @@ def test_what_only_a_step_shows_takes_as_long_as_its_parts() -> None:
 def test_layers_priced_together_are_those_priced_one_by_one() -> None:
     cost_model = ModelledCostModel(cluster=read_cluster("h200", root=ROOT))
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn_hidden": 14336, "mode": "eager"}
-    layers = [
-        LayerCase(**shape, hidden=hidden, seq_len=seq_len) for hidden, seq_len in ((4096, 8192), (2048, 512))
-    ]
+    layers = [LayerCase(**shape, hidden=hidden, seq_len=seq_len) for hidden, seq_len in ((4096, 8192), (2048, 512))]
     alone = [sum(float(part.seconds[0]) for part in parts_of_layer(cost_model, layer)) for layer in layers]
     assert kind_s(layers, cost_model) == pytest.approx(alone)
     assert alone[0] > 4 * alone[1]
@@ -199,11 +188,7 @@ def test_layers_priced_together_are_those_priced_one_by_one() -> None:
 def test_a_dry_run_waits_for_the_compiler_once_a_graph() -> None:
     """Three seconds for each kernel, direction and format that only torch.compile fuses, whatever their sizes."""
     swiglu = MemoryBoundCase(kernel="swiglu", direction="forward", rows=512, width=512)
-    others = [
-        replace(swiglu, direction="backward"),
-        replace(swiglu, dtype="fp32"),
-        replace(swiglu, kernel="quantize"),
-    ]
+    others = [replace(swiglu, direction="backward"), replace(swiglu, dtype="fp32"), replace(swiglu, kernel="quantize")]
     again = [replace(swiglu, rows=1024), WarmKernelCase(**asdict(swiglu))]
     never = [replace(swiglu, kernel="rmsnorm"), GemmCase(m=512, k=512, n=512)]
     cases = [swiglu, *others, *again, *never]

@@ -51,9 +51,7 @@ def disturbed_bench(*disturbed: Case, always: bool = False) -> tuple[Bench, Dist
     return Bench(world=single_world(), launcher=launcher, device_clock=clock), launcher
 
 
-def test_noisy_cases_are_measured_again_after_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noisy_cases_are_measured_again_after_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("profiler.sweep.LONGEST_SHARE", 1e9)
     bench, launcher = disturbed_bench(CASES[1], CASES[3])
     journal = Journal.open(tmp_path / "j", "fake")

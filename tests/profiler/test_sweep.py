@@ -13,14 +13,7 @@ from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
 from profiler import profiling_run
 from profiler.benchmarks.launched import Launched
-from profiler.cases.sweep_plan import (
-    BENCHMARKS,
-    SweepPlan,
-    benchmark_of,
-    gpu_compute,
-    gpu_step_parts,
-    plan_cases,
-)
+from profiler.cases.sweep_plan import BENCHMARKS, SweepPlan, benchmark_of, gpu_compute, gpu_step_parts, plan_cases
 from profiler.cases.tiers import in_order
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
@@ -29,15 +22,7 @@ from profiler.measurement import Bench, measure
 from profiler.profiling_run import RunOptions, run_in
 from profiler.sweep import Budget, sweep
 from spec.errors import ProfileError
-from tests.profiler.fakes import (
-    FakeClock,
-    FakeLauncher,
-    device_like,
-    fake_bench,
-    raising,
-    seconds_of,
-    single_world,
-)
+from tests.profiler.fakes import FakeClock, FakeLauncher, device_like, fake_bench, raising, seconds_of, single_world
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_PLAN = SweepPlan(device_kind="cuda", domain_ranks=2, domains=2, node_ranks=2)
@@ -63,9 +48,7 @@ def samples_of_each_benchmark(count: int) -> list[Case]:
     return chosen
 
 
-def run_fake(
-    cases: list[Case], output: Path, *, resume: bool = False
-) -> tuple[ProfileDatabase, FakeLauncher]:
+def run_fake(cases: list[Case], output: Path, *, resume: bool = False) -> tuple[ProfileDatabase, FakeLauncher]:
     """A whole run with the fake launcher; times come from real clocks around calls that take none, so
     only keys are looked at."""
     launcher = FakeLauncher(clock=FakeClock())
@@ -154,9 +137,7 @@ def test_a_lost_device_starts_the_program_again_behind_the_case(
     monkeypatch.setattr(profiling_run, "restart_program", again)
     options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu")
     problem = RuntimeError("CUDA error: an illegal memory access was encountered")
-    launcher = FakeLauncher(
-        clock=FakeClock(), before=lambda case: raising(problem)(case) if case == cases[1] else None
-    )
+    launcher = FakeLauncher(clock=FakeClock(), before=lambda case: raising(problem)(case) if case == cases[1] else None)
     world = World(layout=RankLayout(), device=device_like("cpu", answers=lambda _: False))
     with pytest.raises(SystemExit):
         run_in(world, options, cases, launcher)
@@ -201,9 +182,7 @@ def test_only_a_run_that_goes_on_passes_over_a_case(tmp_path: Path) -> None:
     assert [sample.status for sample in profile.samples] == ["ok", "ok"]
 
 
-def test_an_output_is_this_runs_until_its_samples_are_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_is_this_runs_until_its_samples_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merge = profiling_run.merged_into
     refused: list[str] = []
 

@@ -25,12 +25,7 @@ def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "elapsed_s", "samples", "spent"),
-    [
-        (100.0, 79.0, 2000, False),
-        (100.0, 79.0, 3000, True),
-        (4.0, 1.9, 10**6, False),
-        (4.0, 2.1, 10**6, True),
-    ],
+    [(100.0, 79.0, 2000, False), (100.0, 79.0, 3000, True), (4.0, 1.9, 10**6, False), (4.0, 2.1, 10**6, True)],
 )
 def test_a_budget_keeps_time_for_fits_and_pictures(
     seconds: float, elapsed_s: float, samples: int, spent: bool, monkeypatch: pytest.MonkeyPatch
@@ -40,9 +35,7 @@ def test_a_budget_keeps_time_for_fits_and_pictures(
     assert Budget(seconds=seconds, started=0.0).spent(samples) is spent
 
 
-@pytest.mark.parametrize(
-    ("before_s", "spent_before", "launched"), [(0.0, "", 1), (95.0, "", 0), (0.0, "95", 0)]
-)
+@pytest.mark.parametrize(("before_s", "spent_before", "launched"), [(0.0, "", 1), (95.0, "", 0), (0.0, "95", 0)])
 def test_a_budget_counts_from_the_programs_start_and_on_through_restarts(
     before_s: float, spent_before: str, launched: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,10 +117,7 @@ def test_samples_of_one_thread_name_their_clock(monkeypatch: pytest.MonkeyPatch)
     bench = Bench(world=world, launcher=TorchLauncher(world=world), plan=TrialPlan(max_trials=3))
     sample = measure(GemmCase(m=8, k=8, n=8), bench, "2026-01-01")
     assert sample.status == "ok"
-    assert (sample.launched["timed"], sample.launched["launches_per_trial"]) == (
-        "CPU seconds, caches swept",
-        1,
-    )
+    assert (sample.launched["timed"], sample.launched["launches_per_trial"]) == ("CPU seconds, caches swept", 1)
     together = Launched(case=sample.case, calls=(lambda: None,), implementation="", collective=True)
     assert isinstance(bench.clock_for(together), CpuStopwatch)
 

@@ -10,15 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.memory_bound import KERNELS, bytes_moved_per_element
-from profdb.cases import (
-    FAMILY_OF,
-    AttentionCase,
-    GemmCase,
-    GroupedGemmCase,
-    HostCase,
-    MemoryBoundCase,
-    OptimizerCase,
-)
+from profdb.cases import FAMILY_OF, AttentionCase, GemmCase, GroupedGemmCase, HostCase, MemoryBoundCase, OptimizerCase
 from profiler.benchmarks import memory_bound
 from profiler.benchmarks.launched import Launched, UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound
@@ -239,9 +231,7 @@ def test_every_kernel_runs_its_operation_on_rows_x_width(
         assert any(shape[-1] == 256 for shape in shapes)
 
 
-@pytest.mark.parametrize(
-    "kernel", ["swiglu", "rotary", "masked_softmax", "bias_dropout_add", "cross_entropy_fused"]
-)
+@pytest.mark.parametrize("kernel", ["swiglu", "rotary", "masked_softmax", "bias_dropout_add", "cross_entropy_fused"])
 def test_a_kernel_that_torch_runs_as_several_is_no_sample_of_the_fused_one(kernel: str) -> None:
     case = MemoryBoundCase(kernel=kernel, direction="forward", rows=12, width=256)
     with pytest.raises(UnsupportedCaseError, match="a compiler fuses them"):

@@ -226,8 +226,7 @@ def test_fp8_products_are_launched_with_the_scales_of_their_recipe(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "architecture"),
-    [("tensor", "ampere"), ("block", "ada"), ("block", "blackwell"), ("mx", "hopper")],
+    ("recipe", "architecture"), [("tensor", "ampere"), ("block", "ada"), ("block", "blackwell"), ("mx", "hopper")]
 )
 def test_a_recipe_the_architecture_has_no_kernel_for_is_refused(recipe: str, architecture: str) -> None:
     with pytest.raises(UnsupportedCaseError, match=f"scaled by {recipe} on this architecture"):
@@ -273,9 +272,7 @@ def test_grouped_fp8_products_that_torch_does_not_have_are_refused(changed: dict
         launch_grouped_fp8(replace(GROUPED_FP8, **changed), of("hopper"))
 
 
-def test_what_this_torch_has_no_kernel_for_is_a_refusal_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_this_torch_has_no_kernel_for_is_a_refusal_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **words: Any) -> None:
         raise RuntimeError("Invalid scaling configuration\nand a stack")
 

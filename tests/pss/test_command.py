@@ -81,9 +81,7 @@ def test_what_cannot_be_meant_is_one_line_and_2(
 
 
 @pytest.mark.parametrize(
-    "program",
-    [main, plans.main, profile.main, workload.main],
-    ids=["pss", "search", "profile", "workload"],
+    "program", [main, plans.main, profile.main, workload.main], ids=["pss", "search", "profile", "workload"]
 )
 def test_every_program_says_its_version(program, capsys: pytest.CaptureFixture[str]) -> None:
     assert program(["--version"]) == 0

@@ -70,10 +70,7 @@ def test_fish_offers(tmp_path: Path) -> None:
     path = tmp_path / "pss.fish"
     path.write_text("\n".join(fish_lines(TOLD)), encoding="utf-8")
     said = subprocess.run(
-        ["fish", "-c", f"source {path}; complete -C 'pss search --clus'"],
-        capture_output=True,
-        text=True,
-        check=True,
+        ["fish", "-c", f"source {path}; complete -C 'pss search --clus'"], capture_output=True, text=True, check=True
     )
     assert "--cluster" in said.stdout
 

@@ -23,10 +23,7 @@ def test_a_comma_means_a_list() -> None:
     ("typed", "said"),
     [
         (["--world_size", "8,16"], "a list with --run_all_solu alone"),
-        (
-            ["--world_size", "8,16", "--run_all_solu", "--export_simai", "a.txt"],
-            "--export_simai: export_simai",
-        ),
+        (["--world_size", "8,16", "--run_all_solu", "--export_simai", "a.txt"], "--export_simai: export_simai"),
         (["--world_size", "8,16", "--run_all_solu", "--explain", "tp=2"], "one question"),
     ],
 )
@@ -51,17 +48,7 @@ def test_what_is_no_list_or_number_of_tokens_is_refused(typed: list[str], said: 
 
 
 def test_a_run_and_its_failures_as_stated() -> None:
-    typed = [
-        *ONE,
-        "--tokens",
-        "1.5T",
-        "--price_per_gpu_hour",
-        "2",
-        "--spare_nodes",
-        "3",
-        "--repair_hours",
-        "12",
-    ]
+    typed = [*ONE, "--tokens", "1.5T", "--price_per_gpu_hour", "2", "--spare_nodes", "3", "--repair_hours", "12"]
     typed += ["--mtbf_gpu_hours", "1000", "--restart_minutes", "5", "--checkpoint_gb_per_s", "100"]
     found = run_options(parser({}).parse_args(typed))
     assert found.terms == RunTerms(tokens=1.5e12, price_per_gpu_hour=2.0, spare_nodes=3)

@@ -14,15 +14,7 @@ LOGGED = (*SHEET, "--world_size", "4", "--global_batch_size", "2048", "--framewo
 
 def trained(folder: Path, **changed: Any) -> Path:
     """A JSON as ``train`` writes it, of times that are made up."""
-    plan = {
-        "strategy": "msp",
-        "tp": 2,
-        "pp": 1,
-        "micro_batch": 1,
-        "recompute": "full",
-        "num_micro": 2,
-        "dp": 2,
-    }
+    plan = {"strategy": "msp", "tp": 2, "pp": 1, "micro_batch": 1, "recompute": "full", "num_micro": 2, "dp": 2}
     values = {
         "config": CONFIG,
         "model": "tiny_internlm2",

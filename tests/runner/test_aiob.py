@@ -77,9 +77,7 @@ def test_latent_attention_and_experts() -> None:
     assert usual["moe_route_gate"] == (GemmCase(m=own, k=7168, n=256),)
     assert usual["mlp_linear_1"] == (GroupedGemmCase(groups=64, m=own * 8, k=7168, n=2 * 2048),)
     assert usual["mlp_shared_linear_2"] == (GemmCase(m=4096, k=2048 // 2, n=7168),)
-    assert usual["moe_sort"] == (
-        MemoryBoundCase(kernel="permute", rows=own * 8, width=7168, direction="forward"),
-    )
+    assert usual["moe_sort"] == (MemoryBoundCase(kernel="permute", rows=own * 8, width=7168, direction="forward"),)
     dense = GemmCase(m=4096, k=7168, n=18432)
     assert {name: cases[0] for name, cases in found.others["layer 1"].items()}["mlp_linear_1"] == dense
 
@@ -103,9 +101,7 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
     )
     read = read_request(request)
     asked = CaseRecorder(cost_model=ModelledCostModel(cluster=read.cluster))
-    question = Problem(
-        model=run.model, job=read.job, cluster=read.cluster, pricer=Pricer.on(read.cluster, asked)
-    )
+    question = Problem(model=run.model, job=read.job, cluster=read.cluster, pricer=Pricer.on(read.cluster, asked))
     plan = Plan(strategy="fsp" if tp > 1 else "mtp", preset="megatron", tp=tp, ep=ep, dp=world // tp)
     price_plan(question, PlanTable.of(plan))
     found = module_cases(run)
@@ -124,9 +120,7 @@ def test_degrees_that_cut_nothing_even_are_refused() -> None:
 
 MODEL = read_config(ROOT / "configs" / "7B_llama2.py").model
 RUN = ModuleRun(model=MODEL, tp=2, seq_len=4096)
-LATENT = ModuleRun(
-    model=read_config(ROOT / "configs" / "16B_deepseek_v2_lite.toml").model, tp=2, ep=4, seq_len=1024
-)
+LATENT = ModuleRun(model=read_config(ROOT / "configs" / "16B_deepseek_v2_lite.toml").model, tp=2, ep=4, seq_len=1024)
 
 
 def device(*refused: str) -> MeasuringDevice:
@@ -143,11 +137,7 @@ def device(*refused: str) -> MeasuringDevice:
 def test_times_that_aicb_leaves_out() -> None:
     # 90 us are more than three times 10: mean of the others
     time = aiob_time((10e-6, 20e-6, 90e-6))
-    assert (time.min_us, time.avg_us, time.max_us) == (
-        pytest.approx(10),
-        pytest.approx(15),
-        pytest.approx(20),
-    )
+    assert (time.min_us, time.avg_us, time.max_us) == (pytest.approx(10), pytest.approx(15), pytest.approx(20))
 
 
 def test_text_and_samples(tmp_path: Path) -> None:
@@ -155,10 +145,7 @@ def test_text_and_samples(tmp_path: Path) -> None:
     lines = write_times(time_modules(RUN, device_here), device_here, tmp_path / "a.txt", tmp_path / "a.pt")
     read = read_aiob(tmp_path / "a.txt")
     assert {"Emb", "atten_flash", "mlp_linear_2", "logit_time", "param_time"} <= set(read.sections)
-    assert ("mlp_gelu" in read.sections, read.sections["layernorm"] == read.sections["layernorm2"]) == (
-        False,
-        True,
-    )
+    assert ("mlp_gelu" in read.sections, read.sections["layernorm"] == read.sections["layernorm2"]) == (False, True)
     assert "not measured: mlp_gelu: not here" in lines
     # three norms are one case; the activation was refused
     assert len(load_profile(tmp_path / "a.pt").samples) == len(read.sections) - 2
@@ -187,11 +174,7 @@ def test_a_section_of_several_cases_is_their_sum_and_none_without_one_of_them(tm
     assert "not measured: moe_route_select_experts: not here" in lines
     # the first layer of 27 has a dense feed-forward layer: said and kept, and not in the text of one layer
     place = next(place for place, line in enumerate(lines) if line.startswith("layer 1 is another kind"))
-    assert [line.split()[0] for line in lines[place + 1 : place + 4]] == [
-        "mlp_linear_1",
-        "mlp_gelu",
-        "mlp_linear_2",
-    ]
+    assert [line.split()[0] for line in lines[place + 1 : place + 4]] == ["mlp_linear_1", "mlp_gelu", "mlp_linear_2"]
     kept = {sample.case for sample in load_profile(tmp_path / "a.pt").samples}
     assert {
         MemoryBoundCase(kernel="swiglu", rows=1024, width=10944 // 2, direction="forward"),

@@ -24,10 +24,7 @@ def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.Cap
     assert ratios["reserved"] == pytest.approx(2**31 / predicted["reserved_bytes"])
     told = {name: abs(log(ratios[name])) for name in ("step", "allocated", "reserved")}
     assert found["largest_gap"] == max(told, key=lambda name: told[name])
-    assert (
-        compare_run(tmp_path, str(trained(tmp_path, allocated_bytes=2**8)), *SHEET)["largest_gap"]
-        == "allocated"
-    )
+    assert compare_run(tmp_path, str(trained(tmp_path, allocated_bytes=2**8)), *SHEET)["largest_gap"] == "allocated"
     assert found["inside_interval"] is False
     # The largest part alone, as long as it is predicted and the gap besides.
     part_s = max(predicted["parts_s"].values())
@@ -42,12 +39,8 @@ def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
 ) -> None:
     """Three steps with a median of 0.25 s by the clock."""
     steps = {"steps_s": [0.25, 0.2, 0.3], "steps_cpu_s": [cpu_s] * 3}
-    found = compare_run(
-        tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET
-    )
-    words = re.findall(
-        r"the busiest rank worked (\S+) ms of a step \(CPU time, (\S+) x", capsys.readouterr().out
-    )
+    found = compare_run(tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET)
+    words = re.findall(r"the busiest rank worked (\S+) ms of a step \(CPU time, (\S+) x", capsys.readouterr().out)
     assert [worked for worked, _ in words] == said
     assert [float(ratio) for _, ratio in words] == [
         pytest.approx(cpu_s / found["predicted"]["step_s"], rel=1e-3) for _ in said
@@ -88,11 +81,7 @@ def test_a_plan_may_say_dp(tmp_path: Path) -> None:
         ({}, ("--world_size", "8"), "--world_size = 8: 4, what the result was run with"),
         ({}, ("--plan", "tp=4"), "what the result was run with"),
         ({}, ("--plan", "tp=2,dp=4"), "dp = 4: 2, what tp 2 x pp 1 x cp 1 leave of 4 processes"),
-        (
-            {"job": {"optimizer": "muon"}},
-            ("--job", "optimizer=adamw"),
-            "'optimizer=muon', what the result was",
-        ),
+        ({"job": {"optimizer": "muon"}}, ("--job", "optimizer=adamw"), "'optimizer=muon', what the result was"),
         ({"job": {}}, ("--job", "optimizer=muon"), "--job = 'optimizer=muon': '', what the result was"),
         ({"job": {"optimizer": 1}}, (), "job = {'optimizer': 1}: what run_workload.py train"),
         ({"job": {"optimizer": "x"}}, (), "optimizer = 'x'"),
@@ -128,16 +117,7 @@ def test_a_log_needs_its_world(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 REAL_TRACE = ROOT / "tests" / "runner" / "traces" / "tp2_of_gloo.trace.json.gz"
-TRACED = [
-    "--plan",
-    "tp=2,strategy=msp",
-    "--seq_len",
-    "64",
-    "--global_batch_size",
-    "64",
-    "--framework",
-    "fsdp",
-]
+TRACED = ["--plan", "tp=2,strategy=msp", "--seq_len", "64", "--global_batch_size", "64", "--framework", "fsdp"]
 
 
 def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,9 +168,7 @@ def played(folder: Path, *rows: str) -> Path:
 
 def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An all-gather of 64 x 256 bf16 elements in front of the queries; a product of all words on one of two ranks."""
-    gather = (
-        "CommType.all_gather,CommGroup.tp_group,2,32768,forward.attention.qkv.enter,None,None,None,2.0,1,1,1"
-    )
+    gather = "CommType.all_gather,CommGroup.tp_group,2,32768,forward.attention.qkv.enter,None,None,None,2.0,1,1,1"
     logits = "CommType.computation,None,None,((1 64 256) (256 512)),forward.head.logits,None,None,None,3.0,None,None,1"
     world = ("--world_size", "2")
     path = played(tmp_path, *[gather] * 18, logits)
@@ -207,10 +185,7 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            (str(REAL_TRACE), *TRACED, "--world_size", "4"),
-            "--world_size = 4: 2, what the result was run with",
-        ),
+        ((str(REAL_TRACE), *TRACED, "--world_size", "4"), "--world_size = 4: 2, what the result was run with"),
         ((str(REAL_TRACE), *TRACED, "--warmup", "1"), "steps = 1: one after 1 of warm-up"),
         (("step.json", "--operations", CONFIG), "--operations"),
         (("tiny_log.csv", *TRACED, "--world_size", "2", "--append", "a.csv"), "steps of a training"),

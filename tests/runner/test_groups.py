@@ -116,9 +116,7 @@ def test_groups_are_those_the_solver_prices(tp: int, cp: int, dp: int, pp: int, 
     axes = (Axis.TP, Axis.CP, Axis.DP_CP, Axis.DP, Axis.EP, Axis.EDP, Axis.PP)
     for axis in axes:
         size = int(ranks_and_stride(axis, layout)[0][0])
-        starts = (
-            [range(stage * pp)] if axis is Axis.PP else [range(s * stage, (s + 1) * stage) for s in range(pp)]
-        )
+        starts = [range(stage * pp)] if axis is Axis.PP else [range(s * stage, (s + 1) * stage) for s in range(pp)]
         expected = sorted(tuple(one) for ranks in starts for one in groups_of(axis, layout, ranks))
         found = ranks_of_group(GROUP_NAMES[axis], size, degrees)
         if axis is Axis.DP and dp == 1 and cp > 1:

@@ -75,12 +75,7 @@ def test_without_a_size_of_the_group_there_is_no_bus_bandwidth() -> None:
 
 def test_aicbs_line() -> None:
     item = GeneralItem(
-        comm_type="all_reduce",
-        comm_group="tp_group",
-        msg_size=40 * 2**20,
-        elapsed_ms=0.66,
-        algbw=59.1,
-        busbw=103.42,
+        comm_type="all_reduce", comm_group="tp_group", msg_size=40 * 2**20, elapsed_ms=0.66, algbw=59.1, busbw=103.42
     )
     assert operation_line(item, 0) == (
         "[RANK 0] comm op: all_reduce | comm group: tp_group | time (ms): 0.660 | msg size: 40.0 MB | "
@@ -174,9 +169,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         LogFile(tmp_path / "a_log.csv")
 
 
-def test_a_disk_that_fills_keeps_the_whole_rows_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_keeps_the_whole_rows_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = LogFile(tmp_path / "a_log.csv")
     file.add(ROWS[:2])
     room = Room(file._handle, 100)
@@ -197,11 +190,7 @@ def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path) -> None:
 def log(*times_ms: float) -> Log:
     rows = [epoch_end(0.0)]
     for each in times_ms:
-        rows += [
-            with_time(collective(stage="forward.x"), each * 1e-3),
-            with_time(collective(), 1e-3),
-            epoch_end(1.0),
-        ]
+        rows += [with_time(collective(stage="forward.x"), each * 1e-3), with_time(collective(), 1e-3), epoch_end(1.0)]
     return Log.of(rows)
 
 
@@ -236,10 +225,7 @@ def test_a_spread() -> None:
 
 def test_operations_of_a_kind_group_and_size_are_one_row() -> None:
     items = [with_time(collective(), each * 1e-3) for each in TIMES_MS]
-    items += [
-        with_time(replace(collective(), msg_size=128), 1e-3),
-        with_time(collective(kind="barrier"), 1e-3),
-    ]
+    items += [with_time(replace(collective(), msg_size=128), 1e-3), with_time(collective(kind="barrier"), 1e-3)]
     rows = rows_by_size(items)
     assert [(row.kind, row.size_bytes, row.spread.count) for row in rows] == [
         ("all_reduce", 64, 5),
@@ -250,13 +236,7 @@ def test_operations_of_a_kind_group_and_size_are_one_row() -> None:
 
 def test_initialisation_stands_apart() -> None:
     log = Log.of(
-        [
-            with_time(collective(), 9.0),
-            epoch_end(9.0),
-            with_time(collective(), 1e-3),
-            epoch_end(2e-3),
-            epoch_end(4e-3),
-        ]
+        [with_time(collective(), 9.0), epoch_end(9.0), with_time(collective(), 1e-3), epoch_end(2e-3), epoch_end(4e-3)]
     )
     text = "\n".join(summary_lines(log))
     assert text.index("9000.000") < text.index("train stage") < text.index("init time: 9000.000 ms")
@@ -276,13 +256,7 @@ def test_times_are_read_as_written(tmp_path: Path) -> None:
 
 def test_the_rank_that_the_others_wait_for() -> None:
     # initialisation does not count; stages are compared with themselves only
-    everyone = [
-        times(0, 20.0),
-        times(1, 21.0),
-        times(2, 30.0),
-        times(3, 80.0, stage=1),
-        times(1, 90.0, epoch=0),
-    ]
+    everyone = [times(0, 20.0), times(1, 21.0), times(2, 30.0), times(3, 80.0, stage=1), times(1, 90.0, epoch=0)]
     (slow,) = slow_ranks(everyone)
     assert (slow.rank, slow.own_ms, slow.others_ms) == (2, 30.0, 20.5)
     assert slow.line().startswith(

@@ -13,21 +13,16 @@ from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKin
 from spec.parameters import num_parameters
 
 CPU = torch.device("cpu")
-ATTENTION = AttentionSpec(
-    kind=AttentionKind.GQA, num_heads=4, num_kv_heads=2, qk_dim=8, v_dim=8, qkv_bias=True
-)
+ATTENTION = AttentionSpec(kind=AttentionKind.GQA, num_heads=4, num_kv_heads=2, qk_dim=8, v_dim=8, qkv_bias=True)
 BLOCKS = (
     BlockRun(block=BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=48, gated=True)), count=1),
     BlockRun(
-        block=BlockSpec(
-            mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=48, gated=False, bias=True), norm=NormKind.LAYER
-        ),
+        block=BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=48, gated=False, bias=True), norm=NormKind.LAYER),
         count=1,
     ),
     BlockRun(
         block=BlockSpec(
-            mixer=ATTENTION,
-            moe=MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=16, shared_ffn_hidden=24),
+            mixer=ATTENTION, moe=MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=16, shared_ffn_hidden=24)
         ),
         count=1,
     ),
@@ -47,9 +42,7 @@ def test_it_has_the_parameters_that_its_spec_counts() -> None:
 
 
 def test_a_part_starts_with_the_weights_that_it_has_in_the_whole() -> None:
-    whole = dict(
-        stage_of(MODEL, Share(blocks=range(3)), around(8), lambda name, part: None).named_parameters()
-    )
+    whole = dict(stage_of(MODEL, Share(blocks=range(3)), around(8), lambda name, part: None).named_parameters())
     share = Share(blocks=[1], embedding=False, head=False)
     part = dict(stage_of(MODEL, share, around(8), lambda name, part: None).named_parameters())
     assert part
@@ -72,9 +65,7 @@ def test_rotated_products_depend_on_distance_alone() -> None:
     query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(3))
 
     def product(m: int, n: int) -> float:
-        turned = [
-            Rotation(RopeSpec(), 16, torch.tensor([place]))(heads) for place, heads in ((m, query), (n, key))
-        ]
+        turned = [Rotation(RopeSpec(), 16, torch.tensor([place]))(heads) for place, heads in ((m, query), (n, key))]
         return float((turned[0] * turned[1]).sum())
 
     assert product(7, 3) == pytest.approx(product(104, 100), abs=1e-4)
@@ -111,9 +102,7 @@ def test_grouped_queries_share_keys() -> None:
 
 
 @pytest.mark.parametrize("weights", [QkNormWeights.HEAD, QkNormWeights.NONE])
-def test_norms_of_heads_and_tied_ends_have_the_parameters_that_their_spec_counts(
-    weights: QkNormWeights,
-) -> None:
+def test_norms_of_heads_and_tied_ends_have_the_parameters_that_their_spec_counts(weights: QkNormWeights) -> None:
     mixer = replace(ATTENTION, qk_norm=True, qk_norm_weights=weights, window=3)
     blocks = (BlockRun(block=replace(BLOCKS[0].block, mixer=mixer), count=2),)
     model = replace(MODEL, blocks=blocks, tied_embeddings=True)

@@ -19,19 +19,11 @@ INTERNEVO = framework_preset("internevo")
 def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads: int = 8) -> ModelSpec:
     """A Llama-like model of a few million parameters."""
     attention = AttentionSpec(
-        kind=AttentionKind.GQA,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        qk_dim=hidden // heads,
-        v_dim=hidden // heads,
+        kind=AttentionKind.GQA, num_heads=heads, num_kv_heads=kv_heads, qk_dim=hidden // heads, v_dim=hidden // heads
     )
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=4 * hidden, gated=True))
     return ModelSpec(
-        name="small",
-        hidden=hidden,
-        vocab=4096,
-        blocks=(BlockRun(block=block, count=layers),),
-        source="made for tests",
+        name="small", hidden=hidden, vocab=4096, blocks=(BlockRun(block=block, count=layers),), source="made for tests"
     )
 
 

@@ -146,9 +146,7 @@ def session(asked=ASKED, **constraints: object) -> Session:
         inputs=LoadedProblem(
             problem=asked,
             config=ConfigFile(path="made for tests", format="toml", model=asked.model),
-            times=ClusterTimes(
-                cost_model=asked.pricer.cost_model, profile=profile, source="the flat cost model"
-            ),
+            times=ClusterTimes(cost_model=asked.pricer.cost_model, profile=profile, source="the flat cost model"),
             profile_path=Path("none.pt"),
             constraints=constraints_of(constraints) if constraints else Constraints(),
         )
@@ -263,8 +261,6 @@ def has_pyarrow() -> bool:
 
 
 def test_what_is_not_said_is_missing() -> None:
-    frame = frame_of_columns(
-        {"tp": [1, None], "recompute_modules": [("mlp", "norm"), ()], "step_s": [1.0, 2.0]}
-    )
+    frame = frame_of_columns({"tp": [1, None], "recompute_modules": [("mlp", "norm"), ()], "step_s": [1.0, 2.0]})
     assert frame["tp"].isna().tolist() == [False, True]
     assert frame["recompute_modules"].tolist() == ["mlp+norm", "none"]

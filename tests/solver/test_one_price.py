@@ -64,9 +64,7 @@ def test_a_question_about_another_batch_changes_no_price(framework):
     batches = [65536, 4 * 65536]
     axes = {"model": CONFIGS / "tiny_internlm2.py", "cluster": "h100-sxm"}
     job = {"world_size": 8, "framework": framework}
-    rows = solver.sweep(
-        {"global_batch_tokens": batches}, **axes, job={**job, "global_batch_tokens": batches[0]}
-    )
+    rows = solver.sweep({"global_batch_tokens": batches}, **axes, job={**job, "global_batch_tokens": batches[0]})
     for row, batch in zip(rows, batches, strict=True):
         alone = ask_tiny(framework=framework, global_batch_tokens=batch).price(row.answer.plan.written)
         assert alone.step_s == pytest.approx(row.answer.step_s, rel=1e-12)

@@ -64,9 +64,7 @@ def test_parts_and_origins_and_bytes_add_up(plan: Plan) -> None:
 def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
     first = rows[0]
     alike = [
-        replace(
-            plan, strategy=first.strategy, recompute=first.recompute, wp=1, dp=16 // (plan.tp * plan.pp) or 1
-        )
+        replace(plan, strategy=first.strategy, recompute=first.recompute, wp=1, dp=16 // (plan.tp * plan.pp) or 1)
         for plan in rows
     ]
     alike = [replace(plan, zero_size=1, zero_stage=0) for plan in alike if plan.world_size == 16]
@@ -77,9 +75,7 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
     whole = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, together), asked.pricer)
     for row, plan in enumerate(alike):
         table = PlanTable.of(plan)
-        alone = step_time(
-            asked.model, asked.job, estimate_memory(asked.model, asked.job, table), asked.pricer
-        )
+        alone = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, table), asked.pricer)
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
 
 

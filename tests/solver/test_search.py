@@ -61,12 +61,7 @@ def test_the_best_plan_is_the_best_of_all_priced_alone() -> None:
 
 def every_plan(asked):
     for strategy, recompute, tp, pp, zero, micro in itertools.product(
-        STRATEGIES,
-        (Recompute.NONE, Recompute.FULL),
-        (1, 2, 4),
-        (1, 2, 4),
-        (1, 2, 4),
-        (1, 2, 4),
+        STRATEGIES, (Recompute.NONE, Recompute.FULL), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4)
     ):
         dp = RANKS // (tp * pp)
         if not dp or dp % zero or SEQUENCES % (dp * micro):
@@ -75,13 +70,7 @@ def every_plan(asked):
             copies = RANKS // (pp * wp) if strategy == "isp" else dp
             if (RANKS // pp) % wp == 0 and zero <= copies:
                 written = WrittenPlan(
-                    strategy=strategy,
-                    recompute=recompute.value,
-                    tp=tp,
-                    pp=pp,
-                    wp=wp,
-                    zero_size=zero,
-                    micro_batch=micro,
+                    strategy=strategy, recompute=recompute.value, tp=tp, pp=pp, wp=wp, zero_size=zero, micro_batch=micro
                 )
                 yield plan_of(written, asked, "test")
 
@@ -89,9 +78,7 @@ def every_plan(asked):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name, marks=[] if name in ("megatron", "internevo", "deepspeed", "fsdp") else pytest.mark.nightly
-        )
+        pytest.param(name, marks=[] if name in ("megatron", "internevo", "deepspeed", "fsdp") else pytest.mark.nightly)
         for name in framework_names(legacy=True)
     ],
 )
@@ -110,9 +97,7 @@ def test_pareto_plans_are_beaten_by_none() -> None:
     asked = question(world_size=8, sequences=32)
     result = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     for kept in result.pareto:
-        assert not any(
-            other.step_s <= kept.step_s and other.needed_bytes < kept.needed_bytes for other in result.best
-        )
+        assert not any(other.step_s <= kept.step_s and other.needed_bytes < kept.needed_bytes for other in result.best)
 
 
 def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
@@ -219,9 +204,7 @@ def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
 
 
 def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
-    asked = question(
-        preset=framework_preset("megatron"), world_size=1, sequences=16, seq_len=8192, memory_gib=5.0
-    )
+    asked = question(preset=framework_preset("megatron"), world_size=1, sequences=16, seq_len=8192, memory_gib=5.0)
     space = full_space(asked.model, asked.job)
     found = [one for one in search(asked, space, top_k=10**6).best if one.plan.recompute is Recompute.BLOCK]
     assert found
@@ -265,15 +248,7 @@ def test_layers_schedule_and_expert_ranks_can_be_typed() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        " ",
-        ",",
-        "schedule=chimera",
-        "recompute=block",
-        "recompute=none,recompute_layers=2",
-        "recompute_layers=0",
-    ],
+    ["", " ", ",", "schedule=chimera", "recompute=block", "recompute=none,recompute_layers=2", "recompute_layers=0"],
 )
 def test_plans_that_cannot_be_meant_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
@@ -290,11 +265,6 @@ def test_recomputed_modules_can_be_typed() -> None:
 def test_offloading_can_be_typed() -> None:
     plan = parse_plan("optimizer_offload=0.5,offloaded_layers=3")
     assert (plan.optimizer_offload, plan.offloaded_layers) == (0.5, 3)
-    for text in (
-        "optimizer_offload=2",
-        "optimizer_offload=all",
-        "optimizer_offload=-1",
-        "offloaded_layers=1.5",
-    ):
+    for text in ("optimizer_offload=2", "optimizer_offload=all", "optimizer_offload=-1", "offloaded_layers=1.5"):
         with pytest.raises(ConfigError):
             parse_plan(text)

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError, ExportError
-from spec.files import (
-    NAME,
-    UnreadableFileError,
-    cache_folder,
-    check_outputs,
-    read_bytes,
-    read_file_text,
-    replaced_file,
-)
+from spec.files import NAME, UnreadableFileError, cache_folder, check_outputs, read_bytes, read_file_text, replaced_file
 
 
 def write(path: Path, text: str) -> None:
@@ -125,9 +117,7 @@ def test_what_can_be_written(tmp_path: Path) -> None:
 
 def test_files_want_a_folder_that_exists_and_folders_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused_outputs(
-        "--json.*a file in a folder that exists", files={"--json": tmp_path / "nowhere" / "a.json"}
-    )
+    refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path / "nowhere" / "a.json"})
     refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path})
     os.mkfifo(tmp_path / "pipe")
     refused_outputs("--json.*a file in a folder that exists", files={"--json": tmp_path / "pipe"})
@@ -149,9 +139,7 @@ def test_one_file_is_not_two(tmp_path: Path) -> None:
     for path in (new, tmp_path / "here" / "new.csv", tmp_path / "." / "new.csv"):
         refused_outputs("--csv.*another file than that of --json", files={"--json": new, "--csv": path})
     (tmp_path / "to_new.csv").symlink_to(new)
-    refused_outputs(
-        "another file than that of --json", files={"--json": new, "--csv": tmp_path / "to_new.csv"}
-    )
+    refused_outputs("another file than that of --json", files={"--json": new, "--csv": tmp_path / "to_new.csv"})
 
 
 def test_the_variable_goes_before_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,15 +23,11 @@ def of_runs(*counts: int) -> ModelSpec:
 
 def layers(model: ModelSpec) -> list[tuple[bool, bool]]:
     """Of every layer its kind and whether it is wide."""
-    return [
-        (run.block.parallel_residual, run.block.wide) for run in model.main_blocks for _ in range(run.count)
-    ]
+    return [(run.block.parallel_residual, run.block.wide) for run in model.main_blocks for _ in range(run.count)]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-def test_the_first_and_the_last_layers_are_wide_and_all_keep_their_kind(
-    counts: list[int], data: st.DataObject
-) -> None:
+def test_the_first_and_the_last_layers_are_wide_and_all_keep_their_kind(counts: list[int], data: st.DataObject) -> None:
     model = of_runs(*counts)
     total = model.num_layers
     first = data.draw(st.integers(0, total))

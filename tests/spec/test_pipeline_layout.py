@@ -28,20 +28,7 @@ def test_megatrons_own_examples(text: str, layers: tuple[int, ...], predicting: 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "tt|tL",
-        "Ett|tt",
-        "EttL|t",
-        "tE|L",
-        "Et||tL",
-        "EtxL",
-        "E(t|L",
-        "Etm|tmL",
-        "Etm|tL",
-        "Et*99999|L",
-        "Et*|L",
-    ],
+    ["", "tt|tL", "Ett|tt", "EttL|t", "tE|L", "Et||tL", "EtxL", "E(t|L", "Etm|tmL", "Etm|tL", "Et*99999|L", "Et*|L"],
 )
 def test_what_is_no_layout_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError) as error:

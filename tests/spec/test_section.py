@@ -30,20 +30,12 @@ def section() -> Section:
 
 def test_values_come_with_their_types() -> None:
     read = section()
-    assert (read.integer("count"), read.number("share"), read.flag("truth"), read.text("word")) == (
-        3,
-        0.5,
-        True,
-        "x",
-    )
+    assert (read.integer("count"), read.number("share"), read.flag("truth"), read.text("word")) == (3, 0.5, True, "x")
     assert (read.integer_or("absent", 7), read.flag("absent", False), read.texts("absent")) == (7, False, ())
     measured = read.measure("count", 1, 10)
     assert (measured, type(measured)) == (3.0, float)
     assert [one.name for one in read.sections("runs", maximum=2)] == ["top.runs[0]", "top.runs[1]"]
-    assert [one.name for one in read.sections("runs", named_by="name", maximum=2)] == [
-        "top.runs.a",
-        "top.runs.b",
-    ]
+    assert [one.name for one in read.sections("runs", named_by="name", maximum=2)] == ["top.runs.a", "top.runs.b"]
 
 
 @pytest.mark.parametrize(

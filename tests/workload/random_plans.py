@@ -102,10 +102,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
     preset = framework_preset(draw(st.sampled_from(framework_names(legacy=True))))
     asked = question(
-        model=model,
-        world_size=plan.world_size,
-        sequences=dp * plan.micro_batch * plan.num_micro,
-        preset=preset,
+        model=model, world_size=plan.world_size, sequences=dp * plan.micro_batch * plan.num_micro, preset=preset
     )
     return Case(problem=asked, plan=plan)
 

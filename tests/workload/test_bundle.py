@@ -60,12 +60,9 @@ def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Pat
     assert ran.returncode == 0
     assert (checkout / "results").is_dir()
     predicted = {
-        name: (checkout / f"{name}.words").read_text().splitlines()
-        for name in ("SimAI_analytical", "SimAI_simulator")
+        name: (checkout / f"{name}.words").read_text().splitlines() for name in ("SimAI_analytical", "SimAI_simulator")
     }
-    analytical = dict(
-        zip(predicted["SimAI_analytical"][::2], predicted["SimAI_analytical"][1::2], strict=True)
-    )
+    analytical = dict(zip(predicted["SimAI_analytical"][::2], predicted["SimAI_analytical"][1::2], strict=True))
     assert set(analytical) == {"-w", "-g", "-g_p_s", "-n_p_s", "-nv", "-nic", "-r"}
     ns3 = dict(zip(predicted["SimAI_simulator"][::2], predicted["SimAI_simulator"][1::2], strict=True))
     assert set(ns3) == {"-t", "-w", "-n", "-c"}
@@ -76,9 +73,7 @@ def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Pat
     ).returncode
 
 
-def test_the_readme_quotes_what_the_command_prints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_readme_quotes_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rates are given to the last digit of a C++ float: rounded ones would print another step."""
     plan = Plan(strategy="fsp", preset="internevo", tp=4, pp=2, dp=2, num_micro=8)
     bundle = export_bundle(question(sequences=16), plan, tmp_path, RATIOS)
@@ -111,9 +106,7 @@ def test_the_topology_is_as_large_as_the_workload(name: str, world: int, gpus: i
     topology = cluster_topology(cluster, world)
     assert (topology.num_gpus, topology.gpus_per_server) == (gpus, cluster.server_ranks)
     # all NVLinks of a GPU together are as wide as the sheet's domain
-    wires = [
-        link.wire for link in topology.links if link.src == 0 and link.dst < gpus + topology.num_nv_switches
-    ]
+    wires = [link.wire for link in topology.links if link.src == 0 and link.dst < gpus + topology.num_nv_switches]
     assert sum(bandwidth_bits(wire.bandwidth) for wire in wires) == pytest.approx(
         cluster.domains[0].bandwidth * 8, rel=1e-3
     )
@@ -128,9 +121,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run_workload.main(["generate", *words.replace("/b", "/file/b").split()]) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "servers", "nics"), [("aws-p4d", 8, 8), ("h100-sxm", 8, 8), ("gb200-nvl72", 72, 72)]
-)
+@pytest.mark.parametrize(("name", "servers", "nics"), [("aws-p4d", 8, 8), ("h100-sxm", 8, 8), ("gb200-nvl72", 72, 72)])
 def test_simai_is_told_a_nic_for_every_gpu(name: str, servers: int, nics: int) -> None:
     cluster = read_cluster(name, root=ROOT)
     network = simai_network_of(cluster)

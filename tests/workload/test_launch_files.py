@@ -96,11 +96,7 @@ def test_a_question_that_no_plan_answers_is_refused_before_there_is_one(preset: 
     plan = replace(PLAN, preset=preset)
     exporter = next(name for name, one in EXPORTERS.items() if preset in one.compose)
     check_exports([exporter, "trace"], *known(plan))
-    odd = {
-        "megatron": "parallel residuals",
-        "zero-bubble": "parallel residuals",
-        "internevo": "parallel residuals",
-    }
+    odd = {"megatron": "parallel residuals", "zero-bubble": "parallel residuals", "internevo": "parallel residuals"}
     if preset in odd:
         model = with_block(small_model(layers=8), parallel_residual=True)
         with pytest.raises(ExportError, match=odd[preset]):
@@ -110,7 +106,9 @@ def test_a_question_that_no_plan_answers_is_refused_before_there_is_one(preset: 
 
 
 def test_the_command_writes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"--config {ROOT}/configs/tiny_internlm2.py --world_size 8 --framework megatron --plan tp=2,pp=2,strategy=fsp "
+    words = (
+        f"--config {ROOT}/configs/tiny_internlm2.py --world_size 8 --framework megatron --plan tp=2,pp=2,strategy=fsp "
+    )
     words += f"--pre_profiling_data_path {ROOT}/prof_data/data.pt --global_batch_size 65536 "
     words += f"--export_megatron {tmp_path}/m.txt --export_trace {tmp_path}/t.json"
     assert script.main(words.split()) == 0
@@ -127,18 +125,13 @@ def test_the_command_writes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFi
 
 DENSE = small_model(layers=8)
 ROUTED = with_block(DENSE, mlp=None, moe=MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512))
-DEALT = Plan(
-    strategy="fsp", preset="megatron", tp=2, pp=4, dp=2, vpp=2, zero_stage=1, zero_size=2, num_micro=8
-)
+DEALT = Plan(strategy="fsp", preset="megatron", tp=2, pp=4, dp=2, vpp=2, zero_stage=1, zero_size=2, num_micro=8)
 SENT = Plan(strategy="mtp", preset="megatron", cp=2, dp=2, ep=2, zero_stage=1, zero_size=4, num_micro=4)
 SHARDED = Plan(strategy="mtp", preset="deepspeed", dp=4, zero_stage=2, zero_size=4, num_micro=4)
 GATHERED = Plan(strategy="isp", preset="internevo", tp=2, wp=2, dp=2, zero_stage=1, zero_size=2, num_micro=4)
 CASES: dict[tuple[str, str], list[Plan]] = {
     ("megatron", "megatron"): [DEALT, SENT],
-    ("megatron", "zero-bubble"): [
-        replace(DEALT, preset="zero-bubble"),
-        replace(SENT, preset="zero-bubble"),
-    ],
+    ("megatron", "zero-bubble"): [replace(DEALT, preset="zero-bubble"), replace(SENT, preset="zero-bubble")],
     ("deepspeed", "deepspeed"): [SHARDED],
     ("internevo", "internevo"): [GATHERED, replace(SENT, preset="internevo", cp=1, ep=1, zero_size=2)],
 }
@@ -173,23 +166,14 @@ def test_no_setting_of_a_job_is_passed_over_in_silence(exporter: str, framework:
     own = exports(exporter, framework)
     assert any("has no setting" not in text for text in own)
     silent = [
-        key
-        for key in job_settings()
-        if key not in PERMITS | CARRIED and exports(exporter, framework, key) == own
+        key for key in job_settings() if key not in PERMITS | CARRIED and exports(exporter, framework, key) == own
     ]
     assert silent == []
 
 
 OVERLAPS = tuple(
     f"tensor_parallel.{name}"
-    for name in (
-        "overlap_ag",
-        "overlap_rs",
-        "overlap_rs_dgrad",
-        "overlap_rs_method",
-        "bulk_dgrad",
-        "bulk_wgrad",
-    )
+    for name in ("overlap_ag", "overlap_rs", "overlap_rs_dgrad", "overlap_rs_method", "bulk_dgrad", "bulk_wgrad")
 )
 
 
@@ -228,9 +212,7 @@ def test_what_only_permits_plans_leaves_an_export_as_it_is(key: str) -> None:
 # Offloading as launch settings: each framework's own words, and a refusal where it has none.
 
 
-def offloading(
-    preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1
-) -> tuple[Problem, Plan]:
+def offloading(preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1) -> tuple[Problem, Plan]:
     size = 8 if stage else 1
     plan = Plan(
         strategy="mtp",
@@ -319,9 +301,7 @@ def test_what_is_found_is_written_or_refused_by_name(exporter: str, form: str, t
     text = path.read_text()
     settled = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     if exporter == "bridge":
-        assert FIELDS[form] <= {
-            line.split("=")[0].strip().rpartition(".")[2] for line in settled.splitlines()
-        }
+        assert FIELDS[form] <= {line.split("=")[0].strip().rpartition(".")[2] for line in settled.splitlines()}
         return
     for word in words or ():
         assert word.replace("-", "_") in settled.replace("-", "_")

@@ -41,8 +41,6 @@ def test_two_results_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_said_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_not_there_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*TOPOLOGY, "-o", str(tmp_path / "absent" / "t")]
     refused(words, capsys, "a file in a folder that exists")

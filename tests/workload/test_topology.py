@@ -108,9 +108,7 @@ def test_a_written_sheet_reads_back_as_the_cluster(flags: Flags, like: str, tmp_
     read = write_cluster(topology, like, tmp_path / "mine.toml", root=ROOT)
     assert (read.domains, read.gpus_per_node) == (expected.domains, expected.gpus_per_node)
     assert (read.nics_per_node, read.max_nodes) == (expected.nics_per_node, expected.max_nodes)
-    assert dataclasses.replace(read.gpu, device_names=()) == dataclasses.replace(
-        expected.gpu, device_names=()
-    )
+    assert dataclasses.replace(read.gpu, device_names=()) == dataclasses.replace(expected.gpu, device_names=())
     assert topology.file_name in read.sources["node"]
 
 
@@ -173,11 +171,7 @@ def test_templates_are_read_back_without_findings(template: str, tmp_path: Path)
         (1, "36 8 20 18 80 H100", {(1, "broken", "header")}),
         (1, "36 0 2 18 80 H100", {(1, "broken", "header")}),
         (1, "36 8 2 18 81 H100", {(1, "broken", "links")}),
-        (
-            1,
-            "36 6 2 18 80 H100",
-            {(1, "wrong", "servers"), (21, "wrong", "nv-switch"), (24, "wrong", "nv-switch")},
-        ),
+        (1, "36 6 2 18 80 H100", {(1, "wrong", "servers"), (21, "wrong", "nv-switch"), (24, "wrong", "nv-switch")}),
         (2, "16 17", {(2, "broken", "switches")}),
         (2, " ".join(str(each) for each in range(35, 15, -1)), {(2, "broken", "switches")}),
         (3, "0 16 2880Gbps 0.000025ms", {(3, "broken", "fields")}),
@@ -272,9 +266,7 @@ rail_optimised=0: 101 4 65 128: No_Rail_Opti_32g_8gps_SingleToR_400Gbps_H100
 def test_reference_counts(line: str) -> None:
     words, counts, file_name = line.split(": ")
     flags = dict(word.split("=") for word in words.split())
-    topology = build_topology(
-        {name: int(value) if value.isdecimal() else value for name, value in flags.items()}
-    )
+    topology = build_topology({name: int(value) if value.isdecimal() else value for name, value in flags.items()})
     assert topology.counts == tuple(map(int, counts.split()))
     assert topology.file_name == file_name
 
@@ -345,9 +337,7 @@ def test_every_fabric_is_connected_and_within_its_ports(
         asw_per_psw=2**10,
     )
     topology = fabric_topology(fabric)
-    asw = {
-        link.dst for link in topology.links if link.src < gpus and link.dst >= gpus + topology.num_nv_switches
-    }
+    asw = {link.dst for link in topology.links if link.src < gpus and link.dst >= gpus + topology.num_nv_switches}
     for switch in asw:
         assert sum(link.dst == switch for link in topology.links) <= npa
     # The generator's own count of links.

@@ -77,9 +77,7 @@ def test_hierarchical_totals(domains: int, inside: int) -> None:
         across = flows.share[flows.src // inside != flows.dst // inside].sum()
         # Across domains: an all-to-all moves every part for another domain once; a reduction or gather moves
         # the array once per further domain.
-        expected = (
-            ranks * (ranks - inside) / ranks if kind is Collective.ALL_TO_ALL else factor * (domains - 1)
-        )
+        expected = ranks * (ranks - inside) / ranks if kind is Collective.ALL_TO_ALL else factor * (domains - 1)
         assert across == pytest.approx(expected, abs=1e-9)
 
 
@@ -118,14 +116,7 @@ def test_flow_file(tmp_path: Path) -> None:
     write_flows(path, rank_flows([(3, 5), (0,)], Collective.ALL_REDUCE, 6.0))
     with path.open() as handle:
         rows = list(csv.DictReader(handle))
-    assert rows[0] == {
-        "group": "0",
-        "stage": "0",
-        "src": "3",
-        "dst": "5",
-        "size_bytes": "6.0",
-        "messages": "2",
-    }
+    assert rows[0] == {"group": "0", "stage": "0", "src": "3", "dst": "5", "size_bytes": "6.0", "messages": "2"}
     assert len(rows) == 2
 
 
@@ -269,9 +260,7 @@ def test_names() -> None:
     places=st.permutations(["tp", "cp", "dp", "pp"]),
     joined=st.sampled_from(["tp", "cp", "dp", "pp", "ep", "tp-ep", "dp-cp", "tp-pp"]),
 )
-def test_groups_part_the_world(
-    degrees: tuple[int, int, int, int, int], places: list[str], joined: str
-) -> None:
+def test_groups_part_the_world(degrees: tuple[int, int, int, int, int], places: list[str], joined: str) -> None:
     tp, cp, ep, outer, pp = degrees
     order = "-".join(places).replace("dp", "ep-dp")
     ranks = RankOrder(tp=tp, cp=cp, ep=ep, dp=ep * outer, pp=pp, order=order)
@@ -286,13 +275,7 @@ def test_the_solver_places_the_same_groups(degrees: tuple[int, int, int, int]) -
     tp, cp, dp, pp = degrees
     order = RankOrder(tp=tp, cp=cp, dp=dp, pp=pp)
     layout = Layout.of(order.world_size, tp=tp, cp=cp, pp=pp)
-    for token, axis in (
-        ("tp", Axis.TP),
-        ("cp", Axis.CP),
-        ("dp", Axis.DP),
-        ("pp", Axis.PP),
-        ("dp-cp", Axis.DP_CP),
-    ):
+    for token, axis in (("tp", Axis.TP), ("cp", Axis.CP), ("dp", Axis.DP), ("pp", Axis.PP), ("dp-cp", Axis.DP_CP)):
         ranks, stride = (int(each[0]) for each in ranks_and_stride(axis, layout))
         assert rank_groups(order, token)[0] == tuple(range(0, ranks * stride, stride))
 
@@ -315,9 +298,7 @@ def test_orders_that_are_refused(degrees: dict[str, object], match: str) -> None
         RankOrder(**degrees)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("token", "match"), [("ep", "independent_ep"), ("xx", "known: tp"), ("", "known: tp")]
-)
+@pytest.mark.parametrize(("token", "match"), [("ep", "independent_ep"), ("xx", "known: tp"), ("", "known: tp")])
 def test_groups_that_are_refused(token: str, match: str) -> None:
     with pytest.raises(WorkloadError, match=match):
         rank_groups(SIXTEEN, token)

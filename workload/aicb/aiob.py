@@ -99,16 +99,12 @@ def aiob_times_ns(file: AiobFile) -> dict[str, int]:
     halves = (("attention", "layernorm", ("atten",)), ("mlp", "layernorm2", ("mlp", "moe")))
     for stage, norm, words in halves:
         parts = [
-            time.avg_us
-            for name, time in file.sections.items()
-            if name == norm or any(word in name for word in words)
+            time.avg_us for name, time in file.sections.items() if name == norm or any(word in name for word in words)
         ]
         if parts:
             times[f"{stage}_forward"] = times[f"{stage}_backward"] = round(sum(parts) * NS_PER_US)
     cores = [
-        time.avg_us
-        for name, time in file.sections.items()
-        if "atten" in name and ("flash" in name or "core" in name)
+        time.avg_us for name, time in file.sections.items() if "atten" in name and ("flash" in name or "core" in name)
     ]
     if cores:
         times["attention_core"] = round(sum(cores) * NS_PER_US)
@@ -192,9 +188,7 @@ def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
 
 def _core_alone(piece: PieceWork) -> bool:
     """True where the core is recomputed without attention's products, which hold the time of the whole half."""
-    stems = {
-        SHARES[item.key][0] for item in piece.backward if item.phase is Phase.RECOMPUTE and item.key in SHARES
-    }
+    stems = {SHARES[item.key][0] for item in piece.backward if item.phase is Phase.RECOMPUTE and item.key in SHARES}
     return "attention" not in stems
 
 
@@ -293,12 +287,8 @@ def add_import_aiob(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), required=True, help="tensor-parallel ranks")
-    verb.add_argument(
-        "--micro_batch", type=whole(1, MOST_COUNT), required=True, help="sequences a micro-batch"
-    )
-    verb.add_argument(
-        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), required=True, help="tokens a sequence"
-    )
+    verb.add_argument("--micro_batch", type=whole(1, MOST_COUNT), required=True, help="sequences a micro-batch")
+    verb.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), required=True, help="tokens a sequence")
     verb.add_argument("--into", type=Path, required=True, help="profile to merge into, made when absent")
 
 
@@ -318,8 +308,4 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     gpu, sheet = canonical_gpu(options.gpu, options.file)
     machine = MachineFacts(gpu=gpu, cluster=options.cluster or sheet)
     lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
-    return (
-        assumed_lines(model)
-        + lines
-        + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])
-    )
+    return assumed_lines(model) + lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])

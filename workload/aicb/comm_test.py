@@ -70,13 +70,9 @@ def checked_test(test: CommTest) -> CommTest:
     if test.world_size < 2:
         raise refuse("world_size", test.world_size, "2 or more ranks to communicate")
     if test.ranks < 2 or test.world_size % test.ranks:
-        raise refuse(
-            "tensor_model_parallel_size", test.ranks, f"2 or more, dividing the world of {test.world_size}"
-        )
+        raise refuse("tensor_model_parallel_size", test.ranks, f"2 or more, dividing the world of {test.world_size}")
     if test.kind == MULTI and test.ranks == test.world_size:
-        raise refuse(
-            "tensor_model_parallel_size", test.ranks, f"less than the world for several groups ({MULTI})"
-        )
+        raise refuse("tensor_model_parallel_size", test.ranks, f"less than the world for several groups ({MULTI})")
     return test
 
 

@@ -173,9 +173,7 @@ class Options:
     def add(self, *names: str, help_text: str, **settings: object) -> None:
         """One option; the first name is the attribute."""
         spellings = dict.fromkeys(
-            f"{'-' * min(len(name), 2)}{spelling}"
-            for name in names
-            for spelling in (name, name.replace("_", "-"))
+            f"{'-' * min(len(name), 2)}{spelling}" for name in names for spelling in (name, name.replace("_", "-"))
         )
         self.group.add_argument(*spellings, dest=names[0], help=help_text, **settings)  # type: ignore[arg-type]
 
@@ -233,9 +231,7 @@ def _what(out: Options) -> None:
         choices=(*FRAMES, COLLECTIVE_TEST),
         default=FRAMES[0],
     )
-    out.add(
-        "format", help_text="simai (text) or general (CSV); default simai", choices=FORMATS, default=SIMAI
-    )
+    out.add("format", help_text="simai (text) or general (CSV); default simai", choices=FORMATS, default=SIMAI)
     out.add("output", help_text="file, or folder for AICB's file name (default: here)", type=Path)
     out.add(
         "pipeline_stage",
@@ -244,12 +240,8 @@ def _what(out: Options) -> None:
     out.add("pp_rank", help_text="as --pipeline_stage; -1: not given", type=rank_or_none)
     out.add("stage", help_text="ZeRO stage (DeepSpeed, FSDP; default 3), otherwise as --pipeline_stage")
     out.switch("strict_export", help_text="refuse what the SimAI format cannot say")
-    out.add(
-        "bundle", "export_bundle", help_text="folder for workload, topology, busbw.yaml, commands", type=Path
-    )
-    out.whole(
-        "epoch_num", help_text="iterations in a general workload (default 1)", default=1, most=MOST_EPOCHS
-    )
+    out.add("bundle", "export_bundle", help_text="folder for workload, topology, busbw.yaml, commands", type=Path)
+    out.whole("epoch_num", help_text="iterations in a general workload (default 1)", default=1, most=MOST_EPOCHS)
     out.switch("computation_enable", help_text="matrix products as rows of a general workload")
     out.switch("show_groups", help_text="print the ranks of each parallel group")
     out.add("gpu_type", help_text="word in front of AICB's file name")
@@ -283,9 +275,7 @@ def _training(out: Options) -> None:
         out.whole(*names, help_text=f"{text} (default 1)", default=1, most=MOST_GPUS)
     out.whole("expert_tensor_parallel_size", help_text="ranks of one expert (default: tp)", most=MOST_GPUS)
     out.whole("global_batch", help_text="sequences per step (default: dp x micro_batch)")
-    out.whole(
-        "seq_length", "seq_len", help_text="tokens per sequence (default 2048)", most=MOST_SEQUENCE_TOKENS
-    )
+    out.whole("seq_length", "seq_len", help_text="tokens per sequence (default 2048)", most=MOST_SEQUENCE_TOKENS)
     out.switch("enable_sequence_parallel", "sp", "sp_enable", help_text="sequence parallelism")
     out.add(
         "dtype",
@@ -295,9 +285,7 @@ def _training(out: Options) -> None:
     )
     out.switch("use_flash_attn", "flash_attn", help_text="flash attention")
     out.switch("use_distributed_optimizer", help_text="optimizer state over dp (ZeRO-1)")
-    out.switch(
-        "recompute_activations", "recompute", help_text="recompute the attention core (Megatron's selective)"
-    )
+    out.switch("recompute_activations", "recompute", help_text="recompute the attention core (Megatron's selective)")
     out.switch("recompute_full", help_text="recompute whole layers")
 
 

@@ -92,9 +92,7 @@ def _preset(options: argparse.Namespace) -> FrameworkPreset:
         return preset
     if bucket < 1:
         raise refuse("reduce_bucket_size", bucket, "elements, 1 or more")
-    return preset.changed(
-        {"data_parallel.bucket_elements": bucket, "data_parallel.bucket_elements_per_rank": 0}
-    )
+    return preset.changed({"data_parallel.bucket_elements": bucket, "data_parallel.bucket_elements_per_rank": 0})
 
 
 def _plan(options: argparse.Namespace, problem: Problem) -> Plan:
@@ -161,9 +159,7 @@ def generator_input(options: argparse.Namespace, root: Path) -> GeneratorInput:
     world = world_size(options)
     _check_frame(options)
     model, shape_notes = model_of(options, root)
-    source = time_source(
-        TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
-    )
+    source = time_source(TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root)
     problem = _problem(options, world, model, source)
     plan = _plan(options, problem)
     works = chosen_stages(stage_works(problem, plan), _pipeline_stage(options))

@@ -257,9 +257,7 @@ def _experts(flags: Namespace, moe: MoeSpec) -> MoeSpec:
         shared = flags.n_shared_expert * width
     elif shared % moe.expert_ffn_hidden == 0:
         shared = shared // moe.expert_ffn_hidden * width
-    grouped = (
-        experts % moe.route_groups == 0 and topk <= experts // moe.route_groups * moe.route_chosen_groups
-    )
+    grouped = experts % moe.route_groups == 0 and topk <= experts // moe.route_groups * moe.route_chosen_groups
     return replace(
         moe,
         route_groups=moe.route_groups if grouped else 1,
@@ -313,9 +311,7 @@ def model_of(options: Namespace, root: Path) -> tuple[ModelSpec, tuple[str, ...]
 
 def _notes(flags: Namespace, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:
     """Notes on what no flag says."""
-    groups = [
-        {run.block.moe.route_groups for run in model.blocks if run.block.moe} for model in (preset, shaped)
-    ]
+    groups = [{run.block.moe.route_groups for run in model.blocks if run.block.moe} for model in (preset, shaped)]
     if groups[0] != groups[1]:
         yield "assumed: experts are chosen among all, not in the preset's groups, which these do not fill"
     dense = [run for run in shaped.blocks if run.block.mlp is not None]
@@ -327,9 +323,7 @@ def _notes(flags: Namespace, preset: ModelSpec, shaped: ModelSpec) -> Iterator[s
 def _check_expert_flags(flags: Namespace, *, mixed: bool) -> None:
     for name in ("moe_ffn_hidden_size", "n_shared_expert", "n_dense_layers"):
         if getattr(flags, name) is not None and not mixed:
-            raise refuse(
-                name, getattr(flags, name), "a model of experts: a size that has them, or --moe_enable"
-            )
+            raise refuse(name, getattr(flags, name), "a model of experts: a size that has them, or --moe_enable")
     if not mixed and (flags.num_experts or 1) > 1:
         raise refuse("num_experts", flags.num_experts, "experts need --moe_enable")
 
@@ -361,9 +355,7 @@ def _dense_first(flags: Namespace, model: ModelSpec, size: Resized) -> tuple[Blo
     """--n_dense_layers dense layers, then layers of experts."""
     main = model.main_blocks
     if [run.block.moe is not None for run in main] not in ([False], [True], [False, True]):
-        raise refuse(
-            "n_dense_layers", flags.n_dense_layers, f"dense layers before experts: {model.name} mixes them"
-        )
+        raise refuse("n_dense_layers", flags.n_dense_layers, f"dense layers before experts: {model.name} mixes them")
     dense, layers = flags.n_dense_layers or 0, flags.num_layers or model.num_layers
     if dense >= layers:
         raise refuse("n_dense_layers", dense, f"less than the {layers} layers")

@@ -21,9 +21,7 @@ from workload.stage_work import StageWork, stage_works
 from workload.traffic.plan_traffic import plan_groups
 
 
-def write_general_files(
-    made: GeneratorInput, options: argparse.Namespace, path: Path
-) -> list[tuple[Path, int]]:
+def write_general_files(made: GeneratorInput, options: argparse.Namespace, path: Path) -> list[tuple[Path, int]]:
     """Each file written with its number of rows: one, or one for every chosen stage."""
     arguments = general_arguments(options)
     workloads = general_workloads(made, options)
@@ -39,9 +37,7 @@ def general_workloads(made: GeneratorInput, options: argparse.Namespace) -> list
     """Each chosen stage's position and rows, which are made as they are read."""
     if options.frame in SHARDED:
         return [(0, Workload(items=_sharded(made, options)))]
-    wanted = GeneralOptions(
-        epochs=options.epoch_num, computation=options.computation_enable, timed=made.has_times
-    )
+    wanted = GeneralOptions(epochs=options.epoch_num, computation=options.computation_enable, timed=made.has_times)
     return [
         (
             position,

@@ -170,9 +170,7 @@ def _precision(precision: Precision) -> list[str]:
     """A named recipe, with gradients, gathers and layers of bf16 as priced."""
     recipe, _ = FP8_RECIPES.get(scaling_word(precision), ("", ""))
     name = RECIPES[recipe] if precision.linear == "fp8" else f"{precision.compute}_mixed"
-    require(
-        precision.linear != "fp8" or precision.compute == "bf16", f"fp8 products beside {precision.compute}"
-    )
+    require(precision.linear != "fp8" or precision.compute == "bf16", f"fp8 products beside {precision.compute}")
     lines = [
         f"    precision = get_mixed_precision_config({name!r})",
         f"    precision.grad_reduce_in_fp32 = {precision.reduce == 'fp32'}",

@@ -185,8 +185,6 @@ def _facts(model: ModelSpec) -> list[str]:
     notes.append(f"activation {', '.join(sorted({part.activation for part in parts}))}")
     for moe in {run.block.moe for run in model.blocks if run.block.moe}:
         weights = f"router weights by {moe.score}{', divided by their sum' if moe.normalized else ''}"
-        groups = (
-            f", from {moe.route_chosen_groups} of {moe.route_groups} groups" if moe.route_groups > 1 else ""
-        )
+        groups = f", from {moe.route_chosen_groups} of {moe.route_groups} groups" if moe.route_groups > 1 else ""
         notes.append(f"{weights}, times {moe.route_scale:g}{groups}")
     return notes

@@ -123,9 +123,7 @@ def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section
         "num_kv_attention_heads": attention.num_kv_heads,
     }
     if attention.qk_dim * attention.num_heads != model.hidden:
-        require(
-            kind == "QWEN3MOE", f"heads of {attention.qk_dim} channels on a hidden size of {model.hidden}"
-        )
+        require(kind == "QWEN3MOE", f"heads of {attention.qk_dim} channels on a hidden size of {model.hidden}")
         section["head_dim"] = attention.qk_dim
     if attention.window is not None:
         section |= {"use_sliding_window": True, "sliding_window": attention.window}
@@ -288,9 +286,7 @@ def _trained(model: ModelSpec, job: JobSpec) -> ModelSpec:
 
 def _model(problem: Problem, plan: Plan) -> Section:
     job, model = problem.job, problem.model
-    require(
-        plan.recompute is not Recompute.SELECTIVE, f"recomputing {plan.recompute.value} parts of its layers"
-    )
+    require(plan.recompute is not Recompute.SELECTIVE, f"recomputing {plan.recompute.value} parts of its layers")
     require(model.num_layers % plan.vpp == 0, f"{model.num_layers} layers in {plan.vpp} chunks")
     checkpoint: bool | float = plan.recompute is Recompute.FULL
     if plan.recompute is Recompute.BLOCK:
@@ -345,9 +341,7 @@ def _zero_size(model: ModelSpec, plan: Plan) -> int:
     whole = plan.world_size // (plan.pp * plan.wp) if groups else plan.dp
     if plan.zero_size == whole:
         return -1
-    require(
-        not _routed(model), f"experts beside a zero1 over {plan.zero_size} of {plan.dp} data-parallel ranks"
-    )
+    require(not _routed(model), f"experts beside a zero1 over {plan.zero_size} of {plan.dp} data-parallel ranks")
     return plan.zero_size
 
 

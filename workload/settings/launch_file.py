@@ -51,9 +51,7 @@ def requirement(framework: str) -> Callable[[bool, str], None]:
 def same_framework(name: str, plan: Plan) -> None:
     """Raise ExportError for a plan priced as another framework runs it."""
     if plan.preset != name:
-        raise ExportError(
-            f"the plan is one of {plan.preset}: price it with --framework {name} to launch it there"
-        )
+        raise ExportError(f"the plan is one of {plan.preset}: price it with --framework {name} to launch it there")
 
 
 def refuse_other_keys(plan: Plan, keys: Collection[str], framework: str) -> None:
@@ -83,9 +81,7 @@ def setting_omissions(problem: Problem, keys: Collection[str]) -> tuple[str, ...
     job = problem.job
     recipe = job.precision.compute if job.precision.compute in SIXTEEN_BITS else "bf16"
     apart = settings_apart(job, problem.cluster.gpu.architecture, recipe=recipe)
-    return tuple(
-        f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(keys)
-    )
+    return tuple(f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,10 +101,7 @@ def _scaling_omissions(scaling: RopeScaling | None, *, latent: bool) -> list[str
     if fixed is not None:
         odd = {name: getattr(scaling, name) for name in fixed if getattr(scaling, name) not in (None, 0)}
         odd = {name: value for name, value in odd.items() if value != fixed[name]}
-        return [
-            f"{kind}'s {name.replace('_', ' ')} {value:g}, here {fixed[name]:g}"
-            for name, value in odd.items()
-        ]
+        return [f"{kind}'s {name.replace('_', ' ')} {value:g}, here {fixed[name]:g}" for name, value in odd.items()]
     if kind == "linear" and not latent and scaling.factor == int(scaling.factor):
         return []
     return [f"rotary scaling {kind} by {scaling.factor:g}"]
@@ -153,9 +150,7 @@ SWITCHED_OFF = {
     "bulk_wgrad": "--disable-tp-comm-bulk-wgrad",
 }
 CP_COMM_TYPES = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
-USAGE = (
-    "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
-)
+USAGE = "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
 CORE = "0.14"
 # flags that core 0.14 does not have yet
 SINCE = {

@@ -30,9 +30,7 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     (attention,) = mixers
     require(len({block.norm for block in blocks} | {model.norm}) == 1, "norms of two kinds")
     require(not any(block.parallel_residual for block in blocks), "parallel residuals")
-    require(
-        all(block.norm_place is NormPlace.BEFORE for block in blocks), "norms elsewhere than before each half"
-    )
+    require(all(block.norm_place is NormPlace.BEFORE for block in blocks), "norms elsewhere than before each half")
     require(model.norm is not NormKind.LAYER_WITHOUT_BIAS, "LayerNorm without biases")
     require(not model.logit_softcap, "soft-capped logits")
     require(not (model.head_bias or model.embedding_norm), "a head bias or a norm of embeddings")
@@ -234,8 +232,7 @@ def job_omissions(problem: Problem, plan: Plan) -> tuple[str, ...]:
     return true_notes(
         {
             f"left out: CUDA graphs of {graphs}, whose flags differ between cores": bool(graphs),
-            "left out: norms that are not fused, which Transformer Engine has none of": job.fp32_norms
-            or unfused,
+            "left out: norms that are not fused, which Transformer Engine has none of": job.fp32_norms or unfused,
             f"left out: the {kernel} kernel, which is the installed flash-attn's": kernel != "flash",
             f"left out: dispatch of tokens in {dispatch}": dispatch != job.precision.compute,
             f"set {EXPANDABLE_SEGMENTS}": job.expandable_segments,
@@ -274,9 +271,7 @@ def _formats(precision: Precision) -> Flags:
     if lent:
         flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
     if precision.low_precision_head:
-        require(
-            "--fp8-recipe" in flags and scaling_word(precision) == "mx", "a narrow head that is not in MXFP8"
-        )
+        require("--fp8-recipe" in flags and scaling_word(precision) == "mx", "a narrow head that is not in MXFP8")
         flags["--fp8-output-proj"] = None
     return flags | _wide_layers(precision) | _gradients(precision) | _states(precision)
 
@@ -333,9 +328,7 @@ def _dispatch(job: JobSpec) -> Flags:
         flags["--moe-token-dispatcher-type"] = "flex"
         deepep = job.moe_dispatcher == "deepep"
         flags |= {"--moe-enable-deepep": None} if deepep else {"--moe-flex-dispatcher-backend": "hybridep"}
-    require(
-        not (job.overlap_expert_a2a and job.overlap_shared_experts), "experts and shared experts overlapped"
-    )
+    require(not (job.overlap_expert_a2a and job.overlap_shared_experts), "experts and shared experts overlapped")
     if job.sends_tokens_once or job.precision.router:
         flags["--moe-router-dtype"] = "fp32"
     if job.moe_router_fusion:

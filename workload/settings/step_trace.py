@@ -35,9 +35,7 @@ def trace_text(problem: Problem, plan: Plan) -> LaunchText:
     """The trace of ``plan`` as JSON. Raises ExportError for more than a viewer shows."""
     works = num_passes(plan)
     if works > MOST_EVENTS:
-        raise ExportError(
-            f"--export_trace: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows"
-        )
+        raise ExportError(f"--export_trace: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows")
     trace = {
         "traceEvents": list(trace_events(problem, plan)),
         "displayTimeUnit": "ms",

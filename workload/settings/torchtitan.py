@@ -135,9 +135,7 @@ def differences(model: ModelSpec, flavor: Flavor) -> list[str]:
 
 NAME = "torchtitan"
 require = requirement(NAME)
-USAGE = (
-    "torchtitan of August 2026 (b5bcd76): NAME.py on the Python path, MODULE=NAME CONFIG=plan ./run_train.sh"
-)
+USAGE = "torchtitan of August 2026 (b5bcd76): NAME.py on the Python path, MODULE=NAME CONFIG=plan ./run_train.sh"
 PLAN_KEYS = frozenset(
     {
         "tp",
@@ -232,9 +230,7 @@ def parallelism(problem: Problem, plan: Plan) -> Values:
         sparse = shards * plan.tp
         require(sparse % plan.ep == 0, f"ep {plan.ep} over {sparse} sharding ranks")
         values["expert_parallel_degree"] = plan.ep
-    return values | (
-        _pipeline(problem.model, plan, problem.job.preset.pipeline.partition) if plan.pp > 1 else {}
-    )
+    return values | (_pipeline(problem.model, plan, problem.job.preset.pipeline.partition) if plan.pp > 1 else {})
 
 
 def training(problem: Problem, plan: Plan) -> Values:

@@ -352,7 +352,5 @@ def _bandwidth(value: str, place: str) -> float | None:
         return None
     number = plain_number(value)
     if not _LEAST_GIB <= number <= _MOST_GIB:
-        raise WorkloadError(
-            f"{place}: {value[:60]!r} is no positive bandwidth in GiB/s (up to {_MOST_GIB:.0f})"
-        )
+        raise WorkloadError(f"{place}: {value[:60]!r} is no positive bandwidth in GiB/s (up to {_MOST_GIB:.0f})")
     return number

@@ -64,9 +64,7 @@ def row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> 
     for column in Column:
         cell = row.compute_ns(column)
         if cell >= CELL_LIMIT_NS:
-            message = (
-                f"{column.value} compute {cell} ns reaches {CELL_LIMIT_NS}; SimAI never ends: split the row"
-            )
+            message = f"{column.value} compute {cell} ns reaches {CELL_LIMIT_NS}; SimAI never ends: split the row"
             yield Finding(line, STOPS, "long-cell", message)
         token, size_bytes = row.comm(column)
         for severity, code, message in _comm_findings(token, size_bytes, column, header):
@@ -100,9 +98,7 @@ def _comm_findings(
         yield from _group_findings(shown, size_bytes, header.group_ranks(group), group)
 
 
-def _group_findings(
-    shown: str, size_bytes: int, ranks: int, group: SimaiGroup
-) -> Iterator[tuple[Severity, str, str]]:
+def _group_findings(shown: str, size_bytes: int, ranks: int, group: SimaiGroup) -> Iterator[tuple[Severity, str, str]]:
     if ranks < 1:
         yield STOPS, "no-group", f"{shown}: the {group.value} group has {ranks} ranks"
     elif ranks == 1:

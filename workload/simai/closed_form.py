@@ -61,9 +61,7 @@ class AnalyticalOptions:
         gpus = header.all_gpus if self.gpus is None else self.gpus
         stage = header.tp * header.pp
         if gpus < 1 or gpus % stage:
-            raise WorkloadError(
-                f"-g {gpus}: must be a multiple of tp x pp = {header.tp} x {header.pp} = {stage}"
-            )
+            raise WorkloadError(f"-g {gpus}: must be a multiple of tp x pp = {header.tp} x {header.pp} = {stage}")
         return replace(header, all_gpus=gpus)
 
 
@@ -165,18 +163,14 @@ class RowPricer:
         collective, group = read_token(token, column)
         if collective is None:
             if token != NO_COMM:
-                self.warnings[
-                    f"{token!r} in a {column.value} column is no communication word: it moves nothing"
-                ] += 1
+                self.warnings[f"{token!r} in a {column.value} column is no communication word: it moves nothing"] += 1
             return 0
         if group not in GROUPS_OF_COLUMN[column]:
             self.warnings[f"{token} in a {column.value} column is timed with another group's size"] += 1
         ranks = self._ranks(group, column)
         if ranks <= 1:
             if group is SimaiGroup.TP and size_bytes not in SMALL_BYTES:
-                self.warnings[
-                    f"{token} over a {group.value} group of one costs 0 here; SimAI adds 9.2e18 ns"
-                ] += 1
+                self.warnings[f"{token} over a {group.value} group of one costs 0 here; SimAI adds 9.2e18 ns"] += 1
             return 0
         if size_bytes in SMALL_BYTES:
             if ranks not in FIXED_NS:
@@ -298,9 +292,7 @@ def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> Analytic
     times.end(header, _pipeline_us(header, options, pricer.warnings))
     return AnalyticalReport(
         printed=times,
-        warnings=tuple(
-            text if count == 1 else f"{text} ({count} times)" for text, count in pricer.warnings.items()
-        ),
+        warnings=tuple(text if count == 1 else f"{text} ({count} times)" for text, count in pricer.warnings.items()),
     )
 
 

@@ -106,9 +106,7 @@ def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Ex
     header = header_of(plan, work)
     beyond = tuple(beyond_of(work, header, plan))
     if strict and beyond:
-        raise ExportError(
-            f"{path}: a SimAI workload has no word for {', '.join(sorted({one.what for one in beyond}))}"
-        )
+        raise ExportError(f"{path}: a SimAI workload has no word for {', '.join(sorted({one.what for one in beyond}))}")
     rows = write_simai(path, SimaiWorkload(header=header, rows=rows_of(work, header, plan)))
     paths = [path]
     if beyond:
@@ -176,9 +174,7 @@ def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyo
             seconds + times * item.seconds,
         )
     for (what, collective, axis), (count, size, seconds) in sums.items():
-        yield Beyond(
-            what=what, collective=collective, axis=axis, count=count, total_bytes=size, seconds=seconds
-        )
+        yield Beyond(what=what, collective=collective, axis=axis, count=count, total_bytes=size, seconds=seconds)
     if work.hops:
         count = work.hops * work.num_micro
         yield Beyond(
@@ -211,10 +207,7 @@ def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRo
     The update is weight-grad compute of the row before the first reduction.
     """
     comms = [
-        one
-        for item in work.step
-        if item.collective and fits_format(item, header, plan)
-        for one in _launches(item)
+        one for item in work.step if item.collective and fits_format(item, header, plan) for one in _launches(item)
     ]
     update_s = sum(item.seconds for item in work.step if item.collective is None and not item.host_bytes)
     back = [item for item in comms if item.role is Role.PARAMETER_GATHER]

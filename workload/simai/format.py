@@ -69,9 +69,7 @@ def write_token(collective: Collective, group: SimaiGroup, column: Column) -> st
     """The word for ``collective`` over ``group`` in ``column``; ExportError when there is none."""
     word = next((word for word, kind in PREFIXES.items() if kind is collective), None)
     if word is None:
-        raise ExportError(
-            f"a SimAI workload has no word for {collective.value}; known: {', '.join(PREFIXES)}"
-        )
+        raise ExportError(f"a SimAI workload has no word for {collective.value}; known: {', '.join(PREFIXES)}")
     if group not in GROUPS_OF_COLUMN[column]:
         allowed = ", ".join(known.value for known in GROUPS_OF_COLUMN[column])
         raise ExportError(

@@ -144,9 +144,7 @@ def _read_keys(words: list[bytes], keys: RawHeader, found: Findings) -> None:
             continue
         value = _value(words, place + 1, key, found)
         keys.places |= {place, place + 1, *([place + 2] if key in LISTS and value else [])}
-        entries = (
-            _read_list(words, place + 2, key, value, found) if key in LISTS and value is not None else ()
-        )
+        entries = _read_list(words, place + 2, key, value, found) if key in LISTS and value is not None else ()
         if value is None or entries is None:
             keys.unreadable.add(key)
             continue
@@ -173,9 +171,7 @@ def _value(words: list[bytes], place: int, key: str, found: Findings) -> int | N
     return value
 
 
-def _read_list(
-    words: list[bytes], place: int, key: str, length: int, found: Findings
-) -> tuple[int, ...] | None:
+def _read_list(words: list[bytes], place: int, key: str, length: int, found: Findings) -> tuple[int, ...] | None:
     """The one entry that SimAI takes of a list; None, with a finding, when it would abort there."""
     if length <= 0:
         if length < 0:
@@ -238,9 +234,7 @@ def _check_fit(values: dict[str, int], found: Findings) -> None:
         message = f"all_gpus = {values['all_gpus']} is no multiple of tp x pp = {stage}; the rest is dropped"
         found.add(1, WRONG, "degrees", message)
     elif (values["all_gpus"] // stage) % values["ep"]:
-        message = (
-            f"ep = {values['ep']} does not divide dp = {values['all_gpus'] // stage}; the rest is dropped"
-        )
+        message = f"ep = {values['ep']} does not divide dp = {values['all_gpus'] // stage}; the rest is dropped"
         found.add(1, WRONG, "degrees", message)
 
 

@@ -99,9 +99,7 @@ def layout_of(header: SimaiHeader) -> Layout:
             f"{header.all_gpus} GPUs, tp {header.tp}, pp {header.pp}, ep {header.ep}: tp x pp must divide the "
             "GPUs and ep what is left"
         )
-    return Layout.of(
-        header.all_gpus, tp=header.tp, pp=header.pp, ep=header.ep, etp=header.tp if header.ep > 1 else 1
-    )
+    return Layout.of(header.all_gpus, tp=header.tp, pp=header.pp, ep=header.ep, etp=header.tp if header.ep > 1 else 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -254,9 +252,7 @@ def compare(problem: Problem, plan: Plan) -> Comparison:
     waits_s = sum(parts[part] for part in WAITS)
     pipeline_s = sum(parts[part] for part in PIPELINE)
     others_s = answer.step_s - waits_s - pipeline_s - parts[HOST]
-    differences = {
-        f"beyond the format: {one.what} ({one.collective} over {one.axis})": one.seconds for one in beyond
-    }
+    differences = {f"beyond the format: {one.what} ({one.collective} over {one.axis})": one.seconds for one in beyond}
     differences |= {
         "collectives placed otherwise by the file": serial_s - beyond_s - replay.communication_s,
         "hidden by overlap, or on another stage": waits_s - serial_s,

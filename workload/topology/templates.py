@@ -120,9 +120,7 @@ def check_fabric(fabric: Fabric) -> None:
         )
     needed = fabric.sides * fabric.segments * fabric.asw_per_segment
     if fabric.num_asw is not None and fabric.num_asw != needed:
-        raise WorkloadError(
-            f"-asn {fabric.num_asw}: these GPUs take {needed} ASWs; leave -asn out or give that"
-        )
+        raise WorkloadError(f"-asn {fabric.num_asw}: these GPUs take {needed} ASWs; leave -asn out or give that")
     if fabric.dual_plane and (fabric.num_psw % 2 or not fabric.dual_tor):
         raise WorkloadError(f"-psn {fabric.num_psw}: two planes need two ToRs and an even number of PSWs")
 
@@ -303,11 +301,7 @@ def _name(flags: Fabric) -> str:
     """The file name gen_Topo_Template.py gives."""
     size = f"{flags.gpus}g_{flags.gpus_per_server}gps"
     kind = f"{flags.bandwidth}_{flags.gpu_type}"
-    tors = (
-        ("DualToR_DualPlane" if flags.dual_plane else "DualToR_SinglePlane")
-        if flags.rail_optimised
-        else "DualToR"
-    )
+    tors = ("DualToR_DualPlane" if flags.dual_plane else "DualToR_SinglePlane") if flags.rail_optimised else "DualToR"
     if flags.template in (NVL, NVL576):
         return f"NVL{flags.gpus}_{size}_{kind}"
     if flags.template == DCN:

@@ -85,9 +85,7 @@ def write_topology(path: str | os.PathLike[str], topology: Topology) -> None:
     """Write ``topology``; ExportError when ``path`` cannot be written."""
     nodes, nv_switches, others, links = topology.counts
     with replaced_file(path) as handle:
-        handle.write(
-            f"{nodes} {topology.gpus_per_server} {nv_switches} {others} {links} {topology.gpu_type}\n"
-        )
+        handle.write(f"{nodes} {topology.gpus_per_server} {nv_switches} {others} {links} {topology.gpu_type}\n")
         handle.writelines(f"{switch} " for switch in range(topology.num_gpus, nodes))
         handle.write("\n")
         handle.writelines(_lines(topology.links))
@@ -219,9 +217,7 @@ def _links(lines: list[str], nodes: int, findings: Findings) -> list[tuple[Link,
             continue
         ends = [int(word) if word.isdigit() and len(word) < 10 else nodes for word in words[:2]]
         if max(ends) >= nodes or ends[0] == ends[1]:
-            message = (
-                f"{words[0][:20]} to {words[1][:20]}: two different nodes of 0 to {nodes - 1} belong here"
-            )
+            message = f"{words[0][:20]} to {words[1][:20]}: two different nodes of 0 to {nodes - 1} belong here"
             findings.add(number, BROKEN, "node", message)
             continue
         key = tuple(words[2:])
@@ -317,15 +313,9 @@ def draw_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
     axes = figure.add_subplot()
     widths = sorted({link.wire.bandwidth for link in topology.links}, key=bandwidth_bits)
     for number, bandwidth in enumerate(widths):
-        segments = [
-            (places[link.src], places[link.dst])
-            for link in topology.links
-            if link.wire.bandwidth == bandwidth
-        ]
+        segments = [(places[link.src], places[link.dst]) for link in topology.links if link.wire.bandwidth == bandwidth]
         label = f"{bandwidth} ({len(segments)} links)"
-        axes.add_collection(
-            LineCollection(segments, colors=f"C{number}", linewidths=0.4, alpha=0.6, label=label)
-        )
+        axes.add_collection(LineCollection(segments, colors=f"C{number}", linewidths=0.4, alpha=0.6, label=label))
     across, up = [place[0] for place in places.values()], [place[1] for place in places.values()]
     axes.scatter(across, up, s=10, color="black", zorder=3)
     rows = sorted(set(layer))

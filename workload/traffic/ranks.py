@@ -36,9 +36,7 @@ class RankOrder:
         words = self.order.lower().split("-")
         for word in words:
             if word not in WORDS or words.count(word) > 1:
-                raise WorkloadError(
-                    f"order {self.order!r}: {word!r}; each of {', '.join(WORDS)} at most once"
-                )
+                raise WorkloadError(f"order {self.order!r}: {word!r}; each of {', '.join(WORDS)} at most once")
         for word in WORDS:
             degree = getattr(self, word)
             if degree < 1:

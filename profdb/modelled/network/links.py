@@ -136,9 +136,7 @@ class Way:
         part = per_gpu * self.inner_ranks / np.maximum(self.siblings, 1)
         rate = np.minimum(wanted, part)
         if self.domain.link != "socket":
-            doublings = np.maximum(
-                np.log2(np.maximum(self.reached / np.maximum(self.members, 1), 1.0)) - 1.0, 0.0
-            )
+            doublings = np.maximum(np.log2(np.maximum(self.reached / np.maximum(self.members, 1), 1.0)) - 1.0, 0.0)
             rate = rate * (self.domain.payload_share or NIC_EFFICIENCY) / (1.0 + RATE_LOSS * doublings)
         return np.asarray(np.where(self.crossed, rate, np.inf), dtype=np.float64)
 
@@ -230,9 +228,7 @@ def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
     return np.asarray(np.any([np.zeros(shape.intra.shape, dtype=np.bool_), *crossed], axis=0), dtype=np.bool_)
 
 
-def outer_hop_seconds(
-    cluster: ClusterSpec, shape: Shape, protocol: Protocol, *, tree: bool = False
-) -> FloatArray:
+def outer_hop_seconds(cluster: ClusterSpec, shape: Shape, protocol: Protocol, *, tree: bool = False) -> FloatArray:
     """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain. One rank a
     node has no other step to hide it behind: NCCL takes the tree's figure (``interLat`` where ppn is 1)."""
     seconds = np.zeros(shape.intra.shape)

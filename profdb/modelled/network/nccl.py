@@ -74,9 +74,7 @@ _TREE_CORRECTION_ROWS = (
     "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
     ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
 )
-TREE_CORRECTION: FloatArray = np.array(
-    [f"{row} 1".split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64
-)
+TREE_CORRECTION: FloatArray = np.array([f"{row} 1".split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64)
 
 
 def ring_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
@@ -149,9 +147,7 @@ def own_chunk(cluster: ClusterSpec, shape: Shape, ring: FloatArray) -> FloatArra
     """
     link = cluster.domains[0].link
     if link in ("nvlink", "mesh"):
-        return np.where(
-            shape.inter > 1, links.OWN_CHUNK / scale_up_rate(cluster, shape.intra), links.OWN_CHUNK / ring
-        )
+        return np.where(shape.inter > 1, links.OWN_CHUNK / scale_up_rate(cluster, shape.intra), links.OWN_CHUNK / ring)
     if link == "memory":
         return links.OWN_CHUNK / ring
     return np.full(ring.shape, 2.0 / cluster.gpu.memory_bandwidth)
@@ -182,9 +178,7 @@ def _tree_with(cluster: ClusterSpec, size: FloatArray, shape: Shape, protocol: P
     outer = outer_hop_seconds(cluster, shape, protocol, tree=True)
     depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
     latency = (
-        TREE_BASE_S[protocol]
-        + start_seconds(cluster, shape)
-        + 2.0 * ((shape.intra - 1.0) * inner + depth * outer)
+        TREE_BASE_S[protocol] + start_seconds(cluster, shape) + 2.0 * ((shape.intra - 1.0) * inner + depth * outer)
     )
     if protocol is Protocol.LL128:
         latency = np.where(outside_server(cluster, shape) & (size >= LL128_MAX_BYTES), np.inf, latency)
@@ -265,9 +259,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 
 
-def collective_seconds(
-    cluster: ClusterSpec, kind: Collective, size_bytes: FloatArray, shape: Shape
-) -> FloatArray:
+def collective_seconds(cluster: ClusterSpec, kind: Collective, size_bytes: FloatArray, shape: Shape) -> FloatArray:
     """Seconds of all_reduce, all_gather, reduce_scatter or broadcast; arrays of one length."""
     size = np.asarray(size_bytes, dtype=np.float64)
     best = np.full(size.shape, np.inf)

@@ -236,9 +236,7 @@ def falcon(top: Section, name: str) -> ModelSpec:
     norms = top.integer_or("num_ln_in_parallel_attn", 2 if new else 1)
     kv_heads = top.integer_or("num_kv_heads", heads) if new else 1 if top.flag("multi_query") else heads
     if hidden % heads or heads % kv_heads:
-        top.fail(
-            "num_attention_heads", f"a divisor of hidden_size = {hidden}, and a multiple of num_kv_heads"
-        )
+        top.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, and a multiple of num_kv_heads")
     block = BlockSpec(
         mixer=replace(grouped(heads, kv_heads, hidden // heads, qkv_bias=bias, out_bias=bias), alibi=alibi),
         mlp=MlpSpec(
@@ -294,9 +292,7 @@ def _learned(top: Section, name: str, *, one_kv_head: bool) -> ModelSpec:
     attention = _heads(top, hidden, heads, bias=True)
     if one_kv_head:
         attention = grouped(heads, 1, hidden // heads, qkv_bias=True, out_bias=True)
-    mlp = MlpSpec(
-        ffn_hidden=top.integer_or("n_inner", 4 * hidden), gated=False, bias=True, activation=activation(top)
-    )
+    mlp = MlpSpec(ffn_hidden=top.integer_or("n_inner", 4 * hidden), gated=False, bias=True, activation=activation(top))
     block = BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)
     return ModelSpec(
         name=name,

@@ -53,12 +53,8 @@ def nemotron_h(top: Section, name: str) -> ModelSpec:
     if layers != len(kinds):
         top.fail("num_hidden_layers", f"as many as the pattern has: {len(kinds)}")
     blocks = [READERS[kind](top) for kind in kinds]
-    runs = predicting(
-        top, blocks, _predicting(top) if top.integer_or(PREDICTING, 0, minimum=0) else blocks[-1]
-    )
-    epsilon = top.number_or(
-        "layer_norm_epsilon", top.number_or("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0
-    )
+    runs = predicting(top, blocks, _predicting(top) if top.integer_or(PREDICTING, 0, minimum=0) else blocks[-1])
+    epsilon = top.number_or("layer_norm_epsilon", top.number_or("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0)
     model = decoder(top, name, runs)
     return replace(model, position=PositionKind.NONE, rope=None, norm_epsilon=epsilon)
 
@@ -81,9 +77,7 @@ def _predicting(top: Section) -> BlockSpec:
     before them, and the norm behind."""
     kinds = _kinds(top, "mtp_hybrid_override_pattern", "mtp_layers_block_type") or ["attention", "moe"]
     if len(kinds) != 2 or kinds[0] not in ("mamba", "attention") or kinds[1] not in ("mlp", "moe"):
-        top.fail(
-            "mtp_hybrid_override_pattern", "M or *, and then - or E: other blocks that predict are not priced"
-        )
+        top.fail("mtp_hybrid_override_pattern", "M or *, and then - or E: other blocks that predict are not priced")
     mixing, feeding = (READERS[kind](top) for kind in kinds)
     return replace(feeding, mixer=mixing.mixer)
 
@@ -144,9 +138,7 @@ def qwen3_next(top: Section, name: str) -> ModelSpec:
     """
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     every = top.integer_or("full_attention_interval", 4)
-    types = top.texts("layer_types") or tuple(
-        LAYER_TYPES[(index + 1) % every == 0] for index in range(layers)
-    )
+    types = top.texts("layer_types") or tuple(LAYER_TYPES[(index + 1) % every == 0] for index in range(layers))
     if len(types) != layers or not set(types) <= set(LAYER_TYPES):
         top.fail("layer_types", f"a list of {layers} texts out of {', '.join(LAYER_TYPES)}")
     attention = replace(read_attention(top, head_dim=256), qk_norm=True, output_gate=True)

@@ -117,9 +117,7 @@ def ernie4_5_moe(top: Section, name: str) -> ModelSpec:
     """ERNIE 4.5 with experts from ``moe_layer_start_index`` to ``moe_layer_end_index``, every ``moe_layer_interval``-th
     layer; corrected scores; ``use_bias`` covers attention, dense layers, shared experts and head."""
     layers = read_layers(top)
-    top.only(
-        "use_bias", (False,), "routed experts without biases beside shared ones with them are not priced"
-    )
+    top.only("use_bias", (False,), "routed experts without biases beside shared ones with them are not priced")
     moe = read_experts(top, "moe_num_experts", "moe_intermediate_size", topk_key="moe_k")
     shared = top.integer("moe_num_shared_experts", minimum=0)
     moe = replace(moe, shared_ffn_hidden=shared * moe.expert_ffn_hidden, router_bias=True)
@@ -127,9 +125,7 @@ def ernie4_5_moe(top: Section, name: str) -> ModelSpec:
     last = top.integer("moe_layer_end_index", minimum=-1)
     last = layers - 1 if last == -1 else last
     routed = [(index + 1) % step == 0 and first <= index <= last for index in range(layers)]
-    return decoder(
-        top, name, runs_of(sparse_blocks(read_attention(top, bias=False), read_mlp(top), moe, routed))
-    )
+    return decoder(top, name, runs_of(sparse_blocks(read_attention(top, bias=False), read_mlp(top), moe, routed)))
 
 
 def llama4(top: Section, name: str) -> ModelSpec:

@@ -94,9 +94,7 @@ def rope(top: Section) -> RopeSpec:
     )
     if share > 1.0:
         top.fail(usual.share_key, "a share of a head's channels, above 0 to 1")
-    return RopeSpec(
-        base=base, share=share, scaling=_scaling(inside if inside.values else top.section("rope_scaling"))
-    )
+    return RopeSpec(base=base, share=share, scaling=_scaling(inside if inside.values else top.section("rope_scaling")))
 
 
 def _scaling(section: Section) -> RopeScaling | None:
@@ -146,8 +144,7 @@ def read_attention(
         top.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, or give head_dim")
     width = top.integer_or("head_dim", head_dim or hidden // heads)
     qkv, out = (
-        top.flag(key, False) if isinstance(key, str) else key
-        for key in (bias, bias if out_bias is None else out_bias)
+        top.flag(key, False) if isinstance(key, str) else key for key in (bias, bias if out_bias is None else out_bias)
     )
     return grouped(heads, kv_heads, width, qkv_bias=qkv, out_bias=out)
 
@@ -165,9 +162,7 @@ def grouped(heads: int, kv_heads: int, width: int, *, qkv_bias: bool, out_bias: 
     )
 
 
-def read_mlp(
-    top: Section, *, gated: bool = True, bias: bool | str = False, key: str = "intermediate_size"
-) -> MlpSpec:
+def read_mlp(top: Section, *, gated: bool = True, bias: bool | str = False, key: str = "intermediate_size") -> MlpSpec:
     """A feed-forward layer of the width under ``key``; gated as in Llama and its kin, or with two matrices; ``bias`` as in
     read_attention."""
     has_bias = top.flag(bias, False) if isinstance(bias, str) else bias
@@ -266,9 +261,7 @@ def without_rotation(model: ModelSpec) -> ModelSpec:
 ALWAYS_NORMALIZED = ("mixtral", "deepseek_v3", "phimoe", "gpt_oss", "minimax_m2", "ernie4_5_moe")
 
 
-def read_experts(
-    top: Section, count_key: str, width_key: str, *, topk_key: str = "num_experts_per_tok"
-) -> MoeSpec:
+def read_experts(top: Section, count_key: str, width_key: str, *, topk_key: str = "num_experts_per_tok") -> MoeSpec:
     """The routed experts; top-k is at most their number. ``norm_topk_prob`` is False where a type has it and its
     config does not say; Mixtral and others have none, and always divide."""
     count, topk = top.integer(count_key), top.integer(topk_key)
@@ -308,9 +301,7 @@ def read_layer_numbers(top: Section, key: str) -> list[int]:
     return listed
 
 
-def sparse_blocks(
-    attention: AttentionSpec, mlp: MlpSpec | None, moe: MoeSpec, routed: list[bool]
-) -> list[BlockSpec]:
+def sparse_blocks(attention: AttentionSpec, mlp: MlpSpec | None, moe: MoeSpec, routed: list[bool]) -> list[BlockSpec]:
     """A block a layer: of experts where ``routed``, else of ``mlp``."""
     return [
         BlockSpec(mixer=attention, mlp=None if is_routed else mlp, moe=moe if is_routed else None)

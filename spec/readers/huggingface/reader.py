@@ -154,9 +154,7 @@ def _read(top: Section, name: str, assume: str | None) -> ModelSpec:
     if assume is None or not alike:
         also = f"; --assume {' or '.join(ASSUMABLE)} reads it as such a model" if alike else ""
         top.fail("model_type", f"one of {', '.join(MODEL_TYPES)}{also}")
-    return replace(
-        ASSUMABLE[assume].read(top, name), assumptions=(f"{model_type} is {ASSUMABLE[assume].words}",)
-    )
+    return replace(ASSUMABLE[assume].read(top, name), assumptions=(f"{model_type} is {ASSUMABLE[assume].words}",))
 
 
 def _section(top: Section, model_type: str) -> Section:

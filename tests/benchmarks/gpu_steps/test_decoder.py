@@ -96,10 +96,7 @@ def test_the_passes_of_a_layer_are_those_priced(operation: str, kernel: str, cal
 def test_recomputation_runs_every_layer_once_more_and_nothing_else() -> None:
     again, once = ran(replace(CASE, recompute=True)), ran()
     more = len(list(again.of("mm"))) - len(list(once.of("mm")))
-    assert more in (
-        3 * SHAPE.layers,
-        4 * SHAPE.layers,
-    )  # torch stops early: the last product's result is not kept
+    assert more in (3 * SHAPE.layers, 4 * SHAPE.layers)  # torch stops early: the last product's result is not kept
     assert len(list(again.of("silu"))) == 2 * SHAPE.layers
     assert len(list(again.of("_log_softmax"))) == 1
 

@@ -13,11 +13,7 @@ def test_pages_are_not_handed_back_between_steps() -> None:
     """A step that gets its memory anew writes to new pages four to six times as often as its logits have pages; one that
     keeps it may still grow by a few tensors in eight steps."""
     row = row_of(
-        StepCase(shape=WIDE, micro_batch=1, steps=8),
-        1,
-        "cpu",
-        Request(root=gpu_step.ROOT, cluster="cpu"),
-        120.0,
+        StepCase(shape=WIDE, micro_batch=1, steps=8), 1, "cpu", Request(root=gpu_step.ROOT, cluster="cpu"), 120.0
     )
     assert row.status == "ok", row.reason
     logits_pages = WIDE.seq_len * WIDE.vocab * 2 / PAGE_BYTES

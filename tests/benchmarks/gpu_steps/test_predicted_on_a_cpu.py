@@ -58,18 +58,7 @@ def test_steps_are_told_within_15_percent(shape: str, tmp_path: Path) -> None:
     asked += ["--run", "eager", "--recompute", "none"]
     run(*asked, "--cluster", "cpu", "--write_cases", cases)
     profiled = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "gen_profiler_data.py"]
-    run(
-        *profiled,
-        "--device",
-        "cpu",
-        "--no_pics",
-        "--max_size",
-        "64MiB",
-        "--cases",
-        cases,
-        "--output",
-        profile,
-    )
+    run(*profiled, "--device", "cpu", "--no_pics", "--max_size", "64MiB", "--cases", cases, "--output", profile)
     run(*asked, "--pre_profiling_data_path", profile, "--json", found, "--budget_s", "600")
     (row,) = json.loads(Path(found).read_text())
     medians = {part: statistics.median(times) for part, times in row["measured"]["trials"].items()}

@@ -15,20 +15,7 @@ from profdb.cases import CollectiveCase, GemmCase
 from profdb.store.case_file import read_cases
 from solver.problem.request import Request
 
-TINY = [
-    "--hidden",
-    "32",
-    "--heads",
-    "4",
-    "--kv_heads",
-    "2",
-    "--ffn",
-    "64",
-    "--vocab",
-    "96",
-    "--seq_len",
-    "16",
-]
+TINY = ["--hidden", "32", "--heads", "4", "--kv_heads", "2", "--ffn", "64", "--vocab", "96", "--seq_len", "16"]
 CASE = StepCase(shape=Shape(hidden=32, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16), micro_batch=2)
 REQUEST = Request(root=gpu_step.ROOT, cluster="cpu")
 # Stands for the process of a row: which words it got decides how it ends.

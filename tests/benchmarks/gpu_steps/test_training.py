@@ -51,10 +51,7 @@ def test_steps_lower_the_loss() -> None:
         one.passes()
         one.update()
     assert loss() < 0.8 * before
-    assert all(
-        torch.equal(weight, master.bfloat16())
-        for weight, master in zip(one.weights, one.masters, strict=True)
-    )
+    assert all(torch.equal(weight, master.bfloat16()) for weight, master in zip(one.weights, one.masters, strict=True))
 
 
 def test_recomputation_changes_no_gradient() -> None:
@@ -84,9 +81,7 @@ def test_a_step_is_measured_and_predicted() -> None:
     assert copied.parts_s["dp_comm"] > 0.0 == prediction.parts_s["dp_comm"]
 
 
-def test_out_of_memory_is_found_and_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_of_memory_is_found_and_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def full(case: StepCase, device: Device) -> None:
         raise torch.OutOfMemoryError("no room for 64 GiB\nmore words")
 

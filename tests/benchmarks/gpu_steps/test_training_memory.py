@@ -68,10 +68,7 @@ class FusedNorm(torch.autograd.Function):
 class FusedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *operands: torch.Tensor) -> torch.Tensor:
-        mixed, sums = (
-            torch.empty_like(operands[0]),
-            torch.empty(operands[0].shape[:-1], dtype=torch.float32),
-        )
+        mixed, sums = (torch.empty_like(operands[0]), torch.empty(operands[0].shape[:-1], dtype=torch.float32))
         ctx.save_for_backward(*operands, mixed, sums)
         return mixed
 

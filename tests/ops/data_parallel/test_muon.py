@@ -48,9 +48,7 @@ def step(layout: Layout, optimizer: str = "muon", of: ModelSpec | None = None) -
     return step_ops(context, on_rank, ints(0))
 
 
-def held(
-    layout: Layout, optimizer: str = "muon", of: ModelSpec | None = None
-) -> tuple[LayerContext, RankParameters]:
+def held(layout: Layout, optimizer: str = "muon", of: ModelSpec | None = None) -> tuple[LayerContext, RankParameters]:
     one = of or model()
     asked = job(world_size=layout.world_size, optimizer=optimizer)
     ops = model_ops(one, asked, layout, "mtp", Recompute.NONE)
@@ -110,9 +108,7 @@ def test_products_are_those_of_five_steps(shards: int) -> None:
 
 def test_no_rank_has_less_than_one_matrix_where_there_are_more_ranks() -> None:
     """64 ranks, 36 matrices: the busiest has the largest one."""
-    assert products(step(Layout.of(64, zero_size=64, zero_stage=1))) == pytest.approx(
-        newton_schulz(512, 2048)
-    )
+    assert products(step(Layout.of(64, zero_size=64, zero_stage=1))) == pytest.approx(newton_schulz(512, 2048))
 
 
 def test_tensor_parallel_ranks_all_work_on_the_whole() -> None:
@@ -120,9 +116,7 @@ def test_tensor_parallel_ranks_all_work_on_the_whole() -> None:
     one, two = step(Layout.of(1)), step(Layout.of(2, tp=2))
     assert products(one) == products(two)
     gathers = {
-        op.axis: int(op.size_bytes[0])
-        for op in two
-        if isinstance(op, Comm) and "muon" in op.name and op.size_bytes[0]
+        op.axis: int(op.size_bytes[0]) for op in two if isinstance(op, Comm) and "muon" in op.name and op.size_bytes[0]
     }
     assert gathers == {Axis.TP: 4 * LAYERS * MATRIX_ELEMENTS}
     assert not any(op.size_bytes[0] for op in one if isinstance(op, Comm) and "muon" in op.name)
@@ -151,9 +145,7 @@ def test_passes_around_the_products() -> None:
     """orthogonalized_optimizer.py, step, and newton_schulz, fp32 bytes an element: decay 8, momentum 12, norm 4, normed
     8, to 16 bits and back 6 each, scale 8, update 12."""
     moved = sum(
-        float(bytes_moved(op)[0])
-        for op in step(Layout.of(1))
-        if isinstance(op, MemoryBound) and "muon" in op.name
+        float(bytes_moved(op)[0]) for op in step(Layout.of(1)) if isinstance(op, MemoryBound) and "muon" in op.name
     )
     assert moved == LAYERS * MATRIX_ELEMENTS * (8 + 12 + 4 + 8 + 6 + 6 + 8 + 12)
 

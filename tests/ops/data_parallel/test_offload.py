@@ -176,9 +176,7 @@ def test_offloaded_layers_keep_one_layer_of_activations_on_the_device() -> None:
     before, after = here.memory, gone.memory
     assert before.activations_bytes[0] - after.activations_bytes[0] == pytest.approx(6 * layer)
     assert after.host_bytes[0] == pytest.approx(6 * layer)
-    transient = [
-        np.max([np.sum(op.transient_bytes) for op in t.layers.pieces[0].forward]) for t in (here, gone)
-    ]
+    transient = [np.max([np.sum(op.transient_bytes) for op in t.layers.pieces[0].forward]) for t in (here, gone)]
     assert transient[1] >= layer
 
 
@@ -254,9 +252,7 @@ def test_recomputed_layers_are_not_offloaded() -> None:
 
 def test_plans_that_offload_differently_share_a_table() -> None:
     """Every row costs and holds what it does alone, those without offloading too."""
-    cases = [
-        asked("megatron", optimizer=share, layers=layers) for share in (0.0, 0.5, 1.0) for layers in (0, 3)
-    ]
+    cases = [asked("megatron", optimizer=share, layers=layers) for share in (0.0, 0.5, 1.0) for layers in (0, 3)]
     asked_for = cases[0][0]
 
     def told(*plans: Plan) -> dict[str, np.ndarray]:
@@ -296,9 +292,7 @@ def moved(piece: Pass, role: Role = Role.ACTIVATIONS_TO_HOST) -> dict[str, float
 
 
 def saved(piece: Pass) -> float:
-    return float(
-        sum(np.max(op.saved_bytes, initial=0.0) + np.min(op.saved_bytes, initial=0.0) for op in piece.forward)
-    )
+    return float(sum(np.max(op.saved_bytes, initial=0.0) + np.min(op.saved_bytes, initial=0.0) for op in piece.forward))
 
 
 # What each part of a layer with experts saves a token, in bytes: tensors of 16 bits, statistics of 32.
@@ -332,9 +326,7 @@ def test_every_byte_leaves_once() -> None:
     piece = layer(EXPERTS, *names)
     assert len(moved(piece)) == len(names)
     assert saved(piece) + sum(moved(piece).values()) == pytest.approx(saved(layer(EXPERTS)))
-    assert sum(moved(piece).values()) == pytest.approx(
-        sum(moved(layer(EXPERTS, one)).popitem()[1] for one in names)
-    )
+    assert sum(moved(piece).values()) == pytest.approx(sum(moved(layer(EXPERTS, one)).popitem()[1] for one in names))
 
 
 def test_what_comes_back_first_left_last() -> None:
@@ -342,9 +334,7 @@ def test_what_comes_back_first_left_last() -> None:
     away = [op.name.split(".")[0] for op in piece.forward if isinstance(op, HostTransfer)]
     back = [op.name.split(".")[0] for op in piece.backward if isinstance(op, HostTransfer)]
     assert back == away[::-1]
-    assert all(
-        op.lane is Lane.COPY for op in (*piece.forward, *piece.backward) if isinstance(op, HostTransfer)
-    )
+    assert all(op.lane is Lane.COPY for op in (*piece.forward, *piece.backward) if isinstance(op, HostTransfer))
 
 
 def test_only_modules_of_their_own_are_parts() -> None:
@@ -399,9 +389,7 @@ def test_the_host_takes_a_part_and_each_of_its_tensors() -> None:
             op = transfers[f"{name}.{way}"]
             work = cpu_overhead(op, job())
             assert (op.phase is not Phase.FORWARD) == bool(back)
-            assert work.calls[0] == pytest.approx(
-                OFFLOADED_PART_CALLS[back] + tensors * OFFLOADED_TENSOR_CALLS
-            )
+            assert work.calls[0] == pytest.approx(OFFLOADED_PART_CALLS[back] + tensors * OFFLOADED_TENSOR_CALLS)
             assert work.launches[0] == tensors
     graphed = replace(job(), cuda_graphs=frozenset({"attn"}))
     assert cpu_overhead(transfers["core_attn.to_host"], graphed).calls[0] == 0.0
@@ -413,9 +401,7 @@ def offloading_job(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, fl
     base = question(world_size=8, sequences=64, preset=framework_preset("megatron"), model=small_model())
     host = HostSpec(link_bandwidth=link, memory_bandwidth=400e9)
     pricer = replace(base.pricer, host=host, gpus_per_node=8)
-    plan = Plan(
-        strategy="mtp", preset="megatron", dp=8 // pp, pp=pp, num_micro=64 * pp // 8, offload_modules=names
-    )
+    plan = Plan(strategy="mtp", preset="megatron", dp=8 // pp, pp=pp, num_micro=64 * pp // 8, offload_modules=names)
     table = estimate_memory(base.model, base.job, PlanTable.of(plan), replace(base.cluster, host=host))
     cost = step_time(base.model, base.job, table, pricer)
     return {

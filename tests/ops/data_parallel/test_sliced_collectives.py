@@ -70,11 +70,7 @@ def test_the_device_fills_and_copies_what_it_gathers() -> None:
 
 def test_host_work_is_priced_by_the_launch() -> None:
     work = CpuOverhead(
-        module=Module.LAYER,
-        role=Role.SLICES,
-        phase=Phase.FORWARD,
-        lane=Lane.MAIN,
-        launches=np.asarray([30.0]),
+        module=Module.LAYER, role=Role.SLICES, phase=Phase.FORWARD, lane=Lane.MAIN, launches=np.asarray([30.0])
     )
     cost_model = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT))
     timed = Pricer(cost_model=cost_model, domain_ranks=8).time(work, Layout.of(8))

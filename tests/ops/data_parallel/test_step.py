@@ -94,16 +94,12 @@ def test_model_flops_are_three_forwards() -> None:
 @pytest.mark.parametrize(
     ("preset", "returned"), [("megatron", [True, True, True, False]), ("fsdp", [True, True, False, False])]
 )
-def test_parameters_return_after_the_update_unless_forwards_gather_them(
-    preset: str, returned: list[bool]
-) -> None:
+def test_parameters_return_after_the_update_unless_forwards_gather_them(preset: str, returned: list[bool]) -> None:
     """ZeRO 1 and 2 return them once a step (arXiv 1910.02054 sec. 5); FSDP that keeps parameters whole
     between the passes (stage 2) gathers them in each forward instead."""
     layout = Layout.of(8, zero_size=8, zero_stage=np.array([0, 1, 2, 3]))
     held = RankParameters(dense=ints([800] * 4), weight=ints([0] * 4), expert=ints([0] * 4))
-    context = LayerContext(
-        model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout
-    )
+    context = LayerContext(model=small_model(), job=job(world_size=8, preset=framework_preset(preset)), layout=layout)
     (back,) = [
         op
         for op in step_ops(context, held, ints([0] * 4))
@@ -221,17 +217,13 @@ def test_gradients_come_first_and_parameters_last() -> None:
     held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
     context = LayerContext(model=small_model(), job=job(), layout=Layout.of(8))
     names = [op.name for op in step_ops(context, held, ints(0)) if isinstance(op, MemoryBound | Update)]
-    assert (
-        names.index("step.clip_gradients") < names.index("step.update") < names.index("step.model_parameters")
-    )
+    assert names.index("step.clip_gradients") < names.index("step.update") < names.index("step.model_parameters")
 
 
 def test_stages_2_and_3_reduce_in_pieces_and_divide_and_check_nothing_at_the_end() -> None:
     """Read and written (4 + 4) once less than with whole gradients, and not read to be checked (4)."""
     asked = with_precision("megatron", "fp32", "bf16")
-    first, second = (
-        moved_per_element(asked, Layout.of(8, zero_size=8, zero_stage=stage)) for stage in (1, 2)
-    )
+    first, second = (moved_per_element(asked, Layout.of(8, zero_size=8, zero_stage=stage)) for stage in (1, 2))
     assert second == first - 8.0 - 4.0
 
 
@@ -262,9 +254,7 @@ def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again()
     }
     further = sum(sum(one) for one in operations.values()) - (4 + 3)
     for name, width in (("internlm", 4), ("internevo", 0), ("megatron", 0), ("aleph-alpha", 4)):
-        context = LayerContext(
-            model=small_model(), job=job(preset=framework_preset(name)), layout=Layout.of(1)
-        )
+        context = LayerContext(model=small_model(), job=job(preset=framework_preset(name)), layout=Layout.of(1))
         apart = context.job.preset.data_parallel.update_copies
         passes = update_passes(context, ints(ELEMENTS)) if apart else ()
         moved = sum(float(bytes_moved(op)[0]) for op in passes if isinstance(op, MemoryBound))
@@ -280,16 +270,12 @@ def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again()
 
 def broadcasts(ops: tuple[Op, ...]) -> dict[Owner, tuple[int, int]]:
     """How many of how many bytes, by owner."""
-    sent = [
-        op for op in ops if isinstance(op, Comm) and op.role is Role.PARAMETER_GATHER and op.size_bytes[0]
-    ]
+    sent = [op for op in ops if isinstance(op, Comm) and op.role is Role.PARAMETER_GATHER and op.size_bytes[0]]
     assert {op.collective for op in sent} == {Collective.BROADCAST}
     return {op.owner: (int(op.repeat[0]), int(op.size_bytes[0])) for op in sent}  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    ("tensors", "expected"), [(3, (3, 5334)), (8, (8, 2000)), (50, (8, 2000)), (0, (1, 16000))]
-)
+@pytest.mark.parametrize(("tensors", "expected"), [(3, (3, 5334)), (8, (8, 2000)), (50, (8, 2000)), (0, (1, 16000))])
 def test_a_rank_without_parameters_sends_nothing(tensors: int, expected: tuple[int, int]) -> None:
     """16,000 bytes of 8,000 parameters over 8 shards."""
     asked = job(world_size=8, preset=framework_preset("internevo"))
@@ -309,9 +295,9 @@ def test_a_step_counts_the_parameters_of_its_layers_and_ends() -> None:
     block = written(model, asked, "mtp", Layout.of(256, zero_size=256, zero_stage=1)).blocks[0]
     whole = 4 * num_tensors(block, Owner.DENSE) + 3
     assert num_tensors(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)
-    count, size = broadcasts(
-        step_operations(model, asked, estimate_memory(model, asked, PlanTable.of(plan)))
-    )[Owner.DENSE]
+    count, size = broadcasts(step_operations(model, asked, estimate_memory(model, asked, PlanTable.of(plan))))[
+        Owner.DENSE
+    ]
     assert count == whole < 256
     held = int(estimate_memory(model, asked, PlanTable.of(plan)).bytes.on_rank.total[0])
     assert 2 * held <= count * size <= 2 * held + 2 * 256 + 256

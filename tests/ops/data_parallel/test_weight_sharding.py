@@ -71,9 +71,7 @@ FSDP = framework_preset("fsdp")
 def layer(preset: FrameworkPreset, recompute: str = "none", *, stage: int = 3, reduce: str = "bf16") -> Pass:
     plain = job(world_size=4, seq_len=1024, preset=preset)
     asked = replace(plain, precision=replace(plain.precision, reduce=reduce))
-    return written(
-        small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=stage), recompute
-    ).blocks[0]
+    return written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=stage), recompute).blocks[0]
 
 
 def copied_bytes(piece: Pass) -> dict[str, float]:
@@ -96,9 +94,7 @@ def copied_bytes(piece: Pass) -> dict[str, float]:
         (2, "bf16", {"forward": 4, "input_grad": 0, "weight_grad": 4}),
     ],
 )
-def test_parameters_are_copied_out_and_gradients_in(
-    stage: int, reduce: str, expected: dict[str, float]
-) -> None:
+def test_parameters_are_copied_out_and_gradients_in(stage: int, reduce: str, expected: dict[str, float]) -> None:
     assert copied_bytes(layer(FSDP, stage=stage, reduce=reduce)) == pytest.approx(expected)
 
 
@@ -172,9 +168,7 @@ def elements(piece: Pass) -> tuple[int, int]:
 
 def gathered(piece: Pass) -> list[float]:
     ops = (*piece.forward, *piece.backward)
-    return [
-        float(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.role is Role.PARAMETER_GATHER
-    ]
+    return [float(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.role is Role.PARAMETER_GATHER]
 
 
 def moved(piece: Pass, ending: str) -> dict[Phase, float]:
@@ -190,9 +184,7 @@ def test_only_what_narrow_products_read_travels_narrow() -> None:
     """torchao float8/fsdp_utils.py: Float8Linear's weights alone; norms and router stay in 16 bits."""
     narrow, others = elements(sharded_layer(asked(**TORCHAO)))
     assert narrow > 100 * others > 0
-    assert gathered(sharded_layer(asked(**TORCHAO))) == pytest.approx(
-        [narrow + 2 * others] * 2, abs=2 * RANKS
-    )
+    assert gathered(sharded_layer(asked(**TORCHAO))) == pytest.approx([narrow + 2 * others] * 2, abs=2 * RANKS)
     wide = sharded_layer(asked(**{**TORCHAO, "parameter_gather": "bf16"}))
     assert gathered(wide) == pytest.approx([2 * (narrow + others)] * 2, abs=2 * RANKS)
 
@@ -230,9 +222,7 @@ def test_each_rank_casts_its_shard_alone(
 ) -> None:
     piece = sharded_layer(asked(**precision))
     cast = moved(piece, "_parameters_cast")
-    assert cast == pytest.approx(
-        {Phase.FORWARD: shards, Phase.INPUT_GRAD: shards} if shards else {}, rel=1e-3
-    )
+    assert cast == pytest.approx({Phase.FORWARD: shards, Phase.INPUT_GRAD: shards} if shards else {}, rel=1e-3)
     assert moved(piece, ".cast_weight") == pytest.approx(whole, rel=1e-3)
 
 
@@ -269,9 +259,7 @@ def test_updated_shards_return_narrow_where_narrow_products_read_them() -> None:
 
 
 @pytest.mark.parametrize(("scaling", "searched"), [("current", 1), ("delayed", 0)])
-def test_the_update_looks_for_maxima_of_its_shards_where_scales_are_those_at_hand(
-    scaling: str, searched: int
-) -> None:
+def test_the_update_looks_for_maxima_of_its_shards_where_scales_are_those_at_hand(scaling: str, searched: int) -> None:
     nothing = ints(0)
     ops = step(
         asked("megatron", **{**HELD, "scaling": scaling}),
@@ -368,9 +356,7 @@ def test_rows_of_one_table_each_have_their_own() -> None:
     assert all(op.size_bytes[0] > 0 == op.size_bytes[1] for op in gathers)
 
 
-def accumulated(
-    micro_batches: int, *, once: bool = True, stage: int = 3
-) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+def accumulated(micro_batches: int, *, once: bool = True, stage: int = 3) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """The operations of a micro-batch's layer and of the step, under Hugging Face's Trainer on 8 ranks."""
     preset = framework_preset("hf-trainer").changed({"data_parallel.reduces_once": once})
     plain = job(world_size=8, preset=preset)
@@ -384,9 +370,7 @@ def accumulated(
 
 def collectives(ops: tuple[Op, ...], kind: Collective) -> int:
     """Bytes over the shards."""
-    of_kind = [
-        op for op in ops if isinstance(op, Comm) and op.collective is kind and op.axis is Axis.ZERO_SHARD
-    ]
+    of_kind = [op for op in ops if isinstance(op, Comm) and op.collective is kind and op.axis is Axis.ZERO_SHARD]
     return sum(int(op.size_bytes[0]) for op in of_kind)
 
 
@@ -395,11 +379,7 @@ def test_under_no_sync_gradients_travel_once_a_step_and_parameters_for_every_mic
     """accelerate no_sync around all micro-batches but the last: joined (2 + 2 bytes), added to a 16-bit sum (3 x 2)."""
     layer_ops, step_of = accumulated(4, stage=stage)
     before, _ = accumulated(4, once=False, stage=stage)
-    assert (
-        collectives(layer_ops, Collective.REDUCE_SCATTER)
-        == 0
-        < collectives(before, Collective.REDUCE_SCATTER)
-    )
+    assert collectives(layer_ops, Collective.REDUCE_SCATTER) == 0 < collectives(before, Collective.REDUCE_SCATTER)
     gathers = collectives(layer_ops, Collective.ALL_GATHER)
     assert gathers == collectives(before, Collective.ALL_GATHER) > 0
     assert collectives(step_of, Collective.REDUCE_SCATTER) == 2 * ELEMENTS
@@ -414,11 +394,5 @@ def test_a_single_micro_batch_is_reduced_as_its_backward_makes_it() -> None:
     layer_ops, step_of = accumulated(1)
     before, plain = accumulated(1, once=False)
     assert [op.name for op in layer_ops] == [op.name for op in before]
-    assert (
-        collectives(layer_ops, Collective.REDUCE_SCATTER)
-        == collectives(before, Collective.REDUCE_SCATTER)
-        > 0
-    )
-    assert (
-        collectives(step_of, Collective.REDUCE_SCATTER) == collectives(plain, Collective.REDUCE_SCATTER) == 0
-    )
+    assert collectives(layer_ops, Collective.REDUCE_SCATTER) == collectives(before, Collective.REDUCE_SCATTER) > 0
+    assert collectives(step_of, Collective.REDUCE_SCATTER) == collectives(plain, Collective.REDUCE_SCATTER) == 0

@@ -66,9 +66,7 @@ def test_an_all_to_all_sends_counts_before_its_tokens_and_probabilities_behind_t
     assert [op.size_bytes[0] for op in sent if isinstance(op, Comm)] == [COPIES * 2, COPIES * 2]
     assert [cpu_overhead(op, job()).calls[0] for op in sent] == [0.0, 0.0]
     wide = replace(job(seq_len=SEQ), precision=replace(job().precision, router="fp32"))
-    assert [op.size_bytes[0] for op in named(layer(wide), sent[0].name) if isinstance(op, Comm)] == [
-        COPIES * 4
-    ] * 2
+    assert [op.size_bytes[0] for op in named(layer(wide), sent[0].name) if isinstance(op, Comm)] == [COPIES * 4] * 2
     order = [op.name for op in layer().forward]
     assert order.index(counted.name) < order.index("moe.dispatch") < order.index(sent[0].name)
 
@@ -112,9 +110,7 @@ def test_benchmarks_that_send_tokens_in_turn_reach_fewer_ranks() -> None:
     def sent(dispatcher: str, routing: str) -> float:
         found = layer(job(seq_len=SEQ, moe_dispatcher=dispatcher, moe_routing=routing))
         return next(
-            float(op.size_bytes[0])
-            for op in found.forward
-            if isinstance(op, Comm) and op.role is Role.DISPATCH
+            float(op.size_bytes[0]) for op in found.forward if isinstance(op, Comm) and op.role is Role.DISPATCH
         )
 
     assert sent("deepep", "in_turn") == SEQ * (HIDDEN * 2 + 12 * 4)

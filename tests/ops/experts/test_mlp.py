@@ -69,14 +69,10 @@ def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
     found = {phase: sorted(float(bytes_moved(op)[0]) for op in casts if op.phase is phase) for phase in Phase}
     # a read of 2 bytes and a write of 1; of the gradient twice
     assert found[Phase.FORWARD] == pytest.approx([weights * 3, rows * WIDTH * 3], rel=1e-2)
-    assert found[Phase.INPUT_GRAD] == pytest.approx(
-        [weights * 3, rows * WIDTH * 3, rows * HIDDEN * 6], rel=1e-2
-    )
+    assert found[Phase.INPUT_GRAD] == pytest.approx([weights * 3, rows * WIDTH * 3, rows * HIDDEN * 6], rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("preset", "one", "launches"), [("torchtitan", True, 1.0), ("maxtext", False, EXPERTS / EP)]
-)
+@pytest.mark.parametrize(("preset", "one", "launches"), [("torchtitan", True, 1.0), ("maxtext", False, EXPERTS / EP)])
 def test_torchtitans_experts_are_one_kernel_a_product(preset: str, one: bool, launches: float) -> None:
     """torch._grouped_mm takes the ends of all experts' rows from the device: one launch, whatever their number."""
     asked = job(seq_len=SEQ, preset=framework_preset(preset))

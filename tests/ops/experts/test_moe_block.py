@@ -108,8 +108,7 @@ def test_an_all_gather_brings_every_token_and_takes_partial_sums_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dispatcher", "waiting"),
-    [("deepep", "moe.dispatch"), ("hybridep", "moe.dispatch"), ("all_to_all", "moe.permute")],
+    ("dispatcher", "waiting"), [("deepep", "moe.dispatch"), ("hybridep", "moe.dispatch"), ("all_to_all", "moe.permute")]
 )
 def test_the_host_waits_for_the_token_counts_where_the_dispatcher_hands_them_over(
     dispatcher: str, waiting: str
@@ -143,9 +142,7 @@ def test_a_latent_is_what_travels_and_what_the_experts_multiply() -> None:
     for name in ("moe.permute", "moe.unpermute", "moe.sort"):
         assert 4 * moved(narrowed, name) == moved(plain, name)
     for name in ("moe.up", "moe.down"):
-        assert 4 * sum(op.flops[0] for op in named(narrowed, name)) == sum(
-            op.flops[0] for op in named(plain, name)
-        )
+        assert 4 * sum(op.flops[0] for op in named(narrowed, name)) == sum(op.flops[0] for op in named(plain, name))
     for name in ("moe.latent_down", "moe.latent_up"):
         forward, *backward = named(narrowed, name)
         assert forward.flops[0] == 2 * SEQ * HIDDEN * latent
@@ -338,9 +335,7 @@ def test_the_router_keeps_its_input_where_nobody_else_does(
 
 
 @pytest.mark.parametrize(("ep", "shared", "outputs"), [(4, WIDTH, 1), (4, 0, 0), (1, WIDTH, 0)])
-def test_beside_another_micro_batch_the_shared_experts_output_stays(
-    ep: int, shared: int, outputs: int
-) -> None:
+def test_beside_another_micro_batch_the_shared_experts_output_stays(ep: int, shared: int, outputs: int) -> None:
     """Megatron-LM models/common/utils.py, before_detached: 2 bytes a token and channel."""
 
     def kept(*, beside: bool) -> float:

@@ -11,14 +11,10 @@ from ops.experts.routing import Routing, places_visited
 from spec.arrays import ints
 
 
-@pytest.mark.parametrize(
-    ("experts", "places", "topk"), [(8, 4, 2), (8, 2, 3), (12, 3, 4), (6, 6, 2), (4, 2, 4)]
-)
+@pytest.mark.parametrize(("experts", "places", "topk"), [(8, 4, 2), (8, 2, 3), (12, 3, 4), (6, 6, 2), (4, 2, 4)])
 def test_visits_are_the_mean_over_every_choice_of_experts(experts: int, places: int, topk: int) -> None:
     per_place = experts // places
-    visited = [
-        len({expert // per_place for expert in chosen}) for chosen in combinations(range(experts), topk)
-    ]
+    visited = [len({expert // per_place for expert in chosen}) for chosen in combinations(range(experts), topk)]
     assert places_visited(ints(places), Routing(num_experts=experts, topk=topk))[0] == pytest.approx(
         np.mean(visited), rel=1e-12
     )
@@ -64,8 +60,7 @@ def test_in_turn_a_token_visits_the_places_of_the_next_experts(experts: int, pla
     """Token after token, until the experts come round: 8 of 256 on 8 nodes lie in one, on 64 ranks in two."""
     per_place = experts // places
     visited = [
-        len({(token * topk + choice) % experts // per_place for choice in range(topk)})
-        for token in range(experts)
+        len({(token * topk + choice) % experts // per_place for choice in range(topk)}) for token in range(experts)
     ]
     routing = Routing(num_experts=experts, topk=topk, groups=2, chosen_groups=1, in_turn=True)
     assert places_visited(ints(places), routing)[0] == pytest.approx(np.mean(visited), rel=1e-12)

@@ -75,16 +75,12 @@ def test_soft_capped_scores_cost_where_they_are_written_out() -> None:
     for flash, added in ((True, 0), (False, 3)):
         asked = job(seq_len=SEQ, world_size=1, flash_attention=flash)
         (plain,) = written(model, asked, "mtp", Layout.of(1)).blocks
-        (block,) = written(
-            replace(model, blocks=(BlockRun(block=capped, count=4),)), asked, "mtp", Layout.of(1)
-        ).blocks
+        (block,) = written(replace(model, blocks=(BlockRun(block=capped, count=4),)), asked, "mtp", Layout.of(1)).blocks
         assert len(block.forward) - len(plain.forward) == added
 
 
 @pytest.mark.parametrize(("tp", "recompute"), [(1, "none"), (2, "selective")])
-def test_biases_of_keys_are_spread_over_the_queries_where_scores_are_written_out(
-    tp: int, recompute: str
-) -> None:
+def test_biases_of_keys_are_spread_over_the_queries_where_scores_are_written_out(tp: int, recompute: str) -> None:
     """torch.baddbmm adds to an array as large as the scores; the forward alone, and again with the core
     (BLOOM's fork of Megatron-DeepSpeed, transformer.py). A flash kernel adds a slope in passing."""
     model = small_model()
@@ -221,9 +217,7 @@ def test_norms_and_rotations_take_queries_and_keys_alone(tp: int) -> None:
     both = 2 * 2 * SHORT * (32 + 8) // tp * 128
     assert found["attention.rotary"] == both
     assert found["attention.qk_norm"] == pytest.approx(both, rel=1e-3)
-    (rotated,) = [
-        op for op in gated_layer("671B_deepseek_v3.toml", tp).forward if op.name == "attention.rotary"
-    ]
+    (rotated,) = [op for op in gated_layer("671B_deepseek_v3.toml", tp).forward if op.name == "attention.rotary"]
     assert isinstance(rotated, MemoryBound)
     assert (rotated.rows * rotated.width).tolist() == [SHORT * (128 // tp + 1) * 64]
 
@@ -235,9 +229,7 @@ TOKENS, COPIED, DIM = 256, 8, 64
 MEGATRON = job(seq_len=TOKENS, preset=framework_preset("megatron"))
 
 
-def copied(
-    asked: JobSpec, kv_heads: int, tp: int = 1, position: PositionKind = PositionKind.ROTARY
-) -> list[float]:
+def copied(asked: JobSpec, kv_heads: int, tp: int = 1, position: PositionKind = PositionKind.ROTARY) -> list[float]:
     """Channels of a token that are copied forward and backward."""
     kind = AttentionKind.MHA if kv_heads == COPIED else AttentionKind.GQA
     attention = AttentionSpec(kind=kind, num_heads=COPIED, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
@@ -272,9 +264,7 @@ def test_views_stay_views_without_rotation_and_in_other_frameworks() -> None:
     assert copied(replace(MEGATRON, preset=framework_preset("fsdp")), 2) == [0, 0]
 
 
-def repeated(
-    framework: str, kv_heads: int, tp: int = 1, **settings: object
-) -> tuple[list[tuple[str, float]], float]:
+def repeated(framework: str, kv_heads: int, tp: int = 1, **settings: object) -> tuple[list[tuple[str, float]], float]:
     """Kernels of the repeated heads with the bytes a token that they move, and bytes a token that the
     attention keeps.
     """
@@ -298,22 +288,14 @@ def test_repeated_heads_are_read_once_written_often_and_kept(kv_heads: int, tp: 
     """Keys and values: read of n_kv heads, written to n, 2 bytes a channel each; backward the other way round."""
     heads, keys = COPIED // tp, kv_heads // tp
     moved = 2 * (heads + keys) * 2 * DIM
-    assert repeated("fsdp-compiled", kv_heads, tp) == (
-        [("copy", moved), ("copy", moved)],
-        2 * 3 * heads * DIM,
-    )
+    assert repeated("fsdp-compiled", kv_heads, tp) == ([("copy", moved), ("copy", moved)], 2 * 3 * heads * DIM)
 
 
 def test_eager_code_repeats_heads_by_the_kernel_for_strides() -> None:
     """Which is bound by what it writes: n heads of keys and of values."""
-    preset = replace(
-        framework_preset("fsdp"), layers=replace(framework_preset("fsdp").layers, repeats_keys=True)
-    )
+    preset = replace(framework_preset("fsdp"), layers=replace(framework_preset("fsdp").layers, repeats_keys=True))
     kernels, _ = repeated("fsdp", 2, preset=preset)
-    assert kernels == [
-        ("strided_copy", 2 * 2 * COPIED * 2 * DIM),
-        ("copy", 2 * (COPIED + 2) * 2 * DIM),
-    ]
+    assert kernels == [("strided_copy", 2 * 2 * COPIED * 2 * DIM), ("copy", 2 * (COPIED + 2) * 2 * DIM)]
 
 
 def test_nothing_is_repeated_where_heads_are_as_many_or_the_kernel_takes_groups() -> None:
@@ -363,9 +345,7 @@ def test_a_flash_kernel_leaves_the_sinks_gradient_to_one_more(tp: int) -> None:
     assert len(sunk.forward) == len(plain.forward)
     owned = [sum(int(op.parameters[0]) for op in one.forward) for one in (plain, sunk)]
     assert owned[1] - owned[0] == heads
-    assert sum(float(op.saved_bytes[0]) for op in sunk.forward) == sum(
-        float(op.saved_bytes[0]) for op in plain.forward
-    )
+    assert sum(float(op.saved_bytes[0]) for op in sunk.forward) == sum(float(op.saved_bytes[0]) for op in plain.forward)
 
 
 def test_operations_train_as_many_sinks_as_the_model_has() -> None:
@@ -383,8 +363,7 @@ def test_without_a_flash_kernel_sinks_are_put_beside_the_scores() -> None:
     kernels = [{op.kernel for op in one.forward if op.role is Role.SOFTMAX} for one in (plain, sunk)]
     assert kernels == [{"masked_softmax"}, {"copy", "masked_softmax_unfused"}]
     kept = [
-        float(np.sum([op.saved_bytes[0] for op in one.forward if isinstance(op, Attention)]))
-        for one in (plain, sunk)
+        float(np.sum([op.saved_bytes[0] for op in one.forward if isinstance(op, Attention)])) for one in (plain, sunk)
     ]
     assert kept[1] - kept[0] == 4 * scores
 

@@ -16,11 +16,7 @@ from tests.solver.questions import small_model
 SEQ, CP = 4096, 4
 HEADS, KV_HEADS, WIDTH = 8, 4, 64
 TOKENS = SEQ // CP
-OUTPUT, KEYS, ALL_HEADS_KEYS = (
-    TOKENS * HEADS * WIDTH,
-    2 * TOKENS * KV_HEADS * WIDTH,
-    2 * TOKENS * HEADS * WIDTH,
-)
+OUTPUT, KEYS, ALL_HEADS_KEYS = (TOKENS * HEADS * WIDTH, 2 * TOKENS * KV_HEADS * WIDTH, 2 * TOKENS * HEADS * WIDTH)
 KINDS = [("megatron", "ring"), ("megatron", "all_gather"), ("fsdp", "ring"), ("fsdp", "all_gather")]
 
 
@@ -52,9 +48,7 @@ def test_every_pair_of_a_causal_sequence_is_attended_to_once(framework: str, way
     layer = _layer(framework, way)
     calls = [op for op in layer.forward if isinstance(op, Attention)]
     own, later = calls
-    assert own.q_len[0] * own.kv_len[0] / 2 + (later.repeat * later.q_len * later.kv_len)[0] == SEQ**2 / (
-        2 * CP
-    )
+    assert own.q_len[0] * own.kv_len[0] / 2 + (later.repeat * later.q_len * later.kv_len)[0] == SEQ**2 / (2 * CP)
     assert later.repeat[0] == (1 if (framework, way) == ("megatron", "all_gather") else CP - 1)
 
 
@@ -150,9 +144,7 @@ def test_pytorch_merges_in_fp32_one_kernel_after_another(framework: str, keys: i
 )
 def test_what_is_held_while_parts_are_merged(framework: str, way: str, held: int) -> None:
     layer = _layer(framework, way)
-    around = [
-        op for op in (*layer.forward, *layer.backward) if isinstance(op, MemoryBound) and op.serves == "core"
-    ]
+    around = [op for op in (*layer.forward, *layer.backward) if isinstance(op, MemoryBound) and op.serves == "core"]
     assert [float(op.transient_bytes[0]) for op in around] == [held] + [0.0] * (len(around) - 1)
 
 

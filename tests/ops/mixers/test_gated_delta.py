@@ -25,19 +25,13 @@ def model(key_heads: int = 16) -> ModelSpec:
 def layer(strategy: str = "mtp", key_heads: int = 16, seq_len: int = SEQ, **degrees: int) -> Pass:
     ranks = degrees.get("tp", 1) * degrees.get("cp", 1)
     asked = job(seq_len=seq_len, world_size=ranks, context_parallel="all_to_all")
-    return written(model(key_heads), asked, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[
-        0
-    ]
+    return written(model(key_heads), asked, strategy, Layout.of(ranks, micro_batch=BATCH, **degrees)).blocks[0]
 
 
 def flops(ops: tuple[Op, ...], phase: Phase) -> float:
     """Of the rule's products."""
     return float(
-        sum(
-            op.flops[0]
-            for op in ops
-            if isinstance(op, BatchedGemm) and op.role is Role.CORE and op.phase is phase
-        )
+        sum(op.flops[0] for op in ops if isinstance(op, BatchedGemm) and op.role is Role.CORE and op.phase is phase)
     )
 
 
@@ -117,9 +111,7 @@ def test_a_rank_has_its_share_of_work_and_weights(strategy: str, tp: int) -> Non
 def test_context_parallelism_exchanges_what_the_projection_gives() -> None:
     """gdn.py: a2a of q, k, v, z, beta and alpha, and of the normed output back."""
     part = layer("fsp", cp=4)
-    moved = {
-        op.name: int(op.size_bytes[0]) for op in part.forward if isinstance(op, Comm) and op.axis is Axis.CP
-    }
+    moved = {op.name: int(op.size_bytes[0]) for op in part.forward if isinstance(op, Comm) and op.axis is Axis.CP}
     a_channel = 2 * TOKENS // 4
     assert moved == {
         "gated_delta.q_context": a_channel * 16 * K,

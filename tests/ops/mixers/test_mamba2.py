@@ -61,9 +61,7 @@ def test_the_backward_has_two_products_for_each_and_makes_some_again() -> None:
     assert sum(backward.values()) == 2 * sum(forward.values()) + forward["within_chunk"]
     again = products(whole.backward, Phase.RECOMPUTE)
     assert again == {name: forward[name] for name in ("scores", "states")}
-    kernels = [
-        op.name for op in whole.backward if isinstance(op, MemoryBound) and op.phase is Phase.RECOMPUTE
-    ]
+    kernels = [op.name for op in whole.backward if isinstance(op, MemoryBound) and op.phase is Phase.RECOMPUTE]
     assert kernels == ["mamba2.convolution", "mamba2.decays", "mamba2.pass_states"]
 
 
@@ -72,9 +70,7 @@ def test_states_pass_in_fp32_and_come_out_in_16_bits() -> None:
     whole = layer()
     states = TOKENS / CHUNK * HEADS * STATE * HEAD
     moved = {
-        op.name: float(bytes_moved(op)[0])
-        for op in (*whole.forward, *whole.backward)
-        if isinstance(op, MemoryBound)
+        op.name: float(bytes_moved(op)[0]) for op in (*whole.forward, *whole.backward) if isinstance(op, MemoryBound)
     }
     assert moved["mamba2.pass_states"] == states * (4 + 2)
     assert moved["mamba2.d_pass_states"] == states * 2 * (4 + 2)
@@ -91,10 +87,7 @@ def test_a_short_sequence_is_one_chunk() -> None:
 @pytest.mark.parametrize("tp", [1, 4])
 def test_a_rank_has_its_share_of_work_and_weights(strategy: str, tp: int) -> None:
     one, part = layer(), layer(strategy, tp=tp)
-    for phase, ops in (
-        (Phase.FORWARD, lambda piece: piece.forward),
-        (Phase.INPUT_GRAD, lambda piece: piece.backward),
-    ):
+    for phase, ops in ((Phase.FORWARD, lambda piece: piece.forward), (Phase.INPUT_GRAD, lambda piece: piece.backward)):
         whole = products(ops(one), phase)
         assert {name: tp * flops for name, flops in products(ops(part), phase).items()} == whole
     owned = sum(int(op.parameters[0]) for op in part.forward)
@@ -124,9 +117,7 @@ def test_what_is_held_for_a_moment() -> None:
 def test_context_parallelism_exchanges_all_that_the_convolution_and_the_states_need() -> None:
     """mamba_context_parallel.py: z, x, B, C, dt there and y back; two groups over four ranks are repeated."""
     part = layer("fsp", groups=2, context="all_to_all", cp=4)
-    moved = {
-        op.name: int(op.size_bytes[0]) for op in part.forward if isinstance(op, Comm) and op.axis is Axis.CP
-    }
+    moved = {op.name: int(op.size_bytes[0]) for op in part.forward if isinstance(op, Comm) and op.axis is Axis.CP}
     a_channel = 2 * TOKENS // 4
     assert moved == {
         "mamba2.z_context": a_channel * INNER,
@@ -141,17 +132,13 @@ def test_context_parallelism_exchanges_all_that_the_convolution_and_the_states_n
 
 def test_attention_cores_alone_are_recomputed_selectively() -> None:
     asked = job(seq_len=SEQ, world_size=1)
-    plain, selective = (
-        written(model(), asked, "mtp", Layout.of(1), kind).blocks[0] for kind in ("none", "selective")
-    )
+    plain, selective = (written(model(), asked, "mtp", Layout.of(1), kind).blocks[0] for kind in ("none", "selective"))
     assert [op.name for op in plain.backward] == [op.name for op in selective.backward]
 
 
 def test_every_second_product_counts_the_linears_alone() -> None:
     """torchtitan lists aten.mm; Triton's kernels run again, and only the second linear's output is not kept."""
-    preset = replace(
-        job().preset, recomputation=replace(job().preset.recomputation, selective="every_second_product")
-    )
+    preset = replace(job().preset, recomputation=replace(job().preset.recomputation, selective="every_second_product"))
     asked = job(seq_len=SEQ, world_size=1, preset=preset)
     piece = written(model(), asked, "mtp", Layout.of(1), "selective").blocks[0]
     again = [op.name for op in piece.backward if op.phase is Phase.RECOMPUTE]

@@ -33,9 +33,7 @@ def test_text_names_machine_curves_and_failures(stored: str, capsys: pytest.Capt
     assert "m 256..8192, k 512..4096, n 512..4096" in shown
 
 
-def test_json_holds_every_curve_with_ranges_and_error(
-    stored: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_holds_every_curve_with_ranges_and_error(stored: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", stored, "--json"]) == 0
     predicted = json.loads(capsys.readouterr().out)
     assert predicted["samples"] == len(gemm_samples()) + len(collective_samples()) + len(one_of_each())

@@ -19,11 +19,7 @@ def test_isotonic_median_matches_the_brute_force() -> None:
         assert np.all(np.diff(predicted) >= 0)
         levels = np.unique(values)
         best = min(
-            np.abs(values - np.asarray([a, b, c])).sum()
-            for a in levels
-            for b in levels
-            for c in levels
-            if a <= b <= c
+            np.abs(values - np.asarray([a, b, c])).sum() for a in levels for b in levels for c in levels if a <= b <= c
         )
         assert np.abs(values - predicted).sum() == pytest.approx(best)
 

@@ -19,9 +19,7 @@ def ring_s(log_size: np.ndarray, ranks: int) -> np.ndarray:
 
 def curve(ranks: int, without: float = 0.0) -> ShapeCurve:
     logs = LOGS[without != LOGS]
-    return ShapeCurve(
-        intra=ranks, inter=1, siblings=1, monotone=fit_monotone_curve(2.0**logs, ring_s(logs, ranks))
-    )
+    return ShapeCurve(intra=ranks, inter=1, siblings=1, monotone=fit_monotone_curve(2.0**logs, ring_s(logs, ranks)))
 
 
 def test_a_jump_is_found_where_other_groups_have_it() -> None:

@@ -25,14 +25,9 @@ def test_the_metric_learns_that_equal_n_matters_and_k_does_not() -> None:
     hidden = rng.random(m.shape) < 0.15
     columns = {"batch": np.ones_like(m), "m": m, "k": k, "n": n}
     fitted = FITTERS[Family.GEMM].fit(
-        {name: column[~hidden] for name, column in columns.items()},
-        WORDS,
-        waves(m, k, n)[~hidden],
-        0.0,
+        {name: column[~hidden] for name, column in columns.items()}, WORDS, waves(m, k, n)[~hidden], 0.0
     )
-    predicted = FITTERS[Family.GEMM].predict(
-        fitted, {name: column[hidden] for name, column in columns.items()}, WORDS
-    )
+    predicted = FITTERS[Family.GEMM].predict(fitted, {name: column[hidden] for name, column in columns.items()}, WORDS)
     errors = np.abs(predicted.seconds / waves(m, k, n)[hidden] - 1.0)
     assert np.median(errors) < 0.03
     metric = fitted["metric"]

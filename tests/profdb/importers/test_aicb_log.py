@@ -7,9 +7,7 @@ from profdb.importers.aicb_log import read_aicb_log
 from spec.collectives import Collective
 from spec.errors import ProfileError
 
-HEADER = (
-    "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
-)
+HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
 END = "CommType.epoch_end,None,None,0,,None,None,None,9.0,None,None,1"
 
 
@@ -48,12 +46,7 @@ def test_operations_of_iterations_become_samples(tmp_path: Path) -> None:
             CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=4096, intra=2, inter=1, siblings=2),
             (0.5e-3, 0.25e-3),
         ),
-        (
-            CollectiveCase(
-                collective=Collective.REDUCE_SCATTER, size_bytes=65536, intra=2, inter=2, siblings=2
-            ),
-            (2e-3,),
-        ),
+        (CollectiveCase(collective=Collective.REDUCE_SCATTER, size_bytes=65536, intra=2, inter=2, siblings=2), (2e-3,)),
     ]
     assert {(sample.world.nodes, sample.world.ranks) for sample in samples} == {(4, 16)}
 
@@ -64,20 +57,10 @@ def test_operations_of_iterations_become_samples(tmp_path: Path) -> None:
         (ROWS, 0, "a_log.csv: does not say how many GPUs a node has: --domain_ranks"),
         (ROWS[:1], 8, "no epoch_end, or nothing behind the first"),
         ((*ROWS, row("all_reduce", "tp_group", 4, 8, 1.0)), 8, "tp_group has 2 and 4 ranks"),
-        (
-            (END, row("all_reduce", "tp_group", 2, 8, 0.0)),
-            8,
-            "a_log.csv:3: _elapsed_time = '0.0': must be a positive",
-        ),
-        (
-            (END, row("all_reduce", "wp_group", 2, 8, 1.0)),
-            8,
-            "comm_group = 'CommGroup.wp_group': is none of tp",
-        ),
+        ((END, row("all_reduce", "tp_group", 2, 8, 0.0)), 8, "a_log.csv:3: _elapsed_time = '0.0': must be a positive"),
+        ((END, row("all_reduce", "wp_group", 2, 8, 1.0)), 8, "comm_group = 'CommGroup.wp_group': is none of tp"),
     ],
 )
-def test_logs_that_cannot_be_used(
-    tmp_path: Path, rows: tuple[str, ...], domain_ranks: int, said: str
-) -> None:
+def test_logs_that_cannot_be_used(tmp_path: Path, rows: tuple[str, ...], domain_ranks: int, said: str) -> None:
     with pytest.raises(ProfileError, match=said):
         read_aicb_log(log(tmp_path, *rows), domain_ranks=domain_ranks)

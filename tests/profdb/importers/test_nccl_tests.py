@@ -32,12 +32,7 @@ def log(program: str, hosts: int, each: int, rows: str) -> str:
         "# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803\n"
         f"# Collective test starting: {program}_perf\n"
         "# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20\n"
-        "#\n# Using devices\n"
-        + ranks(hosts, each)
-        + "#\n"
-        + COLUMNS
-        + rows
-        + "# Out of bounds values : 0 OK\n"
+        "#\n# Using devices\n" + ranks(hosts, each) + "#\n" + COLUMNS + rows + "# Out of bounds values : 0 OK\n"
     )
 
 
@@ -156,9 +151,7 @@ PAIRS = (
 def test_every_program(program: str, row: str, kind: Collective, tmp_path: Path) -> None:
     found = read(tmp_path, log(program, 2, 4, row))
     assert [s.trials_s[0] for s in found] == pytest.approx([4000e-6, 4100e-6])
-    assert found[0].case == CollectiveCase(
-        collective=kind, size_bytes=1 << 30, intra=4, inter=2, dtype="fp32"
-    )
+    assert found[0].case == CollectiveCase(collective=kind, size_bytes=1 << 30, intra=4, inter=2, dtype="fp32")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,7 @@ from profdb.cases import AttentionCase, CollectiveCase, GemmCase, MemoryBoundCas
 from profdb.cost_model import ProfileCostModel
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
 from profdb.importers.csv_rows import Row
-from profdb.importers.vidur import (
-    mlp_cases,
-    read_attention,
-    read_mlp,
-    read_network,
-    read_vidur_folder,
-)
+from profdb.importers.vidur import mlp_cases, read_attention, read_mlp, read_network, read_vidur_folder
 from profdb.sample import Sample
 from spec.collectives import Collective
 from spec.errors import ExportError, ProfileError
@@ -32,9 +26,7 @@ ATTENTION = (
     "is_prefill,time_stats.attn_prefill.median\n"
 )
 NETWORK = ",time_stats.all_reduce.median,rank,num_workers,size,collective,devices_per_node\n"
-MODEL = VidurModel(
-    n_head=8, n_kv_head=4, n_embd=512, n_expanded_embd=1024, vocab_size=1000, use_gated_mlp=True
-)
+MODEL = VidurModel(n_head=8, n_kv_head=4, n_embd=512, n_expanded_embd=1024, vocab_size=1000, use_gated_mlp=True)
 
 
 def put(tmp_path: Path, name: str, text: str) -> Path:
@@ -104,10 +96,7 @@ def test_a_folder_without_profiles_and_a_file_of_another_name(tmp_path: Path) ->
 def test_network_is_written_and_read_back(tmp_path: Path) -> None:
     sizes = (1024, 4096, 1 << 20)
     samples = [
-        sample(
-            CollectiveCase(collective=kind, size_bytes=size, intra=2, inter=1, dtype="fp16"),
-            1e-5 + size / 1e11,
-        )
+        sample(CollectiveCase(collective=kind, size_bytes=size, intra=2, inter=1, dtype="fp16"), 1e-5 + size / 1e11)
         for kind in (Collective.ALL_REDUCE, Collective.P2P)
         for size in sizes
     ]
@@ -143,13 +132,9 @@ def compute_samples() -> list[Sample]:
             if isinstance(case, GemmCase):
                 found.append(sample(GemmCase(m=case.m, k=case.k, n=case.n), 1e-6 * tokens))
             elif isinstance(case, MemoryBoundCase):
-                kernel = MemoryBoundCase(
-                    kernel=case.kernel, direction="forward", rows=case.rows, width=case.width
-                )
+                kernel = MemoryBoundCase(kernel=case.kernel, direction="forward", rows=case.rows, width=case.width)
                 found.append(sample(kernel, 1e-8 * tokens))
-        attention = AttentionCase(
-            batch=1, q_len=tokens, kv_len=tokens, heads=8, kv_heads=4, qk_dim=64, v_dim=64
-        )
+        attention = AttentionCase(batch=1, q_len=tokens, kv_len=tokens, heads=8, kv_heads=4, qk_dim=64, v_dim=64)
         found.append(sample(attention, 2e-6 * tokens))
     return found
 

@@ -127,8 +127,7 @@ def test_attention_on_b200_takes_what_cudnn_was_measured_to_take(
 def test_backward_takes_nearly_three_times_the_forward() -> None:
     """5 products instead of 2 at 63 / 73 of the rate: 2.9 (FlashAttention-2)."""
     forward, backward = (
-        float(flash_seconds(H100, replace(heads(16384, 16384), direction=d))[0])
-        for d in ("forward", "backward")
+        float(flash_seconds(H100, replace(heads(16384, 16384), direction=d))[0]) for d in ("forward", "backward")
     )
     assert 2.7 < backward / forward < 3.1
 
@@ -158,13 +157,9 @@ def test_unfused_attention_is_its_products() -> None:
 def test_heads_off_16_bytes_multiply_at_the_fp32_rate() -> None:
     """Four products of the backward, 2 s^2 d each; A100's fp32 units do 19.5 TFLOP/s (its data sheet)."""
     floor = 4 * 2.0 * 16 * 2048**2 * 108 / 19.5e12
-    slow = float(
-        core_seconds(A100, replace(heads(2048, 2048, width=108), direction="backward", dtype="fp16"))[0]
-    )
+    slow = float(core_seconds(A100, replace(heads(2048, 2048, width=108), direction="backward", dtype="fp16"))[0])
     assert floor < slow < 1.6 * floor
-    wider = float(
-        core_seconds(A100, replace(heads(2048, 2048, width=112), direction="backward", dtype="fp16"))[0]
-    )
+    wider = float(core_seconds(A100, replace(heads(2048, 2048, width=112), direction="backward", dtype="fp16"))[0])
     assert wider < 0.25 * slow
 
 
@@ -202,9 +197,7 @@ def test_a_large_kernel_streams_and_a_small_one_launches() -> None:
     elements = floats(2**30)
     # rmsnorm forward: one read and one write of 2 bytes
     expected = 4.0 * 2**30 / (H100.memory_bandwidth * DRAM_EFFICIENCY)
-    assert memory_bound_seconds(H100, "rmsnorm", "forward", elements, "bf16")[0] == pytest.approx(
-        expected, rel=0.01
-    )
+    assert memory_bound_seconds(H100, "rmsnorm", "forward", elements, "bf16")[0] == pytest.approx(expected, rel=0.01)
     assert streaming_seconds(H100, floats([0.0, 1.0])).tolist() == [0.0, pytest.approx(LAUNCH_S)]
 
 
@@ -238,8 +231,7 @@ def test_a_fused_update_is_cut_into_launches_of_20_971_520_elements() -> None:
     """PyTorch MultiTensorApply.cuh: 320 blocks of chunks of 65,536."""
     most = 320 * 65_536
     full, over = (
-        float(adamw_seconds(H100, ints(elements), ints(1), "fp32", "fp32")[0])
-        for elements in (most, most + 1)
+        float(adamw_seconds(H100, ints(elements), ints(1), "fp32", "fp32")[0]) for elements in (most, most + 1)
     )
     assert over - full == pytest.approx(LAUNCH_S, rel=1e-3)
 
@@ -281,9 +273,7 @@ def test_no_long_call_beats_the_gpus_sustained_rate() -> None:
 
 
 def test_a_fused_update_of_one_element_is_still_a_launch() -> None:
-    assert adamw_seconds(A100, ints([0, 1]), ints([1, 1]), "fp32", "fp32") == pytest.approx(
-        [0.0, LAUNCH_S], rel=1e-3
-    )
+    assert adamw_seconds(A100, ints([0, 1]), ints([1, 1]), "fp32", "fp32") == pytest.approx([0.0, LAUNCH_S], rel=1e-3)
 
 
 def test_heads_are_aligned_where_queries_keys_and_values_are() -> None:

@@ -34,14 +34,10 @@ def test_every_family_answers_one_row_each_and_says_modelled() -> None:
     answers = [
         H100.linear_s(LinearQuery(m=THREE, k=4096, n=4096)),
         H100.grouped_linear_s(GroupedLinearQuery(groups=8, m=THREE, k=4096, n=1024)),
-        H100.attention_s(
-            AttentionQuery(q_len=THREE, kv_len=THREE, heads=8, kv_heads=1, qk_dim=128, v_dim=128)
-        ),
+        H100.attention_s(AttentionQuery(q_len=THREE, kv_len=THREE, heads=8, kv_heads=1, qk_dim=128, v_dim=128)),
         H100.memory_bound_s(MemoryBoundQuery(kernel="swiglu", rows=THREE, width=4096)),
         H100.optimizer_s(OptimizerQuery(elements=THREE)),
-        H100.collective_s(
-            CollectiveQuery(collective=Collective.BROADCAST, size_bytes=THREE, intra=8, inter=2)
-        ),
+        H100.collective_s(CollectiveQuery(collective=Collective.BROADCAST, size_bytes=THREE, intra=8, inter=2)),
         H100.collective_s(CollectiveQuery(collective=Collective.P2P, size_bytes=THREE, intra=1, inter=2)),
         H100.p2p_s(P2PQuery(size_bytes=THREE, intra=2, inter=1)),
     ]

@@ -29,9 +29,7 @@ COST_MODEL = ModelledCostModel(cluster=read_cluster("h100-sxm", root=Path(__file
 )
 def test_collectives_between_nodes_are_known_less_well(size: int, inter: int, std: float) -> None:
     """32 nodes are two doublings of 8. A curve through modelled samples is known as well as they are."""
-    query = CollectiveQuery(
-        collective=Collective.ALL_GATHER, size_bytes=ints(size), intra=8, inter=inter, siblings=1
-    )
+    query = CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=ints(size), intra=8, inter=inter, siblings=1)
     assert COST_MODEL.collective_s(query).relative_std[0] == pytest.approx(std)
     assert model_error(Family.COLLECTIVE, query.columns())[0] == pytest.approx(std)
 

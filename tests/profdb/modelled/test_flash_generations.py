@@ -70,13 +70,7 @@ def flops_per_s(
     """Rate of a call of 16k tokens and 2048 channels, as the papers count it."""
     count = 16384 // length
     heads = call(
-        direction,
-        length=length,
-        widths=(width, width),
-        heads=2048 // width,
-        batch=count,
-        mask=mask,
-        kernel=kernel,
+        direction, length=length, widths=(width, width), heads=2048 // width, batch=count, mask=mask, kernel=kernel
     )
     seconds = generation_seconds(cluster(name).gpu, heads)
     flops = 4.0 * length**2 * 2048 * count * (0.5 if mask == "causal" else 1.0)
@@ -93,17 +87,13 @@ def flops_per_s(
         ("backward", "full", 64, 1024, 238),
     ],
 )
-def test_flash_2_on_h100_runs_as_published(
-    direction: str, mask: str, width: int, length: int, tflops: float
-) -> None:
+def test_flash_2_on_h100_runs_as_published(direction: str, mask: str, width: int, length: int, tflops: float) -> None:
     """arXiv 2407.08608, figures 5 and 6."""
     found = flops_per_s("h100-sxm", "flash2", direction, length=length, width=width, mask=mask)
     assert found == pytest.approx(tflops * 1e12, rel=0.003)
 
 
-@pytest.mark.parametrize(
-    "table", [FORWARD_FULL, FORWARD_CAUSAL, BACKWARD_FULL], ids=["full", "causal", "backward"]
-)
+@pytest.mark.parametrize("table", [FORWARD_FULL, FORWARD_CAUSAL, BACKWARD_FULL], ids=["full", "causal", "backward"])
 def test_published_rates_rise_smoothly_with_the_length(table: dict[int, tuple[int, ...]]) -> None:
     """By 1.37 at most from one length of the figures to twice that: a slip in one number stands out."""
     for rates in table.values():
@@ -116,9 +106,7 @@ def test_published_rates_rise_smoothly_with_the_length(table: dict[int, tuple[in
 def test_masks_and_backwards_cost_and_each_rate_is_below_the_peak() -> None:
     """H100: 989 TFLOP/s."""
     for width, full in FORWARD_FULL.items():
-        assert all(
-            masked < whole < 989 / 2 for masked, whole in zip(FORWARD_CAUSAL[width], full, strict=True)
-        )
+        assert all(masked < whole < 989 / 2 for masked, whole in zip(FORWARD_CAUSAL[width], full, strict=True))
     for width, backward in BACKWARD_FULL.items():
         assert all(back < ahead for back, ahead in zip(backward, FORWARD_FULL[width], strict=True))
 
@@ -134,9 +122,7 @@ def test_flash_2_on_a100_runs_as_published() -> None:
     assert full["backward"] == pytest.approx(0.63 * 312e12, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "forward", "backward"), [("flash1", 2.35, 2.35), ("flash_triton", 1.4, 2.0)]
-)
+@pytest.mark.parametrize(("kernel", "forward", "backward"), [("flash1", 2.35, 2.35), ("flash_triton", 1.4, 2.0)])
 def test_older_kernels_take_their_multiple(kernel: str, forward: float, backward: float) -> None:
     for direction, ratio in (("forward", forward), ("backward", backward)):
         newer = flops_per_s("a100-sxm-80g", "flash2", direction, length=8192)
@@ -154,9 +140,7 @@ class BestAlone(FlatCostModel):
 
 def attention(**words: str) -> Attention:
     """One call of 4,096 tokens and 64 heads."""
-    sizes = {name: ints(4096) for name in ("q_len", "kv_len")} | {
-        name: ints(64) for name in ("heads", "kv_heads")
-    }
+    sizes = {name: ints(4096) for name in ("q_len", "kv_len")} | {name: ints(64) for name in ("heads", "kv_heads")}
     sizes |= {"batch": ints(1), "qk_dim": ints(128), "v_dim": ints(128)}
     return Attention(module=Module.ATTENTION, role=Role.CORE, phase=Phase.FORWARD, **sizes, **words)  # type: ignore[arg-type]
 
@@ -199,12 +183,7 @@ def test_a_call_takes_its_own_curve_whatever_others_stand_beside_it(name: str) -
     long = replace(attention(kernel="flash2"), q_len=ints(8192), kv_len=ints(8192))
     lengths, heads = ints([4096, 8192]), ints([64, 64])
     both = replace(
-        attention(kernel="flash2"),
-        batch=ints([1, 1]),
-        q_len=lengths,
-        kv_len=lengths,
-        heads=heads,
-        kv_heads=heads,
+        attention(kernel="flash2"), batch=ints([1, 1]), q_len=lengths, kv_len=lengths, heads=heads, kv_heads=heads
     )
     pricer = Pricer.on(cluster(name), ShortCallsMeasured())
     together = pricer.time(both, Layout.of(1, tp=[1, 1]))
@@ -253,9 +232,7 @@ def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
 
 def test_older_flash_kernels_take_their_published_ratio() -> None:
     """arXiv 2407.08608 (1.5-2.0 forward) and 2307.08691 (1.7-3.0), middles."""
-    ampere, hopper, blackwell = (
-        read_architecture(name, root=ROOT) for name in ("ampere", "hopper", "blackwell")
-    )
+    ampere, hopper, blackwell = (read_architecture(name, root=ROOT) for name in ("ampere", "hopper", "blackwell"))
     assert slowdown("flash2", "forward", hopper) == 1.75
     assert slowdown("flash2", "forward", ampere) == 1.0
     assert slowdown("flash1", "backward", ampere) == 2.35
@@ -300,16 +277,9 @@ class SixteenBitsAlone(FlatCostModel):
 
 @pytest.mark.parametrize(
     ("name", "direction", "ratio"),
-    [
-        ("b200", "forward", 0.846),
-        ("b200", "backward", 0.756),
-        ("h200", "forward", 0.665),
-        ("h200", "backward", 1.45),
-    ],
+    [("b200", "forward", 0.846), ("b200", "backward", 0.756), ("h200", "forward", 0.665), ("h200", "backward", 1.45)],
 )
-def test_fp8_attention_takes_the_measured_multiple_of_16_bits(
-    name: str, direction: str, ratio: float
-) -> None:
+def test_fp8_attention_takes_the_measured_multiple_of_16_bits(name: str, direction: str, ratio: float) -> None:
     """cuDNN 9.13 on B200 and GB300, 9.19 on H200: by the sheet alone, and over a cost model that was measured in 16 bits."""
     narrow, wide, gpu = (
         attention(direction=direction, dtype="fp8"),
@@ -326,6 +296,4 @@ def test_fp8_attention_takes_the_measured_multiple_of_16_bits(
 def test_fp8_attention_that_was_measured_is_told_by_its_own_curve() -> None:
     narrow = attention(dtype="fp8")
     own = FlatCostModel().attention_s(attention_query(narrow))
-    assert (
-        attention_price(FlatCostModel(), cluster("b200").gpu, attention_query(narrow)).seconds == own.seconds
-    )
+    assert attention_price(FlatCostModel(), cluster("b200").gpu, attention_query(narrow)).seconds == own.seconds

@@ -131,10 +131,7 @@ def test_a_format_the_gpu_lacks_is_refused() -> None:
 
 
 def test_nothing_to_compute_takes_no_time() -> None:
-    assert gemm_seconds(H100, ints([1, 0]), ints([0, 8]), ints([8, 8]), ints([8, 8]), "bf16").tolist() == [
-        0,
-        0,
-    ]
+    assert gemm_seconds(H100, ints([1, 0]), ints([0, 8]), ints([8, 8]), ints([8, 8]), "bf16").tolist() == [0, 0]
 
 
 SIZES = st.integers(min_value=1, max_value=1 << 17)
@@ -155,17 +152,12 @@ def test_more_work_never_takes_less_time(m: int, k: int, n: int, gpu: GpuSpec) -
 @settings(max_examples=60, deadline=None)
 @given(m=SIZES, k=SIZES, n=SIZES)
 def test_no_product_beats_the_roofline(m: int, k: int, n: int) -> None:
-    fastest = max(
-        2.0 * m * k * n / H100.peak_flops["bf16"], 2.0 * (m * k + k * n + m * n) / H100.memory_bandwidth
-    )
+    fastest = max(2.0 * m * k * n / H100.peak_flops["bf16"], 2.0 * (m * k + k * n + m * n) / H100.memory_bandwidth)
     assert seconds(H100, m, k, n) >= fastest
 
 
 def test_a_row_alone_equals_the_row_in_the_table() -> None:
     m, k, n = ints([1, 512, 4096, 77]), ints([64, 4096, 1000, 8192]), ints([64, 11008, 50257, 128])
     table = gemm_seconds(A100, ints([1, 1, 1, 3]), m, k, n, "bf16")
-    alone = [
-        seconds(A100, *map(int, row[1:]), batch=int(row[0]))
-        for row in zip([1, 1, 1, 3], m, k, n, strict=True)
-    ]
+    alone = [seconds(A100, *map(int, row[1:]), batch=int(row[0])) for row in zip([1, 1, 1, 3], m, k, n, strict=True)]
     assert table.tolist() == alone

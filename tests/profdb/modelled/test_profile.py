@@ -71,18 +71,14 @@ def test_a_case_is_priced_as_the_book_prices_its_question() -> None:
         CollectiveCase(collective=Collective.P2P, size_bytes=1 << 26, intra=1, inter=2, siblings=8),
     ]
     asked = [
-        cost_model.linear_s(
-            LinearQuery(m=512, k=4096, n=1024, layout="TN", dtype="fp8", scale_recipe="tensor")
-        ),
+        cost_model.linear_s(LinearQuery(m=512, k=4096, n=1024, layout="TN", dtype="fp8", scale_recipe="tensor")),
         cost_model.linear_s(LinearQuery(m=4096, k=512, n=1024)),
         cost_model.grouped_linear_s(GroupedLinearQuery(groups=8, m=4096, k=2048, n=1024, layout="TN")),
         cost_model.memory_bound_s(
             MemoryBoundQuery(kernel="cross_entropy", direction="backward", rows=4096, width=32000)
         ),
         cost_model.collective_s(
-            CollectiveQuery(
-                collective=Collective.ALL_TO_ALL, size_bytes=1 << 26, intra=2, inter=4, siblings=4
-            )
+            CollectiveQuery(collective=Collective.ALL_TO_ALL, size_bytes=1 << 26, intra=2, inter=4, siblings=4)
         ),
         cost_model.collective_s(
             CollectiveQuery(collective=Collective.P2P, size_bytes=1 << 26, intra=1, inter=2, siblings=8)

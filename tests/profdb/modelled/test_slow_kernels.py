@@ -66,14 +66,9 @@ def test_passes_bound_by_instructions_run_at_the_clock_of_a_training_step() -> N
     longer = longer_under_load(h100, "bias", "forward", floats([1e9]), "bf16")
     assert np.asarray(longer) == pytest.approx([1e9 * one_s * (1.0 / 0.91 - 1.0)])
     slow = replace(h100, memory_bandwidth=h100.memory_bandwidth / 4.0)
-    assert np.asarray(longer_under_load(slow, "bias", "forward", floats([1e9]), "bf16")) == pytest.approx(
-        [0.0]
-    )
+    assert np.asarray(longer_under_load(slow, "bias", "forward", floats([1e9]), "bf16")) == pytest.approx([0.0])
     assert (
-        longer_under_load(
-            read_cluster("a100-sxm-80g", root=ROOT).gpu, "bias", "forward", floats([1e9]), "bf16"
-        )
-        == 0.0
+        longer_under_load(read_cluster("a100-sxm-80g", root=ROOT).gpu, "bias", "forward", floats([1e9]), "bf16") == 0.0
     )
     assert longer_under_load(h100, "residual", "forward", floats([1e9]), "bf16") == 0.0
 
@@ -143,9 +138,7 @@ def test_passes_that_stream_longer_than_they_compute_take_no_longer() -> None:
 TOKENS, HIDDEN = 16384, 2048
 GPU = read_cluster("h100-sxm", root=ROOT).gpu
 ALIGNED_S = 1e-6
-ALIGNED = TimeEstimate(
-    seconds=floats(ALIGNED_S), relative_std=floats(0.05), origin=ints(int(Origin.MEASURED))
-)
+ALIGNED = TimeEstimate(seconds=floats(ALIGNED_S), relative_std=floats(0.05), origin=ints(int(Origin.MEASURED)))
 
 
 def product(
@@ -213,9 +206,7 @@ def test_other_products_take_what_the_book_tells(op: BatchedGemm) -> None:
 
 def test_a_measured_product_holds_what_its_rows_cost() -> None:
     sizes = [(TOKENS, HIDDEN, 50257, "NT"), (TOKENS, HIDDEN, 50304, "NT"), (50255, TOKENS, HIDDEN, "TN")]
-    samples = [
-        Sample(case=GemmCase(m=m, k=k, n=n, layout=layout), trials_s=(5e-3,)) for m, k, n, layout in sizes
-    ]
+    samples = [Sample(case=GemmCase(m=m, k=k, n=n, layout=layout), trials_s=(5e-3,)) for m, k, n, layout in sizes]
     known = measured_extents(ProfileDatabase(machine=MachineFacts(gpu="any"), samples=samples))
     assert {layout: pairs.tolist() for layout, pairs in known.pairs.items()} == {
         "NT": [[HIDDEN, 50257]],

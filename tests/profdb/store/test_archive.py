@@ -13,13 +13,7 @@ import torch
 
 from profdb.cases import HostCase
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store.archive import (
-    MOST_BYTES,
-    DamagedArchiveError,
-    check_archive,
-    cluster_named_by,
-    read_archive,
-)
+from profdb.store.archive import MOST_BYTES, DamagedArchiveError, check_archive, cluster_named_by, read_archive
 from profdb.store.data_file import load_profile, profile_in, save_profile
 from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples, profile

@@ -54,15 +54,10 @@ SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
     "NaN FLOP/s": (lambda d: d["machine"]["best_flops"].update(bf16=float("nan")), "machine.best_flops.bf16"),
     "fit of NaN": (lambda d: set_first(fit(d)["values"], float("nan")), "not finite"),
     "short fit": (lambda d: fit(d).update(values=fit(d)["values"][:-1].clone()), "do not fit each other"),
-    "fit of a negative shape": (
-        lambda d: fit(d).update(index='[{"arrays": [["lines", [-1, -1]]]}]'),
-        "shape",
-    ),
+    "fit of a negative shape": (lambda d: fit(d).update(index='[{"arrays": [["lines", [-1, -1]]]}]'), "shape"),
     "fit without its hash": (lambda d: fit(d).pop("sample_hash"), "do not fit each other"),
     "huge fit": (
-        lambda d: fit(d).update(
-            index='[{"arrays": [["lines", [2000000]]]}]', values=torch.ones(2_000_000).double()
-        ),
+        lambda d: fit(d).update(index='[{"arrays": [["lines", [2000000]]]}]', values=torch.ones(2_000_000).double()),
         "too many for",
     ),
     "fit of no samples": (lambda d: d["families"].pop("gemm"), "of which it holds no samples"),

@@ -56,9 +56,7 @@ def test_words_are_matched_by_value_not_by_code() -> None:
 
 def test_machine_facts_are_joined() -> None:
     small = ProfileDatabase(machine=MachineFacts(gpu="X", date="1", best_flops={"bf16": 2.0}, driver="550"))
-    large = ProfileDatabase(
-        machine=MachineFacts(gpu="X", date="2", nodes=2, gpus_per_node=8, best_flops={"bf16": 1.0})
-    )
+    large = ProfileDatabase(machine=MachineFacts(gpu="X", date="2", nodes=2, gpus_per_node=8, best_flops={"bf16": 1.0}))
     machine = merge(small, large).profile.machine
     assert (machine.nodes, machine.gpus_per_node, machine.driver) == (2, 8, "550")
     assert machine.best_flops == {"bf16": 2.0}

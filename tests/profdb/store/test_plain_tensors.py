@@ -55,15 +55,7 @@ def test_reads_what_torch_reads() -> None:
         "empty": torch.zeros(0, 3),
         "kinds": {
             str(kind): torch.tensor([0, 1, 1]).to(kind)
-            for kind in (
-                torch.float64,
-                torch.float32,
-                torch.int32,
-                torch.int16,
-                torch.int8,
-                torch.uint8,
-                torch.bool,
-            )
+            for kind in (torch.float64, torch.float32, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
         },
     }
     content = saved(document)
@@ -94,14 +86,7 @@ class HasState:
 
 @pytest.mark.parametrize(
     "document",
-    [
-        Runs(),
-        {"a": HasState()},
-        {"a": {1, 2}},
-        torch.arange(6).reshape(2, 3).t(),
-        torch.zeros(1).expand(9),
-        1j,
-    ],
+    [Runs(), {"a": HasState()}, {"a": {1, 2}}, torch.arange(6).reshape(2, 3).t(), torch.zeros(1).expand(9), 1j],
 )
 def test_anything_else_is_refused(document: object) -> None:
     with pytest.raises((pickle.UnpicklingError, ValueError)):

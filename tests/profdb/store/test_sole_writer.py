@@ -26,10 +26,7 @@ with sole_writer(Path(sys.argv[1])):
 def holding(path: Path, seconds: float) -> subprocess.Popen[str]:
     """Another program, in such a block for so long."""
     other = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(path), str(seconds)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLDING, str(path), str(seconds)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"

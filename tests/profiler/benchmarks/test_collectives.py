@@ -88,12 +88,8 @@ def test_what_is_sent_is_random() -> None:
     assert data.float().std().item() == pytest.approx(12**-0.5, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("shape", "group"), [((2, 1, 1), (0, 1)), ((1, 2, 2), (1, 3)), ((2, 2, 1), (0, 1, 2, 3))]
-)
-def test_the_group_is_the_one_of_the_case(
-    shape: tuple[int, int, int], group: tuple[int, ...], called: Calls
-) -> None:
+@pytest.mark.parametrize(("shape", "group"), [((2, 1, 1), (0, 1)), ((1, 2, 2), (1, 3)), ((2, 2, 1), (0, 1, 2, 3))])
+def test_the_group_is_the_one_of_the_case(shape: tuple[int, int, int], group: tuple[int, ...], called: Calls) -> None:
     intra, inter, siblings = shape
     case = CollectiveCase(
         collective=Collective.ALL_REDUCE, size_bytes=WHOLE, intra=intra, inter=inter, siblings=siblings
@@ -106,15 +102,10 @@ def test_the_group_is_the_one_of_the_case(
     ("shape", "order", "peer"), [((2, 1, 1), ("irecv", "isend"), 0), ((1, 2, 2), ("isend", "irecv"), 3)]
 )
 def test_a_message_goes_there_and_back_between_neighbours(
-    shape: tuple[int, int, int],
-    order: tuple[str, str],
-    peer: int,
-    called: Calls,
+    shape: tuple[int, int, int], order: tuple[str, str], peer: int, called: Calls
 ) -> None:
     intra, inter, siblings = shape
-    case = CollectiveCase(
-        collective=Collective.P2P, size_bytes=WHOLE, intra=intra, inter=inter, siblings=siblings
-    )
+    case = CollectiveCase(collective=Collective.P2P, size_bytes=WHOLE, intra=intra, inter=inter, siblings=siblings)
     launched = launch_collective(case, world())
     launched.calls[0]()
     pair = (0, 1) if intra == 2 else (1, 3)

@@ -11,12 +11,7 @@ import torch.distributed as dist
 from profdb.cases import ExpertExchangeCase
 from profiler.benchmarks import expert_exchange
 from profiler.benchmarks.collectives import Place
-from profiler.benchmarks.expert_exchange import (
-    all_to_all_call,
-    chosen_experts,
-    deep_ep_call,
-    launch_expert_exchange,
-)
+from profiler.benchmarks.expert_exchange import all_to_all_call, chosen_experts, deep_ep_call, launch_expert_exchange
 from profiler.benchmarks.launched import UnsupportedCaseError
 from tests.profiler.fakes import fake_world
 
@@ -34,9 +29,7 @@ def place(rank: int) -> Place:
 def test_rows_sent_to_a_rank_are_those_it_awaits(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int, list[int], list[int]]] = []
 
-    def exchange(
-        received: Any, sent: Any, rows_in: list[int], rows_out: list[int], group: Any = None
-    ) -> None:
+    def exchange(received: Any, sent: Any, rows_in: list[int], rows_out: list[int], group: Any = None) -> None:
         assert (received.shape[1], sent.shape[1], group) == (8, 8, "group")
         seen.append((received.shape[0], sent.shape[0], rows_in, rows_out))
 
@@ -112,9 +105,7 @@ def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         torch.Tensor,
         "to",
-        lambda self, *kind, device=None, dtype=None: whole_to(
-            self, *kind, **({"dtype": dtype} if dtype else {})
-        ),
+        lambda self, *kind, device=None, dtype=None: whole_to(self, *kind, **({"dtype": dtype} if dtype else {})),
     )
     Buffer.made.clear()
     deep_ep_call(bf16, meta, chosen_experts(bf16, 0))()  # type: ignore[arg-type]
@@ -134,14 +125,7 @@ def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        {"direction": "sideways"},
-        {"kernel": "pigeon"},
-        {"kernel": "deepep"},
-        {"experts": 7},
-        {"topk": 9},
-        {"intra": 4},
-    ],
+    [{"direction": "sideways"}, {"kernel": "pigeon"}, {"kernel": "deepep"}, {"experts": 7}, {"topk": 9}, {"intra": 4}],
 )
 def test_what_cannot_be_exchanged_here_is_refused(changed: dict[str, Any]) -> None:
     case = replace(CASE, **changed)

@@ -50,12 +50,7 @@ EMPTY = SimpleNamespace(__name__="flash_attn")  # what flash-attn-4 leaves: flas
     ],
 )
 def test_a_name_stands_for_the_generation(
-    major: int,
-    kernel: str,
-    installed: list[Any],
-    known: list[str],
-    runs: str,
-    monkeypatch: pytest.MonkeyPatch,
+    major: int, kernel: str, installed: list[Any], known: list[str], runs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = {package.__name__: package for package in installed}
     monkeypatch.setattr(flash_kernels, "optional_package", packages.get)
@@ -133,21 +128,15 @@ def test_a_generation_that_torch_knows_and_nobody_installed_is_none(monkeypatch:
     assert not flash_kernels.activate_generation("FA4")
 
 
-@pytest.mark.parametrize(
-    ("mask", "window"), [("causal", (-1, -1)), ("full", (-1, -1)), ("window", (4095, 0))]
-)
-def test_a_package_is_handed_the_mask_and_its_statistics_are_dropped(
-    mask: str, window: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize(("mask", "window"), [("causal", (-1, -1)), ("full", (-1, -1)), ("window", (4095, 0))])
+def test_a_package_is_handed_the_mask_and_its_statistics_are_dropped(mask: str, window: tuple[int, int]) -> None:
     seen: dict[str, Any] = {}
 
     def flash_attn_func(query: Any, key: Any, value: Any, **words: Any) -> Any:
         seen.update(words)
         return query, "statistics"
 
-    case = AttentionCase(
-        batch=1, q_len=8, kv_len=8, heads=1, kv_heads=1, qk_dim=8, v_dim=8, mask=mask, window=4096
-    )
+    case = AttentionCase(batch=1, q_len=8, kv_len=8, heads=1, kv_heads=1, qk_dim=8, v_dim=8, mask=mask, window=4096)
     package: Any = SimpleNamespace(flash_attn_func=flash_attn_func)
     tensor = torch.zeros(1)
     assert flash_attn_forward(case, package, torch.device("cpu"))(tensor, tensor, tensor) is tensor
@@ -163,9 +152,7 @@ def test_torchs_window_of_w_keys_is_the_token_and_those_before_it(monkeypatch: p
         return query
 
     monkeypatch.setattr(varlen, "varlen_attn", record)
-    case = AttentionCase(
-        batch=2, q_len=8, kv_len=8, heads=2, kv_heads=1, qk_dim=8, v_dim=8, mask="window", window=3
-    )
+    case = AttentionCase(batch=2, q_len=8, kv_len=8, heads=2, kv_heads=1, qk_dim=8, v_dim=8, mask="window", window=3)
     cpu = torch.device("cpu")
     torch_varlen_forward(case, cpu)(*attention_operands(case, Order.PACKED, cpu))
     assert seen == {"starts": [0, 8, 16], "window": (2, 0), "grouped": True}

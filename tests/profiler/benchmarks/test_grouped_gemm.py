@@ -49,22 +49,16 @@ def test_each_expert_multiplies_its_own_rows(layout: str, monkeypatch: pytest.Mo
 def test_one_launch_is_told_where_each_experts_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[list[int]] = []
     monkeypatch.setattr(
-        torch.nn.functional,
-        "grouped_mm",
-        lambda left, right, *, offs: ends.append(offs.tolist()),
-        raising=False,
+        torch.nn.functional, "grouped_mm", lambda left, right, *, offs: ends.append(offs.tolist()), raising=False
     )
     grouped_call(case(), torch.device("cpu"))()
     assert ends == [[32, 80, 160, 256]]
 
 
 @pytest.mark.parametrize(
-    ("capability", "kernel"),
-    [((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)],
+    ("capability", "kernel"), [((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)]
 )
-def test_torchs_grouped_product_is_asked_where_it_is_one_kernel(
-    capability: tuple[int, int], kernel: bool
-) -> None:
+def test_torchs_grouped_product_is_asked_where_it_is_one_kernel(capability: tuple[int, int], kernel: bool) -> None:
     """PyTorch, GroupedBlas.cpp, _grouped_mm_cuda: on other GPUs a loop that waits for the device, under the
     same name.
     """

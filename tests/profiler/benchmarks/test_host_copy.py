@@ -15,8 +15,7 @@ from tests.profiler.fakes import device_like
 
 def world(kind: str = "cuda") -> World:
     return World(
-        layout=RankLayout(rank=0, size=1, local_size=1),
-        device=device_like(kind, torch_device=torch.device("cpu")),
+        layout=RankLayout(rank=0, size=1, local_size=1), device=device_like(kind, torch_device=torch.device("cpu"))
     )
 
 

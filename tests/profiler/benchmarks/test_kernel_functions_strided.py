@@ -42,9 +42,7 @@ class Strided(TorchDispatchMode):
             self.count(given[0], [given[0], given[0]])
         elif name == WIDENED and result.element_size() > given[0].element_size():
             self.count(result, [given[0], result])
-        elif name in ELEMENTWISE and any(
-            one.shape != result.shape or not one.is_contiguous() for one in given
-        ):
+        elif name in ELEMENTWISE and any(one.shape != result.shape or not one.is_contiguous() for one in given):
             into = [] if name.endswith("_") and name not in IN_PLACE else [result]
             whole = [one for one in (*given, *into) if one.shape == result.shape and 0 not in one.stride()]
             self.count(result, whole)
@@ -54,9 +52,7 @@ class Strided(TorchDispatchMode):
         elements = result.numel() / (ROWS * WIDTH)
         if elements > 0.2:
             self.passes[result.element_size()] += elements
-            self.bytes[result.element_size()] += sum(
-                one.numel() / (ROWS * WIDTH) * one.element_size() for one in moved
-            )
+            self.bytes[result.element_size()] += sum(one.numel() / (ROWS * WIDTH) * one.element_size() for one in moved)
 
 
 @pytest.mark.parametrize("kernel", sorted({kernel for kernel, _ in STRIDED}))

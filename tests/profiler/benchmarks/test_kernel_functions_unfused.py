@@ -55,14 +55,7 @@ def touched(tensor: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    "kernel",
-    [
-        "rmsnorm_unfused",
-        "rotary_unfused",
-        "swiglu_unfused",
-        "swiglu_halves_unfused",
-        "masked_softmax_unfused",
-    ],
+    "kernel", ["rmsnorm_unfused", "rotary_unfused", "swiglu_unfused", "swiglu_halves_unfused", "masked_softmax_unfused"]
 )
 def test_unfused_kernels_move_what_autograd_dispatches(kernel: str) -> None:
     case = MemoryBoundCase(kernel=kernel, direction="forward", rows=ROWS, width=WIDTH, dtype="bf16")

@@ -48,12 +48,7 @@ def test_the_layer_of_the_case_is_what_runs() -> None:
     asked = [query.columns() for query in layer_products(CASE)]
     assert multiplied == sorted((int(one["m"][0]), int(one["k"][0]), int(one["n"][0])) for one in asked)
     tokens, hidden, ffn, qkv = 32, 64, 96, (4 + 2 * 2) * 16
-    forward = [
-        (tokens, hidden, qkv),
-        (tokens, hidden, hidden),
-        (tokens, hidden, 2 * ffn),
-        (tokens, ffn, hidden),
-    ]
+    forward = [(tokens, hidden, qkv), (tokens, hidden, hidden), (tokens, hidden, 2 * ffn), (tokens, ffn, hidden)]
     assert set(forward) <= set(multiplied)
     assert len(multiplied) == 3 * 4
     names = [name for name, _ in recorder.seen]
@@ -93,9 +88,7 @@ def test_gradients_are_not_piled_up() -> None:
     assert runs[0] == runs[1]
 
 
-def test_a_graph_is_captured_after_warm_ups_aside_and_then_only_replayed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_graph_is_captured_after_warm_ups_aside_and_then_only_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     class Stream:
@@ -126,16 +119,7 @@ def test_a_graph_is_captured_after_warm_ups_aside_and_then_only_replayed(
     call = capture_graph(partial(lambda layer: order.append("run"), read))
     del read
     assert held() is not None, "what the graph reads is freed"
-    assert order == [
-        "wait",
-        "aside",
-        *["run"] * 3,
-        "end of aside",
-        "wait",
-        "capture",
-        "run",
-        "end of capture",
-    ]
+    assert order == ["wait", "aside", *["run"] * 3, "end of aside", "wait", "capture", "run", "end of capture"]
     order.clear()
     call()
     assert order == ["replay"]

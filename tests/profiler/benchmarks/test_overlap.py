@@ -93,9 +93,7 @@ def test_an_error_of_the_collective_reaches_the_caller() -> None:
         overlap.in_two_threads([exchange], [])()
 
 
-def test_on_a_gpu_the_collectives_are_issued_first_to_a_stream_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_gpu_the_collectives_are_issued_first_to_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     class Stream:

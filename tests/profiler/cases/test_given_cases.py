@@ -5,13 +5,7 @@ from pathlib import Path
 from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
 from profiler.cases.collective_cases import collective_cases
-from profiler.cases.sweep_plan import (
-    SweepPlan,
-    cases_here,
-    gpu_compute,
-    gpu_step_parts,
-    notes_of_left,
-)
+from profiler.cases.sweep_plan import SweepPlan, cases_here, gpu_compute, gpu_step_parts, notes_of_left
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from profiler.profiling_run import RunOptions, run_profiling

@@ -31,11 +31,7 @@ def test_every_kernel_is_measured_in_both_directions_that_move_something() -> No
 @pytest.mark.parametrize(
     ("kernel", "narrowest", "widest"),
     [
-        (
-            "rotary",
-            640,
-            16384,
-        ),  # Llama-3.1-8B on eight ranks: 4 heads of queries and one of keys; Llama-3.1-405B
+        ("rotary", 640, 16384),  # Llama-3.1-8B on eight ranks: 4 heads of queries and one of keys; Llama-3.1-405B
         ("swiglu", 256, 53248),
         ("cross_entropy", 4000, 152064),  # Llama-2's words on eight ranks; Qwen2's
         ("rmsnorm", 512, 16384),  # DeepSeek-V3's low rank

@@ -3,13 +3,7 @@
 from collections import defaultdict
 
 from profdb.cases import ExpertExchangeCase, HostCopyCase, LayerCase, OverlapCase
-from profiler.cases.step_cases import (
-    ON_GPU,
-    exchange_cases,
-    gpu_layer_cases,
-    host_copy_cases,
-    overlap_cases,
-)
+from profiler.cases.step_cases import ON_GPU, exchange_cases, gpu_layer_cases, host_copy_cases, overlap_cases
 from spec.collectives import Collective
 
 

@@ -67,9 +67,7 @@ def test_fp8_products_have_the_sizes_of_forward_and_both_gradients() -> None:
     held = {plan.case for plan in gpu_compute()}
     # The down projection of Llama-3-8B (arXiv 2407.21783, table 3: hidden 4096, ffn 14336), 4096 tokens.
     for case in linear_gemms(4096, 14336, 4096, "bf16"):
-        assert (
-            GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe="tensor") in held
-        )
+        assert GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe="tensor") in held
 
 
 def test_a_models_own_shapes_are_those_of_its_config() -> None:

@@ -51,8 +51,7 @@ def test_torchrun_inside_a_slurm_job_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "first"),
-    [("gpu[003-007,9],login", "gpu003"), ("a1,a2", "a1"), ("solo", "solo"), ("x-y[1,3]", "x-y1")],
+    ("hosts", "first"), [("gpu[003-007,9],login", "gpu003"), ("a1,a2", "a1"), ("solo", "solo"), ("x-y[1,3]", "x-y1")]
 )
 def test_first_host_of_a_node_list(hosts: str, first: str) -> None:
     assert first_host(hosts) == first

@@ -31,9 +31,7 @@ def test_all_ranks_are_waited_for(store: dist.Store) -> None:
     assert meet(RankLayout(rank=0, size=2, local_size=2), 0.0) is store
 
 
-def test_who_has_not_come_is_named_within_the_timeout(
-    store: dist.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_not_come_is_named_within_the_timeout(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.set("here/0", "1")
     store.set("here/2", "1")
     clock = FakeClock()
@@ -57,12 +55,8 @@ def test_a_rank_without_its_first_says_where_it_looked(monkeypatch: pytest.Monke
     with socket.socket() as probe:  # bound, but nobody listens
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-        layout = RankLayout(
-            rank=1, size=2, local_rank=1, local_size=2, master_addr="127.0.0.1", master_port=port
-        )
-        with pytest.raises(
-            RankFailedError, match=f"rank 1 finds no rank 0 at 127.0.0.1:{port} within 0.2 s"
-        ) as found:
+        layout = RankLayout(rank=1, size=2, local_rank=1, local_size=2, master_addr="127.0.0.1", master_port=port)
+        with pytest.raises(RankFailedError, match=f"rank 1 finds no rank 0 at 127.0.0.1:{port} within 0.2 s") as found:
             connect(layout, 0.2)
     assert found.value.speaker == 1
 
@@ -70,9 +64,7 @@ def test_a_rank_without_its_first_says_where_it_looked(monkeypatch: pytest.Monke
 def test_every_rank_hears_every_word(store: dist.Store) -> None:
     def one(rank: int) -> list[list[str] | None]:
         layout = RankLayout(rank=rank, size=3, local_rank=rank, local_size=3)
-        return [
-            exchange_words(store, layout, about, f"{about} of {rank}", 20.0) for about in ("first", "second")
-        ]
+        return [exchange_words(store, layout, about, f"{about} of {rank}", 20.0) for about in ("first", "second")]
 
     with ThreadPoolExecutor(3) as ranks:
         heard = list(ranks.map(one, range(3)))
@@ -80,10 +72,7 @@ def test_every_rank_hears_every_word(store: dist.Store) -> None:
 
 
 def test_a_rank_that_says_nothing_is_not_waited_for_for_ever(store: dist.Store) -> None:
-    assert (
-        exchange_words(store, RankLayout(rank=1, size=2, local_rank=1, local_size=2), "it", "yes", 0.01)
-        is None
-    )
+    assert exchange_words(store, RankLayout(rank=1, size=2, local_rank=1, local_size=2), "it", "yes", 0.01) is None
 
 
 def test_what_cannot_be_run_is_refused_before_there_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +80,7 @@ def test_what_cannot_be_run_is_refused_before_there_is_a_group(monkeypatch: pyte
     kept = dist.HashStore()
     kept.set("said/1/1", "rank 1 cannot")
     kept.set("said/1/read/1", "1")
-    beats = SimpleNamespace(
-        start=lambda: None, stop=lambda: done.append("stopped"), step=lambda _: None, doing=""
-    )
+    beats = SimpleNamespace(start=lambda: None, stop=lambda: done.append("stopped"), step=lambda _: None, doing="")
     for name, stands_in in (("meet", kept), ("connect", kept), ("Watchdog", beats)):
         monkeypatch.setattr(worlds, name, lambda *_, given=stands_in, **__: given)
     monkeypatch.setattr(World, "join", lambda *_: done.append("joined"))

@@ -82,9 +82,7 @@ def test_the_others_of_a_rank_that_fails_end_without_a_word(
 
 def test_a_beat_is_read_as_written() -> None:
     assert read_beat(b"3 7 - making groups of 2") == Beat(3, 7, "", "making groups of 2")
-    assert read_beat(b"3 7 1:2:3:0 all_reduce over tp_group") == Beat(
-        3, 7, "1:2:3:0", "all_reduce over tp_group"
-    )
+    assert read_beat(b"3 7 1:2:3:0 all_reduce over tp_group") == Beat(3, 7, "1:2:3:0", "all_reduce over tp_group")
 
 
 def test_who_has_done_least_is_behind() -> None:

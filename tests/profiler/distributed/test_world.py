@@ -91,9 +91,7 @@ def test_two_nodes_under_slurm_measure_every_split(tmp_path: Path) -> None:
     assert all(sample.status == "ok" for sample in profile.samples)
 
 
-def started(
-    way: str, output: Path, limit_s: float, ranks: tuple[int, ...] = (0, 1)
-) -> list[subprocess.Popen[str]]:
+def started(way: str, output: Path, limit_s: float, ranks: tuple[int, ...] = (0, 1)) -> list[subprocess.Popen[str]]:
     """Ranks of one_of_two.py started one by one: no launcher ends the other."""
     output.parent.mkdir(exist_ok=True)
     port = free_port()
@@ -157,9 +155,7 @@ def test_a_device_that_is_lost_on_one_rank_starts_all_again(tmp_path: Path) -> N
     [
         ("dies", "rank 1 gone or stopped in all_reduce(", 1),
         pytest.param("stops", "rank 1 gone or stopped in all_reduce(", 1, marks=pytest.mark.nightly),
-        pytest.param(
-            "hangs", "rank 1 behind the others in linear(batch=1, m=16", 2, marks=pytest.mark.nightly
-        ),
+        pytest.param("hangs", "rank 1 behind the others in linear(batch=1, m=16", 2, marks=pytest.mark.nightly),
     ],
 )
 def test_the_others_say_which_rank_ended_the_run(way: str, said: str, kept: int, tmp_path: Path) -> None:
@@ -211,12 +207,7 @@ def test_a_killed_run_resumes_without_loss(tmp_path: Path) -> None:
     before = read_journal(journal).samples
     assert len(before) >= 5
     second = subprocess.run(
-        [*command, "--resume"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        [*command, "--resume"], env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert second.returncode == 0, second.stderr
     assert not journal.exists()

@@ -75,9 +75,7 @@ def open_fake_world(dist: WithoutSplits, kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(worlds, "Watchdog", watch)
     monkeypatch.setattr(Device, "name", "H200")
     monkeypatch.setattr(Device, "identity", "")
-    monkeypatch.setattr(
-        Device, "release_memory", lambda _: dist.asked.append(("cache emptied", timedelta(0)))
-    )
+    monkeypatch.setattr(Device, "release_memory", lambda _: dist.asked.append(("cache emptied", timedelta(0))))
     for name in worlds.NCCL_LEAVES_ENDING_TO_US:
         monkeypatch.delenv(name, raising=False)
     world = open_world(RankLayout(size=NODES * GPUS, local_size=GPUS), Device(kind=kind), timeout_s=WAIT_S)
@@ -126,15 +124,7 @@ def test_nothing_is_emptied_for_no_groups(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_overlaps_and_exchanges_need_is_among_the_groups() -> None:
     world = World(layout=RankLayout(size=16, local_size=8), device=Device(kind="cpu"), domain_ranks=8)
     overlap = OverlapCase(
-        collective=Collective.ALL_GATHER,
-        size_bytes=1 << 20,
-        intra=8,
-        inter=1,
-        m=8,
-        k=8,
-        n=8,
-        products=1,
-        collectives=1,
+        collective=Collective.ALL_GATHER, size_bytes=1 << 20, intra=8, inter=1, m=8, k=8, n=8, products=1, collectives=1
     )
     exchange = ExpertExchangeCase(
         direction="dispatch", tokens=64, hidden=64, experts=8, topk=2, intra=4, inter=2, siblings=2

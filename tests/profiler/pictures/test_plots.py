@@ -91,11 +91,7 @@ def test_the_shipped_pictures_are_those_of_the_default_profile() -> None:
     folder = Path(gen_profiler_data.__file__).parent / "prof_data"
     series = worth_drawing(all_series(load_profile(folder / "data.pt")))
     assert {path.stem for path in (folder / "pics" / "comm").iterdir()} == {one.name for one in series}
-    assert {path.stem for path in (folder / "pics" / "cal").iterdir()} == {
-        "linear",
-        "attention",
-        "memory_bound",
-    }
+    assert {path.stem for path in (folder / "pics" / "cal").iterdir()} == {"linear", "attention", "memory_bound"}
 
 
 @pytest.mark.parametrize(("name", "folder"), [("data.pt", "pics"), ("b200.pt", "pics/b200")])
@@ -114,8 +110,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     # nccl-tests PERFORMANCE.md: busbw of all_reduce = size / time x 2 (n - 1) / n; 1 GB in 10 ms on 4
     # ranks is 100 GB/s algbw and 150 GB/s busbw
     cases = [
-        CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=size, intra=4, inter=1)
-        for size in (10**6, 10**9)
+        CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=size, intra=4, inter=1) for size in (10**6, 10**9)
     ]
     samples = tuple(Sample(case=case, trials_s=(case.size_bytes / 1e11,)) for case in cases)
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
@@ -139,11 +134,7 @@ def test_what_was_modelled_is_drawn_for_few_splits(origin: Origin, names: set[st
     samples = tuple(
         Sample(
             case=CollectiveCase(
-                collective=Collective.ALL_GATHER,
-                size_bytes=1024,
-                intra=intra,
-                inter=inter,
-                siblings=8 // intra,
+                collective=Collective.ALL_GATHER, size_bytes=1024, intra=intra, inter=inter, siblings=8 // intra
             ),
             trials_s=(1e-3,),
             origin=origin,

@@ -55,16 +55,9 @@ def test_a_row_is_read_back_as_the_question_that_ran(
 
 def test_a_job_that_a_row_cannot_say_is_not_appended(tmp_path: Path) -> None:
     config, rows = tmp_path / "capped.toml", tmp_path / "rows.csv"
-    config.write_text(
-        (ROOT / "configs" / "tiny_deepseek.toml").read_text() + "[job]\nmoe_capacity_factor = 1.5\n"
-    )
+    config.write_text((ROOT / "configs" / "tiny_deepseek.toml").read_text() + "[job]\nmoe_capacity_factor = 1.5\n")
     request = Request(
-        root=ROOT,
-        config=config,
-        world_size=4,
-        global_batch_tokens=2048,
-        cluster="h100-sxm",
-        missing="modelled",
+        root=ROOT, config=config, world_size=4, global_batch_tokens=2048, cluster="h100-sxm", missing="modelled"
     )
     job = replace(read_request(request).job, moe_capacity_factor=None)
     with pytest.raises(ConfigError, match="--append: moe_capacity_factor"):

@@ -16,9 +16,7 @@ from tests.runner.comparison.made_logs import DEEPSPEED, DEEPSPEED_PIPELINE, INT
 
 ROOT = Path(__file__).resolve().parents[3]
 PATH = Path("train.log")
-PLAN = Plan(
-    strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=0, zero_size=1, micro_batch=1, num_micro=4
-)
+PLAN = Plan(strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=0, zero_size=1, micro_batch=1, num_micro=4)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +46,7 @@ def test_megatron(job: JobSpec) -> None:
 def test_an_interval_counts_where_it_begins_after_the_warm_up(job: JobSpec) -> None:
     lines = [line for line in MEGATRON.splitlines() if "iteration  " in line]
     every = "\n".join(
-        lines[0].replace("       1/", f"{step:8}/").replace("900.0", f"{100 + step:.1f}")
-        for step in (1, 10, 20, 30)
+        lines[0].replace("       1/", f"{step:8}/").replace("900.0", f"{100 + step:.1f}") for step in (1, 10, 20, 30)
     )
     assert logged_run(PATH, every, job, PLAN).steps_s == pytest.approx((0.12, 0.13))
     resumed = every.replace("       1/", "    1000/").replace("      10/", "    1010/")
@@ -93,11 +90,7 @@ def test_the_last_of_two_runs_counts(job: JobSpec) -> None:
         (MEGATRON, replace(PLAN, tp=4, dp=1), "tp = 2: 4, as was asked"),
         (MEGATRON.replace("world size: 4", "world size: 8"), PLAN, "world_size = 8: 4, as was asked"),
         (MEGATRON.replace("batch size:     8", "batch size:    16"), PLAN, "global batch size = 16: 8 seq"),
-        (
-            INTERNEVO.replace("consumed_tokens=10240", "consumed_tokens=12288"),
-            PLAN,
-            "step 4: tokens of the step",
-        ),
+        (INTERNEVO.replace("consumed_tokens=10240", "consumed_tokens=12288"), PLAN, "step 4: tokens of the step"),
         (TORCHTITAN.replace("tps: 5,120", "tps: 0"), PLAN, "tgs = '0': more than 0"),
         (MEGATRON.split("       4/")[0], PLAN, "steps = 3: one after 3 of warm-up"),
     ],

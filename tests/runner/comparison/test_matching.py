@@ -11,16 +11,7 @@ from runner.comparison.expected import Expected, expected_step
 from runner.comparison.matching import match_launches
 from runner.comparison.operations import OperationComparison, compare_operations, lines
 from runner.traces.launches import launches
-from runner.traces.trace_file import (
-    BACKWARD,
-    FORWARD,
-    Key,
-    Launched,
-    Part,
-    collective_key,
-    product_key,
-    read_trace,
-)
+from runner.traces.trace_file import BACKWARD, FORWARD, Key, Launched, Part, collective_key, product_key, read_trace
 from solver.plans.plan_table import Plan
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
@@ -64,9 +55,7 @@ def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Problem, Pl
     for part, expected_s in one.expected_s.items():
         assert one.ran_s[part] == pytest.approx(2 * expected_s, rel=1e-3)
     # tp's four collectives a layer and pass, and the messages both ways: 2 layers, 8 micro-batches on this stage
-    counts = {
-        (pair.key.what, pair.axis): pair.expected_count for pair in one.collectives if pair.axis == "pp"
-    }
+    counts = {(pair.key.what, pair.axis): pair.expected_count for pair in one.collectives if pair.axis == "pp"}
     assert counts == {("p2p", "pp"): 2 * 8}
     assert one.idle_s is not None
 
@@ -99,13 +88,9 @@ def test_the_expected_step_is_the_priced_one(asked: tuple[Problem, Plan]) -> Non
 
 def test_every_second_priced_is_expected(asked: tuple[Problem, Plan]) -> None:
     work = stage_works(*asked)[-1]
-    priced_s = work.num_micro * (
-        sum(n * item.seconds for n, item in work.per_micro_batch()) + work.hops * work.hop_s
-    )
+    priced_s = work.num_micro * (sum(n * item.seconds for n, item in work.per_micro_batch()) + work.hops * work.hop_s)
     priced_s += sum(item.seconds for item in work.step)
-    assert sum(one.seconds * one.count for one in expected_step(*asked, 2)) == pytest.approx(
-        priced_s, rel=1e-9
-    )
+    assert sum(one.seconds * one.count for one in expected_step(*asked, 2)) == pytest.approx(priced_s, rel=1e-9)
 
 
 def want(key: Key, label: str, seconds: float = 1.0, count: int = 1) -> Expected:
@@ -147,10 +132,7 @@ def test_equal_parts_are_likelier_than_a_gate_and_a_query() -> None:
     qkv, up = product_key(1, 32, 64, 192, FORWARD), product_key(1, 32, 64, 256, FORWARD)
     narrow, wide = product_key(1, 32, 64, 64, FORWARD), product_key(1, 32, 64, 128, FORWARD)
     found = match_launches([want(qkv, "qkv"), want(up, "up")], ran(narrow, narrow, narrow, wide, wide), 1)
-    assert {pair.label: pair.how for pair in found.pairs} == {
-        "qkv": "ran as 3 products",
-        "up": "ran as 2 products",
-    }
+    assert {pair.label: pair.how for pair in found.pairs} == {"qkv": "ran as 3 products", "up": "ran as 2 products"}
     assert not found.only_ran
 
 
@@ -161,13 +143,9 @@ def attention(elements: int) -> Key:
 def test_an_attention_in_other_calls_looks_at_as_many_pairs() -> None:
     """Rank 0 of 2 of a sequence of 32: its 16 queries to their own keys and to half of the others', or the first and
     the last quarter of the sequence to all before them (8 9 / 2 + 8 24 + 8 9 / 2)."""
-    ours = [
-        replace(want(attention(16), "core"), pairs=16 * 17 / 2),
-        replace(want(attention(16), "ring"), pairs=16 * 8),
-    ]
+    ours = [replace(want(attention(16), "core"), pairs=16 * 17 / 2), replace(want(attention(16), "ring"), pairs=16 * 8)]
     halves = [
-        replace(one, pairs=pairs)
-        for one, pairs in zip(ran(attention(8), attention(8)), (36.0, 228.0), strict=True)
+        replace(one, pairs=pairs) for one, pairs in zip(ran(attention(8), attention(8)), (36.0, 228.0), strict=True)
     ]
     (pair,) = match_launches(ours, halves, 1).pairs
     assert (pair.how, pair.expected_s, pair.ran_s) == ("cut otherwise, as many pairs", 2.0, 4.0)
@@ -239,9 +217,7 @@ def test_what_a_gap_suggests(size_bytes: int, seconds: tuple[float, float], said
 def test_a_receive_that_takes_long_is_one_that_waits() -> None:
     key = collective_key("p2p", 2**20, 2)
     said = lines(compare_operations("made", [want(key, "hop")], ran(key, seconds=9.0), 1))
-    assert (
-        said[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive holds the wait for the other stage"
-    )
+    assert said[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive holds the wait for the other stage"
 
 
 # Experts' exchanges and products are known again however the router deals the tokens.
@@ -269,9 +245,7 @@ def test_exchanges_of_other_sizes_are_paired_in_order() -> None:
 def test_exchanges_of_what_no_rank_can_have_are_none() -> None:
     """Both ranks' rows are 2000 bytes; the counts of rows that go before them 32."""
     wanted = [routed(SENT, "dispatch"), routed(SENT, "combine")]
-    found = match_launches(
-        wanted, ran(*(collective_key("all2all", size, None) for size in (1000, 2001, 32))), 1
-    )
+    found = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in (1000, 2001, 32))), 1)
     assert [pair.label for pair in found.pairs] == ["dispatch"]
     assert {one.key.size_bytes for one in found.only_ran} == {2001, 32}
 
@@ -279,9 +253,7 @@ def test_exchanges_of_what_no_rank_can_have_are_none() -> None:
 def test_each_experts_products_are_those_of_all() -> None:
     wanted = [routed(UP, "up", (64, 192)), routed(DOWN, "down", (96, 64))]
     rows = (30, 66)
-    apart = [
-        product_key(1, each, *sides, FORWARD) for each in rows for sides in ((64, 96), (64, 96), (96, 64))
-    ]
+    apart = [product_key(1, each, *sides, FORWARD) for each in rows for sides in ((64, 96), (64, 96), (96, 64))]
     other = product_key(1, 128, 64, 64, FORWARD)
     (pair,) = match_launches(wanted, ran(*apart), 1).pairs
     assert pair.how == "each expert's own, 0.75 x the rows"

@@ -69,15 +69,7 @@ def test_a_plan_runs_logs_and_compares(name: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-2000:]
     traces = sorted(tmp_path.glob("*.trace.json.gz"))
     assert len(traces) == 4
-    words = [
-        str(tmp_path / "step.json"),
-        "--config",
-        str(config),
-        "--cluster",
-        "cpu",
-        "--missing",
-        "modelled",
-    ]
+    words = [str(tmp_path / "step.json"), "--config", str(config), "--cluster", "cpu", "--missing", "modelled"]
     words += ["--operations", str(traces[0]), "--json", str(tmp_path / "gap.json")]
     assert main(["compare", *words]) == 0
     found: dict[str, Any] = json.loads((tmp_path / "gap.json").read_text())

@@ -124,28 +124,15 @@ def test_a_full_disk(workload: Path, tmp_path: Path) -> None:
     found = ends(workload, tmp_path, "well")
     assert [code for code, _ in found] == [2] * 4
     said = "".join(errors for _, errors in found)
-    assert re.fullmatch(
-        r"error: rank 2: .*tiny-stage1_log.csv: cannot be written: No space left on device\n", said
-    ), said
+    assert re.fullmatch(r"error: rank 2: .*tiny-stage1_log.csv: cannot be written: No space left on device\n", said), (
+        said
+    )
 
 
 def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=4",
-        "--master-port",
-        free_port(),
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--master-port", free_port()]
     return subprocess.run(
-        [*command, *words],
-        env=environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        [*command, *words], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -165,11 +152,7 @@ def test_torchrun_ends_the_others_of_a_rank_that_dies(workload: Path, tmp_path: 
 # Kinds and groups that must occur in the iterations of each plan, on the first rank.
 RUNS = {
     "dp4": {("all_gather", "dp_group", 4), ("reduce_scatter", "dp_group", 4)},
-    "tp2_dp2": {
-        ("all_gather", "tp_group", 2),
-        ("reduce_scatter", "tp_group", 2),
-        ("all_reduce", "dp_group", 2),
-    },
+    "tp2_dp2": {("all_gather", "tp_group", 2), ("reduce_scatter", "tp_group", 2), ("all_reduce", "dp_group", 2)},
     "pp2_dp2": {("isend", "pp_group", 2), ("irecv", "pp_group", 2), ("all_reduce", "embedding_group", 2)},
     "tp2_pp2": {("isend", "pp_group", 2), ("all_reduce", "tp_group", 2)},
     "cp2_dp2": {("all_reduce", "dp_group", 4)},

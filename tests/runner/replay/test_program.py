@@ -28,17 +28,13 @@ END = GeneralItem(comm_type=EPOCH_END)
 WHERE = Path("w.csv")
 
 
-def collective(
-    kind: str = "all_reduce", group: str = "tp_group", ranks: int = 2, **more: object
-) -> GeneralItem:
+def collective(kind: str = "all_reduce", group: str = "tp_group", ranks: int = 2, **more: object) -> GeneralItem:
     return GeneralItem(comm_type=kind, comm_group=group, comm_group_size=ranks, msg_size=64, **more)  # type: ignore[arg-type]
 
 
 def message(additional: str) -> GeneralItem:
     kind = "isend" if additional.startswith("send") else "irecv"
-    return GeneralItem(
-        comm_type=kind, comm_group="pp_group", comm_group_size=1, msg_size=64, additional=additional
-    )
+    return GeneralItem(comm_type=kind, comm_group="pp_group", comm_group_size=1, msg_size=64, additional=additional)
 
 
 def program(*items: GeneralItem, stage: int = 0, degrees: Degrees | None = None) -> Program:
@@ -140,9 +136,7 @@ def test_1f1b_of_two_stages_fits_together() -> None:
 
 
 def test_stages_that_wait_for_each_other_are_named() -> None:
-    with pytest.raises(
-        WorkloadError, match=r"iteration 1 would wait for ever: stage 0 in irecv .*; stage 1 in irecv"
-    ):
+    with pytest.raises(WorkloadError, match=r"iteration 1 would wait for ever: stage 0 in irecv .*; stage 1 in irecv"):
         check_stages(stages(["recv_next", "send_next"], ["recv_prev", "send_prev"]))
 
 
@@ -190,15 +184,9 @@ def written(path: Path, *items: GeneralItem, **arguments: int) -> Path:
 
 def test_stages_lie_beside_the_first(tmp_path: Path) -> None:
     first = written(
-        tmp_path / "a_workload-stage0.csv",
-        message("send_next"),
-        pipeline_model_parallel=2,
-        world_size=4,
-        stage=0,
+        tmp_path / "a_workload-stage0.csv", message("send_next"), pipeline_model_parallel=2, world_size=4, stage=0
     )
-    with pytest.raises(
-        ConfigError, match=r"2, one for each pipeline stage .*a_workload-stage1.csv is not there"
-    ):
+    with pytest.raises(ConfigError, match=r"2, one for each pipeline stage .*a_workload-stage1.csv is not there"):
         read_work([first], TYPED, 4)
     written(tmp_path / "a_workload-stage1.csv", message("recv_prev"))
     work = read_work([first], TYPED, 4)

@@ -12,14 +12,7 @@ from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.watchdog import Beat
 from runner.groups.degrees import Degrees
 from runner.logs.log import Log
-from runner.replay.operations import (
-    Compute,
-    attention_case,
-    buffer_elements,
-    operations_for,
-    product_case,
-    whole,
-)
+from runner.replay.operations import Compute, attention_case, buffer_elements, operations_for, product_case, whole
 from runner.replay.program import DegreeOptions, read_work
 from runner.replay.run import Blame, Place, RunOptions, run_workload
 from tests.runner.replay.test_program import END, collective, message, program
@@ -81,18 +74,11 @@ SHAPES = ((8, 16), (16, 4))
 TYPED = DegreeOptions(degrees={}, order="tp-cp-ep-dp-pp")
 
 
-def played(
-    tmp_path: Path, compute: Compute, *items: GeneralItem, epochs: int | None = None
-) -> tuple[Log, list[str]]:
+def played(tmp_path: Path, compute: Compute, *items: GeneralItem, epochs: int | None = None) -> tuple[Log, list[str]]:
     path = tmp_path / "one_workload.csv"
     Workload(items=[END, *items, END]).write(path, {"world_size": 1})
     options = RunOptions(
-        results=tmp_path / "results",
-        device="cpu",
-        compute=compute,
-        dtype="fp32",
-        epochs=epochs,
-        quiet=True,
+        results=tmp_path / "results", device="cpu", compute=compute, dtype="fp32", epochs=epochs, quiet=True
     )
     lines = run_workload(options, lambda world: read_work([path], TYPED, world), RankLayout())
     return Log.load(tmp_path / "results" / "comm_logs" / "one_log.csv"), lines
@@ -116,12 +102,8 @@ def test_sleep_takes_the_time_of_the_file(tmp_path: Path) -> None:
     nanoseconds = GeneralItem(comm_type="computation", msg_size=30_000_000)
     untimed = GeneralItem(comm_type="computation", shapes=SHAPES)
     log, _ = played(tmp_path, Compute.SLEEP, timed, nanoseconds, untimed)
-    assert [item.elapsed_ms for item in log.comm_logs] == [
-        pytest.approx(ms, rel=0.9, abs=0) for ms in (20, 20, 30)
-    ]
-    assert all(
-        (item.elapsed_ms or 0) >= least for item, least in zip(log.comm_logs, (20, 20, 30), strict=True)
-    )
+    assert [item.elapsed_ms for item in log.comm_logs] == [pytest.approx(ms, rel=0.9, abs=0) for ms in (20, 20, 30)]
+    assert all((item.elapsed_ms or 0) >= least for item, least in zip(log.comm_logs, (20, 20, 30), strict=True))
 
 
 def test_skipped_computation_is_no_operation(tmp_path: Path) -> None:

@@ -69,10 +69,7 @@ def test_generated_rows_are_those_of_every_stage(tmp_path: Path) -> None:
         ('[[workload]]\nname = "a"', "workload 1: generate = None: either generate or files"),
         ('[[workload]]\nname = "a"\nfile = "x"', "workload 1: file = 'x': one of name, generate, files"),
         ('[[workload]]\nname = "a"\nfiles = "x"', "files = 'x': a list of paths"),
-        (
-            '[[workload]]\nname = "a"\ngenerate = { world_size = 8 }',
-            "world_size = 8: left out: the launch says it",
-        ),
+        ('[[workload]]\nname = "a"\ngenerate = { world_size = 8 }', "world_size = 8: left out: the launch says it"),
         (2 * '[[workload]]\nname = "a"\nfiles = ["x"]\n', "name = 'a': a name for one workload"),
     ],
 )

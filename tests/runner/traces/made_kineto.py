@@ -51,9 +51,7 @@ def trace() -> Row:
 def _step(writer: "_Writer", at: float, step: int) -> None:
     annotation = {"External id": writer.next_id()}
     writer.host(f"ProfilerStep#{step + 3}", at, STEP_US - 50, annotation, category="user_annotation")
-    writer.device(
-        f"ProfilerStep#{step + 3}", at + 60, 900, COMPUTE, annotation, category="gpu_user_annotation"
-    )
+    writer.device(f"ProfilerStep#{step + 3}", at + 60, 900, COMPUTE, annotation, category="gpu_user_annotation")
     _gather_of_tp(writer, at + 10)
     _compiled(writer, at + 40)
     _attention(writer, at + 60)
@@ -83,9 +81,7 @@ def _gather_of_tp(writer: "_Writer", at: float) -> None:
     told = _recorded("_allgather_base", (part, 2 * part), ("5", 2), Seq=7)
     number = writer.next_id()
     writer.host("record_param_comms", at + 2, 15, {"External id": number} | told)
-    writer.host(
-        "nccl:_all_gather_base", at + 4, 10, {"External id": writer.next_id()}, category="user_annotation"
-    )
+    writer.host("nccl:_all_gather_base", at + 4, 10, {"External id": writer.next_id()}, category="user_annotation")
     kernel = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     writer.launch(kernel, (at + 8, MAIN), (at + 30, 80.0), COMMUNICATION, {"External id": number} | told)
 
@@ -110,14 +106,14 @@ SUM = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(cub
 def _attention(writer: "_Writer", at: float) -> None:
     heads = {"Input Dims": [[1, 16, 4096, 128]] + [[1, 4, 4096, 128]] * 2 + [[]] * 5}
     whole = heads | {"Concrete Inputs": ["", "", "", "0.", "True", "False", "", ""]}
-    writer.host(
-        "aten::_scaled_dot_product_flash_attention", at, 20, {"External id": writer.next_id()} | whole
-    )
+    writer.host("aten::_scaled_dot_product_flash_attention", at, 20, {"External id": writer.next_id()} | whole)
     number = writer.next_id()
     turned = {"Input Dims": [[1, 4096, 16, 128]] + [[1, 4096, 4, 128]] * 2 + [[]] * 10}
     flags = {"Concrete Inputs": [""] * 5 + ["4096", "4096", "0.", "True", "False", "", "", ""]}
     writer.host("aten::_flash_attention_forward", at + 3, 15, {"External id": number} | turned | flags)
-    kernel = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false>, true>(flash::Flash_fwd_params)"
+    kernel = (
+        "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false>, true>(flash::Flash_fwd_params)"
+    )
     writer.launch(kernel, (at + 8, MAIN), (at + 190, 60.0), COMPUTE, {"External id": number})
 
 
@@ -134,10 +130,7 @@ def _backward_of_cudnn(writer: "_Writer", at: float) -> None:
 
 CUDNN = (
     ("void cudnn::fusion::compute_dot_do_o_specialized<false, __nv_bfloat16, 128, 128, 128, 1>(float*)", 3.0),
-    (
-        "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3_64x64x128_4x1x1_cga1x1x1_kernel0_0",
-        15.0,
-    ),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3_64x64x128_4x1x1_cga1x1x1_kernel0_0", 15.0),
     ("void cudnn::fusion::convert_dq_to_16bits<true, __nv_bfloat16, 128, 128, 1>(unsigned long)", 2.0),
 )
 
@@ -147,9 +140,7 @@ def _exchange_of_stages(writer: "_Writer", at: float) -> None:
     for place, way in enumerate(("send", "recv")):
         begun = at + 10 * place
         writer.host(f"c10d::{way}", begun, 8, {"External id": writer.next_id()})
-        told = _recorded(way, (2048 * 4096, 2048 * 4096), ("9", 2)) | {
-            "Dst Rank" if way == "send" else "Src Rank": 3
-        }
+        told = _recorded(way, (2048 * 4096, 2048 * 4096), ("9", 2)) | {"Dst Rank" if way == "send" else "Src Rank": 3}
         writer.host("record_param_comms", begun + 1, 6, {"External id": writer.next_id()} | told)
     _of_no_group(writer, at + 18)
     # Begun and, in older versions of torch, never ended
@@ -209,9 +200,7 @@ class _Writer:
     def next_id(self) -> int:
         return next(self.numbers)
 
-    def _complete(
-        self, name: str, category: str, place: tuple[int, int], ts: float, dur: float, args: Row
-    ) -> None:
+    def _complete(self, name: str, category: str, place: tuple[int, int], ts: float, dur: float, args: Row) -> None:
         row = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
         self.rows.append(row | {"ts": ts, "dur": dur, "args": args})
 
@@ -220,9 +209,7 @@ class _Writer:
     ) -> None:
         self._complete(name, category, (PROCESS, thread), ts, dur, args)
 
-    def device(
-        self, name: str, ts: float, dur: float, stream: int, args: Row, *, category: str = "kernel"
-    ) -> None:
+    def device(self, name: str, ts: float, dur: float, stream: int, args: Row, *, category: str = "kernel") -> None:
         self._complete(name, category, (0, stream), ts, dur, args)
 
     def launch(
@@ -238,9 +225,7 @@ class _Writer:
         number = next(self.correlations)
         runtime = {"cbid": 430, "correlation": number}
         linked = {"External id": args["External id"]} if "External id" in args else {}
-        self.host(
-            "cudaLaunchKernelExC", issued[0], 2.0, linked | runtime, category="cuda_runtime", thread=issued[1]
-        )
+        self.host("cudaLaunchKernelExC", issued[0], 2.0, linked | runtime, category="cuda_runtime", thread=issued[1])
         arrow = {"id": number, "pid": PROCESS, "tid": issued[1], "ts": issued[0], "cat": "ac2g"}
         arrow |= {"name": "ac2g"}
         self.rows.append({"ph": "s"} | arrow)

@@ -42,9 +42,7 @@ def trace_of(expected: Sequence[Expected], *, slower: float, num_steps: int = 2,
         for one in expected:
             for _ in range(one.count):
                 rows += _launch(one, clock, slower * one.seconds * 1e6, shapes=shapes)
-        rows.append(
-            _complete(f"ProfilerStep#{step + 3}", "user_annotation", (7, 7), began, clock.host_us - began, {})
-        )
+        rows.append(_complete(f"ProfilerStep#{step + 3}", "user_annotation", (7, 7), began, clock.host_us - began, {}))
     return HEAD | {"traceEvents": rows}
 
 
@@ -57,16 +55,7 @@ class _Clock:
 
 def _complete(name: str, category: str, thread: tuple[int, int], ts: float, took_us: float, args: Row) -> Row:
     pid, tid = thread
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": ts,
-        "dur": took_us,
-        "args": args,
-    }
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": took_us, "args": args}
 
 
 def _launch(one: Expected, clock: _Clock, took_us: float, *, shapes: bool) -> Iterator[Row]:
@@ -116,15 +105,5 @@ def _words(one: Expected, *, shapes: bool) -> tuple[str, Row, str, Row]:
         }
         return "record_param_comms", {}, NCCL_KERNELS[key.what], told if shapes else {}
     if key.part is Part.OPTIMIZER:
-        return (
-            "aten::_fused_adamw_",
-            {},
-            "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>(T)",
-            {},
-        )
-    return (
-        "aten::add",
-        {},
-        "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>(int)",
-        {},
-    )
+        return ("aten::_fused_adamw_", {}, "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>(T)", {})
+    return ("aten::add", {}, "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>(int)", {})

@@ -13,16 +13,7 @@ import torch
 
 from runner.traces.launches import Launches, launches
 from runner.traces.names import CAUSAL_INPUT, kernel_part, pairs_of
-from runner.traces.trace_file import (
-    Event,
-    Key,
-    Part,
-    Trace,
-    collective_key,
-    is_trace,
-    product_key,
-    read_trace,
-)
+from runner.traces.trace_file import Event, Key, Part, Trace, collective_key, is_trace, product_key, read_trace
 from spec.errors import ConfigError
 from tests.runner.traces.made_kineto import BYTES_OF_MESSAGE, STEP_US, trace
 
@@ -35,12 +26,7 @@ def event(name: str, start_us: float, took_us: float, category: str = "cpu_op", 
     device = category in ("kernel", "gpu_memcpy")
     thread = ("0", "7") if device else ("1", "2" if name.startswith("gloo:") else "1")
     return Event(
-        name=name,
-        category=category,
-        thread=thread,
-        start_s=start_us * 1e-6,
-        seconds=took_us * 1e-6,
-        args=args,
+        name=name, category=category, thread=thread, start_s=start_us * 1e-6, seconds=took_us * 1e-6, args=args
     )
 
 
@@ -107,18 +93,12 @@ def test_gloos_work_is_the_time_of_the_call_before_it() -> None:
         event("c10d::barrier", 85, 9),
     ).ran
     told = [(one.key, round(one.seconds * 1e6)) for one in ran if one.key.part is Part.COLLECTIVE]
-    assert told == [
-        (collective_key("reduce_scatter", 80, None), 50),
-        (collective_key("all_reduce", 24, None), 9),
-    ]
+    assert told == [(collective_key("reduce_scatter", 80, None), 50), (collective_key("all_reduce", 24, None), 9)]
 
 
 def test_a_message_of_gloo_lasts_beside_what_its_thread_does_next() -> None:
     """Of a pipeline's step on two processes (torch 2.13): the annotation begins inside its call and outlasts it."""
-    sent: dict[str, Any] = {
-        "Input Dims": [[[1, 32, 64]], [], [], []],
-        "Input type": ["TensorList", "", "", ""],
-    }
+    sent: dict[str, Any] = {"Input Dims": [[[1, 32, 64]], [], [], []], "Input type": ["TensorList", "", "", ""]}
     work: dict[str, Any] = {"Input type": ["float"], "Input Dims": [[1, 32, 64]]}
     ran = launches_of(
         event("autograd::engine::evaluate_function: X", 8, 6),
@@ -193,10 +173,7 @@ def test_a_kernel_of_nccl_that_says_nothing() -> None:
         ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn", Part.PRODUCT),
         ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<X>>(X)", Part.PRODUCT),
         ("void flash::flash_bwd_dot_do_o_kernel<X>(Flash_bwd_params)", Part.ATTENTION),
-        (
-            "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<X>>>",
-            Part.ATTENTION,
-        ),
+        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<X>>>", Part.ATTENTION),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", Part.ATTENTION),
         ("triton_tem_fused_flex_attention_0", Part.ATTENTION),
         ("triton_tem_fused_mm_t_3", Part.PRODUCT),
@@ -205,10 +182,7 @@ def test_a_kernel_of_nccl_that_says_nothing() -> None:
         ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", Part.ATTENTION),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<X>(X)", Part.OPTIMIZER),
         ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0", Part.KERNEL),
-        (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
-            Part.KERNEL,
-        ),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)", Part.KERNEL),
     ],
 )
 def test_names_of_kernels(name: str, part: Part) -> None:
@@ -322,9 +296,7 @@ def forward(q_len: int, kv_len: int, causal: str, mask: list[int], name: str = F
         (16, 8, "False", [], 16 * 8),
     ],
 )
-def test_pairs_are_those_that_the_mask_leaves(
-    q_len: int, kv_len: int, causal: str, mask: list[int], each: int
-) -> None:
+def test_pairs_are_those_that_the_mask_leaves(q_len: int, kv_len: int, causal: str, mask: list[int], each: int) -> None:
     assert pairs_of(forward(q_len, kv_len, causal, mask)) == 2 * 4 * each
 
 

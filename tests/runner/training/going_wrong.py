@@ -30,11 +30,7 @@ def fill() -> NoReturn:
     raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
 
 
-WAYS: dict[str, Callable[[], object]] = {
-    "dies": lambda: os._exit(7),
-    "hangs": lambda: time.sleep(3600),
-    "fills": fill,
-}
+WAYS: dict[str, Callable[[], object]] = {"dies": lambda: os._exit(7), "hangs": lambda: time.sleep(3600), "fills": fill}
 
 
 class Wayward:
@@ -97,9 +93,7 @@ if __name__ == "__main__":
     for way in sys.argv[2:]:
         with tempfile.TemporaryDirectory() as folder:
             said, port = f"{folder}/said", free_port()
-            ranks = [
-                context.Process(target=rank_main, args=(rank, port, way, said, limit_s)) for rank in range(2)
-            ]
+            ranks = [context.Process(target=rank_main, args=(rank, port, way, said, limit_s)) for rank in range(2)]
             for each in ranks:
                 each.start()
             began = time.monotonic()
@@ -110,9 +104,5 @@ if __name__ == "__main__":
             for each in ranks:
                 each.kill()
                 each.join()
-            found = {
-                "way": way,
-                "statuses": [each.exitcode for each in ranks],
-                "said": Path(said).read_text(),
-            }
+            found = {"way": way, "statuses": [each.exitcode for each in ranks], "said": Path(said).read_text()}
             print(json.dumps(found), flush=True)

@@ -25,9 +25,7 @@ SEQ_LEN, SEQUENCES = 16, 8
 
 ATTENTION = AttentionSpec(kind=AttentionKind.GQA, num_heads=8, num_kv_heads=4, qk_dim=8, v_dim=8)
 DENSE = BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=96, gated=True))
-ROUTED = BlockSpec(
-    mixer=ATTENTION, moe=MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=32, shared_ffn_hidden=32)
-)
+ROUTED = BlockSpec(mixer=ATTENTION, moe=MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=32, shared_ffn_hidden=32))
 
 
 OTHER = replace(DENSE, mixer=replace(ATTENTION, window=5, qk_norm=True))
@@ -110,9 +108,7 @@ def rank_main(rank: int, world: int, folder: str, cases: dict[str, dict[str, obj
         reference = alone[kind_of(asked)]
         losses = torch.tensor([first, second], dtype=torch.float64)
         dist.all_reduce(losses)
-        worst = torch.tensor(
-            max(largest_difference(each, reference[1][key]) for key, each in gradients.items())
-        )
+        worst = torch.tensor(max(largest_difference(each, reference[1][key]) for key, each in gradients.items()))
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
         seen: list[list[str] | None] = [None] * world
         dist.all_gather_object(seen, sorted(gradients))

@@ -107,9 +107,7 @@ def test_updates_too_small_for_the_parameters_format_are_not_lost(dtype: torch.d
         assert weight.grad is None
         expected -= LEARNING_RATE * (1 + WEIGHT_DECAY * expected)
     assert weight.dtype is dtype
-    assert float(weight.detach()[0]) == pytest.approx(
-        expected, abs=2**-9 if dtype is torch.bfloat16 else 1e-6
-    )
+    assert float(weight.detach()[0]) == pytest.approx(expected, abs=2**-9 if dtype is torch.bfloat16 else 1e-6)
     assert expected < 1 - 2**-8
     assert BETAS == (0.9, 0.95)
 

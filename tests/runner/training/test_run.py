@@ -51,16 +51,12 @@ def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += [f"--master-port={port}", str(ROOT / "run_workload.py"), "train", "--device", "cpu", *words]
-    return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     said: list[str] = []
-    typed = TrainRequest(
-        root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32"
-    )
+    typed = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
     options = TrainOptions(
         typed=typed,
         device="cpu",
@@ -88,11 +84,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     assert record["tokens_per_gpu_per_s"] == pytest.approx(4 * 32 / record["step_s"])
     model, preset = read_config(CONFIG).model, framework_preset("internevo")
     job = JobSpec(
-        world_size=1,
-        seq_len=32,
-        global_batch_tokens=128,
-        preset=preset,
-        precision=precision_of(preset, "fp32"),
+        world_size=1, seq_len=32, global_batch_tokens=128, preset=preset, precision=precision_of(preset, "fp32")
     )
     flops = 4 * model_flops_per_sequence(model, job)
     assert record["mfu"] == pytest.approx(flops / CPU_PEAK_FLOPS / record["step_s"])
@@ -117,13 +109,7 @@ def test_compiled_blocks_lose_as_plain_ones_do(tmp_path: Path) -> None:
     losses = []
     for compiled in (False, True):
         typed = TrainRequest(
-            root=ROOT,
-            config=CONFIG,
-            plan="micro_batch=1",
-            micro_batches=2,
-            seq_len=32,
-            dtype="fp32",
-            compiled=compiled,
+            root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=2, seq_len=32, dtype="fp32", compiled=compiled
         )
         options = TrainOptions(typed=typed, device="cpu", steps=2, warmup=1, json=tmp_path / "step.json")
         run_training(options, RankLayout())
@@ -200,9 +186,7 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
 @pytest.mark.nightly
 def test_compiled_blocks_train_as_they_do_uncompiled() -> None:
     def losses(*, compiled: bool) -> list[float]:
-        typed = TrainRequest(
-            root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32"
-        )
+        typed = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32")
         options = TrainOptions(typed=replace(typed, compiled=compiled), device="cpu", steps=2, warmup=1)
         world = open_world(RankLayout(), choose_device("cpu", RankLayout()), timeout_s=600.0)
         asked = read_task(options.typed, world.device, 1)

@@ -69,10 +69,7 @@ def changed(**fields: Any) -> ModelSpec:
         ({"sinks": True}, "sinks = True: none"),
         ({"logit_softcap": True}, "logit_softcap = True: false"),
         ({"norm_place": NormPlace.AFTER}, "norm_place = 'after': before"),
-        (
-            {"qk_norm": True, "qk_norm_weights": QkNormWeights.ALL_HEADS},
-            "qk_norm_weights = 'all_heads': head",
-        ),
+        ({"qk_norm": True, "qk_norm_weights": QkNormWeights.ALL_HEADS}, "qk_norm_weights = 'all_heads': head"),
     ],
 )
 def test_models_that_it_is_not_are_refused(fields: dict[str, Any], said: str) -> None:
@@ -96,21 +93,12 @@ def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
         ({"plan": "tp=2,dp=2", "world_size": 3}, "a divisor of the world size 3"),
         ({"plan": "strategy=isp,tp=2,wp=2"}, "strategy = 'isp': mtp, msp or fsp"),
         ({"plan": "strategy=ulysses,tp=2"}, "strategy = 'ulysses': mtp, msp or fsp"),
-        (
-            {"plan": "pp=2,schedule=zb-h2"},
-            "schedule = 'zb-h2': one of 1f1b, gpipe, looped-bfs, zb-h1, zb-1p, ",
-        ),
+        ({"plan": "pp=2,schedule=zb-h2"}, "schedule = 'zb-h2': one of 1f1b, gpipe, looped-bfs, zb-h1, zb-1p, "),
         ({"plan": "pp=2,schedule=zb-1p,zero_stage=2"}, "0 or 1 with zb-1p: FSDP2 takes no split backward"),
         ({"plan": "pp=2,schedule=zb-1p", "compiled": True}, "no compiled blocks with zb-1p"),
         ({"plan": "pp=2,schedule=zb-1p", "micro_batches": 5}, "with zb-1p a multiple of 2, its rounds"),
-        (
-            {"plan": "pp=2,vpp=2,schedule=zb-interleaved", "micro_batches": 5},
-            "with zb-interleaved a multiple of 2",
-        ),
-        (
-            {"plan": "pp=2,vpp=2,schedule=zb-v,zero_stage=3"},
-            "0 or 1 with zb-v: FSDP2 takes no split backward",
-        ),
+        ({"plan": "pp=2,vpp=2,schedule=zb-interleaved", "micro_batches": 5}, "with zb-interleaved a multiple of 2"),
+        ({"plan": "pp=2,vpp=2,schedule=zb-v,zero_stage=3"}, "0 or 1 with zb-v: FSDP2 takes no split backward"),
         ({"plan": "pp=2,schedule=zb-v"}, "zb-v and DualPipe want an even number of virtual stages"),
         ({"plan": "pp=2,vpp=2,schedule=gpipe"}, "schedules but 1f1b want several stages"),
         ({"plan": "pp=4", "micro_batches": 2}, "micro-batches = 2: pp 4 or more"),
@@ -128,10 +116,7 @@ def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
         ({"plan": "tp=8", "world_size": 8}, "num_kv_heads = 4"),
         ({"plan": "ep=2"}, "ep = 2: 1 for a model without experts"),
         ({"plan": "ep=4,tp=2", "config": "8x7B_mixtral.py"}, "msp or fsp with experts"),
-        (
-            {"plan": "ep=2,zero_stage=1,zero_size=2", "config": "8x7B_mixtral.py"},
-            "zero_size = 2: with experts",
-        ),
+        ({"plan": "ep=2,zero_stage=1,zero_size=2", "config": "8x7B_mixtral.py"}, "zero_size = 2: with experts"),
         ({"plan": "recompute=selective", "framework": "fsdp"}, "selective of every_second_product"),
         ({"plan": "tp=2", "job": {"optimizer": "muon"}}, "optimizer = 'muon': adamw"),
         ({"plan": "tp=2", "job": {"dropout": True}}, "dropout = True: none"),

@@ -37,16 +37,10 @@ def test_one_constraint_far_off_is_given_up_before_two_that_are_near() -> None:
     # isp with all of a layer run again breaks two words, a doubling each; mtp wants tp 8, three doublings.
     model = small_model(layers=4, hidden=2048, kv_heads=8)
     preset = framework_preset("internevo")
-    asked = question(
-        model=model, world_size=8, sequences=8, seq_len=8192, memory_gib=5.0 / 0.99, preset=preset
-    )
+    asked = question(model=model, world_size=8, sequences=8, seq_len=8192, memory_gib=5.0 / 0.99, preset=preset)
     ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
     words = cheapest_change(asked, constraints_of({"fix": {"strategy": "mtp", "recompute": "none", **ones}}))
-    assert words in (
-        "tp = 8 instead of tp = 1",
-        "pp = 4 instead of pp = 1",
-        "zero_size = 8 instead of zero_size = 1",
-    )
+    assert words in ("tp = 8 instead of tp = 1", "pp = 4 instead of pp = 1", "zero_size = 8 instead of zero_size = 1")
     nearer = {"fix": {"strategy": "isp", "recompute": "full", **ones}}
     best_plans(asked, constraints_of(nearer))
 
@@ -56,12 +50,7 @@ def test_of_one_strategy_too_fewer_constraints_come_before_nearer_values() -> No
     # shares are three of one.
     model = small_model(layers=1, hidden=8192, kv_heads=2)
     asked = question(
-        model=model,
-        world_size=8,
-        sequences=8,
-        seq_len=512,
-        memory_gib=12.0 / 0.99,
-        preset=framework_preset("megatron"),
+        model=model, world_size=8, sequences=8, seq_len=512, memory_gib=12.0 / 0.99, preset=framework_preset("megatron")
     )
     ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
     said = {"fix": {"strategy": "mtp", "recompute": "none", **ones}}
@@ -101,15 +90,11 @@ def test_more_gpus_where_nothing_else_helps() -> None:
 
 
 @pytest.mark.parametrize(("enough", "words"), [(64, "64 GPUs instead of 1"), (128, "")])
-def test_no_more_than_64_times_as_many_are_asked_for(
-    enough: int, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_64_times_as_many_are_asked_for(enough: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever fits them: a plan fits ``enough`` GPUs and more."""
     fits = cheapest_change_file.Nearest(broken=0, doublings=0.0, needed_bytes=1.0, words="")
     monkeypatch.setattr(
-        cheapest_change_file,
-        "_nearest",
-        lambda asked, *_, **__: fits if asked.job.world_size >= enough else None,
+        cheapest_change_file, "_nearest", lambda asked, *_, **__: fits if asked.job.world_size >= enough else None
     )
     asked = question(world_size=1, sequences=256, preset=framework_preset("megatron"))
     asked = replace(asked, cluster=replace(asked.cluster, max_nodes=enough // 8))

@@ -49,9 +49,7 @@ def test_the_terms_sum_to_the_step_and_each_is_a_term_of_it(plan: Plan) -> None:
     step = stage_times(ASKED.model, ASKED.job, table, ASKED.pricer).step
     reduced = terms.get("gradient reduction after the last backward")
     seconds = 0.0 if reduced is None else reduced.seconds
-    assert any(
-        seconds == pytest.approx(float(one), abs=1e-9 * found.step_s) for one in step.reduction.seconds
-    )
+    assert any(seconds == pytest.approx(float(one), abs=1e-9 * found.step_s) for one in step.reduction.seconds)
 
 
 def test_recomputed_layers_are_told_from_those_that_are_not() -> None:

@@ -74,8 +74,7 @@ def test_the_interval_is_young_s_where_checkpoints_are_short_and_the_best_there_
     for checkpoint_s, mtbf_s in ((10.0, 1e4), (60.0, 1e4), (300.0, 5e3)):
         best = best_interval_s(checkpoint_s, mtbf_s)
         here, *others = (
-            effective_share(best * factor, checkpoint_s, 600.0, mtbf_s)
-            for factor in (1.0, 0.8, 0.9, 1.1, 1.25)
+            effective_share(best * factor, checkpoint_s, 600.0, mtbf_s) for factor in (1.0, 0.8, 0.9, 1.1, 1.25)
         )
         assert here > max(others)
 

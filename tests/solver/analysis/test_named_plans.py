@@ -3,14 +3,7 @@
 import pytest
 
 from solver.analysis.best_plans import best_plans
-from solver.analysis.named_plans import (
-    answer_named,
-    are_searched,
-    best_with,
-    named_plan,
-    with_best_price,
-    with_price,
-)
+from solver.analysis.named_plans import answer_named, are_searched, best_with, named_plan, with_best_price, with_price
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.problem.typed_plan import parse_plan, plan_of
@@ -42,9 +35,7 @@ def test_without_a_strategy_the_best_of_the_framework_is_held_against_the_winner
         return answer_named(priced, ()).plan.strategy, priced.modes
 
     steps = {
-        mode: price_plan(asked, PlanTable.of(plan_of(parse_plan(f"strategy={mode},tp=4"), asked, "a test")))[
-            0
-        ].step_s
+        mode: price_plan(asked, PlanTable.of(plan_of(parse_plan(f"strategy={mode},tp=4"), asked, "a test")))[0].step_s
         for mode in ("mtp", "fsp")
     }
     faster, slower = sorted(steps, key=lambda mode: steps[mode])

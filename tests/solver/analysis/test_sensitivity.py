@@ -31,9 +31,7 @@ REQUEST = Request(
 
 
 @pytest.fixture(scope="module")
-def answered(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Result, tuple[WhatIf, ...], LoadedProblem]:
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, tuple[WhatIf, ...], LoadedProblem]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         asked = read_request(REQUEST)
@@ -64,10 +62,7 @@ def test_each_change_alone_makes_no_best_plan_slower(
 
 def test_what_cannot_be_changed_says_so() -> None:
     request = replace(
-        REQUEST,
-        cluster="a100-sxm-80g",
-        world_size=8,
-        constraints={**REQUEST.constraints, "fix": {"tp": 2, "pp": 1}},
+        REQUEST, cluster="a100-sxm-80g", world_size=8, constraints={**REQUEST.constraints, "fix": {"tp": 2, "pp": 1}}
     )
     asked = read_request(request)
     network, _, narrow = sensitivities(request, asked, load_parsed(request, asked))
@@ -91,9 +86,7 @@ def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
 
 
 @pytest.mark.nightly
-def test_the_report_names_ties_room_and_front(
-    answered: tuple[Result, tuple[WhatIf, ...], LoadedProblem],
-) -> None:
+def test_the_report_names_ties_room_and_front(answered: tuple[Result, tuple[WhatIf, ...], LoadedProblem]) -> None:
     result, found, inputs = answered
     sections = search_sections(Plans(inputs=inputs, answers=result.best, result=result), result)
     facts = dict(sections[1].facts)

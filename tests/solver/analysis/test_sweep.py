@@ -23,14 +23,7 @@ from solver.plans.space import full_space
 from solver.problem.loading import load_problem
 from solver.problem.request import Request
 from solver.report.files import write_sweep_csv
-from solver.report.sweeps import (
-    fewest_words,
-    goodput_words,
-    nodes_record,
-    nodes_table,
-    sweep_record,
-    sweep_table,
-)
+from solver.report.sweeps import fewest_words, goodput_words, nodes_record, nodes_table, sweep_record, sweep_table
 from solver.search import search
 from spec.errors import ConfigError
 from tests.solver.questions import ROOT
@@ -100,9 +93,7 @@ def test_efficiency_is_against_the_fewest_gpus_of_the_series(rows: tuple[SweepRo
 
 
 def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, ...]) -> None:
-    taken = {
-        row.values["world_size"]: best and best.values["world_size"] for row, best in plans_by_nodes(rows)
-    }
+    taken = {row.values["world_size"]: best and best.values["world_size"] for row, best in plans_by_nodes(rows)}
     assert taken == {1: None, 8: 8, 16: 16, 24: 16, 32: 32}
     assert next(row for row in nodes_table(rows).rows if row[0] == "3")[:3] == ["3", "24", "1"]
     assert node_counts(32, rows[0].inputs.problem.cluster) == (8, 16, 24, 32)
@@ -112,10 +103,7 @@ def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, 
 def test_rows_are_ranked_by_what_is_asked(rows: tuple[SweepRow, ...]) -> None:
     terms = RunTerms(tokens=1e12, price_per_gpu_hour=2.0)
     found = [judge(row, Reliability(), terms) for row in rows]
-    worlds = {
-        by: [one.row.values["world_size"] for one in rank_rows(found, by)]
-        for by in ("step", "goodput", "cost")
-    }
+    worlds = {by: [one.row.values["world_size"] for one in rank_rows(found, by)] for by in ("step", "goodput", "cost")}
     assert worlds["step"][0] == worlds["goodput"][0] == 32
     assert worlds["cost"][0] == 8
     assert worlds["step"][-2:] == worlds["cost"][-2:] == [1, 24]
@@ -138,9 +126,7 @@ def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
     rows: tuple[SweepRow, ...], shared: Shared
 ) -> None:
     """Of a cluster twice as fast no other takes a plan, nor the fewest GPUs that fit."""
-    faster = run_sweep(
-        sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), shared=shared
-    )
+    faster = run_sweep(sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), shared=shared)
     both = [
         *(replace(row, values={"cluster": "h100-sxm", **row.values}) for row in rows),
         *(replace(row, values={"cluster": "b200", **row.values}) for row in faster),

@@ -15,9 +15,7 @@ from tests.solver.questions import question, small_model
 
 def test_split_backwards_are_three_passes() -> None:
     plan = Plan(strategy="mtp", preset="zero-bubble", pp=4, dp=2, num_micro=8, schedule=Schedule.ZB_H1)
-    case = question(
-        model=small_model(layers=8), world_size=8, sequences=16, preset=framework_preset("zero-bubble")
-    )
+    case = question(model=small_model(layers=8), world_size=8, sequences=16, preset=framework_preset("zero-bubble"))
     found = timeline_of(case, plan)
     assert len(found.instructions) == num_passes(plan) == 3 * 4 * 8
     assert all(one.end_s > one.start_s for one in found.afterwards)
@@ -25,9 +23,7 @@ def test_split_backwards_are_three_passes() -> None:
 
 def test_a_step_lasts_as_long_as_its_price() -> None:
     plan = Plan(strategy="fsp", preset="megatron", pp=4, dp=2, num_micro=8)
-    case = question(
-        model=small_model(layers=8), world_size=8, sequences=16, preset=framework_preset("megatron")
-    )
+    case = question(model=small_model(layers=8), world_size=8, sequences=16, preset=framework_preset("megatron"))
     found = timeline_of(case, plan)
     assert len(found.instructions) == num_passes(plan) == 2 * 4 * 8
     assert found.afterwards[0].start_s >= np.max(found.ends_s[[one.stage == 0 for one in found.instructions]])

@@ -55,9 +55,7 @@ def test_made_factors_are_used_only_when_asked(tmp_path: Path, capsys: pytest.Ca
 def test_a_plan_in_columns_is_the_plan_in_words(tmp_path: Path) -> None:
     calibrate(tmp_path, HEADER, *LINES)
     words = (tmp_path / "found.json").read_text("utf-8")
-    columns = [
-        f"{CONFIG},128,4194304,{s},fsp,{tp},{pp}" for s, tp, pp in ((6.7, 2, ""), (7.9, 4, ""), (8.3, 4, 2))
-    ]
+    columns = [f"{CONFIG},128,4194304,{s},fsp,{tp},{pp}" for s, tp, pp in ((6.7, 2, ""), (7.9, 4, ""), (8.3, 4, 2))]
     code, out = calibrate(tmp_path, "config,world_size,global_batch,measured_step_s,strategy,tp,pp", *columns)
     assert code == 0
     assert out.read_text("utf-8") == words

@@ -56,10 +56,7 @@ def steps(factors: Calibration, plans: list[Plan] = PLANS) -> Steps:
 
 def test_factors_that_made_the_steps_are_found() -> None:
     true = Calibration(
-        compute_efficiency=0.75,
-        memory_bound_efficiency=0.7,
-        intra_comm_efficiency=0.65,
-        inter_comm_efficiency=0.85,
+        compute_efficiency=0.75, memory_bound_efficiency=0.7, intra_comm_efficiency=0.65, inter_comm_efficiency=0.85
     )
     measured = steps(true)
     found = fit(measured)
@@ -127,18 +124,14 @@ def made_up(share: np.ndarray, slower: np.ndarray) -> Steps:
     parts = dict.fromkeys((*COMM_AXES, "attention", "memory_bound", "optimizer", "bubble"), zero)
     parts |= {"grouped_gemm": share, "host": zero + 0.1, "gemm": 0.9 - share}
     crosses = dict.fromkeys(COMM_AXES, zero > 1)
-    terms = CalibrationTerms(
-        parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8
-    )
+    terms = CalibrationTerms(parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8)
     priced = PricedStep(terms=terms, std=zero + 0.07, curves=zero + 0.06)
     return Steps(priced=priced, measured_s=np.exp(slower))
 
 
 def test_shares_of_causes_sum_to_the_step_with_its_bubble() -> None:
     bare = made_up(np.linspace(0.0, 0.8, 6), np.zeros(6))
-    terms = replace(
-        bare.terms, parts=bare.terms.parts | {"bubble": np.full(6, 0.5), "tp_comm": np.full(6, 0.2)}
-    )
+    terms = replace(bare.terms, parts=bare.terms.parts | {"bubble": np.full(6, 0.5), "tp_comm": np.full(6, 0.2)})
     terms = replace(terms, crosses=terms.crosses | {"tp_comm": np.arange(6) > 2})
     shares = dict(zip(EFFICIENCIES, cause_shares(terms).T, strict=True))
     assert sum(shares.values()) == pytest.approx(np.ones(6))
@@ -237,9 +230,7 @@ def test_a_worse_factor_never_shortens_a_step_and_is_called_calibrated(slower: C
 def test_compute_efficiency_stretches_compute_and_nothing_else() -> None:
     plan = PLANS[0]
     (bare,) = price_plan(QUESTION, PlanTable.of(plan))
-    (half,) = price_plan(
-        replace(QUESTION, calibration=Calibration(compute_efficiency=0.5)), PlanTable.of(plan)
-    )
+    (half,) = price_plan(replace(QUESTION, calibration=Calibration(compute_efficiency=0.5)), PlanTable.of(plan))
     for part in ("gemm", "attention"):
         assert half.parts_s[part] == pytest.approx(2.0 * bare.parts_s[part])
     for part in ("memory_bound", "dp_comm", "optimizer"):

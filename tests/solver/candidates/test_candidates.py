@@ -37,10 +37,7 @@ SPACES = [
 def shown(result: Result) -> dict[str, object]:
     """Everything that a user sees, but for the time it took."""
     return {
-        "best": [
-            (one.plan, one.also_zero_sizes, one.also_zero_stages, one.step_s, one.parts_s)
-            for one in result.best
-        ],
+        "best": [(one.plan, one.also_zero_sizes, one.also_zero_stages, one.step_s, one.parts_s) for one in result.best],
         "modes": {mode: (one.plan, one.step_s) for mode, one in result.best_of_mode.items()},
         "pareto": [(one.plan, one.step_s, one.needed_bytes) for one in result.pareto],
         "counts": (result.num_seen, result.num_priced, result.rejected),

@@ -57,8 +57,7 @@ def test_no_layout_is_much_faster_than_the_one_found(layers: int, vpp: int) -> N
     asked = staged(layers)
     plans, step_s = asked_for(asked, vpp)
     steps = [
-        price_plan(asked, replace(plans, stage_layout=layout))[0].step_s
-        for layout in every_layout(layers, 4 * vpp)
+        price_plan(asked, replace(plans, stage_layout=layout))[0].step_s for layout in every_layout(layers, 4 * vpp)
     ]
     # Deals whose busiest stages work the same differ in their bubbles, of 16 micro-batches here.
     assert step_s <= min(steps) * 1.01
@@ -101,7 +100,6 @@ def test_no_partition_leaves_the_busiest_stage_less_than_the_one_by_cost(
     """Against every partition with a layer or more between the ends."""
     layer_s, ends_s, shape = np.array(seconds), np.array(ends), (4, 1)
     of_all = [
-        span_s(parse_pipeline_layout(text).layers, layer_s, ends_s, shape)
-        for text in every_layout(len(seconds), 4)
+        span_s(parse_pipeline_layout(text).layers, layer_s, ends_s, shape) for text in every_layout(len(seconds), 4)
     ]
     assert span_s(_by_cost(layer_s, ends_s), layer_s, ends_s, shape) <= min(of_all) * (1 + 1e-5)

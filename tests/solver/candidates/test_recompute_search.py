@@ -106,9 +106,7 @@ def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Problem:
         memory_gib=memory_gib + 5 * 32 / 1024 / 0.99,
     )
     return replace(
-        asked,
-        cluster=replace(asked.cluster, host=HOST),
-        pricer=replace(asked.pricer, host=HOST, gpus_per_node=8),
+        asked, cluster=replace(asked.cluster, host=HOST), pricer=replace(asked.pricer, host=HOST, gpus_per_node=8)
     )
 
 
@@ -154,9 +152,7 @@ def fastest(asked: Problem, constraints: Constraints, tables: Tables = every_tab
         rows = np.flatnonzero(keeps(asked, table, (*constraint_rules(constraints), *RULES)))
         if rows.size:
             found += [
-                one
-                for one in price_plan(asked, table.take(rows))
-                if one.needed_bytes <= usable_bytes(asked.cluster)
+                one for one in price_plan(asked, table.take(rows)) if one.needed_bytes <= usable_bytes(asked.cluster)
             ]
     return min(found, key=lambda one: one.step_s)
 
@@ -179,9 +175,7 @@ NO_PARTS = {"recomputation.modules": ()}
         (3.2, {}, "mb1x2"),
     ],
 )
-def test_the_fastest_of_all_ways_is_found(
-    memory_gib: float, changes: dict[str, object], eased_by: str
-) -> None:
+def test_the_fastest_of_all_ways_is_found(memory_gib: float, changes: dict[str, object], eased_by: str) -> None:
     asked = short_of_memory(memory_gib, changes)
     constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "micro_batch": 1}})
     found = fastest_found(asked, constraints)
@@ -247,9 +241,7 @@ def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
 )
 def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, eased_by: str) -> None:
     """Twelve layers of long sequences under FSDP, of which no more run again than have to."""
-    preset = framework_preset("fsdp").changed(
-        {"loss.chunked": True, "tensor_parallel.axes": frozenset({"tp"})}
-    )
+    preset = framework_preset("fsdp").changed({"loss.chunked": True, "tensor_parallel.axes": frozenset({"tp"})})
     asked = question(
         model=small_model(layers=12, hidden=1024),
         world_size=2,
@@ -331,14 +323,10 @@ def kind(plans: PlanTable) -> str:
     ("asked", "said", "kinds"),
     [
         pytest.param(short_of_memory(2.85, {}), ONE_MICRO, {"modules", "layers", "searched"}, id="modules"),
-        pytest.param(
-            short_of_memory(2.8, WHOLE_OR_NOT | NO_PARTS), ONE_MICRO, {"offloaded", "searched"}, id="host"
-        ),
+        pytest.param(short_of_memory(2.8, WHOLE_OR_NOT | NO_PARTS), ONE_MICRO, {"offloaded", "searched"}, id="host"),
         pytest.param(staged(8), STAGED, {"dealt", "searched"}, id="dealt"),
         pytest.param(
-            question(
-                preset=framework_preset("fsdp"), world_size=8, sequences=16, seq_len=8192, memory_gib=3.0
-            ),
+            question(preset=framework_preset("fsdp"), world_size=8, sequences=16, seq_len=8192, memory_gib=3.0),
             None,
             {"searched"},
             id="fsdp",
@@ -419,9 +407,7 @@ def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
         assert np.array_equal(mine.saved_bytes[shared.row], own.saved_bytes[alone.row])
         assert np.array_equal(mine.transient_bytes[shared.row], own.transient_bytes[alone.row])
     # A layout more than there are is a table of its own, and so is the same one in another world.
-    more = replace(
-        plans.layout, micro_batch=np.where(np.arange(len(plans)) == 3, 64, plans.layout.micro_batch)
-    )
+    more = replace(plans.layout, micro_batch=np.where(np.arange(len(plans)) == 3, 64, plans.layout.micro_batch))
     elsewhere = replace(plans.layout, world_size=2 * plans.layout.world_size)
     for layout in (more, elsewhere):
         other = layer_table(MEGATRON.model, MEGATRON.job, replace(plans, layout=layout), first)

@@ -23,9 +23,7 @@ def held_at_most(shape: tuple[int, int, int], layers: Sequence[float]) -> list[f
     found = []
     for stage, order in enumerate(one_f_one_b(shape)):
         sizes = [layers[work.chunk * shape[0] + stage] for work in order]
-        steps = [
-            size if work.kind is WorkKind.FORWARD else -size for size, work in zip(sizes, order, strict=True)
-        ]
+        steps = [size if work.kind is WorkKind.FORWARD else -size for size, work in zip(sizes, order, strict=True)]
         found.append(max(accumulate(steps)))
     return found
 
@@ -34,10 +32,7 @@ def laid_out(shape: tuple[int, int, int], layers: list[int]) -> Estimate:
     """The memory of that pipeline's stages."""
     pp, vpp, num_micro = shape
     asked = question(
-        model=small_model(layers=sum(layers)),
-        world_size=pp,
-        sequences=num_micro,
-        preset=framework_preset("megatron"),
+        model=small_model(layers=sum(layers)), world_size=pp, sequences=num_micro, preset=framework_preset("megatron")
     )
     plan = Plan(strategy="mtp", preset="megatron", pp=pp, vpp=vpp, num_micro=num_micro)
     plan = replace(plan, stage_layout=layout_text(layers))
@@ -65,9 +60,7 @@ def test_a_stage_holds_what_its_order_of_work_leaves_in_flight(data: st.DataObje
     layers = data.draw(st.lists(st.integers(1, 4), min_size=pp * vpp, max_size=pp * vpp))
     table = laid_out((pp, vpp, num_micro), layers)
     layer, embedding = one_layer_and_embedding()
-    held = held_at_most(
-        (pp, vpp, num_micro), [layer * one + embedding * (at == 0) for at, one in enumerate(layers)]
-    )
+    held = held_at_most((pp, vpp, num_micro), [layer * one + embedding * (at == 0) for at, one in enumerate(layers)])
     for stage, bytes_held in enumerate(of_stages(table, pp)):
         if stage in table.stages.position:
             assert bytes_held == pytest.approx(held[stage], rel=1e-12)
@@ -89,10 +82,7 @@ def test_a_heavy_first_chunk_is_held_twice_as_often_as_the_others() -> None:
 def test_a_v_holds_what_its_order_of_work_leaves_in_flight(layers: list[int], num_micro: int) -> None:
     """Stage s holds virtual stages s and 7 - s until their weight gradients are there."""
     asked = question(
-        model=small_model(layers=sum(layers)),
-        world_size=4,
-        sequences=num_micro,
-        preset=framework_preset("fsdp"),
+        model=small_model(layers=sum(layers)), world_size=4, sequences=num_micro, preset=framework_preset("fsdp")
     )
     plan = Plan(strategy="mtp", preset="fsdp", pp=4, vpp=2, num_micro=num_micro, schedule=Schedule.ZB_V)
     plan = replace(plan, stage_layout=layout_text(layers))

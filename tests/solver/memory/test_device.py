@@ -62,11 +62,7 @@ def nccl_bytes(
         (8, {"tp": 2, "pp": 2}, 4),
         (8, {"ep": 8}, 1),  # one copy of an expert: no gradients to reduce
         (8, {"ep": 4}, 3),  # ep, the world, and two copies of each expert
-        (
-            8,
-            {"tp": 2, "ep": 2, "etp": 2},
-            5,
-        ),  # tp (also etp), ep, dp, the world, and two copies of each expert
+        (8, {"tp": 2, "ep": 2, "etp": 2}, 5),  # tp (also etp), ep, dp, the world, and two copies of each expert
         (8, {"wp": 2}, 3),  # isp: weights, those of other weights, and the world
     ],
 )
@@ -185,12 +181,7 @@ def test_others_hold_nothing() -> None:
     [
         ("fsdp", "all_to_all", 1, set()),
         ("fsdp", "all_to_all", 8, {"communicator_bytes"}),
-        (
-            "megatron-bridge",
-            "hybridep",
-            8,
-            {"communicator_bytes", "dispatcher_bytes", "transformer_engine_bytes"},
-        ),
+        ("megatron-bridge", "hybridep", 8, {"communicator_bytes", "dispatcher_bytes", "transformer_engine_bytes"}),
         ("megatron-bridge", "all_to_all", 1, {"transformer_engine_bytes"}),
     ],
 )
@@ -201,11 +192,7 @@ def test_buffers_are_those_of_what_a_job_uses(
     plan = PlanTable.of(Plan(strategy="mtp", preset=preset, dp=world_size))
     table = estimate_memory(problem.model, problem.job, plan)
     tables = Tables(
-        plans=plan,
-        kinds=table.layers.bytes,
-        row=table.layers.row,
-        stages=table.stages,
-        cluster=problem.cluster,
+        plans=plan, kinds=table.layers.bytes, row=table.layers.row, stages=table.stages, cluster=problem.cluster
     )
     stages = stages_of(problem.model, replace(problem.job, moe_dispatcher=dispatcher), tables)
     buffers = {term.bytes_of.__name__ for term in TERMS if term.name == "nccl_bytes" and term.applies(stages)}
@@ -216,9 +203,7 @@ def test_a_device_needs_it_beside_what_the_allocator_holds() -> None:
     asked = question(model=EXPERTS, world_size=8, preset=framework_preset("megatron"))
     plan = PlanTable.of(plan_of(parse_plan("strategy=mtp,ep=8"), asked, "--plan"))
     told = {
-        name: estimate_memory(
-            asked.model, replace(asked.job, moe_dispatcher=name), plan, asked.cluster
-        ).memory
+        name: estimate_memory(asked.model, replace(asked.job, moe_dispatcher=name), plan, asked.cluster).memory
         for name in ("all_to_all", "hybridep")
     }
     more = told["hybridep"].device_bytes - told["hybridep"].reserved_bytes
@@ -235,12 +220,7 @@ ONE = TOKENS * HIDDEN
 BRIDGE = framework_preset("megatron-bridge")
 
 
-def overlapped(
-    strategy: str = "fsp",
-    linear: str = "bf16",
-    tp: int = TP,
-    **choices: Any,
-) -> float:
+def overlapped(strategy: str = "fsp", linear: str = "bf16", tp: int = TP, **choices: Any) -> float:
     preset = BRIDGE.changed({f"tensor_parallel.{key}": value for key, value in choices.items()})
     asked = job(seq_len=TOKENS, preset=preset)
     asked = replace(asked, precision=replace(asked.precision, linear=linear))
@@ -267,15 +247,11 @@ def test_no_buffers_without_sequences_cut() -> None:
     assert overlapped("mtp") == 0.0
 
 
-@pytest.mark.parametrize(
-    ("model", "tp", "count"), [(small_model(), 1, 1), (EXPERTS, 1, 5), (small_model(), TP, 4)]
-)
+@pytest.mark.parametrize(("model", "tp", "count"), [(small_model(), 1, 1), (EXPERTS, 1, 5), (small_model(), TP, 4)])
 def test_workspaces(model: ModelSpec, tp: int, count: int) -> None:
     """get_cublas_workspace: one, four for grouped products, three for overlapped ones; 32 MiB on Hopper, 4 before."""
     sharding = STRATEGIES["fsp"]
-    context = LayerContext(
-        sharding=sharding, model=model, job=job(preset=BRIDGE), layout=Layout.of(tp, tp=tp)
-    )
+    context = LayerContext(sharding=sharding, model=model, job=job(preset=BRIDGE), layout=Layout.of(tp, tp=tp))
     buffers = user_buffer_bytes(context)[0]
     for name, each in (("hopper", 32), ("blackwell", 32), ("ampere", 4)):
         gpu = replace(cluster().gpu, architecture=read_architecture(name, root=ROOT))
@@ -317,12 +293,7 @@ def test_more_than_95_percent_is_warned_of() -> None:
 
 @pytest.mark.parametrize(
     ("needed_gib", "device_gib", "said"),
-    [
-        (70, 79, Verdict.FITS),
-        (70, 79.5, Verdict.RETRIES),
-        (79, 90, Verdict.RETRIES),
-        (79.3, 90, Verdict.SHORT),
-    ],
+    [(70, 79, Verdict.FITS), (70, 79.5, Verdict.RETRIES), (79, 90, Verdict.RETRIES), (79.3, 90, Verdict.SHORT)],
 )
 def test_cached_segments_that_do_not_fit_are_no_miss_but_retries(
     needed_gib: float, device_gib: float, said: Verdict

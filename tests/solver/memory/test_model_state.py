@@ -53,9 +53,7 @@ def test_fsdp_under_a_pipeline_keeps_parameters_gathered_and_adds_up_whole_gradi
     assert (parameters, optimizer) == pytest.approx((2, 12 / DP), rel=1e-3)
     assert gradients == pytest.approx(2 + 4 / DP, rel=1e-3)
     layout = Layout.of(8, pp=2, zero_stage=3, zero_size=4)
-    context = LayerContext(
-        model=small_model(), job=question(preset=framework_preset("fsdp")).job, layout=layout
-    )
+    context = LayerContext(model=small_model(), job=question(preset=framework_preset("fsdp")).job, layout=layout)
     held = RankParameters(**{name: np.array([100]) for name in ("dense", "weight", "expert")})
     whole = [float(whole_gradients_bytes(context, held, np.array([one]))[0]) for one in (1, 2)]
     assert whole == [0, 2 * 300]
@@ -83,19 +81,10 @@ def stage_cost(
     framework: str, zero_stage: int, num_micro: int = 8, *, both_orders: bool = False, **settings: object
 ) -> MemoryEstimate:
     """Memory of a small model of 16 layers on four ranks; settings of precision by their own names."""
-    plan = Plan(
-        strategy="mtp",
-        preset=framework,
-        dp=DP,
-        zero_stage=zero_stage,
-        zero_size=DP,
-        num_micro=num_micro,
-    )
+    plan = Plan(strategy="mtp", preset=framework, dp=DP, zero_stage=zero_stage, zero_size=DP, num_micro=num_micro)
     keys = {key if "adapt" in key else f"precision.{key}": value for key, value in settings.items()}
     tokens = DP * num_micro * 1024
-    asked = AskedJob(
-        world_size=DP, seq_len=1024, global_batch_tokens=tokens, framework=framework, settings=keys
-    )
+    asked = AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=tokens, framework=framework, settings=keys)
     job = job_of(asked)
     job = replace(job, precision=replace(job.precision, transposed_copies=both_orders))
     return estimate_memory(small_model(layers=LAYERS), job, PlanTable.of(plan)).bytes.cost
@@ -134,8 +123,7 @@ def test_frozen_weights_are_held_narrow_too() -> None:
 
 def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
     wide, narrow = (
-        stage_cost("megatron-fsdp", 3, recipe="fp8-current", low_precision_parameters=only)
-        for only in (False, True)
+        stage_cost("megatron-fsdp", 3, recipe="fp8-current", low_precision_parameters=only) for only in (False, True)
     )
     assert wide.narrow_weights_bytes[0] > 0
     assert narrow.narrow_weights_bytes[0] == 0

@@ -11,10 +11,7 @@ import pytest
 from ops.recompute import Recompute
 from solver.estimate import estimate_memory
 from solver.memory import stage
-from solver.memory.device import (
-    ALLOCATOR_SLACK,
-    CONTEXT_BYTES,
-)
+from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.result import Answer
@@ -48,9 +45,7 @@ def memory(preset: FrameworkPreset, layers: int = 8, **degrees: Any) -> MemoryEs
 def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
     """Only the larger of the two counts, and it does not depend on the smaller."""
     large = memory(framework_preset("deepspeed").changed({"loss.plain": True}))
-    small = memory(
-        framework_preset("deepspeed").changed({"loss.fused": True, "pipeline.keeps_stage_outputs": False})
-    )
+    small = memory(framework_preset("deepspeed").changed({"loss.fused": True, "pipeline.keeps_stage_outputs": False}))
     assert large.logits_bytes[0] > 0
     assert large.working_bytes[0] == 0
     assert small.logits_bytes[0] == 0
@@ -88,9 +83,7 @@ def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
 
     def optimizer_bytes(optimizer: str) -> float:
         job = replace(asked.job, optimizer=optimizer)
-        return float(
-            estimate_memory(asked.model, job, PlanTable.of(plan), asked.cluster).memory.optimizer_bytes[0]
-        )
+        return float(estimate_memory(asked.model, job, PlanTable.of(plan), asked.cluster).memory.optimizer_bytes[0])
 
     block = asked.model.blocks[0].block
     layer = block_parameters(block, HIDDEN) - 2 * HIDDEN
@@ -133,9 +126,7 @@ def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> N
     predicted = memory(framework_preset("deepspeed"), pp=4)
     assert predicted.segment_bytes[0] > 0
     fixed = CONTEXT_BYTES + predicted.nccl_bytes[0]
-    assert predicted.needed_bytes[0] == pytest.approx(
-        predicted.allocated_bytes[0] * (1 + ALLOCATOR_SLACK) + fixed
-    )
+    assert predicted.needed_bytes[0] == pytest.approx(predicted.allocated_bytes[0] * (1 + ALLOCATOR_SLACK) + fixed)
     assert predicted.device_bytes[0] - predicted.needed_bytes[0] == pytest.approx(predicted.segment_bytes[0])
 
 
@@ -167,12 +158,7 @@ def test_segments_that_grow_leave_no_fragments() -> None:
 def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
     def predicted(recompute: Recompute, layers: int = 0) -> Answer:
         plan = Plan(
-            strategy="mtp",
-            preset="megatron",
-            pp=2,
-            num_micro=8,
-            recompute=recompute,
-            num_recompute_layers=layers,
+            strategy="mtp", preset="megatron", pp=2, num_micro=8, recompute=recompute, num_recompute_layers=layers
         )
         asked = question(world_size=2, sequences=8, preset=framework_preset("megatron"))
         return price_plan(asked, PlanTable.of(plan))[0]
@@ -195,9 +181,7 @@ def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
     for every_forward in (True, False):
         preset = framework_preset("fsdp").changed({"data_parallel.gathers_every_forward": every_forward})
         asked = question(world_size=4, sequences=4, preset=preset)
-        pools.append(
-            float(estimate_memory(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0])
-        )
+        pools.append(float(estimate_memory(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]))
     layer = 512 * (512 + 2 * 4 * 64) + 512 * 512 + 3 * 512 * 2048 + 2 * 512
     assert pools[0] == 2.0 * (2 * layer + 2 * 4096 * 512 + 512)
     assert pools[1] == 2.0 * 2 * layer
@@ -226,11 +210,7 @@ def asked(world_size: int, micro_batch: int, **settings: Any) -> JobSpec:
     tokens = world_size * micro_batch * LONG
     return job_of(
         AskedJob(
-            world_size=world_size,
-            seq_len=LONG,
-            global_batch_tokens=tokens,
-            framework="hf-trainer",
-            settings=settings,
+            world_size=world_size, seq_len=LONG, global_batch_tokens=tokens, framework="hf-trainer", settings=settings
         )
     )
 
@@ -364,12 +344,8 @@ def test_shards_return_through_two_flat_copies_of_the_parameters(
     (785 MiB) were; of the first of two stages those of 2 ranks (500 MiB) are larger than gate and up together
     (64 MiB), those of 32 (31 MiB) are not."""
     one = plan(1, pp, dp, micro_batch, 4)
-    lists, whole = (
-        first_stage({"data_parallel.lists_of_slices": is_list}, one, 4) for is_list in (True, False)
-    )
-    assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(
-        copies * lists.parameters_bytes[0]
-    )
+    lists, whole = (first_stage({"data_parallel.lists_of_slices": is_list}, one, 4) for is_list in (True, False))
+    assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(copies * lists.parameters_bytes[0])
 
 
 def test_alone_nothing_returns() -> None:
@@ -399,7 +375,9 @@ def test_both_copies_that_shards_return_through_stand_at_once() -> None:
 
 
 LAMBDAS = "bucket_bytes gathered_weights_bytes optimizer_host_bytes whole_gradients_bytes"
-AT_THE_PEAK = "chunk_activations frozen_input_gradients muon_working_bytes narrow_gradient_bytes pool_bytes returned_bytes"
+AT_THE_PEAK = (
+    "chunk_activations frozen_input_gradients muon_working_bytes narrow_gradient_bytes pool_bytes returned_bytes"
+)
 DEEPSPEED = {"bucket_bytes", "transformer_engine_bytes"}
 MEGATRON = {"dummy_wgrad_bytes", "transformer_engine_bytes"}
 ON_THE_HOST = {"offloaded_gradient_bytes", "offloaded_optimizer_bytes", "optimizer_host_bytes"}
@@ -439,15 +417,11 @@ def test_terms_that_do_not_apply_are_never_called(
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *values: called.add(name) or function(*values)
 
-    terms = tuple(
-        term._replace(bytes_of=watched(term.bytes_of.__name__, term.bytes_of)) for term in stage.TERMS
-    )
+    terms = tuple(term._replace(bytes_of=watched(term.bytes_of.__name__, term.bytes_of)) for term in stage.TERMS)
     monkeypatch.setattr(stage, "TERMS", terms)
     for name in f"{LAMBDAS} {AT_THE_PEAK}".split():
         monkeypatch.setattr(stage, name, watched(name, getattr(stage, name)))
-    job = AskedJob(
-        world_size=8, seq_len=1024, global_batch_tokens=64 * 1024, framework=preset, settings=settings
-    )
+    job = AskedJob(world_size=8, seq_len=1024, global_batch_tokens=64 * 1024, framework=preset, settings=settings)
     hardware = replace(cluster(), host=HostSpec(link_bandwidth=1e10, memory_bandwidth=1e11, links=4))
     problem = replace(question(world_size=8), job=job_of(job), cluster=hardware)
     plan = plan_of(parse_plan(plan_words), problem, "--plan")

@@ -109,9 +109,7 @@ def test_rows_that_are_sorted_by_expert_stand_in_both_orders() -> None:
 @pytest.mark.parametrize("ep", [1, 2])
 def test_parts_of_experts_are_sorted_too(ep: int) -> None:
     """Rows come from the other ranks of etp, whoever is beside them in ep."""
-    assert (
-        widest(wide_experts(WIDTH // 4), dispatcher="all_to_all", tp=2, etp=2, ep=ep) == 2 * ROWS * 2 * HIDDEN
-    )
+    assert widest(wide_experts(WIDTH // 4), dispatcher="all_to_all", tp=2, etp=2, ep=ep) == 2 * ROWS * 2 * HIDDEN
 
 
 def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
@@ -119,8 +117,7 @@ def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
     (run,) = small_model().blocks
     assert run.block.mlp is not None
     plain = replace(
-        small_model(),
-        blocks=(replace(run, block=replace(run.block, mlp=replace(run.block.mlp, gated=False))),),
+        small_model(), blocks=(replace(run, block=replace(run.block, mlp=replace(run.block.mlp, gated=False))),)
     )
     assert widest(small_model()) == 2 * widest(plain) == 2 * 2 * SEQ * 4 * HIDDEN
     (run,) = wide_experts(4 * HIDDEN).blocks
@@ -128,12 +125,8 @@ def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
     moe = replace(run.block.moe, gated=False)
     ungated = replace(EXPERTS, blocks=(replace(run, block=replace(run.block, moe=moe)),))
     assert widest(ungated, ep=8) == 2 * ROWS * (HIDDEN + 4 * HIDDEN)
-    context = LayerContext(
-        model=small_model(), job=replace(job(seq_len=SEQ), adapter_rank=8), layout=Layout.of(8)
-    )
-    beside, itself = (
-        replace(context, job=replace(context.job, adapted=frozenset({name}))) for name in ("out", "down")
-    )
+    context = LayerContext(model=small_model(), job=replace(job(seq_len=SEQ), adapter_rank=8), layout=Layout.of(8))
+    beside, itself = (replace(context, job=replace(context.job, adapted=frozenset({name}))) for name in ("out", "down"))
     assert widest_bytes(beside)[0] == 1.5 * widest_bytes(itself)[0] == 3 * 2 * SEQ * 4 * HIDDEN
 
 
@@ -189,9 +182,7 @@ def test_a_graph_of_the_iteration_leaves_the_step_no_room(seq_len: int, finds_ro
     assert pool("full_iteration") == 7.0
 
     def memory(*scopes: str) -> MemoryEstimate:
-        asked = question(
-            world_size=2, sequences=16, seq_len=seq_len, preset=framework_preset("megatron-bridge")
-        )
+        asked = question(world_size=2, sequences=16, seq_len=seq_len, preset=framework_preset("megatron-bridge"))
         asked_job = replace(asked.job, cuda_graphs=frozenset(scopes), expandable_segments=True)
         plan = Plan(strategy="mtp", preset="megatron-bridge", dp=2, zero_stage=1, zero_size=2, num_micro=8)
         return estimate_memory(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory
@@ -257,10 +248,7 @@ RANKS = 8
 def elements(dense: int, narrow: int = 0) -> RankParameters:
     none = ints(0)
     return RankParameters(
-        dense=ints(dense),
-        weight=none,
-        expert=none,
-        narrow=RankParameters(dense=ints(narrow), weight=none, expert=none),
+        dense=ints(dense), weight=none, expert=none, narrow=RankParameters(dense=ints(narrow), weight=none, expert=none)
     )
 
 
@@ -268,15 +256,11 @@ def piece(parameters: RankParameters, frozen: RankParameters) -> LayerBytes:
     return LayerBytes(parameters=parameters, frozen=frozen, **{name: np.zeros(1) for name in BYTES})
 
 
-def gathered(
-    zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 0, **precision: object
-) -> float:
+def gathered(zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 0, **precision: object) -> float:
     """Layers of 1,000 trained elements, 800 of them read by narrow products, and 200 frozen, 100 of them; an
     embedding of 300.
     """
-    asked = job(
-        world_size=RANKS, preset=framework_preset("deepspeed").changed({"data_parallel.live_elements": live})
-    )
+    asked = job(world_size=RANKS, preset=framework_preset("deepspeed").changed({"data_parallel.live_elements": live}))
     asked = replace(asked, precision=replace(asked.precision, **precision))
     layout = Layout.of(RANKS, zero_stage=zero_stage, zero_size=RANKS)
     context = LayerContext(model=small_model(), job=asked, layout=layout)
@@ -323,9 +307,7 @@ def test_deepspeed_fetches_ahead_until_its_limit_of_live_parameters() -> None:
 
 
 @pytest.mark.parametrize(("low_precision_parameters", "layer"), [(False, 1200 - 900 / 2), (True, 1200)])
-def test_what_narrow_products_read_is_gathered_in_a_byte(
-    low_precision_parameters: bool, layer: float
-) -> None:
+def test_what_narrow_products_read_is_gathered_in_a_byte(low_precision_parameters: bool, layer: float) -> None:
     """900 of 1,200 elements; where they are held narrow both orders are gathered, two bytes together."""
     told = gathered(linear="fp8", parameter_gather="fp8", low_precision_parameters=low_precision_parameters)
     assert told == 2 * 2 * layer

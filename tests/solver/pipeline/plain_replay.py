@@ -12,9 +12,7 @@ from spec.arrays import FloatArray
 Place = tuple[int, Work]
 
 
-def plain_replay(
-    schedule: Schedule, shape: tuple[int, int, int], times: ChunkTimes
-) -> tuple[np.ndarray, np.ndarray]:
+def plain_replay(schedule: Schedule, shape: tuple[int, int, int], times: ChunkTimes) -> tuple[np.ndarray, np.ndarray]:
     """When each stage begins its first work and ends its last, of the only plan of ``times``."""
     pp, vpp, num_micro = shape
     orders = schedule.orders(shape)

@@ -63,9 +63,7 @@ def test_every_chunk_does_each_micro_batch_once(schedule: Schedule, pp: int, sta
     entered = num_micro // schedule.placement.directions
     for order in schedule.orders(shape_of(pp, stages, num_micro)):
         done: list[Work] = [one for work in order for one in work.passes]
-        weights = [
-            work._replace(kind=WorkKind.WEIGHT) for work in order if work.kind is WorkKind.WHOLE_BACKWARD
-        ]
+        weights = [work._replace(kind=WorkKind.WEIGHT) for work in order if work.kind is WorkKind.WHOLE_BACKWARD]
         weights += [w.beside._replace(kind=WorkKind.WEIGHT) for w in order if w.beside is not None]
         kinds = (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
         wanted = {Work(kind, chunk, m) for kind in kinds for chunk in (0, 1) for m in range(entered)}
@@ -75,9 +73,7 @@ def test_every_chunk_does_each_micro_batch_once(schedule: Schedule, pp: int, sta
 
 @pytest.mark.published
 @pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
-def test_a_stage_holds_one_more_than_there_are_virtual_stages(
-    schedule: Schedule, pp: int, stages: int
-) -> None:
+def test_a_stage_holds_one_more_than_there_are_virtual_stages(schedule: Schedule, pp: int, stages: int) -> None:
     """arXiv 2412.19437 table 2: PP + 1; a chunk with v stages before it holds PP - v of them."""
     num_micro = 3 * stages
     place = {one: at for chain in schedule.placement.chains(pp, stages // pp) for at, one in enumerate(chain)}
@@ -141,16 +137,11 @@ def test_long_steps_continue_as_they_settled() -> None:
         stages = stage_table(small_model(layers=12), table)
         rows = len(stages.chunks.stage)
         seconds = 1.0 + 0.1 * np.arange(rows) % 0.7
-        passes = PassTimes(
-            forward_s=seconds, backward_s=2.0 * seconds, weight_s=seconds, pair_s=2.5 * seconds
-        )
+        passes = PassTimes(forward_s=seconds, backward_s=2.0 * seconds, weight_s=seconds, pair_s=2.5 * seconds)
         hops = Hops(seconds=floats(0.05))
         found = stage_spans_s(table, stages, passes, hops)
         times = ChunkTimes(
-            **{
-                f"{name}_s": getattr(passes, f"{name}_s").reshape(-1, 2, 1)
-                for name in ("forward", "weight", "pair")
-            },
+            **{f"{name}_s": getattr(passes, f"{name}_s").reshape(-1, 2, 1) for name in ("forward", "weight", "pair")},
             backward_s=(passes.backward_s - passes.weight_s).reshape(-1, 2, 1),
             hop_s=hops.seconds,
         )
@@ -163,9 +154,7 @@ def test_a_stage_holds_two_copies_and_the_activations_of_both() -> None:
     asked = question(model=small_model(layers=8), world_size=8, sequences=32, preset=HAI)
     costs = []
     for schedule in (Schedule.ONE_F_ONE_B, DUAL):
-        table = estimate_memory(
-            asked.model, asked.job, PlanTable.of(replace(PLAN, schedule=schedule)), asked.cluster
-        )
+        table = estimate_memory(asked.model, asked.job, PlanTable.of(replace(PLAN, schedule=schedule)), asked.cluster)
         costs.append((table.bytes.cost.take(ints(1)), table))
     plain, dual = (cost for cost, _ in costs)
     for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
@@ -178,9 +167,7 @@ def test_a_stage_holds_two_copies_and_the_activations_of_both() -> None:
 
 def test_the_two_ends_lie_on_one_stage_of_dualpipe_v() -> None:
     """8 layers on 4 stages there and back: stage s holds layers s and 7 - s, every parameter once."""
-    table = stage_table(
-        small_model(layers=8), PlanTable.of(replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=16))
-    )
+    table = stage_table(small_model(layers=8), PlanTable.of(replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=16)))
     assert table.chunks.embedding.tolist() == [True, *[False] * 7]
     assert table.chunks.head.tolist() == [False, True, *[False] * 6]
     assert table.layers[0].tolist() == [2, 2, 2, 2]
@@ -245,9 +232,7 @@ def test_the_trace_ends_with_the_step() -> None:
 )
 def test_what_its_code_asserts_is_a_rule(words: str, runs: bool) -> None:
     asked = question(model=small_model(layers=8), world_size=16, sequences=32, preset=HAI)
-    typed = plan_of(
-        parse_plan(words if "micro_batch" in words else f"{words},micro_batch=1"), asked, "--plan"
-    )
+    typed = plan_of(parse_plan(words if "micro_batch" in words else f"{words},micro_batch=1"), asked, "--plan")
     assert any("DualPipe" in reason for reason in broken_rules(asked, typed)) is not runs
     megatron = replace(asked, job=asked.job.with_preset(framework_preset("megatron")))
     assert "the framework has no such schedule" in broken_rules(megatron, typed)

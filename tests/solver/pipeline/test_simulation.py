@@ -65,17 +65,8 @@ AT_ONCE = [(Schedule.GPIPE, (4, 1, 50)), (Schedule.LOOPED_BFS, (4, 2, 48))]
 
 # Rounds as few as are played first, and fewer.
 SHORT = [
-    *(
-        (Schedule.ONE_F_ONE_B, (pp, vpp, rounds * pp))
-        for pp in (2, 4)
-        for vpp in (2, 3)
-        for rounds in (2, 3, 4)
-    ),
-    *(
-        (schedule, (4, 1, 4 * rounds))
-        for schedule in (Schedule.ZB_H1, Schedule.DUALPIPE)
-        for rounds in (3, 4)
-    ),
+    *((Schedule.ONE_F_ONE_B, (pp, vpp, rounds * pp)) for pp in (2, 4) for vpp in (2, 3) for rounds in (2, 3, 4)),
+    *((schedule, (4, 1, 4 * rounds)) for schedule in (Schedule.ZB_H1, Schedule.DUALPIPE) for rounds in (3, 4)),
     (Schedule.ZB_H2, (4, 1, 17)),
     (Schedule.DUALPIPE_V, (2, 2, 8)),
 ]
@@ -101,9 +92,7 @@ def chunk_times(
 
 @pytest.mark.parametrize("unlike", [0.0, 0.02, 0.4])
 @pytest.mark.parametrize(("schedule", "shape"), [*SHAPES, *AT_ONCE])
-def test_steps_are_those_of_all_rounds_played(
-    schedule: Schedule, shape: tuple[int, int, int], unlike: float
-) -> None:
+def test_steps_are_those_of_all_rounds_played(schedule: Schedule, shape: tuple[int, int, int], unlike: float) -> None:
     for waited in {False, shape[1] > 1 and schedule.traits.rounds and schedule.placement.looped}:
         times = chunk_times(schedule, shape, unlike=unlike, waited=waited)
         found = program_spans_s([ProgramRun(schedule=schedule, shape=shape, times=times)])[0]
@@ -116,9 +105,7 @@ def test_steps_are_those_of_all_rounds_played(
 def test_pipelines_of_many_shapes_are_played_as_each_alone() -> None:
     asked = [
         ProgramRun(
-            schedule=schedule,
-            shape=shape,
-            times=chunk_times(schedule, shape, unlike=0.3, waited=False, plans=plans),
+            schedule=schedule, shape=shape, times=chunk_times(schedule, shape, unlike=0.3, waited=False, plans=plans)
         )
         for (schedule, shape), plans in zip(SHAPES, (1, 70, 2, 33, 5, 1, 4, 9, 3, 2), strict=True)
     ]
@@ -148,9 +135,7 @@ def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
 
 def test_a_schedule_that_waits_for_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = Schedule.ONE_F_ONE_B.orders
-    monkeypatch.setattr(
-        Schedule.ZB_1P, "orders", lambda shape: [list(reversed(one)) for one in orders(shape)]
-    )
+    monkeypatch.setattr(Schedule.ZB_1P, "orders", lambda shape: [list(reversed(one)) for one in orders(shape)])
     with pytest.raises(ValueError, match="waits for itself"):
         program(Schedule.ZB_1P, (2, 1, 2))
 
@@ -191,9 +176,7 @@ def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
     ends = {name for name, level in zip(names, one.level, strict=True) if level <= last}
     same = {name: longer[name] for name in ends}
     assert same == {name: before[name] for name in ends}
-    later = {
-        name: needs for name, needs, old in zip(after, after.values(), names, strict=True) if old not in ends
-    }
+    later = {name: needs for name, needs, old in zip(after, after.values(), names, strict=True) if old not in ends}
     assert {name: longer[name] for name in later} == later
     between = longer.keys() - ends - later.keys()
     assert len(between) == len(longer) - len(before)

@@ -28,9 +28,7 @@ from tests.solver.pipeline.plain_replay import equal_stages_s
 from tests.solver.questions import question, small_model
 
 
-def times(
-    forward: list[float], backward: list[float], hop: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def times(forward: list[float], backward: list[float], hop: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     return np.array(forward)[:, None], np.array(backward)[:, None], floats(hop)
 
 
@@ -256,9 +254,7 @@ def test_a_split_backward_leaves_a_third_of_the_bubble(pp: int, num_micro: int) 
     split."""
     told = {}
     for schedule in (Schedule.ONE_F_ONE_B, Schedule.ZB_H1):
-        plans = PlanTable.of(
-            Plan(strategy="mtp", preset="zero-bubble", pp=pp, num_micro=num_micro, schedule=schedule)
-        )
+        plans = PlanTable.of(Plan(strategy="mtp", preset="zero-bubble", pp=pp, num_micro=num_micro, schedule=schedule))
         stages = stage_table(small_model(layers=pp), plans)
         rows = np.ones(len(stages.chunks.stage))
         passes = PassTimes(forward_s=rows, backward_s=2.0 * rows, weight_s=rows)

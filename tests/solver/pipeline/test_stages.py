@@ -39,9 +39,7 @@ def model(layers: int, hidden: int, ffn: int, vocab: int) -> ModelSpec:
         kind=AttentionKind.MHA, num_heads=32, num_kv_heads=32, qk_dim=hidden // 32, v_dim=hidden // 32
     )
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=ffn, gated=True))
-    return ModelSpec(
-        name="m", hidden=hidden, vocab=vocab, blocks=(BlockRun(block=block, count=layers),), source=""
-    )
+    return ModelSpec(name="m", hidden=hidden, vocab=vocab, blocks=(BlockRun(block=block, count=layers),), source="")
 
 
 SMALL = model(16, 2048, 8192, 131072)  # its head costs as much as four layers: 20 units
@@ -332,9 +330,7 @@ def test_a_written_layout_is_taken_as_written() -> None:
 
 
 def test_a_typed_share_reaches_the_plan_written_out() -> None:
-    asked = question(
-        world_size=4, sequences=16, model=small_model(layers=10), preset=framework_preset("megatron")
-    )
+    asked = question(world_size=4, sequences=16, model=small_model(layers=10), preset=framework_preset("megatron"))
     typed = plan_of(parse_plan("pp=4,micro_batch=1,layout=first=2+last=2"), asked, "--plan")
     assert typed.stage_layout == "Et*2|t*3|t*3|t*2L"
     again = plan_of(parse_plan(f"pp=4,micro_batch=1,layout={typed.written.layout}"), asked, "--plan")
@@ -351,10 +347,7 @@ def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage()
     asked = question(world_size=16, sequences=32, model=model, preset=framework_preset("megatron"))
     by_rule, written = (
         estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
-        for one in (
-            even,
-            plan_of(parse_plan("pp=16,vpp=4,micro_batch=1,layout=embedding+loss"), asked, "--plan"),
-        )
+        for one in (even, plan_of(parse_plan("pp=16,vpp=4,micro_batch=1,layout=embedding+loss"), asked, "--plan"))
     )
     assert np.array_equal(by_rule.bytes.cost.parameters_bytes, written.bytes.cost.parameters_bytes)
     layer = small_model(layers=1).blocks[0].block
@@ -364,9 +357,7 @@ def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage()
 
 
 def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> None:
-    asked = question(
-        world_size=2, sequences=8, model=small_model(layers=8), preset=framework_preset("megatron")
-    )
+    asked = question(world_size=2, sequences=8, model=small_model(layers=8), preset=framework_preset("megatron"))
     even = chunked_plan(pp=2, vpp=1, num_micro=8)
     uneven = replace(even, stage_layout="Et*2|t*6L")
     slow, fast = (price_plan(asked, PlanTable.of(one))[0].step_s for one in (uneven, even))
@@ -377,9 +368,7 @@ def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> No
 
 
 def test_a_typed_layout_reaches_the_plan() -> None:
-    asked = question(
-        world_size=4, sequences=16, model=small_model(layers=6), preset=framework_preset("megatron")
-    )
+    asked = question(world_size=4, sequences=16, model=small_model(layers=6), preset=framework_preset("megatron"))
     written = parse_plan("pp=4,micro_batch=1,layout=Et|tt|tt|tL")
     typed = plan_of(written, asked, "--plan")
     assert typed.stage_layout == "Et|tt|tt|tL"

@@ -35,9 +35,7 @@ def orders_of(name: str, shape: tuple[int, int, int], *, turns: bool = False) ->
         actions = kind._calculate_single_rank_operations(asked, stage)
         orders.append(
             [
-                Work(
-                    KINDS[one.computation_type.name], _chunk(one.stage_index, pp, turns), one.microbatch_index
-                )
+                Work(KINDS[one.computation_type.name], _chunk(one.stage_index, pp, turns), one.microbatch_index)
                 for one in actions
                 if one is not None
             ]

@@ -10,10 +10,7 @@ from spec.settings.plan import plan_settings
 
 def test_every_name_that_can_be_typed_is_priced() -> None:
     """The table stands below the code that prices, so it repeats the names."""
-    words = {
-        key: set(getattr(getattr(one.kind, "of", one.kind), "words", ()))
-        for key, one in plan_settings().items()
-    }
+    words = {key: set(getattr(getattr(one.kind, "of", one.kind), "words", ())) for key, one in plan_settings().items()}
     assert words["strategy"] == set(STRATEGIES)
     assert words["recompute_modules"] == set(MODULES)
 

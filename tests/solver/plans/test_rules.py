@@ -119,8 +119,7 @@ def test_what_came_later_is_not_offered_for_what_came_before(preset: str, lacks:
 
 
 @pytest.mark.parametrize(
-    ("preset", "runs"),
-    [("fsdp", True), ("fsdp-compiled", True), ("megatron-fsdp", True), ("deepspeed", False)],
+    ("preset", "runs"), [("fsdp", True), ("fsdp-compiled", True), ("megatron-fsdp", True), ("deepspeed", False)]
 )
 @pytest.mark.parametrize("stage", [2, 3])
 def test_only_deepspeed_shards_no_weights_of_stages(preset: str, stage: int, runs: bool) -> None:
@@ -135,8 +134,7 @@ def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
     assert 2 in {answer.plan.zero_stage for answer in found.best if answer.plan.pp > 1}
     # Stages keep what they gathered, so both are one plan, which the search shows once.
     plans = [
-        plan_of(parse_plan(f"pp=2,zero_stage={stage},zero_size=4,micro_batch=1"), asked, "--plan")
-        for stage in (2, 3)
+        plan_of(parse_plan(f"pp=2,zero_stage={stage},zero_size=4,micro_batch=1"), asked, "--plan") for stage in (2, 3)
     ]
     two, three = price_plan(asked, PlanTable.of(*plans))
     assert (two.step_s, two.needed_bytes) == (three.step_s, three.needed_bytes)
@@ -169,9 +167,7 @@ def test_ulysses_on_sixteen_ranks(text: str, model: ModelSpec, reason: str | Non
 
 def test_its_shards_are_those_of_data_and_sequence_ranks() -> None:
     """zero_size 0 is the whole group that holds the same weights: dp 4 x tp 4."""
-    plan = plan_of(
-        parse_plan("strategy=ulysses,tp=4,zero_size=0"), problem("deepspeed", world_size=16), "--plan"
-    )
+    plan = plan_of(parse_plan("strategy=ulysses,tp=4,zero_size=0"), problem("deepspeed", world_size=16), "--plan")
     assert (plan.dp, plan.zero_stage, plan.zero_size) == (4, 1, 16)
 
 
@@ -240,9 +236,7 @@ def test_a_framework_cuts_what_it_has_groups_for(preset: str, text: str, reason:
     assert reasons & {STAGES, LAYERS, RANKS, reason} == ({reason} if reason else set())
 
 
-@pytest.mark.parametrize(
-    ("preset", "one"), [("hf-trainer", ("tp", "pp", "ep", "cp")), ("xtuner", ("pp", "ep", "cp"))]
-)
+@pytest.mark.parametrize(("preset", "one"), [("hf-trainer", ("tp", "pp", "ep", "cp")), ("xtuner", ("pp", "ep", "cp"))])
 def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, ...]) -> None:
     asked = question(model=EXPERTS, world_size=16, preset=framework_preset(preset))
     plans = [answer.plan for answer in search(asked, full_space(asked.model, asked.job), top_k=10**6).best]
@@ -253,8 +247,7 @@ def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, 
 # Schedules, stages and chunks.
 
 ORDERED, TURNING, COMPILED, WIDE = map(
-    reason_of,
-    (rules.chunks_fit_order, rules.two_chunks_fit, rules.autograd_splits, rules.wide_layers_fit_stage),
+    reason_of, (rules.chunks_fit_order, rules.two_chunks_fit, rules.autograd_splits, rules.wide_layers_fit_stage)
 )
 CHUNKED = {ORDERED, TURNING, UNEVEN_CHUNKS}
 
@@ -327,9 +320,7 @@ OVERLAPS = "data_parallel.overlap_grad_reduce"
         ("strategy=isp,wp=2,pp=2", {OVERLAPS: False, "data_parallel.overlap_weights": False}, False),
     ],
 )
-def test_zero_bubbles_have_nothing_beside_a_backward(
-    text: str, changes: dict[str, bool], refused: bool
-) -> None:
+def test_zero_bubbles_have_nothing_beside_a_backward(text: str, changes: dict[str, bool], refused: bool) -> None:
     asked = problem(framework_preset("internevo").changed(changes), world_size=16)
     reasons = broken(asked, f"{text},schedule=zb-h1")
     assert ("zero-bubble schedules reduce and gather nothing beside a backward" in reasons) is refused
@@ -364,17 +355,10 @@ def test_chunks_want_stages_and_rounds_of_micro_batches(text: str, refused: bool
 def test_chunks_that_do_not_divide_are_searched_as_the_framework_lays_them(
     preset: str, chunks: dict[int, set[int]]
 ) -> None:
-    asked = question(
-        model=small_model(layers=61), world_size=12, sequences=144, preset=framework_preset(preset)
-    )
+    asked = question(model=small_model(layers=61), world_size=12, sequences=144, preset=framework_preset(preset))
     space = full_space(asked.model, asked.job)
-    plans = [
-        enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans for block in space.blocks
-    ]
-    tried = {
-        pp: {int(n) for table in plans for n in np.unique(table.vpp[table.layout.pp == pp])}
-        for pp in (2, 3, 4)
-    }
+    plans = [enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans for block in space.blocks]
+    tried = {pp: {int(n) for table in plans for n in np.unique(table.vpp[table.layout.pp == pp])} for pp in (2, 3, 4)}
     assert tried == chunks
 
 
@@ -399,8 +383,7 @@ def test_chunks_are_nearly_equal_up_to_a_quarter_beyond_the_mean(
 
 
 @pytest.mark.parametrize(
-    ("layers", "vpp", "refused"),
-    [(16, 2, False), (16, 3, False), (16, 5, True), (13, 7, False), (13, 4, True)],
+    ("layers", "vpp", "refused"), [(16, 2, False), (16, 3, False), (16, 5, True), (13, 7, False), (13, 4, True)]
 )
 def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int, refused: bool) -> None:
     """Megatron-LM counts layers, with the loss or with both ends: 16 over 4 and 18 over 6 chunks, 14 over 14;
@@ -423,9 +406,7 @@ def test_a_typed_plan_may_have_chunks_that_the_search_leaves_out(preset: str, ru
 def test_wide_layers_are_no_more_than_a_stage_s(ends: tuple[int, int], pp: int, refused: bool) -> None:
     """8 layers: two a stage of four, four of two."""
     asked = problem()
-    formats = replace(
-        asked.job.precision, high_precision_first_layers=ends[0], high_precision_last_layers=ends[1]
-    )
+    formats = replace(asked.job.precision, high_precision_first_layers=ends[0], high_precision_last_layers=ends[1])
     assert (WIDE in broken(problem(precision=formats), f"pp={pp}")) is refused
 
 
@@ -452,9 +433,7 @@ SIZES = "DeepEP has no settings for so many ranks of experts"
         ("ep=4", {"recompute_modules": ("moe_act",)}, False),
     ],
 )
-def test_an_exchange_beside_another_micro_batch_wants_one(
-    text: str, changes: dict[str, object], refused: bool
-) -> None:
+def test_an_exchange_beside_another_micro_batch_wants_one(text: str, changes: dict[str, object], refused: bool) -> None:
     """transformer_config.py, overlap_moe_expert_parallel_comm: virtual stages where there are stages, nothing
     whole again."""
     asked = problem(model=EXPERTS, world_size=16)
@@ -540,9 +519,7 @@ def test_graphs_of_parts_hold_layers_where_they_are(
         ("shared_experts", "", {}, False),
     ],
 )
-def test_parts_that_cannot_be_made_again(
-    module: str, scaling: str, job: dict[str, object], refused: bool
-) -> None:
+def test_parts_that_cannot_be_made_again(module: str, scaling: str, job: dict[str, object], refused: bool) -> None:
     """No norm or activation under delayed scaling, no shared experts beside which the exchange runs."""
     formats = problem().job.precision
     formats = replace(formats, scaling=scaling) if scaling else formats

@@ -73,9 +73,7 @@ def test_bubble_is_that_of_1f1b(schedule: Schedule, pp: int, vpp: int, rounds: i
     """(p - 1) of m + p - 1 (arXiv 1811.06965 sec. 2.3), a v-th of it with v chunks (arXiv 2211.05953 eq. 3)."""
     shape = (pp, 1 if schedule is Schedule.GPIPE else vpp, rounds * pp)
     forward, backward = (np.full((pp, shape[1], 1), seconds / shape[1]) for seconds in (1.0, 2.0))
-    times = ChunkTimes(
-        forward_s=forward, backward_s=backward, weight_s=0.0 * forward, hop_s=floats(0.0), waited=False
-    )
+    times = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=0.0 * forward, hop_s=floats(0.0), waited=False)
     _, ended = run(program(schedule, shape), times)
     closed = equal_stages_s(pp, shape[1], shape[2], 1.0, 2.0)
     assert ended.max() == pytest.approx(closed, rel=1e-12)
@@ -194,9 +192,7 @@ def test_stages_hold_pp_micro_batches(orders, shapes: list[tuple[int, int, int]]
 NO_HEAD = replace(small_model(layers=8), vocab=8)
 
 
-def spans(
-    schedule: Schedule, shape: tuple[int, int, int], times: tuple[float, float, float], hop: float = 0.0
-):
+def spans(schedule: Schedule, shape: tuple[int, int, int], times: tuple[float, float, float], hop: float = 0.0):
     pp, vpp, _ = shape
     forward, backward, weight = (np.full((pp, vpp, 1), seconds / vpp) for seconds in times)
     chunk = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, hop_s=floats(hop))

@@ -46,9 +46,7 @@ def test_it_holds_the_step_and_widens_with_the_error(step: float, std: float, mo
 
 def test_it_lies_about_what_nobody_prices() -> None:
     low, high = interval_of(floats(2.0), floats(0.1))
-    assert (low[0], high[0]) == pytest.approx(
-        (2 * np.exp(UNPRICED - 0.12816), 2 * np.exp(UNPRICED + 0.12816))
-    )
+    assert (low[0], high[0]) == pytest.approx((2 * np.exp(UNPRICED - 0.12816), 2 * np.exp(UNPRICED + 0.12816)))
 
 
 def test_a_step_of_products_errs_by_curves_and_formulas() -> None:
@@ -77,9 +75,7 @@ def test_each_wait_for_a_network_widens_by_its_share(part: str) -> None:
     [("grouped_gemm", "experts"), ("host", "host"), ("attention", "attention"), ("bubble", "waiting")],
 )
 def test_so_does_every_other_cause(part: str, cause: str) -> None:
-    assert std_of(memory_bound=1.0, **{part: 1.0}) == pytest.approx(
-        np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS[cause])
-    )
+    assert std_of(memory_bound=1.0, **{part: 1.0}) == pytest.approx(np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS[cause]))
 
 
 @pytest.mark.parametrize(
@@ -130,8 +126,6 @@ def test_eight_draws_in_ten_lie_inside() -> None:
 
 def test_the_widths_are_those_that_the_formulas_page_states() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "formulas.md").read_text(encoding="utf-8")
-    said = re.findall(
-        r"^\| (\w+) \| [^|]+ \| (\d\.\d+) \|$", page.split("## Interval and calibration")[1], re.M
-    )
+    said = re.findall(r"^\| (\w+) \| [^|]+ \| (\d\.\d+) \|$", page.split("## Interval and calibration")[1], re.M)
     assert {name: float(width) for name, width in said} == WIDTHS
     assert f"`u` = {UNPRICED} is the time that no formula covers" in page

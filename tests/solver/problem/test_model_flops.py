@@ -40,9 +40,7 @@ def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops
     """1,000 tokens to 2 of 32 experts: 62.5 rows each, which fp8 pads."""
     moe = MoeSpec(num_experts=32, topk=2, expert_ffn_hidden=256)
     dense = small_model()
-    model = replace(
-        dense, blocks=(BlockRun(block=replace(dense.blocks[0].block, mlp=None, moe=moe), count=2),)
-    )
+    model = replace(dense, blocks=(BlockRun(block=replace(dense.blocks[0].block, mlp=None, moe=moe), count=2),))
     asked: JobSpec = job(seq_len=1000, world_size=1)
     narrow = replace(asked, precision=named_precision("mxfp8", asked.preset), moe_expert_spread=0.5)
     assert model_flops_per_sequence(model, narrow) == model_flops_per_sequence(model, asked)
@@ -115,10 +113,7 @@ def logged(preset: str, recompute: Recompute = Recompute.NONE) -> float | None:
     ("preset", "attention"),
     [
         *((name, 0.5) for name in ("megatron", "megatron-bridge", "xtuner")),
-        *(
-            (name, 1.0)
-            for name in ("nemo2", "fsdp", "nanotron", "deepspeed", "internevo", "zero-bubble", "composer")
-        ),
+        *((name, 1.0) for name in ("nemo2", "fsdp", "nanotron", "deepspeed", "internevo", "zero-bubble", "composer")),
     ],
 )
 def test_a_causal_matrix_counts_as_the_framework_s_source_says(preset: str, attention: float) -> None:
@@ -153,8 +148,6 @@ def test_an_answer_says_what_the_log_would() -> None:
     (answer,) = price_plan(asked, PlanTable.of(plan))
     half = model_flops_per_sequence(asked.model, asked.job) - 3 * 8 * 2 * asked.job.seq_len**2 * H
     tflops = half * 64 / 4 / answer.step_s / 1e12
-    assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, half of a causal matrix" in utilisation_words(
-        answer, asked
-    )
+    assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, half of a causal matrix" in utilisation_words(answer, asked)
     silent = replace(asked, job=replace(asked.job, preset=framework_preset("hf-trainer")))
     assert "would log" not in utilisation_words(answer, silent)

@@ -50,17 +50,11 @@ def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.M
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
         ({"job": {"precision.low_precision_head": True}}, "only with low-precision products"),
-        (
-            {"job": {"precision.high_precision_last_layers": 1}},
-            "0 unless linear layers multiply in 8 bits or fewer",
-        ),
+        ({"job": {"precision.high_precision_last_layers": 1}}, "0 unless linear layers multiply in 8 bits or fewer"),
         (
             {
                 "precision": "fp8-current",
-                "job": {
-                    "precision.high_precision_first_layers": 30,
-                    "precision.high_precision_last_layers": 3,
-                },
+                "job": {"precision.high_precision_first_layers": 30, "precision.high_precision_last_layers": 3},
             },
             "precision.high_precision_last_layers = 3: .* at most the model's 32 layers",
         ),
@@ -116,12 +110,7 @@ def test_frozen_weights_need_an_adapter() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"adapted": frozenset({"up"})},
-        {"adapter_dropout": True},
-        {"adapter_dtype": "fp32"},
-        {"adapter_code": "fused"},
-    ],
+    [{"adapted": frozenset({"up"})}, {"adapter_dropout": True}, {"adapter_dtype": "fp32"}, {"adapter_code": "fused"}],
 )
 def test_what_adapters_do_is_not_said_without_them(change: dict[str, object]) -> None:
     """Else a job that forgot the rank would be priced as training every weight."""

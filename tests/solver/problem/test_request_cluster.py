@@ -65,9 +65,7 @@ def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
     assert "--transfer" in times.source
     sheet = ModelledCostModel(cluster=read_cluster("h200", root=ROOT))
     for query in (SUM, replace(SUM, size_bytes=[2**20])):
-        assert cost_model.collective_s(query).seconds == pytest.approx(
-            sheet.collective_s(query).seconds, rel=1e-12
-        )
+        assert cost_model.collective_s(query).seconds == pytest.approx(sheet.collective_s(query).seconds, rel=1e-12)
     told = cost_model.linear_s(PRODUCT)
     assert told.seconds == pytest.approx(sheet.linear_s(PRODUCT).seconds, rel=1e-12)
     assert told.origin.tolist() == [int(Origin.MODELLED)]
@@ -114,9 +112,7 @@ def test_a_profile_that_was_named_has_to_be_there(tmp_path: Path) -> None:
         load_problem(request)
 
 
-@pytest.mark.parametrize(
-    ("said", "ranks"), [({}, 64), ({"nvlink_segment": 72}, 72), ({"nvlink_segment": 36}, 36)]
-)
+@pytest.mark.parametrize(("said", "ranks"), [({}, 64), ({"nvlink_segment": 72}, 72), ({"nvlink_segment": 36}, 36)])
 def test_a_job_says_its_segment_of_an_nvlink_domain(said: dict[str, object], ranks: int) -> None:
     """1,152 GPUs are 18 segments of 64 and 16 racks of 72; plans are placed on what the job gets."""
     request = Request(

@@ -63,12 +63,7 @@ def with_biases(run: BlockRun) -> BlockRun:
 
 def step_s(config: ConfigFile, framework: str, words: str) -> float:
     asked = Request(
-        root=ROOT,
-        profile=ROOT,
-        world_size=16,
-        global_batch_tokens=64 * 4096,
-        seq_len=4096,
-        framework=framework,
+        root=ROOT, profile=ROOT, world_size=16, global_batch_tokens=64 * 4096, seq_len=4096, framework=framework
     )
     job = job_of(asked_job(asked, config, CLUSTER), CLUSTER.gpu.architecture)
     here = replace(question(memory_gib=1e6), model=config.model, job=job)
@@ -134,9 +129,7 @@ def test_no_framework_named_is_megatron_and_the_answer_says_that_it_was_assumed(
 def test_what_is_typed_beats_the_precision_that_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     text = (ROOT / "configs" / "7B_gpt.toml").read_text()
-    path.write_text(
-        text + '\n[job]\ndropout = true\n[job.precision]\nrecipe = "fp8-rowwise"\nmoments = "bf16"\n'
-    )
+    path.write_text(text + '\n[job]\ndropout = true\n[job.precision]\nrecipe = "fp8-rowwise"\nmoments = "bf16"\n')
     said = request(path)
     job = read_request(said).job
     assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "row", "bf16")
@@ -158,17 +151,13 @@ def test_what_is_typed_beats_the_precision_that_beats_the_file(tmp_path: Path) -
         ("h100-sxm", "mxfp8", "precision.scale_recipe = 'mx'"),
     ],
 )
-def test_a_format_that_the_gpu_does_not_compute_in_is_refused(
-    cluster: str, precision: str | None, word: str
-) -> None:
+def test_a_format_that_the_gpu_does_not_compute_in_is_refused(cluster: str, precision: str | None, word: str) -> None:
     asked = replace(request(ROOT / "configs" / "7B_gpt.toml"), cluster=cluster)
     with pytest.raises(ConfigError, match=word):
         read_request(replace(asked, precision=precision))
 
 
-@pytest.mark.parametrize(
-    "key", ["tensor_parallel.strategies", "pipeline.schedules", "data_parallel.zero_stages"]
-)
+@pytest.mark.parametrize("key", ["tensor_parallel.strategies", "pipeline.schedules", "data_parallel.zero_stages"])
 def test_a_framework_runs_something(key: str) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         read_request(request(ROOT / "configs" / "7B_gpt.toml", job={key: ()}))

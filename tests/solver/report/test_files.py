@@ -34,10 +34,7 @@ HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
 def asked(plan: Plan) -> Problem:
     sequences = plan.dp * plan.micro_batch * plan.num_micro
     made = question(
-        world_size=plan.world_size,
-        sequences=sequences,
-        preset=framework_preset("megatron"),
-        model=small_model(),
+        world_size=plan.world_size, sequences=sequences, preset=framework_preset("megatron"), model=small_model()
     )
     pricer = replace(made.pricer, host=HOST, gpus_per_node=8)
     return replace(made, cluster=replace(made.cluster, host=HOST), pricer=pricer)

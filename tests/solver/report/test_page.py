@@ -35,24 +35,14 @@ SEARCH = [
     *("--compare", "rank=1", "rank=2"),
     *("--explain", "rank=2"),
 ]
-SWEEP = [
-    *QUESTION,
-    "--world_size",
-    "8,16",
-    "--run_all_solu",
-    "--fix",
-    "cp=1",
-    "--modes",
-    "fsp",
-    "--no_recompute",
-]
-COLUMN = (
-    "Array.from(document.querySelector('#ranking table').tBodies[0].rows, row => row.cells[{at}].textContent)"
-)
+SWEEP = [*QUESTION, "--world_size", "8,16", "--run_all_solu", "--fix", "cp=1", "--modes", "fsp", "--no_recompute"]
+COLUMN = "Array.from(document.querySelector('#ranking table').tBodies[0].rows, row => row.cells[{at}].textContent)"
 UNSEEN = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 GROUND = "getComputedStyle(document.body).backgroundColor"
 BAR = "getComputedStyle(document.querySelector('#breakdown svg path[style*=\"--c1)\"]')).fill"
-SHOWN = "Array.from(document.querySelectorAll('figure svg')).filter(one => one.getBoundingClientRect().width > 0).length"
+SHOWN = (
+    "Array.from(document.querySelectorAll('figure svg')).filter(one => one.getBoundingClientRect().width > 0).length"
+)
 NAMES = "Array.from(document.querySelectorAll('[id]'), one => one.id)"
 
 
@@ -70,12 +60,8 @@ def looks(tab: chromium.Browser) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(
-    chromium.BINARY is None, reason="no chromium on this machine (Debian: apt install chromium)"
-)
-def test_a_browser_shows_the_page_wide_and_narrow_in_the_light_and_in_the_dark(
-    pages: Path, tmp_path: Path
-) -> None:
+@pytest.mark.skipif(chromium.BINARY is None, reason="no chromium on this machine (Debian: apt install chromium)")
+def test_a_browser_shows_the_page_wide_and_narrow_in_the_light_and_in_the_dark(pages: Path, tmp_path: Path) -> None:
     with chromium.browser(tmp_path) as tab:
         seen = {}
         for name in ("search", "sweep"):
@@ -94,9 +80,7 @@ def test_a_browser_shows_the_page_wide_and_narrow_in_the_light_and_in_the_dark(
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(
-    chromium.BINARY is None, reason="no chromium on this machine (Debian: apt install chromium)"
-)
+@pytest.mark.skipif(chromium.BINARY is None, reason="no chromium on this machine (Debian: apt install chromium)")
 def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> None:
     with chromium.browser(tmp_path) as tab:
         tab.open(pages / "search" / "index.html", width=1280, dark=False)
@@ -117,9 +101,7 @@ def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> N
         assert tab.complaints == []
 
 
-def test_a_result_that_would_lie_on_the_page_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_that_would_lie_on_the_page_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*SEARCH, "--report", str(tmp_path), "--json", str(tmp_path / "index.html")]
     assert main(asked) == 2
     assert "another file than that of --json" in capsys.readouterr().err

@@ -18,9 +18,7 @@ ASKED = question(preset=framework_preset("megatron"))
 
 def answer(**degrees: int) -> Answer:
     """A plan of the flat cost model."""
-    plan = Plan(
-        strategy="mtp", preset="megatron", num_micro=4 * degrees["tp"] * degrees.get("pp", 1), **degrees
-    )
+    plan = Plan(strategy="mtp", preset="megatron", num_micro=4 * degrees["tp"] * degrees.get("pp", 1), **degrees)
     return price_plan(ASKED, PlanTable.of(plan))[0]
 
 
@@ -60,9 +58,7 @@ def test_the_best_plan_of_the_keys_is_named_where_it_is_another() -> None:
     slower = replace(OTHER, step_s=1.25 * BEST.step_s)
     words = why_not(answer(tp=4, pp=2, dp=2), best_of_keys=slower)
     label = OTHER.plan.label()
-    assert words[1].startswith(
-        f"the best plan with these keys, the others searched, is {label}, which loses 25.0 %"
-    )
+    assert words[1].startswith(f"the best plan with these keys, the others searched, is {label}, which loses 25.0 %")
     assert words[1].count("the best plan") == 1
     assert why_not(OTHER, best_of_keys=BEST)[1].endswith("which is the best plan")
     none = why_not(OTHER, ("too large",), none_runs=True)
@@ -76,11 +72,7 @@ def test_plans_stand_side_by_side_and_their_memory_sums_to_what_they_need() -> N
     large = replace(OTHER, memory_bytes=terms, allocated_bytes=allocated, needed_bytes=allocated + 3 * GIB)
     plans = (Candidate(answer=BEST, obstacles=()), Candidate(answer=large, obstacles=("too large",)))
     section = compare_section(plans)
-    assert list(section.facts) == [
-        ("A", BEST.plan.label()),
-        ("B", large.plan.label()),
-        ("B", "cannot run: too large"),
-    ]
+    assert list(section.facts) == [("A", BEST.plan.label()), ("B", large.plan.label()), ("B", "cannot run: too large")]
     rows = {row[0]: row[1:] for row in section.tables[0].rows}
     assert [float(cell) for cell in rows["step ms"]] == [round(1e3 * o.step_s, 1) for o in (BEST, large)]
     gib = {name: [float(cell) for cell in row] for name, row in rows.items() if name.endswith("GiB")}

@@ -32,9 +32,7 @@ COMMANDS = {
 
 def validator(schema: dict[str, Any]) -> Any:
     """What holds values against a schema that is one."""
-    jsonschema = pytest.importorskip(
-        "jsonschema", reason="jsonschema (requirements-dev.txt) is not installed"
-    )
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema (requirements-dev.txt) is not installed")
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

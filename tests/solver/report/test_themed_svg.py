@@ -37,9 +37,7 @@ def drawn(name: str) -> Picture:
 def test_every_colour_is_the_pages() -> None:
     for svg in (drawn("a").wide, drawn("a").narrow):
         assert not re.search(r"#[0-9a-f]{6}", svg)
-        assert {"var(--ink)", "var(--grid)", "var(--c1)", "var(--c2)"} <= set(
-            re.findall(r"var\(--\w+\)", svg)
-        )
+        assert {"var(--ink)", "var(--grid)", "var(--c1)", "var(--c2)"} <= set(re.findall(r"var\(--\w+\)", svg))
 
 
 def test_each_width_has_its_picture_and_both_say_what_they_show() -> None:

@@ -23,9 +23,7 @@ def test_boxes_do_not_overlap_on_a_stage_and_end_with_the_step() -> None:
         assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(own))
     step_s = price_plan(CASE, PlanTable.of(PLAN))[0].step_s
     assert max(one.end_ms for one in boxes) == pytest.approx(1e3 * step_s, rel=1e-9)
-    assert {(one.micro, one.chunk) for one in boxes if one.micro >= 0} == {
-        (m, c) for m in range(8) for c in range(2)
-    }
+    assert {(one.micro, one.chunk) for one in boxes if one.micro >= 0} == {(m, c) for m in range(8) for c in range(2)}
 
 
 def test_a_step_too_long_to_play_is_drawn_with_fewer_micro_batches() -> None:

@@ -76,9 +76,7 @@ def test_the_loss_is_a_share_that_grows_with_the_products(
 
 
 @given(SECONDS, SECONDS, SHARES)
-def test_without_multiprocessors_in_common_the_longer_counts(
-    comm_s: float, compute_s: float, products: float
-) -> None:
+def test_without_multiprocessors_in_common_the_longer_counts(comm_s: float, compute_s: float, products: float) -> None:
     compute = _floats(compute_s)
     free = Contention(sm_share=0.0, static_tiles=True)
     wait = beside(_floats(comm_s), compute, *free.lost(compute, compute * products))
@@ -139,13 +137,7 @@ def test_tiles_are_those_of_the_result_the_better_way_round() -> None:
     each, and their weight gradients of k x n are 8 x 3."""
     assert tiles(_product(4096, 1344))[0] == 176
     expert = GroupedGemm(
-        module=Module.MOE,
-        role=Role.UP,
-        phase=Phase.FORWARD,
-        groups=ints(16),
-        m=ints(4096),
-        k=ints(1024),
-        n=ints(768),
+        module=Module.MOE, role=Role.UP, phase=Phase.FORWARD, groups=ints(16), m=ints(4096), k=ints(1024), n=ints(768)
     )
     assert tiles(expert)[0] == 2 * 3
     gradient = GroupedGemm(

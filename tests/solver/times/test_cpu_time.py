@@ -68,19 +68,10 @@ def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False, rep
 
 
 def late_s(
-    forward_s: float,
-    backward_s: float,
-    *,
-    pp: int = 1,
-    waits: bool = False,
-    checks: bool = False,
-    zero_stage: int = 0,
+    forward_s: float, backward_s: float, *, pp: int = 1, waits: bool = False, checks: bool = False, zero_stage: int = 0
 ) -> tuple[float, float]:
     """What 20 norms forward and backward (300 us of host each) are later than the device."""
-    passes = [
-        norms(20, forward_s, Phase.FORWARD, waits=waits),
-        norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
-    ]
+    passes = [norms(20, forward_s, Phase.FORWARD, waits=waits), norms(20, backward_s, Phase.INPUT_GRAD, waits=waits)]
     pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
     preset = framework_preset("megatron").changed({"host.checks_numbers": checks})
     asked = job(preset=preset)
@@ -188,14 +179,7 @@ def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
     """After a wait the device starts with the first of 16 experts' products, a sixteenth of the host's work."""
     one = np.ones(1, dtype=np.int64)
     op = GroupedGemm(
-        module=Module.MOE,
-        role=Role.UP,
-        phase=Phase.FORWARD,
-        groups=16 * one,
-        m=one,
-        k=one,
-        n=one,
-        layout="NT",
+        module=Module.MOE, role=Role.UP, phase=Phase.FORWARD, groups=16 * one, m=one, k=one, n=one, layout="NT"
     )
     host_s = float(cpu_overhead(op, job()).calls[0]) * CALL_S
     rest = {"family": "grouped_gemm", "relative_std": floats(0.1), "origin": one}
@@ -225,10 +209,7 @@ def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host(
     steps = []
     for flops in (FLOPS, 2 * FLOPS):
         asked = question(
-            world_size=8,
-            sequences=4,
-            preset=framework_preset("zero-bubble"),
-            cost_model=SlowHost(flops=flops),
+            world_size=8, sequences=4, preset=framework_preset("zero-bubble"), cost_model=SlowHost(flops=flops)
         )
         steps.append(price_plan(asked, PlanTable.of(plan))[0])
     assert steps[0].parts_s["host"] > 0.0

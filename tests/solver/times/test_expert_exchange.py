@@ -51,9 +51,7 @@ def seconds(op: Comm, world: int, ep: int) -> float:
 
 def test_inside_a_domain_each_rank_is_sent_what_it_wants() -> None:
     visits = places_visited(ints(8), ROUTING)[0]
-    assert seconds(exchange(8), 8, 8) == pytest.approx(
-        2 * ELEMENTS * visits * 7 / 8 / INTRA_BANDWIDTH, rel=1e-5
-    )
+    assert seconds(exchange(8), 8, 8) == pytest.approx(2 * ELEMENTS * visits * 7 / 8 / INTRA_BANDWIDTH, rel=1e-5)
 
 
 def test_between_domains_a_token_crosses_once() -> None:
@@ -101,9 +99,7 @@ def asked(role: Role, phase: Phase, tokens: int, kernel: str) -> Comm:
 
 def told(op: Comm, samples: list[Sample], ep: int = 8) -> TimedOp:
     collectives = collective_samples(Collective.ALL_TO_ALL)
-    return Pricer.on(cluster(), ProfileCostModel(profile([*collectives, *samples]))).time(
-        op, Layout.of(8, ep=ep)
-    )
+    return Pricer.on(cluster(), ProfileCostModel(profile([*collectives, *samples]))).time(op, Layout.of(8, ep=ep))
 
 
 @pytest.mark.parametrize("kernel", ["all2all", "deepep"])
@@ -142,9 +138,7 @@ def test_a_measured_exchange_has_sent_the_probabilities_already() -> None:
     assert op.routed is not None
     beside = np.array([4096 * 96.0])
     arriving = np.ceil(beside * places_visited(ints(8), ROUTING)).astype(np.int64)
-    carrying = replace(
-        op, size_bytes=op.size_bytes + arriving, routed=replace(op.routed, weight_bytes=beside)
-    )
+    carrying = replace(op, size_bytes=op.size_bytes + arriving, routed=replace(op.routed, weight_bytes=beside))
     samples = [taken("dispatch", tokens, 2e-6 * tokens, kernel="deepep") for tokens in (1024, 4096)]
     assert told(carrying, samples).seconds[0] == pytest.approx(2e-6 * 4096)
     assert told(carrying, []).seconds[0] > told(op, []).seconds[0]
@@ -185,9 +179,7 @@ def test_between_domains_a_token_carries_its_probabilities(of_domain: bool, shar
 def test_an_overlapped_exchange_costs_what_outlasts_the_pass() -> None:
     def timed(op: Comm, part: str, took: float) -> TimedOp:
         one = np.ones(1)
-        return TimedOp(
-            op=op, part=part, family=part, seconds=took * one, relative_std=one, origin=np.ones(1, np.int64)
-        )
+        return TimedOp(op=op, part=part, family=part, seconds=took * one, relative_std=one, origin=np.ones(1, np.int64))
 
     beside = replace(exchange(8), lane=Lane.PREFETCH)
     work = replace(exchange(8), name="work")

@@ -28,9 +28,7 @@ def _timed(op: Op, part: str, seconds: float) -> TimedOp:
 
 
 def _work(phase: Phase, seconds: float) -> TimedOp:
-    op = MemoryBound(
-        module=Module.MOE, role=Role.NORM, phase=phase, kernel="copy", rows=ints(1), width=ints(1)
-    )
+    op = MemoryBound(module=Module.MOE, role=Role.NORM, phase=phase, kernel="copy", rows=ints(1), width=ints(1))
     return _timed(op, "memory_bound", seconds)
 
 
@@ -68,9 +66,7 @@ def _passes(compute: list[float], exchange: list[float]) -> tuple[list[TimedOp],
     return forward, backward
 
 
-def _told(
-    compute: list[float], exchange: list[float], *, delayed: bool, contention: Contention = ALONE
-) -> float:
+def _told(compute: list[float], exchange: list[float], *, delayed: bool, contention: Contention = ALONE) -> float:
     ahead, back = ((ops, exposed(ops, contention)) for ops in _passes(compute, exchange))
     passes = across_passes(ahead, back, contention, delayed=delayed)
     return sum(float(share.seconds[0]) for _, shares in passes for share in shares)
@@ -138,9 +134,7 @@ def test_a_gradient_that_hides_a_bulk_reduction_is_not_put_off() -> None:
     host = backward[-1].op
     hidden = replace(
         _exchange(Role.ENTER, Phase.INPUT_GRAD, 0.0),
-        op=replace(
-            backward[0].op, role=Role.ENTER, lane=Lane.BESIDE, beside=host.key, beside_phase=Phase.WEIGHT_GRAD
-        ),
+        op=replace(backward[0].op, role=Role.ENTER, lane=Lane.BESIDE, beside=host.key, beside_phase=Phase.WEIGHT_GRAD),
     )
     host_timed = replace(backward[-1], part="attention")
     waits = []
@@ -179,10 +173,7 @@ def test_a_product_of_which_nothing_runs_twice_loses_its_multiprocessors_alone()
     def told(part: str, twice: float) -> float:
         contention = Contention(sm_share=0.2, static_tiles=True, num_sms=100)
         passes = [
-            [
-                one if isinstance(one.op, Comm) else replace(one, part=part, twice=np.array([twice]))
-                for one in timed
-            ]
+            [one if isinstance(one.op, Comm) else replace(one, part=part, twice=np.array([twice])) for one in timed]
             for timed in _passes(compute, exchange)
         ]
         ahead, back = ((timed, exposed(timed, contention)) for timed in passes)
@@ -197,11 +188,7 @@ NONE = (0.0, 0.0)
 
 
 def exchanged(
-    forward_s: list[float],
-    backward_s: list[float],
-    *,
-    host_s: tuple[float, float] = NONE,
-    losses: Losses | None = None,
+    forward_s: list[float], backward_s: list[float], *, host_s: tuple[float, float] = NONE, losses: Losses | None = None
 ) -> Exchanges:
     """Of two chunks; ``host_s`` is the host's of a forward and of a backward."""
     return Exchanges(

@@ -91,9 +91,7 @@ class ModelledExperts(FlatCostModel):
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         predicted = FlatCostModel.grouped_linear_s(self, query)
-        return replace(
-            predicted, seconds=predicted.seconds / 2.0, origin=0 * predicted.origin + int(Origin.MODELLED)
-        )
+        return replace(predicted, seconds=predicted.seconds / 2.0, origin=0 * predicted.origin + int(Origin.MODELLED))
 
 
 def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:
@@ -115,9 +113,7 @@ def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:
         ({"cuda_graphs": frozenset({"full_iteration"}), "moe_capacity_factor": 1.0}, False),
     ],
 )
-def test_a_graph_of_the_whole_iteration_knows_no_experts_rows(
-    settings: dict[str, object], expected: bool
-) -> None:
+def test_a_graph_of_the_whole_iteration_knows_no_experts_rows(settings: dict[str, object], expected: bool) -> None:
     """Megatron-LM transformer_config.py, moe_expert_rank_capacity_factor; equal parts of a capacity are known."""
     asked = replace(job(), **settings)  # type: ignore[arg-type]
     (block,) = written(EXPERTS, asked, "mtp", Layout.of(1), "none").blocks

@@ -34,9 +34,7 @@ class Calls(FlatCostModel):
     """A call takes the host a microsecond, a launch as long."""
 
     def cpu_s(self, kind: str) -> TimeEstimate:
-        return TimeEstimate(
-            seconds=floats(1e-6), relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64)
-        )
+        return TimeEstimate(seconds=floats(1e-6), relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
 
 
 def test_exchanges_are_what_is_waited_for_on_the_way_to_experts_and_back() -> None:
@@ -108,9 +106,7 @@ SEQ = 65536  # so long that compute outlasts every message
 
 def _dp_comm_s(framework: str, layers: int, **choices: object) -> float:
     plan = Plan(strategy="mtp", preset=framework, dp=DP, zero_stage=3, zero_size=DP, num_micro=MICRO)
-    preset = framework_preset(framework).changed(
-        {f"data_parallel.{name}": value for name, value in choices.items()}
-    )
+    preset = framework_preset(framework).changed({f"data_parallel.{name}": value for name, value in choices.items()})
     return answer(plan, model=small_model(layers=layers), preset=preset, seq_len=SEQ).parts_s["dp_comm"]
 
 

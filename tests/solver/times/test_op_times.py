@@ -84,9 +84,7 @@ def test_another_network_was_not_measured() -> None:
 
 def test_copies_to_the_host_take_what_was_measured_else_what_the_sheet_says() -> None:
     def copied(role: Role, samples: list[Sample], world: int = 8) -> TimedOp:
-        op = HostTransfer(
-            module=Module.STEP, role=role, phase=Phase.STEP, size_bytes=np.array([float(1 << 20)])
-        )
+        op = HostTransfer(module=Module.STEP, role=role, phase=Phase.STEP, size_bytes=np.array([float(1 << 20)]))
         host = HostSpec(link_bandwidth=64e9, memory_bandwidth=500e9)
         return replace(pricer(samples), host=host).time(op, Layout.of(world))
 
@@ -121,8 +119,7 @@ def test_a_cast_takes_what_its_own_kernels_do_where_both_were_measured() -> None
 
     def of(kernel: str, seconds: float) -> list[Sample]:
         cases = (
-            MemoryBoundCase(kernel=kernel, direction="forward", rows=rows, width=4096)
-            for rows in (512, 1024, 2048)
+            MemoryBoundCase(kernel=kernel, direction="forward", rows=rows, width=4096) for rows in (512, 1024, 2048)
         )
         return [Sample(case=case, trials_s=(seconds * case.rows / 1024,)) for case in cases]
 
@@ -170,8 +167,7 @@ def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
     held = (SustainedCase(seconds=30, m=SIDE, k=SIDE, n=SIDE), (1.45e-3, 1.6e-3))
     warm = replace(cluster(), gpu=replace(cluster().gpu, training_rate_ratio=0.9))
     by_sheet, measured = (
-        replace(Pricer.on(warm, cost_model), gpu=None)
-        for cost_model in (book_of(alone), book_of(alone, held))
+        replace(Pricer.on(warm, cost_model), gpu=None) for cost_model in (book_of(alone), book_of(alone, held))
     )
     assert seconds(by_sheet) == pytest.approx(ALONE_S / 0.9)
     assert seconds(measured) == pytest.approx(1.6e-3)
@@ -179,14 +175,10 @@ def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
 
 def test_a_format_that_was_not_measured_keeps_the_sheets_share() -> None:
     cost_model = book_of(
-        (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,)),
-        (GemmCase(m=SIDE, k=SIDE, n=SIDE, dtype_in="fp8"), (1e-3,)),
+        (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,)), (GemmCase(m=SIDE, k=SIDE, n=SIDE, dtype_in="fp8"), (1e-3,))
     )
     pricer = Pricer(
-        cost_model=cost_model,
-        domain_ranks=8,
-        training_rate_ratio=0.9,
-        sustained=SustainedRates(ratios={"bf16": 0.5}),
+        cost_model=cost_model, domain_ranks=8, training_rate_ratio=0.9, sustained=SustainedRates(ratios={"bf16": 0.5})
     )
     assert seconds(pricer) == pytest.approx(ALONE_S / 0.5)
     assert seconds(pricer, "fp8") == pytest.approx(1e-3 / 0.9)
@@ -221,12 +213,8 @@ H100 = read_cluster("h100-sxm", root=ROOT)
 @pytest.mark.parametrize(("preset", "words", "slow"), [("nanotron", 25129, True), ("megatron", 25216, False)])
 def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words: int, slow: bool) -> None:
     layout = Layout.of(2, tp=2)
-    ops = written(
-        replace(small_model(), vocab=50257), job(preset=framework_preset(preset)), "fsp", layout
-    ).head
-    products = [
-        op for op in (*ops.forward, *ops.backward) if isinstance(op, BatchedGemm) and op.role is Role.LOGITS
-    ]
+    ops = written(replace(small_model(), vocab=50257), job(preset=framework_preset(preset)), "fsp", layout).head
+    products = [op for op in (*ops.forward, *ops.backward) if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
     assert [words in (int(op.m[0]), int(op.k[0]), int(op.n[0])) for op in products] == [True] * 3
     pricer = Pricer.on(H100, FlatCostModel())
     anywhere = replace(H100.gpu, architecture=replace(H100.gpu.architecture, unaligned=None))
@@ -259,9 +247,7 @@ def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it
     rate = 358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz
     carried = UNALIGNED_STD * head_flops / rate * plan.num_micro * slowest_of(plan.world_size)
     waiting = slow.parts_s["bubble"] + slow.parts_s["pp_comm"]
-    assert slow.errors_s["carried"] == pytest.approx(
-        carried * slow.step_s / (slow.step_s - waiting), rel=1e-3
-    )
+    assert slow.errors_s["carried"] == pytest.approx(carried * slow.step_s / (slow.step_s - waiting), rel=1e-3)
     anywhere = answered(replace(H100.gpu, architecture=replace(H100.gpu.architecture, unaligned=None)))
     assert "carried" not in anywhere.errors_s
 

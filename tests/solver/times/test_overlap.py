@@ -54,9 +54,7 @@ def _timed(op: Op, part: str, seconds: float) -> TimedOp:
 
 
 @pytest.mark.parametrize(("blocks", "share"), [(0, 0.2), (20, 0.2), (10, 0.1)])
-def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(
-    blocks: int, share: float
-) -> None:
+def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(blocks: int, share: float) -> None:
     """A second of an exchange beside ten of compute, on a GPU where a collective's 20 blocks are a fifth."""
     kernel = MemoryBound(
         module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
@@ -71,24 +69,18 @@ def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(
         size_bytes=ints(1),
         thread_blocks=blocks,
     )
-    waits = exposed(
-        [_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], Contention(sm_share=0.2)
-    )
+    waits = exposed([_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], Contention(sm_share=0.2))
     assert [float(one.seconds[0]) for one in waits] == pytest.approx([10.0, share])
 
 
 @given(SECONDS, SECONDS, COUNTS)
-def test_pieces_of_an_all_gather_end_as_a_replay_of_them_does(
-    comm_s: float, compute_s: float, count: int
-) -> None:
+def test_pieces_of_an_all_gather_end_as_a_replay_of_them_does(comm_s: float, compute_s: float, count: int) -> None:
     wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=False), 0.0)
     assert compute_s + wait[0] == pytest.approx(_gathered(comm_s, compute_s, count), abs=1e-9)
 
 
 @given(SECONDS, SECONDS, COUNTS)
-def test_pieces_of_a_reduce_scatter_end_as_a_replay_of_them_does(
-    comm_s: float, compute_s: float, count: int
-) -> None:
+def test_pieces_of_a_reduce_scatter_end_as_a_replay_of_them_does(comm_s: float, compute_s: float, count: int) -> None:
     wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=True), 0.0)
     assert compute_s + wait[0] == pytest.approx(_reduced(comm_s, compute_s, count), abs=1e-9)
 
@@ -116,9 +108,7 @@ def test_no_overlap_hides_more_than_the_shorter_of_the_two(
 def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
     """User buffers reach the GPUs of one domain (Transformer Engine, userbuffers.cu): beyond it nothing takes turns."""
     key = OpKey(Module.MLP, Role.NORM)
-    ran = MemoryBound(
-        module=key.module, role=key.role, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
-    )
+    ran = MemoryBound(module=key.module, role=key.role, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1))
     gather = Comm(
         module=Module.MLP,
         role=Role.ENTER,
@@ -153,9 +143,7 @@ def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
     """A second of a collective beside ten of a product (Transformer Engine, initialize_ub: num_sm 16,
     set_sm_margin), which has no second wave there."""
     key = OpKey(Module.MLP, Role.DOWN)
-    product = BatchedGemm(
-        module=key.module, role=key.role, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1)
-    )
+    product = BatchedGemm(module=key.module, role=key.role, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1))
     scatter = Comm(
         module=Module.MLP,
         role=Role.LEAVE,
@@ -163,9 +151,7 @@ def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
         lane=lane,
         beside=key,
         beside_phase=Phase.FORWARD,
-        pieces=Pieces(
-            count=ints(1 if lane is Lane.BESIDE else 4), last_waits=last_waits, thread_blocks=blocks
-        ),
+        pieces=Pieces(count=ints(1 if lane is Lane.BESIDE else 4), last_waits=last_waits, thread_blocks=blocks),
         collective=Collective.REDUCE_SCATTER,
         axis=Axis.TP,
         size_bytes=ints(1),
@@ -196,9 +182,7 @@ def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
     """A second of a gather beside ten of products that lose 30 % of their rate, while it loses half of its:
     it takes two seconds, in which 0.6 of the products' are lost. A pass over memory loses the
     multiprocessors, as ever."""
-    product = BatchedGemm(
-        module=Module.MLP, role=Role.GATE, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1)
-    )
+    product = BatchedGemm(module=Module.MLP, role=Role.GATE, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1))
     kernel = MemoryBound(
         module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
     )
@@ -211,9 +195,7 @@ def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
         axis=Axis.WP,
         size_bytes=ints(1),
     )
-    measured = replace(
-        _timed(gathered, "wp_comm", 1.0), losses=Losses(compute=_floats(0.3), comm=_floats(0.5))
-    )
+    measured = replace(_timed(gathered, "wp_comm", 1.0), losses=Losses(compute=_floats(0.3), comm=_floats(0.5)))
     contention = Contention(sm_share=0.2)
     for op, part, wait in ((product, "gemm", 0.6), (kernel, "memory_bound", 0.2)):
         waits = exposed([_timed(op, part, 10.0), measured], contention)

@@ -129,12 +129,8 @@ def test_layers_gathered_one_by_one_hide_all_but_the_first() -> None:
 def test_units_are_layers_and_ends_of_stages_that_keep_what_they_gathered() -> None:
     """Two stages of two layers, with the embedding or the head."""
     for preset, pp, expected in (("fsdp", 2, [3, 3]), ("fsdp", 1, [1]), ("deepspeed", 2, [1, 1])):
-        asked = question(
-            world_size=4, sequences=16, preset=framework_preset(preset), model=small_model(layers=4)
-        )
-        plan = Plan(
-            strategy="mtp", preset=preset, pp=pp, dp=4 // pp, zero_stage=3, zero_size=4 // pp, num_micro=4
-        )
+        asked = question(world_size=4, sequences=16, preset=framework_preset(preset), model=small_model(layers=4))
+        plan = Plan(strategy="mtp", preset=preset, pp=pp, dp=4 // pp, zero_stage=3, zero_size=4 // pp, num_micro=4)
         table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
         rows = table.plans.layout.take(table.stages.plan)
         assert units_of_stages(asked.job, rows, table.stages).tolist() == expected
@@ -143,18 +139,12 @@ def test_units_are_layers_and_ends_of_stages_that_keep_what_they_gathered() -> N
 def test_a_priced_stage_hides_all_gathers_but_the_first() -> None:
     """Two stages of three parts each: a third of the gather is waited for, where passes are long."""
     asked = question(
-        world_size=4,
-        sequences=16,
-        preset=framework_preset("fsdp"),
-        model=small_model(layers=4),
-        seq_len=65_536,
+        world_size=4, sequences=16, preset=framework_preset("fsdp"), model=small_model(layers=4), seq_len=65_536
     )
     plan = Plan(strategy="mtp", preset="fsdp", pp=2, dp=2, zero_stage=3, zero_size=2, num_micro=8)
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     rows = table.plans.layout.take(table.stages.plan)
-    (gather,) = [
-        op for op in step_operations(asked.model, asked.job, table) if op.role is Role.PARAMETER_GATHER
-    ]
+    (gather,) = [op for op in step_operations(asked.model, asked.job, table) if op.role is Role.PARAMETER_GATHER]
     whole_s = asked.pricer.time(gather, rows).seconds
     waited_s = stage_times(asked.model, asked.job, table, asked.pricer).step.gather.seconds
     assert waited_s == pytest.approx(whole_s / 3)
@@ -171,9 +161,7 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
     """nanotron under ZeRO-1: six parameters a layer and three of the ends; nothing without shards, or for others."""
 
     def step(preset: str, zero_size: int) -> dict[str, float]:
-        asked = question(
-            world_size=8, sequences=16, preset=framework_preset(preset), model=small_model(layers=8)
-        )
+        asked = question(world_size=8, sequences=16, preset=framework_preset(preset), model=small_model(layers=8))
         stage = 1 if zero_size > 1 else 0
         plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=zero_size, num_micro=2)
         table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
@@ -212,9 +200,7 @@ def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
     context = LayerContext(sharding=table.plans.sharding, model=asked.model, job=asked.job, layout=layout)
     ops = operations(context, table.bytes.on_rank, np.zeros(1, dtype=bool))
     none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
-    step = step_times(
-        replace(asked.pricer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none
-    )
+    step = step_times(replace(asked.pricer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none)
     return float(step.reduction.seconds[0])
 
 
@@ -230,9 +216,7 @@ def test_experts_fill_buckets_of_their_own() -> None:
     rest as the rest needs."""
     dense = small_model()
     moe = MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=2048)
-    routed = replace(
-        dense, blocks=(replace(dense.blocks[0], block=replace(dense.blocks[0].block, mlp=None, moe=moe)),)
-    )
+    routed = replace(dense, blocks=(replace(dense.blocks[0], block=replace(dense.blocks[0].block, mlp=None, moe=moe)),))
     counted = num_parameters(routed)
     experts = 8 * 4 * 3 * 512 * 2048
     bucket = -(-experts // 10)
@@ -251,7 +235,5 @@ def test_frozen_tied_embeddings_have_no_gradients_to_add_up() -> None:
         job = replace(asked.job, adapter_rank=rank)
         context = LayerContext(sharding=plans.sharding, model=asked.model, job=job, layout=plans.layout)
         ops = operations(context, table.bytes.on_rank.take(ints([0])), np.ones(1, dtype=bool))
-        sent.append(
-            sum(int(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.axis is Axis.EMBEDDING)
-        )
+        sent.append(sum(int(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.axis is Axis.EMBEDDING))
     assert sent == [4 * asked.model.vocab * asked.model.hidden, 0]

@@ -25,11 +25,7 @@ def share(seconds: list[float], origin: list[int]) -> Share:
 
 def test_seconds_of_one_origin_and_of_several_add_up() -> None:
     total = sum_by_part(
-        [
-            share([1.0, 2.0, 4.0], [MEASURED, MODELLED, MEASURED]),
-            share([8.0, 16.0, 32.0], [MODELLED] * 3),
-        ],
-        3,
+        [share([1.0, 2.0, 4.0], [MEASURED, MODELLED, MEASURED]), share([8.0, 16.0, 32.0], [MODELLED] * 3)], 3
     )
     assert total.origins[Origin.MEASURED].tolist() == [1.0, 0.0, 4.0]
     assert total.origins[Origin.MODELLED].tolist() == [8.0, 18.0, 32.0]

@@ -65,14 +65,8 @@ def test_fp8_attention_takes_what_cudnn_was_measured_to_take() -> None:
     """
     measured: dict[str, dict[str, tuple[list[float], list[float]]]] = {
         "blackwell": {
-            "forward": (
-                [1.464, 5.197, 19.751, 1.060, 3.881, 14.961],
-                [1.589, 5.962, 23.228, 1.281, 4.791, 18.68],
-            ),
-            "backward": (
-                [4.382, 14.964, 55.593, 3.632, 12.595, 46.779],
-                [5.526, 19.094, 74.527, 4.778, 17.037, 65.15],
-            ),
+            "forward": ([1.464, 5.197, 19.751, 1.060, 3.881, 14.961], [1.589, 5.962, 23.228, 1.281, 4.791, 18.68]),
+            "backward": ([4.382, 14.964, 55.593, 3.632, 12.595, 46.779], [5.526, 19.094, 74.527, 4.778, 17.037, 65.15]),
         },
         "hopper": {
             "forward": ([1.141, 4.357, 16.884], [1.708, 6.531, 25.566]),
@@ -83,9 +77,7 @@ def test_fp8_attention_takes_what_cudnn_was_measured_to_take() -> None:
         stated = read_architecture(name, root=ROOT).fp8_attention
         assert (stated is None) is (name not in measured)
         for direction, (narrow, wide) in measured.get(name, {}).items():
-            assert stated[direction] == pytest.approx(
-                geometric_mean(narrow) / geometric_mean(wide), abs=0.005
-            )
+            assert stated[direction] == pytest.approx(geometric_mean(narrow) / geometric_mean(wide), abs=0.005)
 
 
 def test_flash_attention_2_runs_as_published_where_it_is() -> None:
@@ -159,11 +151,7 @@ Price = Callable[[ModelledCostModel], float]
 
 def gathered(size_bytes: float) -> Price:
     query = CollectiveQuery(
-        collective=Collective.ALL_GATHER,
-        size_bytes=ints(size_bytes),
-        intra=ints(8),
-        inter=ints(1),
-        siblings=ints(1),
+        collective=Collective.ALL_GATHER, size_bytes=ints(size_bytes), intra=ints(8), inter=ints(1), siblings=ints(1)
     )
     return lambda cost_model: float(cost_model.collective_s(query).seconds[0])
 
@@ -222,9 +210,7 @@ def test_a_file_that_somebody_adds_prices_as_it_says(
         ("asynchronous = true", "asynchronous = false", attention),
     ],
 )
-def test_tensor_cores_that_wait_or_read_more_are_slower(
-    tmp_path: Path, old: str, new: str, price: Price
-) -> None:
+def test_tensor_cores_that_wait_or_read_more_are_slower(tmp_path: Path, old: str, new: str, price: Price) -> None:
     root = project(tmp_path, HOPPER.replace(old, new, 1))
     assert 1.05 < price_on("h100-sxm", price, root) / price_on("h100-sxm", price, ROOT) < 2.0
 

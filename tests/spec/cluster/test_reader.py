@@ -46,18 +46,14 @@ def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
     assert cluster.gpu.memory_bandwidth == 4e12
     assert [domain.bandwidth for domain in cluster.domains] == [3 * 150e9, 200e9 / 8]
     assert cluster.host.link_bandwidth == 900e9 / 2
-    assert cluster.gpu.training_rate_ratio == pytest.approx(
-        720e12 * (680 / 700) ** 0.716 / 794.5e12, abs=0.005
-    )
+    assert cluster.gpu.training_rate_ratio == pytest.approx(720e12 * (680 / 700) ** 0.716 / 794.5e12, abs=0.005)
 
 
 @pytest.mark.parametrize(
     ("sheet", "flop_a_clock"),
     [("a40", 1024), ("rtx-a6000", 1024), ("l4", 1024), ("l40s", 1024), ("rtx-4090", 512), ("aws-g5", 512)],
 )
-def test_cards_of_gddr_accumulate_in_fp32_at_the_rate_of_their_die_or_half(
-    sheet: str, flop_a_clock: int
-) -> None:
+def test_cards_of_gddr_accumulate_in_fp32_at_the_rate_of_their_die_or_half(sheet: str, flop_a_clock: int) -> None:
     """Four tensor cores of 128 multiply-adds a clock (GA102 and Ada whitepapers); GeForce and A10G accumulate
     in fp32 at half that.
 
@@ -87,9 +83,7 @@ def test_cards_of_gddr_accumulate_in_fp32_at_the_rate_of_their_die_or_half(
         ("l4", "L4-24GB", 8, 1, 100, 75e-6),
     ],
 )
-def test_machines_of_the_clouds(
-    sheet: str, gpu: str, gpus: int, nics: int, gigabits: int, latency_s: float
-) -> None:
+def test_machines_of_the_clouds(sheet: str, gpu: str, gpus: int, nics: int, gigabits: int, latency_s: float) -> None:
     cluster = read_cluster(sheet, root=ROOT)
     outer = cluster.domains[-1]
     assert (cluster.gpu.name, cluster.gpus_per_node, cluster.nics_per_node) == (gpu, gpus, nics)
@@ -104,9 +98,7 @@ def test_cards_that_reach_each_other_through_the_host_say_so() -> None:
 
 
 def test_device_names_point_to_one_sheet_each() -> None:
-    named = [
-        device for name in known_clusters(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names
-    ]
+    named = [device for name in known_clusters(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names]
     assert len(named) == len(set(named))
 
 
@@ -141,11 +133,7 @@ def test_an_unknown_name_lists_those_like_it() -> None:
         ('name = "T1"', 'name = ""', "gpu.name = '': text"),
         ('"hopper"', '"kepler"', "gpu.architecture = 'kepler': one of"),
         ("memory_bytes = 8e9", "memory_bytes = -8e9", "gpu.memory_bytes = -8000000000.0"),
-        (
-            "memory_bytes = 8e9",
-            "memory_bytes = 80",
-            "gpu.memory_bytes = 80: a number from 1e+08 to 1e+14 bytes",
-        ),
+        ("memory_bytes = 8e9", "memory_bytes = 80", "gpu.memory_bytes = 80: a number from 1e+08 to 1e+14 bytes"),
         ("memory_bandwidth = 1e12", "memory_bandwidth = nan", "gpu.memory_bandwidth = nan"),
         ("power_w = 100", "power_w = true", "gpu.power_w = True"),
         ("num_sms = 10", "num_sms = 0", "gpu.num_sms = 0: a whole number"),

@@ -69,10 +69,7 @@ PRINTING = "sys.exit(exit_status(lambda: print('x' * {size}) or 0))"
 def test_a_full_disk_is_one_line(size: int) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         result = ended(PRINTING.format(size=size), stdout=full)
-    assert (result.returncode, result.stderr) == (
-        2,
-        "error: stdout: cannot be written: No space left on device\n",
-    )
+    assert (result.returncode, result.stderr) == (2, "error: stdout: cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("size", [3, 100_000])

@@ -60,10 +60,7 @@ def test_kv_heads_named_but_not_given_to_the_model_are_the_heads(tmp_path: Path)
 
 
 def test_bare_integers_stand_for_sizes(tmp_path: Path) -> None:
-    text = (
-        TRAINING_CONFIG.split("parallel = dict(", maxsplit=1)[0]
-        + "parallel = dict(zero1=8, tensor=4, pipeline=2)\n"
-    )
+    text = TRAINING_CONFIG.split("parallel = dict(", maxsplit=1)[0] + "parallel = dict(zero1=8, tensor=4, pipeline=2)\n"
     plan = load(tmp_path, text).plan
     assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("mtp", 4, 2, 1)
     assert (plan.zero_stage, plan.zero_size) == (1, 8)
@@ -243,8 +240,7 @@ def test_layers_divide_over_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "choice"),
-    [("mlp_layer_fusion", "layers.joined_gate"), ("enable_qkv_fusion", "layers.joined_qkv")],
+    ("key", "choice"), [("mlp_layer_fusion", "layers.joined_gate"), ("enable_qkv_fusion", "layers.joined_qkv")]
 )
 def test_which_matrices_are_one_is_read(tmp_path: Path, key: str, choice: str) -> None:
     """InternEvo's own default is gate and up apart (internlm/model/modules/mlp.py)."""

@@ -52,8 +52,7 @@ def test_the_nearest_configs_folder_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["secrets", "os", "configs", "secrets.a", "configs._base_.missing", ".a", "..secrets", "configs.link.a"],
+    "module", ["secrets", "os", "configs", "secrets.a", "configs._base_.missing", ".a", "..secrets", "configs.link.a"]
 )
 def test_nothing_outside_configs_is_read(tmp_path: Path, module: str) -> None:
     write(tmp_path, "secrets/a.py", "x = 1")

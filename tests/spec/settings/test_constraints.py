@@ -12,16 +12,7 @@ from spec.settings.constraints import Bound, bounded_settings, constraints_of, m
 from spec.settings.plan import plan_settings
 
 TYPED = [
-    *(
-        "--world_size",
-        "64",
-        "--fix",
-        "tp=8,schedule=1f1b",
-        "--max",
-        "micro_batch=4",
-        "--min",
-        "pp=2,micro_batch=2",
-    ),
+    *("--world_size", "64", "--fix", "tp=8,schedule=1f1b", "--max", "micro_batch=4", "--min", "pp=2,micro_batch=2"),
     *("--modes", "mtp,fsp", "--zero", "0,1", "--no_recompute", "--memory_gib", "72", "--headroom", "10%"),
     "--keep_tp_in_node",
 ]

@@ -22,13 +22,7 @@ from spec.settings.plan import plan_settings
 from tests.solver.questions import ROOT
 
 # Sizes have options of their own; a preset's name is a fact about it, in which orders tensors are cast one about the GPU.
-NO_SETTINGS = {
-    "world_size",
-    "seq_len",
-    "global_batch_tokens",
-    "preset.name",
-    "precision.transposed_copies",
-}
+NO_SETTINGS = {"world_size", "seq_len", "global_batch_tokens", "preset.name", "precision.transposed_copies"}
 
 
 def leaves(of: type, group: str = "") -> Iterator[str]:
@@ -125,13 +119,7 @@ def test_the_architecture_says_in_which_orders_tensors_are_cast() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("dropoff", True),
-        ("dropout", 1),
-        ("precision.linear", "fp7"),
-        ("precision.recipe", "fp8"),
-        ("loss", {}),
-    ],
+    [("dropoff", True), ("dropout", 1), ("precision.linear", "fp7"), ("precision.recipe", "fp8"), ("loss", {})],
 )
 def test_what_no_job_has_is_refused(key: str, value: object) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -184,9 +172,7 @@ def test_weights_are_held_and_gathered_as_own_recipes_say(
 
 def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:
     for name in ("bf16", "fp16"):
-        assert named_precision(name, framework_preset("megatron")) == precision_of(
-            framework_preset("megatron"), name
-        )
+        assert named_precision(name, framework_preset("megatron")) == precision_of(framework_preset("megatron"), name)
 
 
 def test_scales_and_casts_are_known_to_look_ups_and_layers() -> None:
@@ -198,8 +184,7 @@ def test_scales_and_casts_are_known_to_look_ups_and_layers() -> None:
 
 def test_mxfp8_casts_as_the_frameworks_library_does() -> None:
     found = {
-        name: named_precision("mxfp8", framework_preset(name))
-        for name in ("torchtitan", "fsdp-compiled", "maxtext")
+        name: named_precision("mxfp8", framework_preset(name)) for name in ("torchtitan", "fsdp-compiled", "maxtext")
     }
     assert [found[name].scaling for name in found] == ["dynamic", "dynamic", "block"]
     assert [found[name].casts_every_forward for name in found] == [True, True, False]

@@ -34,8 +34,7 @@ EXAMPLE = {
 
 def example() -> AiobFile:
     sections = {
-        name: ModuleTime(max_us=most, min_us=least, avg_us=mean)
-        for name, (most, least, mean) in EXAMPLE.items()
+        name: ModuleTime(max_us=most, min_us=least, avg_us=mean) for name, (most, least, mean) in EXAMPLE.items()
     }
     return AiobFile(train_iter=10, sections=sections)
 
@@ -114,31 +113,15 @@ def test_no_file(tmp_path: Path) -> None:
 # A file's times on a stage: each half once a pass, and once more for what is recomputed.
 
 # microseconds; the sections of attention with flash attention, as AICB names them, and without it
-OTHERS = {
-    "Emb": 10,
-    "layernorm": 1,
-    "layernorm2": 2,
-    "mlp_linear_1": 40,
-    "layernorm_post": 3,
-    "logit_time": 50,
-}
+OTHERS = {"Emb": 10, "layernorm": 1, "layernorm2": 2, "mlp_linear_1": 40, "layernorm_post": 3, "logit_time": 50}
 FLASH = {"atten_qkv": 20, "atten_flash": 30, "atten_linear": 15}
-UNFUSED = {
-    "atten_qkv": 20,
-    "atten_core_qk": 5,
-    "atten_core_softmax": 6,
-    "atten_core_contex": 7,
-    "atten_linear": 15,
-}
+UNFUSED = {"atten_qkv": 20, "atten_core_qk": 5, "atten_core_softmax": 6, "atten_core_contex": 7, "atten_linear": 15}
 MODEL = "--model_size 7 --num_layers 4 --world_size 8"
 
 
 def timed(words: str, sections: dict[str, int], path: Path) -> dict[str, PieceWork]:
     """The pieces of the command with the times of these sections."""
-    times = {
-        name: ModuleTime(max_us=us, min_us=us, avg_us=us)
-        for name, us in {**sections, "param_time": 60}.items()
-    }
+    times = {name: ModuleTime(max_us=us, min_us=us, avg_us=us) for name, us in {**sections, "param_time": 60}.items()}
     write_aiob(path, AiobFile(train_iter=1, sections=times))
     (work,) = made(f"{words} --comp_filepath {path}").works
     return {piece.name: piece for piece in work.pieces}
@@ -165,9 +148,7 @@ def backward_us(piece: PieceWork) -> float:
     return sum(item.seconds for item in piece.backward) * 1e6
 
 
-@pytest.mark.parametrize(
-    ("flags", "sections", "core"), [("--use_flash_attn", FLASH, 30), ("", UNFUSED, 5 + 6 + 7)]
-)
+@pytest.mark.parametrize(("flags", "sections", "core"), [("--use_flash_attn", FLASH, 30), ("", UNFUSED, 5 + 6 + 7)])
 def test_recomputation_acts_on_the_times_of_a_file(
     flags: str, sections: dict[str, int], core: int, tmp_path: Path
 ) -> None:
@@ -192,9 +173,7 @@ def test_a_core_that_nobody_timed_is_an_error(tmp_path: Path) -> None:
 
 def compute_us(work: StageWork, piece: str, parts: set[Module | OpKey]) -> float:
     (one,) = (each for each in work.pieces if each.name == piece)
-    return 1e6 * sum(
-        item.seconds for item in one.forward if item.collective is None and item.is_within(parts)
-    )
+    return 1e6 * sum(item.seconds for item in one.forward if item.collective is None and item.is_within(parts))
 
 
 @pytest.mark.parametrize(
@@ -253,9 +232,7 @@ def changed(words: list[str], flag: str, value: str) -> list[str]:
     return [*words[:at], value, *words[at + 1 :]]
 
 
-def test_sections_are_kept_as_the_operations_they_time(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sections_are_kept_as_the_operations_they_time(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_workload.main(words) == 0
     printed = capsys.readouterr().out
     assert f"{len(EXAMPLE) - 1} samples of H100 added" in printed
@@ -306,9 +283,7 @@ def test_bad_input_is_one_line_and_nothing_is_imported(
         ("train_iter:3\nparam_time:\n time_gpu_max: 3\n time_gpu_min: 1\n time_gpu_avg: 2\n", "no section"),
     ],
 )
-def test_a_bad_file_says_where(
-    words: list[str], text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_file_says_where(words: list[str], text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(words[1]).write_text(text)
     assert run_workload.main(words) == 2
     assert said in capsys.readouterr().err

@@ -16,9 +16,7 @@ from tests.workload.generator import ROOT
 from workload.aicb.csv_workload import COLUMNS, GeneralItem, Workload
 from workload.diagnostics import WorkloadError
 
-HEADER = (
-    "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
-)
+HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
 END = "CommType.epoch_end,None,None,0,,None,None,None,None,None,None,1"
 ROW = "CommType.all_reduce,CommGroup.tp_group,8,1024,forward.x,None,None,None,None,None,None,1"
 
@@ -31,12 +29,7 @@ def test_reads_what_it_wrote(tmp_path: Path) -> None:
     items = [
         GeneralItem(comm_type="computation", shapes=((2, 3, 4), (4, 5)), stage="forward.a", elapsed_ms=0.25),
         GeneralItem(
-            comm_type="isend",
-            comm_group="pp_group",
-            comm_group_size=4,
-            msg_size=7,
-            dst=3,
-            additional="send_next",
+            comm_type="isend", comm_group="pp_group", comm_group_size=4, msg_size=7, dst=3, additional="send_next"
         ),
         GeneralItem(comm_type="epoch_end"),
     ]
@@ -44,11 +37,7 @@ def test_reads_what_it_wrote(tmp_path: Path) -> None:
     assert Workload(items=iter(items)).write(path, {"tp": 2}) == 3
     read, arguments = Workload.load(path)
     assert (list(read.items), arguments) == (items, {"tp": 2})
-    assert (
-        path.read_text()
-        .splitlines()[1]
-        .startswith("CommType.computation,None,None,((2 3 4) (4 5)),forward.a")
-    )
+    assert path.read_text().splitlines()[1].startswith("CommType.computation,None,None,((2 3 4) (4 5)),forward.a")
 
 
 def test_old_files_are_read(tmp_path: Path) -> None:
@@ -57,12 +46,7 @@ def test_old_files_are_read(tmp_path: Path) -> None:
     lines = ["[rank0 ~ rank127]", HEADER.replace("comm_group_size,", ""), ROW.replace("8,", "", 1)]
     path.write_text("\r\n".join(lines))
     (item,) = Workload.load(path)[0].items
-    assert (item.comm_type, item.comm_group, item.comm_group_size, item.msg_size) == (
-        "all_reduce",
-        "tp_group",
-        0,
-        1024,
-    )
+    assert (item.comm_type, item.comm_group, item.comm_group_size, item.msg_size) == ("all_reduce", "tp_group", 0, 1024)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +94,7 @@ def generate(words: str, path: Path) -> list[GeneralItem]:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
-def test_arguments_that_cannot_be_read_are_no_empty_ones(
-    make: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_arguments_that_cannot_be_read_are_no_empty_ones(make: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_text(",".join(COLUMNS) + "\n")
     assert Workload.load(tmp_path / "w.csv")[1] == {}
     make(tmp_path / "w.csv.args.json")
@@ -123,9 +105,7 @@ def test_arguments_that_cannot_be_read_are_no_empty_ones(
 def test_a_small_workload_to_the_letter(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     path = tmp_path / "w.csv"
     config = f"--config {ROOT}/configs/8x7B_mixtral.py"
-    words = (
-        f"{config} --num_layers 2 --world_size 8 --tp_num 2 --pp_num 2 --sp --expert_model_parallel_size 2"
-    )
+    words = f"{config} --num_layers 2 --world_size 8 --tp_num 2 --pp_num 2 --sp --expert_model_parallel_size 2"
     generate(f"{words} --use_flash_attn --use_distributed_optimizer --global_batch 4 --stage 0", path)
     golden("workload/general_moe.csv", path.read_text())
 

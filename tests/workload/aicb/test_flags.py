@@ -138,25 +138,16 @@ def test_nodes_times_gpus() -> None:
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (
-            "--model_size 7 --world_size 8 --nnodes 2 --nproc_per_node 8",
-            "nnodes x nproc_per_node = 2 x 8 = 16",
-        ),
+        ("--model_size 7 --world_size 8 --nnodes 2 --nproc_per_node 8", "nnodes x nproc_per_node = 2 x 8 = 16"),
         ("--model_size 7 --nnodes 2", "world_size"),
         ("--model_size 7 --world_size 8 --gated_linear_unit perhaps", "perhaps"),
-        (
-            "--model_size 7 --world_size 8 --pp_rank 0 --pipeline_stage 0",
-            "not together with --pipeline_stage",
-        ),
+        ("--model_size 7 --world_size 8 --pp_rank 0 --pipeline_stage 0", "not together with --pipeline_stage"),
         ("--model_size 7 --world_size 8 --bundle b --format general", "simai, with --bundle"),
         # an unknown flag by its whole name, though -m and -t begin known ones
         ("-model_size 7 --world_size 8", "-model_size"),
         ("--model_size 7 --world_size 8 -micro_batch 4", "-micro_batch"),
         ("--model_size 7 --world_size 8 --micro_bach 4", "--micro_bach 4"),
-        (
-            "--model_size 7 --world_size 8 --foo=3 --bar" + " --a_long_name" * 9,
-            "--foo=3 --bar" + " --a_long_name" * 9,
-        ),
+        ("--model_size 7 --world_size 8 --foo=3 --bar" + " --a_long_name" * 9, "--foo=3 --bar" + " --a_long_name" * 9),
     ],
 )
 def test_refusals(words: str, match: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,9 +179,7 @@ def written(words: str, path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: other.name)
-def test_the_others_change_nothing_and_say_so(
-    other: Other, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_others_change_nothing_and_say_so(other: Other, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flag = f"--{other.name}" + (" 1" if other.takes_value else "")
     plain = written(SEVEN, tmp_path / "plain")
     capsys.readouterr()
@@ -236,6 +225,4 @@ def test_a_test_has_no_model() -> None:
         "--model_size changes nothing: a test has no model",
         "--workload_only changes nothing: a workload is only written here, never run",
     ]
-    assert notes(f"{SEVEN} --iter_num 3") == [
-        "--iter_num changes nothing: it is of a communication test (--test_comm)"
-    ]
+    assert notes(f"{SEVEN} --iter_num 3") == ["--iter_num changes nothing: it is of a communication test (--test_comm)"]

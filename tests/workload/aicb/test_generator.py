@@ -50,12 +50,7 @@ def test_dimensions_replace_the_presets() -> None:
 @pytest.mark.parametrize(
     ("flags", "width"),
     # Megatron-LM's defaults: 4 h, with SwiGLU 8/3 h down to a multiple of 64
-    [
-        ("", 16384),
-        ("--swiglu", 2 * 10880),
-        ("--hidden_size 2048", 8192),
-        ("--swiglu --ffn_hidden_size 96", 192),
-    ],
+    [("", 16384), ("--swiglu", 2 * 10880), ("--hidden_size 2048", 8192), ("--swiglu --ffn_hidden_size 96", 192)],
 )
 def test_feed_forward_width(flags: str, width: int) -> None:
     assert {shape[3] for shape in gemm_shapes(made(f"{MODEL} {flags}").works[0], "mlp.up")} == {width}
@@ -76,9 +71,7 @@ def test_training_flags() -> None:
 
 
 def test_experts_of_a_dense_preset() -> None:
-    flags = (
-        "--moe_enable --num_experts 8 --moe_router_topk 2 --expert_model_parallel_size 4 --moe_grouped_gemm"
-    )
+    flags = "--moe_enable --num_experts 8 --moe_router_topk 2 --expert_model_parallel_size 4 --moe_grouped_gemm"
     result = made(f"{MODEL} {flags}")
     (run,) = result.problem.model.blocks
     assert run.block.moe is not None
@@ -288,10 +281,7 @@ def test_a_collective_test_as_aicb_runs_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "tp", "ranks"),
-    [
-        ("--multi_all_reduce_enable 1 --pipeline_model_parallel 2", 8, 2),
-        ("--tensor_model_parallel_size 4", 4, 4),
-    ],
+    [("--multi_all_reduce_enable 1 --pipeline_model_parallel 2", 8, 2), ("--tensor_model_parallel_size 4", 4, 4)],
 )
 def test_ranks_apart_are_simais_data_parallel_group(flags: str, tp: int, ranks: int, tmp_path: Path) -> None:
     words = f"--frame collective_test --world_size 16 --begin_size 1048576 {flags}"

@@ -101,14 +101,7 @@ def test_dense_layers_by_flag(words: str, dense: list[int], experts: list[int]) 
 
 
 def test_zero_is_a_size_like_any_other() -> None:
-    for flag in (
-        "hidden_size",
-        "num_layers",
-        "num_experts",
-        "moe_router_topk",
-        "ffn_hidden_size",
-        "kv_lora_rank",
-    ):
+    for flag in ("hidden_size", "num_layers", "num_experts", "moe_router_topk", "ffn_hidden_size", "kv_lora_rank"):
         with pytest.raises(UserError, match=f"--{flag} = 0: 1 or more"):
             made(f"{V2_LITE} --{flag} 0")
 
@@ -159,9 +152,7 @@ def test_a_llama_where_llamas_are_trained(frame: str) -> None:
     ("hidden", "heads", "width"), [(4096, 32, 11008), (5120, 40, 13824), (6656, 52, 17920), (8192, 64, 22016)]
 )
 def test_the_widths_of_llama(hidden: int, heads: int, width: int) -> None:
-    words = (
-        f"--num_layers 2 --hidden_size {hidden} --num_attention_heads {heads} --world_size 8 --use_flash_attn"
-    )
+    words = f"--num_layers 2 --hidden_size {hidden} --num_attention_heads {heads} --world_size 8 --use_flash_attn"
     for source in (f"--frame DeepSpeed {words}", f"--frame DeepSpeed --model_size 30 {words}"):
         (run,) = model(source).blocks
         assert run.block.mlp is not None

@@ -17,8 +17,7 @@ from workload.aicb.zero3 import hook_order, zero3_items
 def modules(*sizes: int) -> tuple[Module, ...]:
     """One module a size, each with one tensor."""
     return tuple(
-        Module(name=f"m{i}", tensors=(Tensor(name=f"m{i}.weight", shape=(size,)),))
-        for i, size in enumerate(sizes)
+        Module(name=f"m{i}", tensors=(Tensor(name=f"m{i}.weight", shape=(size,)),)) for i, size in enumerate(sizes)
     )
 
 
@@ -66,12 +65,7 @@ def test_without_multi_rank_buckets_each_owner_gets_its_part() -> None:
 
 def test_round_robin_deals_tensors_to_owners_in_turn() -> None:
     options = ZeroOptions(
-        ranks=2,
-        stage=2,
-        num_micro=1,
-        tokens=1,
-        use_multi_rank_bucket_allreduce=False,
-        round_robin_gradients=True,
+        ranks=2, stage=2, num_micro=1, tokens=1, use_multi_rank_bucket_allreduce=False, round_robin_gradients=True
     )
     items = [item for item in zero12_items(modules(4, 2, 4, 6), options) if item.comm_type == "reduce"]
     # flat buffer m0 m2 | m1 m3
@@ -138,9 +132,7 @@ def test_small_parameters_stay_and_return_once_a_step() -> None:
     items = list(zero3_items(modules(100, 2, 1), options))
     # each on its own at each step; in the pass that records they go like all others
     assert predicted(items, "all_gather", "step") == [2, 2] * 2
-    assert (
-        predicted(items, "all_gather", "forward.m1") == predicted(items, "all_gather", "backward.m1") == [2]
-    )
+    assert predicted(items, "all_gather", "forward.m1") == predicted(items, "all_gather", "backward.m1") == [2]
     # then once with m0; in the second iteration they are there
     assert predicted(items, "all_gather", "forward.prefetch") == [104, 100, 100]
 
@@ -223,27 +215,11 @@ def test_modules_around_others_have_hooks_before_them_both_ways() -> None:
     leaves = tuple(Module(name=name, tensors=()) for name in names)
     order = [(module.name, direction) for module, direction in hook_order(leaves)]
     assert [name for name, direction in order if direction == "forward"] == [
-        *(
-            "model",
-            "embed",
-            "layers.0",
-            "layers.0.norm",
-            "layers.0.mlp",
-            "layers.0.mlp.up",
-            "layers.0.mlp.down",
-        ),
+        *("model", "embed", "layers.0", "layers.0.norm", "layers.0.mlp", "layers.0.mlp.up", "layers.0.mlp.down"),
         "head",
     ]
     assert [name for name, direction in order if direction == "backward"] == [
-        *(
-            "model",
-            "head",
-            "layers.0",
-            "layers.0.mlp",
-            "layers.0.mlp.down",
-            "layers.0.mlp.up",
-            "layers.0.norm",
-        ),
+        *("model", "head", "layers.0", "layers.0.mlp", "layers.0.mlp.down", "layers.0.mlp.up", "layers.0.norm"),
         "embed",
     ]
 

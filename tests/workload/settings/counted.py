@@ -67,9 +67,7 @@ def _latent(flags: argparse.Namespace) -> int:
         count += flags.q_lora_rank if flags.qk_layernorm else 0
     else:
         count = hidden * heads * query
-    count += hidden * (rank + flags.qk_pos_emb_head_dim) + rank * heads * (
-        flags.qk_head_dim + flags.v_head_dim
-    )
+    count += hidden * (rank + flags.qk_pos_emb_head_dim) + rank * heads * (flags.qk_head_dim + flags.v_head_dim)
     return count + (rank if flags.qk_layernorm else 0) + heads * flags.v_head_dim * hidden
 
 

@@ -44,9 +44,7 @@ def test_the_file_is_the_configuration() -> None:
     written = accelerate_settings(question, SHARDED)
     assert read(written.text) == accelerate_config(question, SHARDED)
     assert written.text.startswith("# mtp dp8 zero3/8 mb2x3\n")
-    assert (
-        "set per_device_train_batch_size=2 and gradient_accumulation_steps=3 in the script" in written.notes
-    )
+    assert "set per_device_train_batch_size=2 and gradient_accumulation_steps=3 in the script" in written.notes
     assert f"set sequences of {question.job.seq_len} tokens" in written.notes
 
 

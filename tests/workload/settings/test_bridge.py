@@ -88,12 +88,7 @@ def test_what_the_common_recipe_has_on_is_said_off(tmp_path: Path, monkeypatch: 
             "bf16_with_fp8_current_scaling_mixed; first_last_layers_bf16 = False; fp8_param_gather = False",
         ),
         (
-            {
-                "linear": "fp8",
-                "scaling": "current",
-                "high_precision_first_layers": 1,
-                "high_precision_last_layers": 2,
-            },
+            {"linear": "fp8", "scaling": "current", "high_precision_first_layers": 1, "high_precision_last_layers": 2},
             "first_last_layers_bf16 = True; num_layers_at_start_in_bf16 = 1; num_layers_at_end_in_bf16 = 2",
         ),
         ({"linear": "fp8", "scaling": "delayed"}, "bf16_with_fp8_delayed_scaling_mixed"),

@@ -37,16 +37,11 @@ def test_the_batch_of_autotp_is_left_to_deepspeed() -> None:
 
 def test_formats_of_gradients() -> None:
     written = deepspeed_json(asked(ZERO, job={"gradient": "fp32", "reduce": "fp32"}), ZERO)
-    assert (written["data_types"], written["communication_data_type"]) == (
-        {"grad_accum_dtype": "fp32"},
-        "fp32",
-    )
+    assert (written["data_types"], written["communication_data_type"]) == ({"grad_accum_dtype": "fp32"}, "fp32")
 
 
 def test_what_the_script_sets_stands_in_the_file_and_is_returned() -> None:
-    model = with_block(
-        small_model(layers=8), mlp=None, moe=replace(EXPERTS, route_groups=4, route_chosen_groups=2)
-    )
+    model = with_block(small_model(layers=8), mlp=None, moe=replace(EXPERTS, route_groups=4, route_chosen_groups=2))
     rope = RopeSpec(base=5e5, scaling=RopeScaling(kind="llama3", factor=8.0))
     model = replace(model, rope=rope, norm_epsilon=1e-6)
     plan = replace(ZERO, pp=2, ep=2, num_micro=2, recompute=Recompute.FULL)

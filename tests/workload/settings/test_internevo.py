@@ -51,9 +51,7 @@ def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
 @given(case=cases())
 def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     model, plan = as_internevo_has_it(case.problem.model), case.plan
-    question = replace(
-        case.problem, model=model, job=case.problem.job.with_preset(framework_preset("internevo"))
-    )
+    question = replace(case.problem, model=model, job=case.problem.job.with_preset(framework_preset("internevo")))
     assume(plan.vpp == 1 or (plan.pp > 1 and model.num_layers % plan.vpp == 0))
     latent = model.blocks[0].block.mixer == LATENT
     routed = any(run.block.moe for run in model.blocks)
@@ -85,9 +83,7 @@ def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.Te
 @pytest.mark.parametrize("config", ["7B_internlm2.py", "70B_llama2.py", "72B_qwen2.py", "8x7B_mixtral.py"])
 def test_models_read_back(config: str, tmp_path: Path) -> None:
     model = read_config(ROOT / "configs" / config).model
-    plan = replace(
-        PLAN, tp=8, dp=2, zero_stage=1, zero_size=2, num_micro=2, etp=8 if model.blocks[0].block.moe else 1
-    )
+    plan = replace(PLAN, tp=8, dp=2, zero_stage=1, zero_size=2, num_micro=2, etp=8 if model.blocks[0].block.moe else 1)
     path = tmp_path / config
     path.write_text(internevo_settings(asked(plan, model=model), plan).text)
     assert replace(read_internlm_config(path).model, source="") == replace(model, source="")
@@ -198,21 +194,9 @@ SHARED = replace(EXPERTS, shared_ffn_hidden=2 * EXPERTS.expert_ffn_hidden)
             {"no_bias": False},
         ),
         ({"mixer": replace(ATTENTION, qkv_bias=True)}, "QWEN2", {"qkv_bias": True, "o_bias": False}),
-        (
-            {"mlp": MlpSpec(ffn_hidden=512, gated=True, bias=True)},
-            "QWEN2",
-            {"qkv_bias": False, "mlp_bias": True},
-        ),
-        (
-            {"mixer": replace(ATTENTION, window=512)},
-            "QWEN2",
-            {"use_sliding_window": True, "sliding_window": 512},
-        ),
-        (
-            {"mlp": MlpSpec(ffn_hidden=512, gated=True, activation="gelu")},
-            "INTERNLM2_PUBLIC",
-            {"use_swiglu": False},
-        ),
+        ({"mlp": MlpSpec(ffn_hidden=512, gated=True, bias=True)}, "QWEN2", {"qkv_bias": False, "mlp_bias": True}),
+        ({"mixer": replace(ATTENTION, window=512)}, "QWEN2", {"use_sliding_window": True, "sliding_window": 512}),
+        ({"mlp": MlpSpec(ffn_hidden=512, gated=True, activation="gelu")}, "INTERNLM2_PUBLIC", {"use_swiglu": False}),
         ({"mlp": None, "moe": SHARED}, "MIXTRALMOE", {"num_shared_experts": 2, "moe_type": "Dropless"}),
         ({"mlp": None, "moe": replace(SHARED, shared_gate=True)}, "QWEN2MOE", {"num_experts": 8}),
         (
@@ -255,17 +239,14 @@ def test_facts_of_the_config() -> None:
 
 def test_what_it_has_no_key_for() -> None:
     assert omissions(SMALL) == ()
-    routed = replace(
-        SHARED, route_groups=4, route_chosen_groups=2, score="sigmoid", normalized=False, route_scale=2.5
-    )
+    routed = replace(SHARED, route_groups=4, route_chosen_groups=2, score="sigmoid", normalized=False, route_scale=2.5)
     (groups, score, sums, scale) = omissions(with_block(SMALL, mlp=None, moe=routed))
     assert "2 of 4 groups" in groups
     assert "sigmoid" in score
     assert "divided by their sum" in sums
     assert "times 2.5" in scale
     partial = replace(
-        with_block(SMALL, mlp=MlpSpec(ffn_hidden=512, gated=True, activation="gelu_tanh")),
-        rope=RopeSpec(share=0.25),
+        with_block(SMALL, mlp=MlpSpec(ffn_hidden=512, gated=True, activation="gelu_tanh")), rope=RopeSpec(share=0.25)
     )
     (share, form) = omissions(partial)
     assert "0.25 of a head" in share

@@ -70,9 +70,7 @@ def test_every_key_of_the_table_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("name", "write", "key"), UNSAID)
-def test_a_key_without_a_setting_is_refused_by_name(
-    name: str, write: Callable[..., object], key: str
-) -> None:
+def test_a_key_without_a_setting_is_refused_by_name(name: str, write: Callable[..., object], key: str) -> None:
     plan = replace(Plan(strategy="mtp", preset=name), **CHANGES[key])
     asked = question(
         world_size=plan.world_size, sequences=8, preset=framework_preset(name), model=small_model(layers=8)
@@ -83,9 +81,7 @@ def test_a_key_without_a_setting_is_refused_by_name(
 
 def test_a_plan_that_sets_nothing_is_written_by_all() -> None:
     for name, write, _ in WRITERS:
-        asked = question(
-            world_size=1, sequences=1, preset=framework_preset(name), model=small_model(layers=8)
-        )
+        asked = question(world_size=1, sequences=1, preset=framework_preset(name), model=small_model(layers=8))
         write(asked, Plan(strategy="mtp", preset=name))
 
 

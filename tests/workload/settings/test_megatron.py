@@ -62,9 +62,7 @@ def test_flags_read_back_as_the_plan(case: Case) -> None:
         etp=read.expert_tensor_parallel_size or 1,
         dp=plan.world_size // (plan.tp * plan.cp * plan.pp),
         zero_stage=int(read.use_distributed_optimizer),
-        zero_size=copies // (read.num_distributed_optimizer_instances or 1)
-        if read.use_distributed_optimizer
-        else 1,
+        zero_size=copies // (read.num_distributed_optimizer_instances or 1) if read.use_distributed_optimizer else 1,
         micro_batch=read.micro_batch_size,
         num_micro=read.global_batch_size // (read.micro_batch_size * plan.dp),
     )
@@ -197,11 +195,7 @@ def test_what_core_0_19_brought() -> None:
     text = megatron_settings(question, plan).text
     assert "core 0.19 or later" in text
     read = parse_flags("megatron-core-0.19", text)
-    assert (read.optimizer, read.attention_output_gate, read.use_distributed_optimizer) == (
-        "muon",
-        True,
-        True,
-    )
+    assert (read.optimizer, read.attention_output_gate, read.use_distributed_optimizer) == ("muon", True, True)
     part = replace(plan, zero_size=2)
     with pytest.raises(ExportError, match="Muon over a part"):
         megatron_settings(question, part)
@@ -284,11 +278,7 @@ def test_rotation(model: ModelSpec, rope: RopeSpec, flags: str) -> None:
         (SMALL, RopeSpec(scaling=RopeScaling(kind="dynamic", factor=2.0)), "rotary scaling dynamic by 2"),
         (SMALL, RopeSpec(scaling=RopeScaling(kind="linear", factor=2.5)), "rotary scaling linear by 2.5"),
         (SMALL, RopeSpec(scaling=replace(LLAMA3, slow=2.0)), "llama3's slow 2, here 1"),
-        (
-            DEEP,
-            RopeSpec(scaling=replace(YARN, original_positions=8192)),
-            "original positions 8192, here 4096",
-        ),
+        (DEEP, RopeSpec(scaling=replace(YARN, original_positions=8192)), "original positions 8192, here 4096"),
         (DEEP, RopeSpec(scaling=LLAMA3), "rotary scaling llama3 by 8"),
     ],
 )
@@ -307,11 +297,7 @@ def test_rotation_that_it_cannot_be_told(model: ModelSpec, rope: RopeSpec, note:
         # core 0.14 refuses one expert after the softmax
         (routed(topk=1), "--moe-router-pre-softmax", 1),
         (routed(score="sigmoid", normalized=False), "--moe-router-score-function sigmoid", 1),
-        (
-            routed(route_groups=4, route_chosen_groups=2),
-            "--moe-router-num-groups 4 --moe-router-group-topk 2",
-            0,
-        ),
+        (routed(route_groups=4, route_chosen_groups=2), "--moe-router-num-groups 4 --moe-router-group-topk 2", 0),
         (routed(route_scale=2.5), "--moe-router-topk-scaling-factor 2.5", 0),
     ],
 )

@@ -61,9 +61,7 @@ def test_experts_beside_dense_layers() -> None:
 
 def test_experts_and_dense_layers_share_their_activation() -> None:
     dense = replace(SMALL.blocks[0].block, mlp=MlpSpec(ffn_hidden=64, gated=False, activation="gelu"))
-    routed = replace(
-        SMALL.blocks[0].block, mlp=None, moe=MoeSpec(num_experts=4, topk=1, expert_ffn_hidden=64)
-    )
+    routed = replace(SMALL.blocks[0].block, mlp=None, moe=MoeSpec(num_experts=4, topk=1, expert_ffn_hidden=64))
     runs = (BlockRun(block=dense, count=1), BlockRun(block=routed, count=7))
     with pytest.raises(ExportError, match="another activation"):
         model_flags(*known(PLAN, model=replace(SMALL, blocks=runs)))
@@ -72,9 +70,7 @@ def test_experts_and_dense_layers_share_their_activation() -> None:
 # Formats, kernels, overlaps and recomputation of a job as Megatron-LM's flags.
 
 ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
-HALF = dict.fromkeys(
-    ("compute", "parameter", "parameter_gather", "activation", "attention", "linear"), "fp16"
-)
+HALF = dict.fromkeys(("compute", "parameter", "parameter_gather", "activation", "attention", "linear"), "fp16")
 
 
 def job_flags_of(job: dict[str, Any], **changes: Any) -> dict[str, object]:
@@ -128,9 +124,7 @@ def test_gradients_of_fp16_are_fp32_when_told() -> None:
     flags = job_flags_of({**HALF, "gradient": "fp16", "reduce": "fp16"})
     assert "--fp16" in flags
     assert "--accumulate-allreduce-grads-in-fp32" not in flags
-    assert "--accumulate-allreduce-grads-in-fp32" in job_flags_of(
-        {**HALF, "gradient": "fp32", "reduce": "fp32"}
-    )
+    assert "--accumulate-allreduce-grads-in-fp32" in job_flags_of({**HALF, "gradient": "fp32", "reduce": "fp32"})
 
 
 def test_the_loss_and_the_search_for_what_is_no_number() -> None:
@@ -152,10 +146,7 @@ def test_the_loss_and_the_search_for_what_is_no_number() -> None:
             {"moe_dispatcher": "hybridep"},
             "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep --moe-router-dtype fp32",
         ),
-        (
-            {"moe_dispatcher": "deepep"},
-            "--moe-token-dispatcher-type flex --moe-enable-deepep --moe-router-dtype fp32",
-        ),
+        ({"moe_dispatcher": "deepep"}, "--moe-token-dispatcher-type flex --moe-enable-deepep --moe-router-dtype fp32"),
     ],
 )
 def test_how_tokens_reach_their_experts(job: dict[str, Any], more: str) -> None:

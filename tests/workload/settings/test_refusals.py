@@ -22,9 +22,7 @@ MIXER = SMALL.blocks[0].block.mixer
 ROUTED = with_block(SMALL, mlp=None, moe=EXPERTS)
 SHARED = replace(EXPERTS, shared_ffn_hidden=2 * EXPERTS.expert_ffn_hidden)
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
-HALF = dict.fromkeys(
-    ("compute", "parameter", "activation", "attention", "linear", "parameter_gather"), "fp16"
-)
+HALF = dict.fromkeys(("compute", "parameter", "activation", "attention", "linear", "parameter_gather"), "fp16")
 AHEAD = {"data_parallel.overlap_grad_reduce": True}
 TORCHTITAN = Plan(
     strategy="fsp", preset="torchtitan", tp=2, dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=4
@@ -36,9 +34,7 @@ PLANS = {
     "swift": Plan(strategy="fsp", preset="megatron", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4),
     "internevo": Plan(strategy="msp", preset="internevo", num_micro=2),
     "deepspeed": Plan(strategy="mtp", preset="deepspeed", num_micro=2),
-    "accelerate": Plan(
-        strategy="mtp", preset="fsdp", dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=3
-    ),
+    "accelerate": Plan(strategy="mtp", preset="fsdp", dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=3),
     "torchtitan": TORCHTITAN,
 }
 NAMES = {"zero-bubble": "megatron", "megatron-bridge": "bridge"}
@@ -133,9 +129,7 @@ NO_PLAN: list[Row] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "problem", "match"), NO_PLAN)
-def test_plans_that_are_not_run(
-    name: str, changes: dict[str, Any], problem: dict[str, Any], match: str
-) -> None:
+def test_plans_that_are_not_run(name: str, changes: dict[str, Any], problem: dict[str, Any], match: str) -> None:
     plan = replace(PLANS[name], **changes)
     with pytest.raises(ExportError, match=match):
         EXPORTERS[NAMES.get(name, name)].compose[PLANS[name].preset](asked(plan, **problem), plan)
@@ -155,11 +149,7 @@ NO_JOB: list[Row] = [
         ({"linear": "fp8", "low_precision_head": True}, {}, "a narrow head that is not in MXFP8"),
         ({"moments": "int8"}, {}, "moments in int8"),
         ({"master": ""}, {}, "no copy"),
-        (
-            {"moe_dispatcher": "deepep", "overlap_shared_experts": True},
-            {"mlp": None, "moe": EXPERTS},
-            "beside deepep",
-        ),
+        ({"moe_dispatcher": "deepep", "overlap_shared_experts": True}, {"mlp": None, "moe": EXPERTS}, "beside deepep"),
         (
             {"overlap_expert_a2a": True, "overlap_shared_experts": True},
             {"mlp": None, "moe": EXPERTS},
@@ -186,11 +176,7 @@ NO_JOB: list[Row] = [
         ({}, {"mixer": LATENT}, "the attention of"),
         (
             {},
-            {
-                "mlp": None,
-                "moe": SHARED,
-                "mixer": replace(MIXER, qk_norm=True, qk_norm_weights=QkNormWeights.NONE),
-            },
+            {"mlp": None, "moe": SHARED, "mixer": replace(MIXER, qk_norm=True, qk_norm_weights=QkNormWeights.NONE)},
             "one weight vector",
         ),
         ({}, {"mixer": replace(MIXER, qk_norm=True)}, "dense layers"),
@@ -236,9 +222,7 @@ NO_JOB: list[Row] = [
 
 
 @pytest.mark.parametrize(("name", "job", "changes", "match"), NO_JOB)
-def test_jobs_and_models_that_are_not_run(
-    name: str, job: dict[str, Any], changes: dict[str, Any], match: str
-) -> None:
+def test_jobs_and_models_that_are_not_run(name: str, job: dict[str, Any], changes: dict[str, Any], match: str) -> None:
     model = LLAMA if name == "torchtitan" else replace(SMALL, tied_embeddings=False)
     of_model = changes.keys() & {"position", "blocks"}
     model = replace(model, **changes) if of_model else with_block(model, **changes)

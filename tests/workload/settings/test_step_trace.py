@@ -31,9 +31,7 @@ def asked(plan: Plan, *, overlap_p2p: bool = True) -> Problem:
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(
-            strategy=FSP, preset="megatron", tp=2, pp=4, vpp=2, dp=2, zero_stage=1, zero_size=2, num_micro=8
-        ),
+        Plan(strategy=FSP, preset="megatron", tp=2, pp=4, vpp=2, dp=2, zero_stage=1, zero_size=2, num_micro=8),
         Plan(strategy=FSP, preset="megatron", pp=3, dp=2, num_micro=7),
         Plan(strategy=FSP, preset="internevo", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=3),
         Plan(strategy=FSP, preset="internevo", pp=4, dp=2, num_micro=8, schedule=Schedule.ZB_H1),
@@ -49,9 +47,7 @@ def test_the_trace_lasts_as_long_as_the_step(plan: Plan) -> None:
     spans = []
     for row in rows:
         own = sorted(
-            (event["ts"], event["ts"] + event["dur"])
-            for event in events
-            if event["ph"] == "X" and event["tid"] == row
+            (event["ts"], event["ts"] + event["dur"]) for event in events if event["ph"] == "X" and event["tid"] == row
         )
         assert all(before[1] <= after[0] + 1e-3 for before, after in pairwise(own))
         first = own[0][0] if plan.preset == "zero-bubble" else 0.0
@@ -75,9 +71,7 @@ def hops(events: list[Event]) -> list[tuple[Event, float]]:
 def test_hops_in_the_trace_arrive_before_what_waits_for_them() -> None:
     plan = Plan(strategy=FSP, preset="megatron", pp=4, dp=2, num_micro=4)
     events = list(trace_events(asked(plan), plan))
-    starts = {
-        (event["name"], event["tid"]): event["ts"] for event in events if event.get("cat") in ("F", "B")
-    }
+    starts = {(event["name"], event["tid"]): event["ts"] for event in events if event.get("cat") in ("F", "B")}
     assert len(hops(events)) == 2 * 3 * 4
     for hop, end in hops(events):
         waits = starts[(hop["args"]["of"], hop["tid"])]
@@ -91,9 +85,7 @@ def test_only_events_that_nest_are_complete_events() -> None:
     events = list(trace_events(asked(plan), plan))
     for row in {event["tid"] for event in events}:
         spans = sorted(
-            (event["ts"], event["ts"] + event["dur"])
-            for event in events
-            if event["ph"] == "X" and event["tid"] == row
+            (event["ts"], event["ts"] + event["dur"]) for event in events if event["ph"] == "X" and event["tid"] == row
         )
         assert all(before[1] <= after[0] + 1e-3 for before, after in pairwise(spans))
     messages = sorted((hop["ts"], end) for hop, end in hops(events) if hop["tid"] == 1)

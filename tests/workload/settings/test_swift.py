@@ -81,12 +81,7 @@ def test_what_it_cannot_be_told_is_named() -> None:
 def test_adapters_are_arguments() -> None:
     job = {**WIDE, "adapter_rank": 16, "adapted": frozenset({"down", "qkv"}), "adapter_dtype": "fp32"}
     read = parse_flags("ms-swift", swift_settings(asked(PLAN, job=job), PLAN).text)
-    assert (read.tuner_type, read.lora_rank, read.lora_dropout, read.lora_dtype) == (
-        "lora",
-        16,
-        0.0,
-        "float32",
-    )
+    assert (read.tuner_type, read.lora_rank, read.lora_dropout, read.lora_dtype) == ("lora", 16, 0.0, "float32")
     assert read.target_modules == ["linear_qkv", "linear_fc2"]
     dropped = arguments(asked(PLAN, job={**job, "adapter_dropout": True}), PLAN)
     assert "--lora_dropout" not in dropped  # its own 0.05

@@ -29,14 +29,10 @@ from workload.settings.torchtitan import (
 )
 
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
-PLAN = Plan(
-    strategy="fsp", preset="torchtitan", tp=2, dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=4
-)
+PLAN = Plan(strategy="fsp", preset="torchtitan", tp=2, dp=8, zero_stage=3, zero_size=8, micro_batch=2, num_micro=4)
 
 
-def made(
-    plan: Plan, folder: Path, patch: pytest.MonkeyPatch, model: ModelSpec = LLAMA, **changes: Any
-) -> Call:
+def made(plan: Plan, folder: Path, patch: pytest.MonkeyPatch, model: ModelSpec = LLAMA, **changes: Any) -> Call:
     """The configuration that the exported module makes, its fields among those that torchtitan has."""
     text = torchtitan_settings(asked(plan, model=model, **changes), plan).text
     config = functions_of(text, folder, patch)["plan"]()  # type: ignore[operator]
@@ -71,9 +67,7 @@ def test_models_are_found_by_their_shapes(config: str, flavor: tuple[str, str]) 
 
 def test_a_model_that_it_lacks_is_refused_by_its_list() -> None:
     model = replace(LLAMA, vocab=LLAMA.vocab + 1)
-    with pytest.raises(
-        ExportError, match=r"a model of these shapes \(it has llama3 1B, .*; gpt_oss 20b, 120b\)"
-    ):
+    with pytest.raises(ExportError, match=r"a model of these shapes \(it has llama3 1B, .*; gpt_oss 20b, 120b\)"):
         check_torchtitan(*known(PLAN, model=model))
     assert len({(one.layers, one.hidden, one.parameters) for one in FLAVORS}) == len(FLAVORS)
 

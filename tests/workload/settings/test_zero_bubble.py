@@ -27,8 +27,7 @@ def flags_of(plan: Plan, **changes: Any) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "pending"),
-    [(Schedule.ZB_H1, 4), (Schedule.ZB_1P, 4), (Schedule.ZB_H2, 8), (Schedule.ZB_2P, 8)],
+    ("schedule", "pending"), [(Schedule.ZB_H1, 4), (Schedule.ZB_1P, 4), (Schedule.ZB_H2, 8), (Schedule.ZB_2P, 8)]
 )
 def test_schedules_are_a_bound_on_what_is_pending(schedule: Schedule, pending: int) -> None:
     """README: one micro-batch a stage gives ZB1P, two give ZB2P."""

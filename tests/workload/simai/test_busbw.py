@@ -21,9 +21,7 @@ from workload.simai.busbw import (
 from workload.simai.format import SimaiGroup, SimaiHeader
 
 # The layout of SimAI's example/busbw.yaml.
-TUTORIAL = (
-    "test\nTP:\nallreduce,: 300\nallgather,: 280\nDP:\nallreduce,: null\nallgather,: 380\nPP:\nbusbw: 47.5"
-)
+TUTORIAL = "test\nTP:\nallreduce,: 300\nallgather,: 280\nDP:\nallreduce,: null\nallgather,: 380\nPP:\nbusbw: 47.5"
 
 
 def test_the_tutorial_form(tmp_path: Path) -> None:
@@ -150,9 +148,7 @@ def test_shape_bandwidth_and_ratio(
     shape = group_shape(group, ranks, header, network)
     found, nvlink_bound = bus_bandwidth_gib(collective, shape, network)
     assert found == pytest.approx(bandwidth)
-    assert ratio_of(TABLES, collective, group, 2**20, shape, nvlink_bound=nvlink_bound) == pytest.approx(
-        ratio
-    )
+    assert ratio_of(TABLES, collective, group, 2**20, shape, nvlink_bound=nvlink_bound) == pytest.approx(ratio)
 
 
 def test_linear_between_rows_and_over_the_last() -> None:

@@ -13,9 +13,7 @@ from workload.simai.reader import parse_simai, usable_workload
 
 def found(header: str, count: str, *rows: str) -> set[tuple[int, str, str]]:
     content = "\n".join([header, count, *rows]) + "\n"
-    return {
-        (each.line, each.severity.value, each.code) for each in check_simai(parse_simai(content.encode()))
-    }
+    return {(each.line, each.severity.value, each.code) for each in check_simai(parse_simai(content.encode()))}
 
 
 def test_a_good_file_has_no_findings() -> None:
@@ -24,9 +22,7 @@ def test_a_good_file_has_no_findings() -> None:
 
 def test_what_the_tokeniser_does_not_mind(tmp_path: Path) -> None:
     # Seen by running it: tabs or spaces, any order of keys, CRLF, pp_comm without its colon.
-    header = (
-        "HYBRID_TRANSFORMER\tpp_comm 4096  ga: 4 pp: 2\tep: 2 vpp: 1 all_gpus: 32 model_parallel_NPU_group: 2"
-    )
+    header = "HYBRID_TRANSFORMER\tpp_comm 4096  ga: 4 pp: 2\tep: 2 vpp: 1 all_gpus: 32 model_parallel_NPU_group: 2"
     content = f"{header}\r\n2 \r\n{GOOD}\r\n{GOOD.replace(chr(9), '  ')}\r\n\r\n"
     file = parse_simai(content.encode())
     assert check_simai(file) == []

@@ -118,8 +118,7 @@ def test_a_second_of_compute_is_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "factor"),
-    [("ALLREDUCE", 2 * 7 / 8), ("ALLGATHER", 7 / 8), ("REDUCESCATTER", 7 / 8), ("ALLTOALL", 7 / 8)],
+    ("token", "factor"), [("ALLREDUCE", 2 * 7 / 8), ("ALLGATHER", 7 / 8), ("REDUCESCATTER", 7 / 8), ("ALLTOALL", 7 / 8)]
 )
 def test_one_server_runs_at_nvlink(token: str, factor: float) -> None:
     # size / 2^30 / (bus bandwidth) x (n-1)/n, twice for all-reduce; 360 GiB/s.
@@ -130,9 +129,7 @@ def test_small_collectives_have_fixed_times() -> None:
     times = {2: 10, 4: 12, 8: 15, 16: 66, 32: 135, 64: 200, 128: 320}
     for ranks, time_us in times.items():
         header = dataclasses.replace(SMALL, tp=ranks, all_gpus=ranks)
-        assert priced_us(header, row("a", (0, 0, 0), ("ALLREDUCE", 2**20 - 1))) == {
-            "tp": pytest.approx(time_us)
-        }
+        assert priced_us(header, row("a", (0, 0, 0), ("ALLREDUCE", 2**20 - 1))) == {"tp": pytest.approx(time_us)}
 
 
 def test_data_parallel_uses_nics_even_inside_a_server() -> None:

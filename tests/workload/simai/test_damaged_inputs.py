@@ -77,9 +77,7 @@ def aiob_bytes(folder: Path) -> bytes:
 
 def busbw_bytes(folder: Path) -> bytes:
     path = folder / "busbw.yaml"
-    path.write_text(
-        "mine\nTP:\n  allreduce,: 300\n  allgather,: null\nDP:\n  allgather,: 380\nPP:\n  busbw: 47.5\n"
-    )
+    path.write_text("mine\nTP:\n  allreduce,: 300\n  allgather,: null\nDP:\n  allgather,: 380\nPP:\n  busbw: 47.5\n")
     write_busbw(path, read_busbw(path))
     return path.read_bytes()
 

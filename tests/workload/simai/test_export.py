@@ -67,9 +67,7 @@ def test_nothing_is_written_for_groups_of_one(tmp_path: Path) -> None:
     path = tmp_path / "w.txt"
     exported = export_simai(question(world_size=1, sequences=4), plan, path, strict=True)
     assert exported.beyond == ()
-    assert {word for line in path.read_text().splitlines()[2:] for word in line.split("\t")[3::3][:3]} == {
-        "NONE"
-    }
+    assert {word for line in path.read_text().splitlines()[2:] for word in line.split("\t")[3::3][:3]} == {"NONE"}
 
 
 # The header says the plan's degrees, the side file's figures count every micro-batch, groups have their names.
@@ -78,9 +76,7 @@ PLAN = "--model_size 7 --num_layers 8 --world_size 16 --tp_num 2 --pp_num 2 --nu
 
 
 def test_the_header_says_the_plan() -> None:
-    result = made(
-        f"{PLAN} --virtual_pipeline_model_parallel_size 2 --global_batch 16 --enable_sequence_parallel"
-    )
+    result = made(f"{PLAN} --virtual_pipeline_model_parallel_size 2 --global_batch 16 --enable_sequence_parallel")
     header = header_of(result.plan, result.works[0])
     assert (header.tp, header.pp, header.vpp, header.ga, header.all_gpus) == (2, 2, 2, 4, 16)
     assert header.pp_comm_bytes == 2 * 2048 * 4096 // 2
@@ -254,9 +250,7 @@ def refined(form: str, **changes: object) -> Case:
 def products(work: StageWork, *, backward: bool) -> int:
     """Products and attention calls of a micro-batch's pass."""
     passes = ((piece.repeat, piece.backward if backward else piece.forward) for piece in work.pieces)
-    return sum(
-        times * sum(bool(item.shape) or item.role is Role.CORE for item in one) for times, one in passes
-    )
+    return sum(times * sum(bool(item.shape) or item.role is Role.CORE for item in one) for times, one in passes)
 
 
 @pytest.mark.parametrize("form", ["chunks", *LAYERS])
@@ -282,9 +276,7 @@ def test_what_runs_again_runs_in_the_backward(form: str) -> None:
     plain = {"recompute": Recompute.NONE, "num_recompute_layers": 0, "recompute_modules": ()}
     case, other = refined(form), refined(form, **plain)
     again = case.plan.num_recompute_layers * case.plan.vpp
-    for work, without in zip(
-        stage_works(case.problem, case.plan), stage_works(other.problem, other.plan), strict=True
-    ):
+    for work, without in zip(stage_works(case.problem, case.plan), stage_works(other.problem, other.plan), strict=True):
         more = products(work, backward=True) - products(without, backward=True)
         assert products(work, backward=False) == products(without, backward=False)
         layers = sum(piece.repeat for piece in work.pieces if piece.name.startswith("block"))

@@ -34,12 +34,7 @@ GROUPS = [
     (column, write_token(kind, group, column))
     for column in Column
     for group in GROUPS_OF_COLUMN[column]
-    for kind in (
-        Collective.ALL_REDUCE,
-        Collective.ALL_GATHER,
-        Collective.REDUCE_SCATTER,
-        Collective.ALL_TO_ALL,
-    )
+    for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 ]
 
 
@@ -74,19 +69,7 @@ def test_what_is_written_is_read_back_without_findings(
 
 
 GOOD_BYTES = "\n".join([LONG, "4", GOOD, cell(3, "NONE"), cell(7, "0"), GOOD]).encode()
-PIECES = [
-    b"\r\n",
-    "é漢".encode(),
-    b"\xff\xfe",
-    b"9" * 400,
-    b"-1",
-    b"1e400",
-    b"NONE",
-    b"ga:",
-    b"\t",
-    b"\x1b[2J",
-    b"1.5",
-]
+PIECES = [b"\r\n", "é漢".encode(), b"\xff\xfe", b"9" * 400, b"-1", b"1e400", b"NONE", b"ga:", b"\t", b"\x1b[2J", b"1.5"]
 
 
 @settings(max_examples=150, deadline=None)

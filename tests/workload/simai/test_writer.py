@@ -21,14 +21,7 @@ from workload.simai.format import (
     read_token,
     write_token,
 )
-from workload.simai.writer import (
-    CELL_LIMIT_NS,
-    RATIO_LIMIT_BYTES,
-    check_row,
-    nanoseconds,
-    split_row,
-    write_simai,
-)
+from workload.simai.writer import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, check_row, nanoseconds, split_row, write_simai
 
 HEADER = SimaiHeader(tp=2, ep=2, pp=2, vpp=3, ga=4, all_gpus=32, pp_comm_bytes=4096)
 ROW = row("mlp_layer", (10, 20, 30), ("ALLREDUCE", 8192), ("ALLTOALL_EP", 4096), ("REDUCESCATTER_DP_EP", 100))
@@ -108,9 +101,7 @@ def test_a_group_of_one_moves_nothing(change: dict[str, int], column: str) -> No
         ({"checkpoints": (0,), "checkpoint_initiates": (0,), "policy": TRANSFORMER}, "only under"),
     ],
 )
-def test_headers_that_would_be_misread_are_refused(
-    change: dict[str, object], match: str, tmp_path: Path
-) -> None:
+def test_headers_that_would_be_misread_are_refused(change: dict[str, object], match: str, tmp_path: Path) -> None:
     header = dataclasses.replace(HEADER, **change)  # type: ignore[arg-type]
     with pytest.raises(ExportError, match=match):
         write_simai(tmp_path / "w.txt", SimaiWorkload(header=header, rows=[SimaiRow(name="a")]))
@@ -136,13 +127,8 @@ def test_nanoseconds_are_whole_and_finite() -> None:
             nanoseconds(bad)
 
 
-@given(
-    cells=st.tuples(*[st.integers(0, 20 * CELL_LIMIT_NS)] * 3),
-    sizes=st.tuples(*[st.integers(1, 200 * 2**30)] * 3),
-)
-def test_splitting_keeps_every_nanosecond_and_byte(
-    cells: tuple[int, int, int], sizes: tuple[int, int, int]
-) -> None:
+@given(cells=st.tuples(*[st.integers(0, 20 * CELL_LIMIT_NS)] * 3), sizes=st.tuples(*[st.integers(1, 200 * 2**30)] * 3))
+def test_splitting_keeps_every_nanosecond_and_byte(cells: tuple[int, int, int], sizes: tuple[int, int, int]) -> None:
     words = ("ALLGATHER", "ALLTOALL_EP", "ALLGATHER")
     parts = split_row(row("embedding_layer", cells, *zip(words, sizes, strict=True)))
     for index, part in enumerate(parts):

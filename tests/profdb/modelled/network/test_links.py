@@ -120,8 +120,7 @@ def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() ->
     near, far = Layout.of(8, tp=4, pp=2), Layout.of(16, tp=8, pp=2)
     for layout, moved in ((near, False), (far, True)):
         predicted = [
-            float(Pricer.on(one, ModelledCostModel(cluster=one)).hop(layout, size).seconds[0])
-            for one in (PCIE, slow)
+            float(Pricer.on(one, ModelledCostModel(cluster=one)).hop(layout, size).seconds[0]) for one in (PCIE, slow)
         ]
         assert (predicted[1] > 5.0 * predicted[0]) is moved
 
@@ -177,6 +176,4 @@ def test_without_peer_access_gpus_below_one_processor_reach_each_other_through_i
 
 def test_across_processors_the_link_between_them_stays_the_slower() -> None:
     crossing = Layout.of(8, tp=4)
-    assert seconds(Axis.DP, crossing, through_host(PCIE)) == pytest.approx(
-        seconds(Axis.DP, crossing), rel=1e-3
-    )
+    assert seconds(Axis.DP, crossing, through_host(PCIE)) == pytest.approx(seconds(Axis.DP, crossing), rel=1e-3)

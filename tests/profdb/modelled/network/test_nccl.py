@@ -90,9 +90,7 @@ def test_a_deep_tree_beats_the_ring_for_short_all_reduces() -> None:
 def test_nvls_helps_eight_ranks_on_hopper_only_where_it_should() -> None:
     """nccl-tests on H100: bus bandwidth of 512 MiB all_reduce 350 GB/s for 4 ranks, 445 for 8."""
     size = 512 * 2**20
-    four, eight = (
-        2.0 * (n - 1) / n * size / seconds(H100, Collective.ALL_REDUCE, size, shape(n, 1)) for n in (4, 8)
-    )
+    four, eight = (2.0 * (n - 1) / n * size / seconds(H100, Collective.ALL_REDUCE, size, shape(n, 1)) for n in (4, 8))
     assert four == pytest.approx(350e9, rel=0.1)
     assert eight == pytest.approx(445e9, rel=0.15)
     assert eight > 1.15 * four
@@ -147,9 +145,7 @@ def test_all_to_all_over_nodes_is_bound_by_the_nics() -> None:
 
 
 def test_a_message_is_slower_across_nodes_than_inside() -> None:
-    inside, across = (
-        float(p2p_seconds(H100, floats(2**26), group)[0]) for group in (shape(2, 1), shape(1, 2))
-    )
+    inside, across = (float(p2p_seconds(H100, floats(2**26), group)[0]) for group in (shape(2, 1), shape(1, 2)))
     # Vidur h100_dgx send_recv of 64 MiB: 193 us inside, 1871 us across nodes
     assert inside == pytest.approx(193e-6, rel=0.1)
     assert across == pytest.approx(1871e-6, rel=0.1)
@@ -161,21 +157,12 @@ def test_a_group_of_one_and_an_empty_buffer_cost_nothing(kind: Collective) -> No
     assert seconds(H100, kind, 0, shape(8, 2)) == 0.0
 
 
-GROUPS = st.tuples(
-    st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from([1, 2, 3, 16, 500]), st.sampled_from([1, 2, 8])
-)
+GROUPS = st.tuples(st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from([1, 2, 3, 16, 500]), st.sampled_from([1, 2, 8]))
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    name=st.sampled_from(NAMES),
-    kind=st.sampled_from(KINDS),
-    size=st.integers(1, 1 << 34),
-    group=GROUPS,
-)
-def test_a_larger_message_is_never_faster(
-    name: str, kind: Collective, size: int, group: tuple[int, int, int]
-) -> None:
+@given(name=st.sampled_from(NAMES), kind=st.sampled_from(KINDS), size=st.integers(1, 1 << 34), group=GROUPS)
+def test_a_larger_message_is_never_faster(name: str, kind: Collective, size: int, group: tuple[int, int, int]) -> None:
     """Except all_reduce, whose tree NCCL itself corrects by a table over the size (tree.cc): 30 %."""
     small, large = (seconds(CLUSTERS[name], kind, n, shape(*group)) for n in (size, 2 * size))
     assert np.isfinite(large)
@@ -252,9 +239,7 @@ def test_shares_and_caps_are_nccls() -> None:
 
 @pytest.mark.parametrize(("sheet", "link"), [("a100-sxm-80g", "nvlink"), ("l40s", "pcie")])
 @pytest.mark.parametrize("protocol", list(Protocol))
-def test_a_ring_of_four_starts_with_its_base_and_three_hops(
-    sheet: str, link: str, protocol: Protocol
-) -> None:
+def test_a_ring_of_four_starts_with_its_base_and_three_hops(sheet: str, link: str, protocol: Protocol) -> None:
     cluster = read_cluster(sheet, root=ROOT)
     four = shape(4, 1)
     found = float(ring_latency(cluster, Collective.ALL_GATHER, four, protocol)[0])
@@ -266,9 +251,7 @@ def test_short_trees_run_at_under_a_fourth_of_the_links_rate() -> None:
     and of 1,024 and less 0.9 and 1 (tuning.cc, treeCorrectionFactor)."""
     pair = shape(2, 1)
     rate = 0.5 * 0.92 / 3.8 * float((scale_up_rate(A100, pair.intra) * long_share(A100, pair))[0])
-    few, many = (
-        float(tree_seconds(A100, Collective.ALL_REDUCE, floats(size), pair)[0]) for size in (256, 512)
-    )
+    few, many = (float(tree_seconds(A100, Collective.ALL_REDUCE, floats(size), pair)[0]) for size in (256, 512))
     assert many - few == pytest.approx(256 / rate)
 
 
@@ -277,9 +260,7 @@ def pat_s(size: float, group: Shape) -> float:
 
 
 @pytest.mark.parametrize(("nodes", "depth"), [(2, 1), (4, 2), (5, 3), (64, 6)])
-def test_the_start_grows_with_the_logarithm_of_the_ranks_and_a_little_with_each(
-    nodes: int, depth: int
-) -> None:
+def test_the_start_grows_with_the_logarithm_of_the_ranks_and_a_little_with_each(nodes: int, depth: int) -> None:
     """NCCL tuning.cc: 8 us, 14 us / 3.5 a level of the tree and 2.8 us a rank, after the network's start."""
     expected = NETWORK_START_S + 8.0e-6 + depth * 4.0e-6 + nodes * 2.8e-6
     assert pat_s(0.0, shape(1, nodes)) == pytest.approx(expected)

@@ -62,9 +62,7 @@ def with_latency(cluster: ClusterSpec, latency_s: float) -> ClusterSpec:
         (Collective.BROADCAST, 2, 16, 2),
     ],
 )
-def test_a_ring_crosses_every_link_between_nodes(
-    kind: Collective, inter: int, steps: int, crossing: int
-) -> None:
+def test_a_ring_crosses_every_link_between_nodes(kind: Collective, inter: int, steps: int, crossing: int) -> None:
     """LL of 8 ranks a node: 6.6 us and the start, 1 us a step inside (posting), 2.7 us a step between (tuning.cc)."""
     expected = NETWORK_START_S + 6.6e-6 + (steps - crossing) * 1.0e-6 + crossing * 2.7e-6
     assert ring_latency(H100, kind, shape(8, inter), Protocol.LL)[0] == pytest.approx(expected)
@@ -86,9 +84,7 @@ def test_a_networks_own_latency_counts_twice_under_simple() -> None:
 
 def test_a_ring_over_efa_takes_as_much_more_a_node_as_published() -> None:
     """All-gather of 32 MiB over 8 to 32 nodes of p5: 713, 1,337 and 2,699 us, 83 us a node (a published series)."""
-    few, many = (
-        ring_seconds(P5, Collective.ALL_GATHER, floats(32 * MIB), shape(8, inter))[0] for inter in (8, 32)
-    )
+    few, many = (ring_seconds(P5, Collective.ALL_GATHER, floats(32 * MIB), shape(8, inter))[0] for inter in (8, 32))
     assert (many - few) / 24 == pytest.approx((2699.47e-6 - 713.47e-6) / 24, rel=0.15)
 
 
@@ -169,9 +165,7 @@ def test_the_rate_falls_with_every_doubling_of_nodes() -> None:
         assert network_rate(H100, shape(8, inter))[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "share"), [(4, 0.90), (8, 0.86), (16, 0.80), (32, 0.75), (64, 0.70), (128, 0.65)]
-)
+@pytest.mark.parametrize(("nodes", "share"), [(4, 0.90), (8, 0.86), (16, 0.80), (32, 0.75), (64, 0.70), (128, 0.65)])
 def test_a_reduce_scatter_reaches_less_of_the_line_on_more_nodes(nodes: int, share: float) -> None:
     """NVIDIA/nccl issue 1229: bus bandwidth over 8 x 400 Gb/s (size not stated; 8 GiB)."""
     size, ranks = 8 * 2**30, 8 * nodes
@@ -210,11 +204,7 @@ def test_published_runs_are_told(
 
 @pytest.mark.parametrize(
     ("sheet", "share"),
-    [
-        ("h100-sxm", 4096 / 4166),
-        ("gcp-a4", 4096 / (4096 + 38 + 20 + 8 + 16 + 4)),
-        ("gcp-a3-mega", 8192 / 8282),
-    ],
+    [("h100-sxm", 4096 / 4166), ("gcp-a4", 4096 / (4096 + 38 + 20 + 8 + 16 + 4)), ("gcp-a3-mega", 8192 / 8282)],
 )
 def test_a_sheet_says_what_of_the_line_carries_data(sheet: str, share: float) -> None:
     """Headers of InfiniBand, of RoCEv2 (Ethernet with gaps, IP, UDP, transport, checksum), of TCP in 8,244 bytes."""

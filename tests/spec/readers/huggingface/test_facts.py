@@ -27,13 +27,10 @@ LLAMA_3, DEEPSEEK = SCALING["llama_3_1_405b"], SCALING["deepseek_v3"]
 
 def test_rope_as_older_and_newer_configs_write_it(tmp_path: Path) -> None:
     said = RopeSpec(
-        base=500_000.0,
-        scaling=RopeScaling(kind="llama3", factor=8.0, original_positions=8192, slow=1.0, fast=4.0),
+        base=500_000.0, scaling=RopeScaling(kind="llama3", factor=8.0, original_positions=8192, slow=1.0, fast=4.0)
     )
     older = read(tmp_path, "llama_3_405b", rope_theta=500_000.0, rope_scaling=LLAMA_3)
-    newer = read(
-        tmp_path, "llama_3_405b", rope_scaling="gone", rope_parameters={"rope_theta": 500_000.0, **LLAMA_3}
-    )
+    newer = read(tmp_path, "llama_3_405b", rope_scaling="gone", rope_parameters={"rope_theta": 500_000.0, **LLAMA_3})
     assert older.rope == newer.rope == said
     yarn = read(tmp_path, "deepseek_v3", rope_theta=10_000, rope_scaling=DEEPSEEK).rope
     assert yarn == read_config(CONFIGS / "671B_deepseek_v3.toml").model.rope
@@ -145,12 +142,7 @@ def test_toml_configs_say_the_same(tmp_path: Path) -> None:
     assert model.rope == RopeSpec(base=25_000.0, share=0.5, scaling=RopeScaling(kind="linear", factor=4.0))
     assert model.norm_epsilon == 1e-6
     moe = model.blocks[0].block.moe
-    assert (moe.activation, moe.score, moe.normalized, moe.route_scale) == (
-        "squared_relu",
-        "sigmoid",
-        False,
-        2.5,
-    )
+    assert (moe.activation, moe.score, moe.normalized, moe.route_scale) == ("squared_relu", "sigmoid", False, 2.5)
     path.write_text(TOML.replace("rope = {", 'position = "none"\nrope = {'))
     with pytest.raises(ConfigError, match="rotary positions only"):
         read_config(path)

@@ -67,11 +67,7 @@ def test_what_predicts_one_more_token_is_one_block(tmp_path: Path) -> None:
 
 def test_letters_and_names_say_the_same(tmp_path: Path) -> None:
     """Two feed-forward layers may follow each other, as in Nemotron-H 47B (M---MM)."""
-    short = {
-        key: value
-        for key, value in NANO.items()
-        if key not in ("hybrid_override_pattern", "num_hidden_layers")
-    }
+    short = {key: value for key, value in NANO.items() if key not in ("hybrid_override_pattern", "num_hidden_layers")}
     letters = load(tmp_path, {**short, "hybrid_override_pattern": "M--*E"})
     named = ["linear_attention", "mlp", "mlp", "full_attention", "moe"]
     assert load(tmp_path, {**short, "layers_block_type": named}).blocks == letters.blocks

@@ -12,9 +12,7 @@ from spec.parameters import num_parameters
 from spec.readers.huggingface.reader import ASSUMABLE, MODEL_TYPES, TEXT_TYPES
 from spec.readers.read_config import read_config
 
-ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))[
-    "counts"
-]
+ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))["counts"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])

@@ -90,9 +90,7 @@ def test_sparse_steps_and_dense_layers(tmp_path: Path) -> None:
 
 def test_windows(tmp_path: Path) -> None:
     assert load(tmp_path, SHAPES["mistral_7b"]).blocks[0].block.mixer.window == 4096
-    assert (
-        load(tmp_path, {**SHAPES["mistral_7b"], "sliding_window": None}).blocks[0].block.mixer.window is None
-    )
+    assert load(tmp_path, {**SHAPES["mistral_7b"], "sliding_window": None}).blocks[0].block.mixer.window is None
     assert load(tmp_path, QWEN2_72B).blocks[0].block.mixer.window is None
     mixed = {**QWEN2_72B, "use_sliding_window": True, "max_window_layers": 70}
     runs = load(tmp_path, mixed).blocks
@@ -147,22 +145,13 @@ def test_nothing_is_assumed_of_other_files(tmp_path: Path) -> None:
 
 
 # google/gemma-3-4b-it: its text model says what its class does not
-GEMMA_3_4B = {
-    "hidden_size": 2560,
-    "intermediate_size": 10240,
-    "num_hidden_layers": 34,
-    "sliding_window": 1024,
-}
+GEMMA_3_4B = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
 
 
 @pytest.mark.parametrize("inner", [{"model_type": "gemma3_text"}, {}])
 def test_the_text_model_of_one_that_sees_is_read(tmp_path: Path, inner: dict[str, str]) -> None:
     """The 34 layers of the 4B model: windows in five of six, the last four among them."""
-    nested = {
-        "model_type": "gemma3",
-        "text_config": {**GEMMA_3_4B, **inner},
-        "vision_config": {"hidden_size": 1152},
-    }
+    nested = {"model_type": "gemma3", "text_config": {**GEMMA_3_4B, **inner}, "vision_config": {"hidden_size": 1152}}
     model = load(tmp_path, nested)
     windows = [(run.count, run.block.mixer.window) for run in model.blocks]
     assert windows == [(5, 1024), (1, None)] * 5 + [(4, 1024)]

@@ -201,10 +201,6 @@ class JobSpec:
         """The job's share of experts' capacity, else the model's; None where no token is dropped."""
         return moe.capacity_factor if self.moe_capacity_factor is None else self.moe_capacity_factor
 
-    def with_preset(self, preset: FrameworkPreset) -> "JobSpec":
-        """The same job under another framework preset."""
-        return replace(self, preset=preset)
-
     def on(self, architecture: ArchitectureSpec) -> "JobSpec":
         """The same job on GPUs of an architecture, whose fp8 products say in which orders tensors are cast."""
         fp8 = architecture.fp8

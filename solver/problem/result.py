@@ -387,12 +387,6 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     return result
 
 
-def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
-    """FLOPs of one training sequence, forward and backward, with the whole attention matrix, counted on the unsplit
-    model; a frozen weight has no gradient of its own."""
-    return sum(product.flops for product in products(model, job))
-
-
 def counts_whole_attention(counted: Sequence[ModelProduct]) -> bool:
     """Returns whether the whole attention matrix counts, or what causal masks leave of it."""
     attention = sum(product.flops for product in counted if product.is_halved)

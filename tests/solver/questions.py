@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from solver.problem.problem import Problem
+from solver.problem.result import products
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.cluster.reader import read_architecture
@@ -75,3 +76,8 @@ def question(
         cluster=machine,
         pricer=Pricer(cost_model=cost_model or FlatCostModel(), domain_ranks=machine.scale_up_ranks),
     )
+
+
+def model_flops(model: ModelSpec, job: JobSpec) -> float:
+    """FLOPs of one training sequence, forward and backward, with the whole attention matrix."""
+    return sum(product.flops for product in products(model, job))

@@ -189,8 +189,8 @@ def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
     """Context parallelism from 8,192 tokens on, zero-bubble schedules in their fork, chunks that divide."""
     long = question(preset=framework_preset("megatron"), seq_len=16384, sequences=16)
     assert full_space(long.model, long.job).degrees["cp"] == (1, 2, 4)
-    assert full_space(long.model, long.job.with_preset(framework_preset("internevo"))).degrees["cp"] == (1,)
-    forked = long.job.with_preset(framework_preset("zero-bubble"))
+    assert full_space(long.model, replace(long.job, preset=framework_preset("internevo"))).degrees["cp"] == (1,)
+    forked = replace(long.job, preset=framework_preset("zero-bubble"))
     assert {Schedule.ZB_H1, Schedule.ZB_H2} < set(full_space(long.model, forked).schedules)
     assert full_space(long.model, long.job).schedules == (Schedule.ONE_F_ONE_B,)
     assert full_space(small_model(layers=12), long.job).degrees["vpp"] == (1, 2, 3, 6, 7)
@@ -213,7 +213,7 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
         assert 0 < layers < asked.model.num_layers
         less = price_plan(asked, PlanTable.of(replace(one.plan, num_recompute_layers=layers - 1)))[0]
         assert one.needed_bytes <= usable_bytes(asked.cluster) < less.needed_bytes
-    whole = asked.job.with_preset(framework_preset("deepspeed"))
+    whole = replace(asked.job, preset=framework_preset("deepspeed"))
     kinds = search(replace(asked, job=whole), full_space(asked.model, whole), top_k=10**6).best
     assert Recompute.BLOCK not in {one.plan.recompute for one in kinds}
 

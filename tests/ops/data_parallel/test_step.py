@@ -20,14 +20,13 @@ from ops.op import Axis, Comm, GroupedGemm, MemoryBound, Op, Owner, Phase, Updat
 from ops.roles import Role
 from solver.estimate import estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem.result import model_flops_per_sequence
 from spec.arrays import ints
 from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision, precision_of
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, model_flops, small_model
 
 
 def test_optimizer_shards_lie_tp_ranks_apart() -> None:
@@ -88,7 +87,7 @@ def test_model_flops_are_three_forwards() -> None:
     h, f, vocab = 512, 2048, 4096
     weights = 2 * (4 * h * h + 3 * h * f) + h * vocab
     expected = s * (6 * weights + 2 * 12 * s * h)
-    assert np.isclose(model_flops_per_sequence(model, job(seq_len=s, world_size=1)), expected, rtol=1e-12)
+    assert np.isclose(model_flops(model, job(seq_len=s, world_size=1)), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ from runner.traces.launches import launches
 from runner.traces.trace_file import Part, read_trace
 from runner.training.run import TrainOptions, measure, place_of, run_training
 from runner.training.task import TrainRequest, read_task
-from solver.problem.result import model_flops_per_sequence
 from spec.errors import UserError
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
 from spec.readers.read_config import read_config
 from tests.patience import patiently
+from tests.solver.questions import model_flops
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "tiny_internlm2.py"
@@ -86,7 +86,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     job = JobSpec(
         world_size=1, seq_len=32, global_batch_tokens=128, preset=preset, precision=precision_of(preset, "fp32")
     )
-    flops = 4 * model_flops_per_sequence(model, job)
+    flops = 4 * model_flops(model, job)
     assert record["mfu"] == pytest.approx(flops / CPU_PEAK_FLOPS / record["step_s"])
     assert (record["allocated_bytes"], record["reserved_bytes"]) == (None, None)
     assert record["resident_bytes"] > 3 * 4 * 4_065_536  # weights and two moments

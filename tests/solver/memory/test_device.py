@@ -264,7 +264,7 @@ def test_a_device_holds_them_beside_its_tensors() -> None:
     plan = PlanTable.of(plan_of(parse_plan(f"strategy=fsp,tp={TP}"), asked, "--plan"))
     without = BRIDGE.changed({"tensor_parallel.overlap": False})
     more, less = (
-        estimate_memory(asked.model, asked.job.with_preset(preset), plan, asked.cluster).memory
+        estimate_memory(asked.model, replace(asked.job, preset=preset), plan, asked.cluster).memory
         for preset in (BRIDGE, without)
     )
     buffers = 12 * 2 * asked.job.seq_len * HIDDEN + 3 * 32 * MIB

@@ -256,7 +256,7 @@ def test_frozen_layers_over_fsdp1_keep_the_gradients_of_their_inputs() -> None:
     model, job = small_model(), asked(4, 16, **CHUNKED | LORA)
     held = peak(model, job)
     preset = framework_preset("hf-trainer").changed(CHUNKED | {"recomputation.keeps_frozen_inputs": False})
-    freed = peak(model, job.with_preset(preset))
+    freed = peak(model, replace(job, preset=preset))
     assert held.allocated_bytes[0] - freed.allocated_bytes[0] == 6 * 16 * LONG * 2 * model.hidden
 
 

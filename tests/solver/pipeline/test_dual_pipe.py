@@ -234,7 +234,7 @@ def test_what_its_code_asserts_is_a_rule(words: str, runs: bool) -> None:
     asked = question(model=small_model(layers=8), world_size=16, sequences=32, preset=HAI)
     typed = plan_of(parse_plan(words if "micro_batch" in words else f"{words},micro_batch=1"), asked, "--plan")
     assert any("DualPipe" in reason for reason in broken_rules(asked, typed)) is not runs
-    megatron = replace(asked, job=asked.job.with_preset(framework_preset("megatron")))
+    megatron = replace(asked, job=replace(asked.job, preset=framework_preset("megatron")))
     assert "the framework has no such schedule" in broken_rules(megatron, typed)
 
 

@@ -376,5 +376,5 @@ def test_a_typed_layout_reaches_the_plan() -> None:
     for text in ("Et|tt|tt|L", "Et|tt|ttt", "E|tttttt|L"):
         with pytest.raises(ConfigError, match="--why_not: layout"):
             plan_of(parse_plan(f"pp=4,layout={text}", "--why_not"), asked, "--why_not")
-    deepspeed = replace(asked, job=asked.job.with_preset(framework_preset("deepspeed")))
+    deepspeed = replace(asked, job=replace(asked.job, preset=framework_preset("deepspeed")))
     assert any("layout" in reason for reason in broken_rules(deepspeed, typed))

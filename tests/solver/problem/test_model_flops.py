@@ -11,7 +11,6 @@ from solver.problem.result import (
     least_s_per_sequence,
     logged_flops_per_sequence,
     logged_tflops,
-    model_flops_per_sequence,
     products,
 )
 from solver.report.plans import utilisation_words
@@ -22,7 +21,7 @@ from spec.model import BlockRun, MoeSpec
 from spec.parameters import num_parameters
 from spec.settings.job import named_precision
 from tests.ops.layouts import job
-from tests.solver.questions import cluster, question, small_model
+from tests.solver.questions import cluster, model_flops, question, small_model
 
 
 def test_a_frozen_weight_has_no_gradient_of_its_own() -> None:
@@ -33,7 +32,7 @@ def test_a_frozen_weight_has_no_gradient_of_its_own() -> None:
     weights = layers * (4 * h * h + 3 * h * f) + h * vocab
     adapters = layers * 2 * h * rank
     expected = s * (4 * weights + 6 * adapters + layers * 12 * s * h)
-    assert model_flops_per_sequence(model, asked) == pytest.approx(expected, rel=1e-12)
+    assert model_flops(model, asked) == pytest.approx(expected, rel=1e-12)
 
 
 def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops() -> None:
@@ -43,7 +42,7 @@ def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops
     model = replace(dense, blocks=(BlockRun(block=replace(dense.blocks[0].block, mlp=None, moe=moe), count=2),))
     asked: JobSpec = job(seq_len=1000, world_size=1)
     narrow = replace(asked, precision=named_precision("mxfp8", asked.preset), moe_expert_spread=0.5)
-    assert model_flops_per_sequence(model, narrow) == model_flops_per_sequence(model, asked)
+    assert model_flops(model, narrow) == model_flops(model, asked)
 
 
 @pytest.mark.parametrize("strategy", ["mtp", "msp", "fsp", "isp"])
@@ -73,7 +72,7 @@ def peak_s(asked: JobSpec, **peaks: float) -> float:
 def test_of_short_sequences_the_whole_attention_matrix_counts() -> None:
     model, asked = small_model(layers=2, kv_heads=8), job(seq_len=1024, world_size=1)
     assert counts_whole_attention(products(model, asked))
-    assert peak_s(asked) == pytest.approx(model_flops_per_sequence(model, asked) / 100e12, rel=1e-12)
+    assert peak_s(asked) == pytest.approx(model_flops(model, asked) / 100e12, rel=1e-12)
 
 
 def test_of_long_sequences_what_the_causal_mask_leaves() -> None:
@@ -146,7 +145,7 @@ def test_an_answer_says_what_the_log_would() -> None:
     asked = question(preset=framework_preset("megatron"), world_size=4, sequences=64)
     plan = Plan(strategy="mtp", preset="megatron", dp=4, num_micro=16)
     (answer,) = price_plan(asked, PlanTable.of(plan))
-    half = model_flops_per_sequence(asked.model, asked.job) - 3 * 8 * 2 * asked.job.seq_len**2 * H
+    half = model_flops(asked.model, asked.job) - 3 * 8 * 2 * asked.job.seq_len**2 * H
     tflops = half * 64 / 4 / answer.step_s / 1e12
     assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, half of a causal matrix" in utilisation_words(answer, asked)
     silent = replace(asked, job=replace(asked.job, preset=framework_preset("hf-trainer")))

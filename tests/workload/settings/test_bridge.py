@@ -37,7 +37,7 @@ def made(text: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, object
 def test_fields_say_the_plan(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(case.plan, preset="megatron-bridge")
     formats = replace(case.problem.job.precision, reduce=case.problem.job.precision.gradient)
-    job = replace(case.problem.job, precision=formats).with_preset(framework_preset("megatron-bridge"))
+    job = replace(case.problem.job, precision=formats, preset=framework_preset("megatron-bridge"))
     question = replace(case.problem, job=job)
     try:
         text = bridge_settings(question, plan).text

@@ -51,7 +51,7 @@ def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
 @given(case=cases())
 def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     model, plan = as_internevo_has_it(case.problem.model), case.plan
-    question = replace(case.problem, model=model, job=case.problem.job.with_preset(framework_preset("internevo")))
+    question = replace(case.problem, model=model, job=replace(case.problem.job, preset=framework_preset("internevo")))
     assume(plan.vpp == 1 or (plan.pp > 1 and model.num_layers % plan.vpp == 0))
     latent = model.blocks[0].block.mixer == LATENT
     routed = any(run.block.moe for run in model.blocks)

@@ -37,7 +37,7 @@ FSP = Plan(strategy="fsp", preset="megatron")
 def test_flags_read_back_as_the_plan(case: Case) -> None:
     plan = replace(case.plan, preset="megatron")
     formats = replace(case.problem.job.precision, reduce=case.problem.job.precision.gradient)
-    job = replace(case.problem.job, precision=formats).with_preset(framework_preset("megatron"))
+    job = replace(case.problem.job, precision=formats, preset=framework_preset("megatron"))
     question = replace(case.problem, job=job)
     routed = any(run.block.moe for run in question.model.blocks)
     if plan.strategy not in ("mtp", "fsp") or plan.zero_stage > 1:

@@ -27,7 +27,7 @@ ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
 def test_arguments_read_back_as_the_plan(case: Case) -> None:
     plan = replace(case.plan, preset="megatron")
     formats = replace(case.problem.job.precision, gradient="fp32", reduce="fp32")
-    job = replace(case.problem.job, precision=formats).with_preset(framework_preset("megatron"))
+    job = replace(case.problem.job, precision=formats, preset=framework_preset("megatron"))
     question = replace(case.problem, job=job)
     try:
         text = swift_settings(question, plan).text

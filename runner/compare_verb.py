@@ -17,6 +17,7 @@ from runner.comparison.train_record import RowSource, TrainRecord, append_row, p
 from runner.groups.degrees import check_dp, plan_and_dp
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.loading import LoadedProblem, load_parsed
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
 from solver.problem.result import Answer, check_believable, mfu, tokens_per_gpu_per_s
@@ -24,7 +25,6 @@ from solver.problem.typed_plan import check_order, plan_of
 from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES
 from solver.report.sections import table
-from solver.search import price_plan
 from spec.errors import ConfigError
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, read_file_text
 from spec.job import precision_of

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from solver.analysis.named_plans import obstacles, price_written
-from solver.analysis.sweep import AXES, SweepRow, run_sweep, sweep_requests
 from solver.problem.loading import LoadedProblem, load_problem
 from solver.problem.request import Request
 from solver.problem.result import Answer, check_believable
@@ -21,6 +20,7 @@ from spec.settings.setting import typed, typed_values
 
 if TYPE_CHECKING:
     from solver.analysis.explanation import Explanation
+    from solver.analysis.sweep import SweepRow
     from solver.search import Result
 
 
@@ -130,13 +130,15 @@ def ask(**asking: Unpack[Asking]) -> Session:
     return Session(inputs=load_problem(request_of(**asking)))
 
 
-def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tuple[SweepRow, ...]:
+def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> "tuple[SweepRow, ...]":
     """Returns the best plan for every combination of the lists ``over`` (cluster, framework, seq_len,
     global_batch_tokens, micro_batch, world_size), which take the places of what is asked otherwise. A
     question without a feasible plan is a row that says so.
 
     Raises ConfigError or ProfileError, before anything is priced, for a question that cannot be asked.
     """
+    from solver.analysis.sweep import AXES, run_sweep, sweep_requests
+
     for axis in over:
         if axis not in AXES:
             raise ConfigError(where="sweep", key=axis, value=over[axis], allowed=f"lists of {', '.join(AXES)}")

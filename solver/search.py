@@ -20,24 +20,15 @@ from ops.recompute import Recompute
 from solver.candidates.candidates import CandidatePool, Candidates, candidates_of, costs, with_own_layers
 from solver.candidates.layer_partition import repartition
 from solver.candidates.recompute_search import MemorySplit, relax_recompute, relaxed_on_stages
-from solver.estimate import Estimate, StepTime, estimate_memory
+from solver.estimate import Estimate, estimate_memory
 from solver.memory.device import limit_bytes, needs_words, usable_bytes
-from solver.memory.stage import MemoryEstimate
-from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
-from solver.problem.problem import Problem, cost_under
+from solver.problem.price import answers_of
+from solver.problem.problem import Problem
 from solver.problem.result import (
     Answer,
-    answer_of,
-    calibrated_interval,
-    causes_of,
-    interval_of,
-    mfu,
-    relative_std,
-    slowest_stage,
-    tokens_per_gpu_per_s,
 )
-from spec.arrays import BoolArray, FloatArray, IntArray, ints
+from spec.arrays import BoolArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
@@ -160,12 +151,6 @@ def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tall
     return fits
 
 
-def price_plan(problem: Problem, plans: PlanTable) -> tuple[Answer, ...]:
-    """Returns answers for the rows of a table, whether they fit or not."""
-    table = estimate_memory(problem.model, problem.job, plans, problem.cluster)
-    return answers_of(problem, table, range(len(plans)), cost_under(problem, table), table.memory)
-
-
 def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result:
     """Returns the plans shown: the leaders of groups of plans alike, the best of each strategy, the Pareto front."""
     ranked, groups = pool.ranked(), pool.groups()
@@ -207,32 +192,3 @@ def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> d
         result = answers_of(problem, one.table, rows.tolist(), cost.take(rows), memory)
         answers |= dict(zip(of_one.tolist(), result, strict=True))
     return answers
-
-
-def answers_of(
-    problem: Problem, table: Estimate, rows: Sequence[int], cost: StepTime, memory: MemoryEstimate
-) -> tuple[Answer, ...]:
-    """Returns the answers of the ``rows`` of a table, one after another in ``cost`` and ``memory``."""
-    used = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
-    tgs = tokens_per_gpu_per_s(problem.job, cost.step_s)
-    low_s, high_s = interval_s(problem, cost)
-    answers: list[Answer] = []
-    for place, row in enumerate(rows):
-        plan = table.plans.plan(row)
-        answer = answer_of(
-            plan,
-            cost,
-            memory,
-            place,
-            used=(float(tgs[place]), float(used[place])),
-            slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
-        )
-        answers.append(replace(answer, interval_low_s=float(low_s[place]), interval_high_s=float(high_s[place])))
-    return tuple(answers)
-
-
-def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
-    """The 80 % interval of the steps (solver.problem.result)."""
-    if problem.calibration:
-        return calibrated_interval(cost.step_s, problem.calibration.residual_std)
-    return interval_of(cost.step_s, relative_std(causes_of(problem.job, cost)))

@@ -21,11 +21,12 @@ from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan, plan_of
-from solver.search import price_plan, search
+from solver.search import search
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster

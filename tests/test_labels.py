@@ -12,8 +12,8 @@ from ops.recompute import Recompute
 from ops.roles import Identity
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
 from spec.frameworks import FrameworkPreset, framework_preset

@@ -21,10 +21,11 @@ from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.result import Answer
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
-from solver.search import price_plan, search
+from solver.search import search
 from spec.errors import ConfigError, ExportError
 from spec.frameworks import framework_preset
 from spec.model import ModelSpec

@@ -11,11 +11,11 @@ from profdb.store.case_file import WeighedCase
 from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.loading import load_problem
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan, plan_of
-from solver.search import price_plan
 
 MODEL = """source = "Llama-like, plain PyTorch modules (benchmarks/gpu_steps/training.py)"
 [model]

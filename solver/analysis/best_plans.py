@@ -18,9 +18,10 @@ from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
+from solver.problem.price import interval_s
 from solver.problem.problem import Problem
 from solver.problem.result import mfu, tokens_per_gpu_per_s
-from solver.search import Result, candidate_pool, interval_s, search
+from solver.search import Result, candidate_pool, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Bound, Constraints

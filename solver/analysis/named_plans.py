@@ -9,10 +9,10 @@ from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import NO_CONSTRAINTS, full_space
 from solver.problem.loading import LoadedProblem
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, check_believable
 from solver.problem.typed_plan import broken_rules, check_order, plan_of
-from solver.search import price_plan, search
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
 from spec.program.kinds import whole_number
 from spec.settings.constraints import Constraints, bounded_settings, constraints_of
@@ -149,6 +149,8 @@ def challenger(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer])
 def best_with(keys: Mapping[str, Any], problem: Problem, constraints: Constraints) -> Answer | None:
     """Returns the fastest plan that fits, has these ``keys``, and keeps the ``constraints`` on others; None where
     there is none."""
+    from solver.search import search
+
     others = tuple(bound for bound in constraints.bounds if bound.key not in keys)
     both = replace(constraints, bounds=(*others, *constraints_of({"fix": keys}).bounds))
     try:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from solver.plans.space import NO_CONSTRAINTS
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, answer_values
-from solver.search import Result
 from spec.files import replaced_file
 from spec.settings.constraints import Constraints
 from spec.settings.plan import plan_settings
@@ -20,6 +19,7 @@ from spec.settings.setting import typed
 
 if TYPE_CHECKING:
     from solver.analysis.sweep import SweepOutcome
+    from solver.search import Result
 
 
 def answer_record(answer: Answer) -> dict[str, object]:
@@ -41,7 +41,7 @@ def question_record(problem: Problem) -> dict[str, object]:
     }
 
 
-def search_record(problem: Problem, result: Result, constraints: Constraints = NO_CONSTRAINTS) -> dict[str, object]:
+def search_record(problem: Problem, result: "Result", constraints: Constraints = NO_CONSTRAINTS) -> dict[str, object]:
     """Returns a whole search as plain values."""
     return {
         "question": question_record(problem),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
@@ -20,13 +21,15 @@ from solver.problem.result import (
     roomiest_fast,
 )
 from solver.report.sections import ReportSection, Table
-from solver.search import Result
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
 from spec.settings.constraints import Constraints
 from spec.settings.job import settings_apart
 from spec.settings.setting import typed
 from spec.units import bytes_to_gib, seconds_to_ms
+
+if TYPE_CHECKING:
+    from solver.search import Result
 
 COMPUTE_PARTS = ("gemm", "grouped_gemm", "attention", "memory_bound")
 PART_NAMES: dict[str, tuple[str, str]] = {
@@ -75,7 +78,7 @@ class Plans:
 
     inputs: LoadedProblem
     answers: tuple[Answer, ...]
-    result: Result | None = None
+    result: "Result | None" = None
 
     @property
     def best(self) -> Answer:
@@ -139,7 +142,7 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSec
     ]
 
 
-def search_sections(plans: Plans, result: Result) -> list[ReportSection]:
+def search_sections(plans: Plans, result: "Result") -> list[ReportSection]:
     """Returns the sections of a search: the ranking, why the best wins, step against memory, what was rejected."""
     problem, best = plans.inputs.problem, plans.best
     usable = usable_bytes(problem.cluster)
@@ -279,7 +282,7 @@ def ties(best: Sequence[Answer]) -> list[int]:
     return [place for place, answer in enumerate(best[1:], start=2) if is_tie(best[0], answer)]
 
 
-def _neighbours(result: Result, usable: float) -> list[tuple[str, str]]:
+def _neighbours(result: "Result", usable: float) -> list[tuple[str, str]]:
     """The preset, ties within the interval, and the fastest plan with room in memory."""
     best, alike = result.best[0], ties(result.best)
     places = ", ".join(map(str, alike))
@@ -304,7 +307,7 @@ def _neighbours(result: Result, usable: float) -> list[tuple[str, str]]:
     ]
 
 
-def front_section(result: Result, usable: float) -> ReportSection:
+def front_section(result: "Result", usable: float) -> ReportSection:
     """Returns the plans that no other beats in both step and memory, numbered as in their picture."""
     front = front_of(result)
     rows = [
@@ -328,12 +331,12 @@ def front_section(result: Result, usable: float) -> ReportSection:
     return ReportSection(anchor="pareto", title="Step against memory", tables=(shown,))
 
 
-def front_of(result: Result) -> list[Answer]:
+def front_of(result: "Result") -> list[Answer]:
     """Returns the plans of the front that are listed, fastest first."""
     return sorted(result.pareto, key=lambda one: one.step_s)[:FRONT_LISTED]
 
 
-def rejected_section(result: Result) -> ReportSection:
+def rejected_section(result: "Result") -> ReportSection:
     """Returns plans by the reason that removed them, the nearest miss, and how fast feasible plans were priced;
     plans that a rule rejects in bulk count as seen, but not in the rate."""
     rate = result.num_priced / result.seconds
@@ -385,7 +388,7 @@ def _priced_record(plans: Plans) -> dict[str, object]:
     return question_record(plans.inputs.problem) | {"plan": answer_record(plans.best)}
 
 
-def _search_record(plans: Plans, result: Result) -> dict[str, object]:
+def _search_record(plans: Plans, result: "Result") -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
     problem = plans.inputs.problem

@@ -15,9 +15,9 @@ from profdb.sample import MachineFacts, Sample
 from profdb.store.data_file import load_profile
 from runner.aiob import ModuleRun, aiob_time, module_cases, time_modules, write_times
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
-from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config

@@ -17,10 +17,11 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
+from solver.problem.price import price_plan
 from solver.problem.result import answer_values
 from solver.problem.typed_plan import parse_plan
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
-from solver.search import price_plan, search
+from solver.search import search
 from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
 from spec.files import shipped_folder
 from spec.frameworks import framework_preset

@@ -10,8 +10,8 @@ from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.estimate import STEP_PARTS, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.search import price_plan
 from solver.times.stage_times import hop_bytes
 from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH, FlatCostModel

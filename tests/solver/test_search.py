@@ -11,8 +11,9 @@ from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Schedule
 from solver.plans.space import Space, divisors, full_space, tensor_degrees
+from solver.problem.price import price_plan
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
-from solver.search import price_plan, search
+from solver.search import search
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_names, framework_preset
 from spec.settings.plan import WrittenPlan

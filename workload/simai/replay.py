@@ -16,8 +16,8 @@ from ops.roles import Module, Role
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from workload.diagnostics import WorkloadError

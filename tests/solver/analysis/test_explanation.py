@@ -7,7 +7,7 @@ from solver.analysis.explanation import explain_plan
 from solver.estimate import estimate_memory, stage_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
-from solver.search import price_plan
+from solver.problem.price import price_plan
 from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH
 from tests.solver.questions import question

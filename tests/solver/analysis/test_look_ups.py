@@ -7,8 +7,8 @@ from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.search import price_plan
 from solver.times.op_times import Pricer
 from tests.solver.flat_cost_model import FLOPS
 from tests.solver.questions import question

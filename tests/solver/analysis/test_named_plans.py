@@ -6,8 +6,9 @@ from solver.analysis.best_plans import best_plans
 from solver.analysis.named_plans import answer_named, are_searched, best_with, named_plan, with_best_price, with_price
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.price import price_plan
 from solver.problem.typed_plan import parse_plan, plan_of
-from solver.search import price_plan, search
+from solver.search import search
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of

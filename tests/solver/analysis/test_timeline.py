@@ -8,7 +8,7 @@ import pytest
 from solver.analysis.timeline import num_passes, timeline_of
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
-from solver.search import price_plan
+from solver.problem.price import price_plan
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 

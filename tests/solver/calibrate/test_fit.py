@@ -19,9 +19,9 @@ from solver.problem.calibration import (
     CalibrationTerms,
     cause_shares,
 )
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.result import Answer
-from solver.search import price_plan
 from spec.errors import UserError
 from spec.origin import Origin
 from tests.solver.questions import question, small_model

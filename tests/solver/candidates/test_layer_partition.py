@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from solver.candidates.layer_partition import _by_cost, _fewer_at_ends, span_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.search import price_plan, search
+from solver.search import search
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.model import ModelSpec
 from spec.pipeline_layout import layout_text, parse_pipeline_layout, short_layout

@@ -22,9 +22,10 @@ from solver.plans.layers import layer_table
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.plans.space import enumerate_block, full_space
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.result import Answer
-from solver.search import candidate_pool, price_plan, search
+from solver.search import candidate_pool, search
 from spec.arrays import BoolArray, IntArray, bools
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset

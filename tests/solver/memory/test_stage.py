@@ -14,9 +14,9 @@ from solver.memory import stage
 from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES
 from solver.memory.stage import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan, plan_of
-from solver.search import price_plan
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec

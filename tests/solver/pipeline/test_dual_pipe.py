@@ -13,9 +13,10 @@ from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule, Work, WorkKind, pairs
 from solver.plans.space import full_space
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
-from solver.search import price_plan, search
+from solver.search import search
 from solver.times.contention import Contention
 from solver.times.expert_overlap import hidden_per_micro_s
 from spec.arrays import floats, ints

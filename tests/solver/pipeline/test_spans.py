@@ -21,7 +21,7 @@ from solver.pipeline.spans import (
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
-from solver.search import price_plan
+from solver.problem.price import price_plan
 from spec.arrays import FloatArray, floats, ints
 from spec.frameworks import framework_preset
 from tests.solver.pipeline.plain_replay import equal_stages_s

@@ -21,8 +21,8 @@ from solver.pipeline.stages import (
 )
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
+from solver.problem.price import price_plan
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
-from solver.search import price_plan
 from spec.arrays import floats
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset

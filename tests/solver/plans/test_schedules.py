@@ -25,7 +25,7 @@ from solver.plans.schedules import (
     split_one_f_one_b,
     zero_bubble_v,
 )
-from solver.search import price_plan
+from solver.problem.price import price_plan
 from spec.arrays import floats, ints
 from tests.solver.pipeline.plain_replay import equal_stages_s, run
 from tests.solver.pipeline.torch_orders import orders_of

@@ -6,6 +6,7 @@ import pytest
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.result import (
     counts_whole_attention,
     least_s_per_sequence,
@@ -14,7 +15,6 @@ from solver.problem.result import (
     products,
 )
 from solver.report.plans import utilisation_words
-from solver.search import price_plan
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec

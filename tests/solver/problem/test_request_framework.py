@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from solver.plans.plan_table import PlanTable
+from solver.problem.price import price_plan
 from solver.problem.request import Request, asked_job, read_request
 from solver.problem.typed_plan import parse_plan, plan_of
-from solver.search import price_plan
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.frameworks import framework_names, framework_preset

@@ -11,8 +11,9 @@ from solver.memory.device import usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.plans.space import full_space
+from solver.problem.price import price_plan
 from solver.problem.result import Answer, SlowestStage, check_believable, group_alike, paired_error_s, roomiest_fast
-from solver.search import price_plan, search
+from solver.search import search
 from spec.errors import ProfileError
 from spec.frameworks import framework_preset
 from spec.settings.constraints import constraints_of

@@ -10,10 +10,10 @@ import pytest
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.typed_plan import parse_plan, plan_of
 from solver.report.files import answer_record, write_csv, write_json
-from solver.search import price_plan
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset
 from spec.settings.plan import typed_plan_settings

@@ -9,9 +9,10 @@ from profdb.sample import MachineFacts, ProfileDatabase
 from solver.analysis.explanation import adjacent_equal, explain_plan, memory_terms
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import ClusterTimes
+from solver.problem.price import price_plan
 from solver.report.plans import difference, plans_table, question_section, rejected_section
 from solver.report.reasons import stages_table
-from solver.search import Result, price_plan
+from solver.search import Result
 from spec.frameworks import framework_preset
 from spec.settings.job import AskedJob, job_of
 from spec.units import bytes_to_gib, seconds_to_ms

@@ -5,10 +5,10 @@ from dataclasses import replace
 from solver.analysis.explanation import explain_plan
 from solver.analysis.named_plans import Candidate
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.price import price_plan
 from solver.problem.result import Answer
 from solver.report.reasons import compare_section, explanation_sections, why_not_section
 from solver.report.sections import record, text
-from solver.search import price_plan
 from spec.frameworks import framework_preset
 from spec.units import GIB
 from tests.solver.questions import question

@@ -14,7 +14,7 @@ from ops.roles import Module, Role
 from profdb.queries import TimeEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
-from solver.search import price_plan
+from solver.problem.price import price_plan
 from solver.times.cpu_time import Issued, between_waits_s, host_shares
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share

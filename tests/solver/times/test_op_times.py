@@ -17,8 +17,8 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.sustained import SustainedRates
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import OtherNetwork
+from solver.problem.price import price_plan
 from solver.problem.result import Answer
-from solver.search import price_plan
 from solver.times.op_times import SPREAD, VARIATION, Pricer, TimedOp, slowest_of
 from spec.arrays import floats, ints
 from spec.cluster.cluster import GpuSpec, HostSpec

@@ -11,7 +11,7 @@ from solver.estimate import estimate_memory, stage_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.plans.space import enumerate_block, full_space
-from solver.search import price_plan
+from solver.problem.price import price_plan
 from solver.times.stage_times import gathered_slices, hop_seconds
 from spec.arrays import ints
 from spec.frameworks import framework_preset

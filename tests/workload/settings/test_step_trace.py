@@ -8,8 +8,8 @@ import pytest
 
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
+from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.search import price_plan
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model

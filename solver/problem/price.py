@@ -1,0 +1,56 @@
+"""The answers of plans that are given: what every row of a table takes and needs, whether it fits or not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from solver.estimate import Estimate, StepTime, estimate_memory
+from solver.memory.stage import MemoryEstimate
+from solver.plans.plan_table import PlanTable
+from solver.problem.problem import Problem, cost_under
+from solver.problem.result import (
+    Answer,
+    answer_of,
+    calibrated_interval,
+    causes_of,
+    interval_of,
+    mfu,
+    relative_std,
+    slowest_stage,
+    tokens_per_gpu_per_s,
+)
+from spec.arrays import FloatArray
+
+
+def price_plan(problem: Problem, plans: PlanTable) -> tuple[Answer, ...]:
+    """Returns answers for the rows of a table, whether they fit or not."""
+    table = estimate_memory(problem.model, problem.job, plans, problem.cluster)
+    return answers_of(problem, table, range(len(plans)), cost_under(problem, table), table.memory)
+
+
+def answers_of(
+    problem: Problem, table: Estimate, rows: Sequence[int], cost: StepTime, memory: MemoryEstimate
+) -> tuple[Answer, ...]:
+    """Returns the answers of the ``rows`` of a table, one after another in ``cost`` and ``memory``."""
+    used = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
+    tgs = tokens_per_gpu_per_s(problem.job, cost.step_s)
+    low_s, high_s = interval_s(problem, cost)
+    answers: list[Answer] = []
+    for place, row in enumerate(rows):
+        plan = table.plans.plan(row)
+        answer = answer_of(
+            plan,
+            cost,
+            memory,
+            place,
+            used=(float(tgs[place]), float(used[place])),
+            slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
+        )
+        answers.append(replace(answer, interval_low_s=float(low_s[place]), interval_high_s=float(high_s[place])))
+    return tuple(answers)
+
+
+def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
+    """The 80 % interval of the steps (solver.problem.result)."""
+    if problem.calibration:
+        return calibrated_interval(cost.step_s, problem.calibration.residual_std)
+    return interval_of(cost.step_s, relative_std(causes_of(problem.job, cost)))

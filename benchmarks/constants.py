@@ -176,11 +176,7 @@ def row_figures(rows: Sequence[Row], times: MeasuredTimes, root: Path, *, anew: 
         figures.append((error, one.step_s, memory_gib(one) or 0.0, width))
     errors, seconds, memory, width = np.array(figures).reshape(-1, 4).T
     return RowFigures(
-        datasets=tuple(row.dataset for row in rows),
-        errors=errors,
-        seconds=seconds,
-        memory=memory,
-        width=width,
+        datasets=tuple(row.dataset for row in rows), errors=errors, seconds=seconds, memory=memory, width=width
     )
 
 

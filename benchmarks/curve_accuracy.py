@@ -127,11 +127,7 @@ def ask_collectives(cost_model: ProfileCostModel, table: SampleTable) -> TimeEst
         sizes = {column: values[rows] for column, values in table.numbers.items()}
         query = CollectiveQuery(collective=Collective(name), **sizes)
         predicted = times_or_nan(partial(cost_model.collective_s, query), len(rows))
-        seconds[rows], spread[rows], origin[rows] = (
-            predicted.seconds,
-            predicted.relative_std,
-            predicted.origin,
-        )
+        seconds[rows], spread[rows], origin[rows] = (predicted.seconds, predicted.relative_std, predicted.origin)
     return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
 
@@ -158,12 +154,7 @@ def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int)
     results: list[HeldOut] = []
     splits = {
         Family.GEMM: ("gemm (n, k)", ("n", "k"), ask_gemm, (0.04, 0.12)),
-        Family.ATTENTION: (
-            "attention family",
-            ("heads", "kv_heads", "qk_dim"),
-            ask_attention,
-            (0.04, 0.12),
-        ),
+        Family.ATTENTION: ("attention family", ("heads", "kv_heads", "qk_dim"), ask_attention, (0.04, 0.12)),
         Family.COLLECTIVE: ("collective sizes", ("size_bytes",), ask_collectives, (0.05, 0.15)),
     }
     for family, (test, names, ask, targets) in splits.items():

@@ -121,12 +121,7 @@ def numbers(answer: solver.Answer) -> Frozen:
         "origins_s": answer.origins_s,
         "interval_s": [answer.interval_low_s, answer.interval_high_s],
         "memory_bytes": answer.memory_bytes,
-        "totals_bytes": [
-            answer.allocated_bytes,
-            answer.reserved_bytes,
-            answer.device_bytes,
-            answer.needed_bytes,
-        ],
+        "totals_bytes": [answer.allocated_bytes, answer.reserved_bytes, answer.device_bytes, answer.needed_bytes],
         "mfu": answer.mfu,
     }
 
@@ -205,15 +200,7 @@ def workloads(count: int) -> Iterator[object]:
     for _ in range(count):
         frame = rng.choice(["Megatron", "DeepSpeed", "FSDP"])
         layout = rng.choice(["simai", "general"]) if frame == "Megatron" else "general"
-        words = [
-            "generate",
-            "--frame",
-            frame,
-            "--format",
-            layout,
-            "--model_size",
-            rng.choice(["7", "13", "22"]),
-        ]
+        words = ["generate", "--frame", frame, "--format", layout, "--model_size", rng.choice(["7", "13", "22"])]
         words += ["--world_size", "16", "--global_batch", "32"]
         words += [] if frame == "Megatron" else ["--zero_stage", rng.choice(["1", "2", "3"])]
         yield written(run_workload.main, [*words, "--output"], "workload.out")

@@ -70,12 +70,7 @@ def expected_s(case: StepCase) -> float:
 
 def request_of(options: argparse.Namespace) -> Request:
     """Whom to ask for predictions."""
-    return Request(
-        root=ROOT,
-        profile=options.pre_profiling_data_path,
-        cluster=options.cluster,
-        missing=options.missing,
-    )
+    return Request(root=ROOT, profile=options.pre_profiling_data_path, cluster=options.cluster, missing=options.missing)
 
 
 def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[Row]:

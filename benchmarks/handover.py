@@ -86,12 +86,7 @@ def problem_of(config: Path, framework: str) -> Problem:
     return Problem(
         model=read.model,
         job=job_of(
-            AskedJob(
-                world_size=WORLD,
-                seq_len=seq_len,
-                global_batch_tokens=16 * WORLD * seq_len,
-                framework=framework,
-            )
+            AskedJob(world_size=WORLD, seq_len=seq_len, global_batch_tokens=16 * WORLD * seq_len, framework=framework)
         ),
         cluster=cluster,
         pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster)),
@@ -136,34 +131,19 @@ class Handover:
 
 HANDOVERS = {
     "megatron": Handover(
-        exporter="megatron",
-        framework="megatron",
-        parser="megatron",
-        mark="megatron/training/arguments.py",
+        exporter="megatron", framework="megatron", parser="megatron", mark="megatron/training/arguments.py"
     ),
     "zero_bubble": Handover(
-        exporter="megatron",
-        framework="zero-bubble",
-        parser="megatron",
-        mark="megatron/core/zbpp_utils.py",
+        exporter="megatron", framework="zero-bubble", parser="megatron", mark="megatron/core/zbpp_utils.py"
     ),
     "internevo": Handover(
-        exporter="internevo",
-        framework="internevo",
-        parser="internevo",
-        mark="internlm/initialize/launch.py",
+        exporter="internevo", framework="internevo", parser="internevo", mark="internlm/initialize/launch.py"
     ),
     "accelerate": Handover(
-        exporter="accelerate",
-        framework="fsdp",
-        parser="accelerate",
-        mark="src/accelerate/commands/launch.py",
+        exporter="accelerate", framework="fsdp", parser="accelerate", mark="src/accelerate/commands/launch.py"
     ),
     "torchtitan": Handover(
-        exporter="torchtitan",
-        framework="torchtitan",
-        parser="torchtitan",
-        mark="torchtitan/config/manager.py",
+        exporter="torchtitan", framework="torchtitan", parser="torchtitan", mark="torchtitan/config/manager.py"
     ),
 }
 
@@ -197,10 +177,7 @@ def hand_over(name: str, checkout: Path) -> int:
     handover = HANDOVERS[name]
     if not (checkout / handover.mark).is_file():
         raise ConfigError(
-            where=f"--{name}",
-            key="checkout",
-            value=str(checkout),
-            allowed=f"a folder that holds {handover.mark}",
+            where=f"--{name}", key="checkout", value=str(checkout), allowed=f"a folder that holds {handover.mark}"
         )
     exports: list[Export] = []
     for config in shipped_configs():
@@ -226,10 +203,7 @@ def main(arguments: list[str]) -> int:
     try:
         if not given:
             raise ConfigError(
-                where="command line",
-                key="checkout",
-                value=None,
-                allowed=f"one of --{', --'.join(HANDOVERS)} DIR",
+                where="command line", key="checkout", value=None, allowed=f"one of --{', --'.join(HANDOVERS)} DIR"
             )
         return int(sum(hand_over(name, checkout) for name, checkout in given.items()) > 0)
     except UserError as error:

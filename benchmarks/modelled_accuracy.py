@@ -12,13 +12,7 @@ import pandas as pd
 from benchmarks.measured_times import SPECS
 from profdb.cases import AttentionCase, Family, GemmCase
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.queries import (
-    AttentionQuery,
-    CollectiveQuery,
-    LinearQuery,
-    MemoryBoundQuery,
-    TimeEstimate,
-)
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, TimeEstimate
 from profdb.store.columns import SampleTable
 from profdb.transfer import by_model
 from spec.arrays import FloatArray, ints
@@ -33,12 +27,7 @@ TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B20
 GEMM_KEYS = ["batch", "m", "n", "k"]
 ATTENTION_KEYS = ["batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim"]
 # Targets of the medians: from a hardware spec for every GPU, transferred for pairs of neighbouring generations.
-TARGETS = {
-    "modelled gemm": 0.12,
-    "modelled nccl": 0.20,
-    "transferred gemm": 0.10,
-    "transferred attention": 0.15,
-}
+TARGETS = {"modelled gemm": 0.12, "modelled nccl": 0.20, "transferred gemm": 0.10, "transferred attention": 0.15}
 NOTHING_TO_SCORE = "nothing large enough of a GPU that has a hardware spec, so nothing to score"
 HELD_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
 

@@ -33,10 +33,7 @@ from spec.errors import ProfileError, UserError  # noqa: E402
 from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text, replaced_path  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
-KINDS = {one.value: one for one in Collective} | {
-    "sendrecv": Collective.P2P,
-    "all_to_all": Collective.ALL_TO_ALL,
-}
+KINDS = {one.value: one for one in Collective} | {"sendrecv": Collective.P2P, "all_to_all": Collective.ALL_TO_ALL}
 # (start of the GPU's name, word of the fabric) -> the sheet with that network; the first that fits. InfiniBand is the
 # network of the GPUs' own sheets.
 NETWORKS: tuple[tuple[str, str, str], ...] = (
@@ -51,17 +48,7 @@ NETWORKS: tuple[tuple[str, str, str], ...] = (
     ("", "Omni-Path", "jean-zay-a100"),
 )
 GIGABIT = 1e9 / 8.0
-COLUMNS = (
-    "run",
-    "gpu",
-    "gpus_per_node",
-    "nodes",
-    "nics_per_node",
-    "nic_gbps",
-    "fabric",
-    "collective",
-    "bytes",
-)
+COLUMNS = ("run", "gpu", "gpus_per_node", "nodes", "nics_per_node", "nic_gbps", "fabric", "collective", "bytes")
 COLUMNS += ("time_us", "quality")
 NUMBERS = ("gpus_per_node", "nodes", "nics_per_node", "nic_gbps", "bytes", "time_us")
 LEAST = {"nodes": 2, "bytes": 1, "gpus_per_node": 1}

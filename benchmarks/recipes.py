@@ -22,13 +22,7 @@ from spec.parameters import num_parameters
 from spec.settings.job import AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
-SPECS = {
-    "h100": "h100-sxm",
-    "b200": "b200",
-    "b300": "b300",
-    "gb200": "gb200-nvl72",
-    "gb300": "gb300-nvl72",
-}
+SPECS = {"h100": "h100-sxm", "b200": "b200", "b300": "b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
 """GPU -> its sheet under configs/clusters."""
 REQUIRED = (
     "recipe",
@@ -276,10 +270,7 @@ def problem_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
     job = job_of(asked, cluster.gpu.architecture)
     cluster = segmented(cluster, job.world_size, job.nvlink_segment)
     return Problem(
-        model=model_of(recipe),
-        job=job,
-        cluster=cluster,
-        pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster)),
+        model=model_of(recipe), job=job, cluster=cluster, pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster))
     )
 
 

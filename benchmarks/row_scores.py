@@ -191,8 +191,4 @@ def gap_lines(predictions: Iterable[Prediction]) -> list[str]:
     for gap, of in sorted(counts.items(), key=lambda item: -item[1].total()):
         datasets = ", ".join(f"{dataset} {count}" for dataset, count in of.most_common())
         lines.append(f"{of.total():5d}  {gap}: {datasets}")
-    return [
-        *lines,
-        f"{'rows':>5}  not priced, by reason",
-        *(f"{n:5d}  {why}" for why, n in reasons.most_common()),
-    ]
+    return [*lines, f"{'rows':>5}  not priced, by reason", *(f"{n:5d}  {why}" for why, n in reasons.most_common())]

@@ -93,11 +93,7 @@ def sweep() -> list[SearchQuestion]:
     """A hundred questions as a sweep asks them: one model on 8 to 1,024 GPUs, batches, frameworks, lengths."""
     return [
         SearchQuestion(
-            config="8B_llama3.py",
-            world_size=world,
-            global_batch_tokens=batch,
-            framework=framework,
-            seq_len=length,
+            config="8B_llama3.py", world_size=world, global_batch_tokens=batch, framework=framework, seq_len=length
         )
         for world in (8, 16, 32, 64, 128)
         for batch in (1 << 21, 1 << 22)
@@ -237,11 +233,7 @@ def run(arguments: list[str]) -> int:
         print("\n".join(lines(measured)))
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
     if given.json:
-        document = {
-            "date": datetime.date.today().isoformat(),
-            "machine": platform.platform(),
-            "runs": measured,
-        }
+        document = {"date": datetime.date.today().isoformat(), "machine": platform.platform(), "runs": measured}
         with replaced_path(given.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0

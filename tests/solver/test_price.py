@@ -79,6 +79,16 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
 
 
+def test_each_row_of_a_table_has_its_own_answer() -> None:
+    first = Plan(strategy="mtp", preset="internevo", dp=4, num_micro=4)
+    rows = [first, replace(first, tp=2, dp=2, num_micro=8), replace(first, tp=4, dp=1, num_micro=16)]
+    asked = ask(first)
+    for together, plan in zip(price_plan(asked, PlanTable.of(*rows)), rows, strict=True):
+        (alone,) = price_plan(asked, PlanTable.of(plan))
+        for name in ("step_s", "interval_low_s", "interval_high_s", "tgs", "mfu", "needed_bytes"):
+            assert getattr(together, name) == pytest.approx(getattr(alone, name), rel=1e-12), name
+
+
 @pytest.mark.parametrize("strategy", ["mtp", "msp", "fsp"])
 def test_one_tensor_rank_waits_for_no_tensor_communication(strategy: str) -> None:
     one = answer(Plan(strategy=strategy, preset="internevo", tp=1, dp=4, num_micro=4))

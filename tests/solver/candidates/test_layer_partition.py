@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solver.api import ask
 from solver.candidates.layer_partition import _by_cost, _fewer_at_ends, span_s
+from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
@@ -68,6 +70,17 @@ def test_no_layout_is_much_faster_than_the_one_found(layers: int, vpp: int) -> N
 def test_equal_stages_stay_where_the_framework_takes_no_layout() -> None:
     assert asked_for(staged(8), 1)[0].stage_layout
     assert not asked_for(staged(8, MEGATRON.changed({"pipeline.uneven_chunks": ""})), 1)[0].stage_layout
+
+
+@pytest.mark.nightly
+def test_the_framework_s_own_partition_is_not_tried_as_a_layout() -> None:
+    job = {"world_size": 1024, "global_batch_tokens": 62_914_560, "framework": "megatron"}
+    session = ask(model="configs/671B_deepseek_v3.toml", cluster="h100-sxm", job=job)
+    model = session.inputs.problem.model
+    for plan in (answer.plan for answer in session.search().best):
+        own = pipeline_partition(model, plan.pp * plan.vpp, "uniform")
+        if plan.stage_layout:
+            assert parse_pipeline_layout(plan.stage_layout).layers != own.layers
 
 
 def test_a_short_layout_says_the_same() -> None:

@@ -73,6 +73,21 @@ def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(b
     assert [float(one.seconds[0]) for one in waits] == pytest.approx([10.0, share])
 
 
+def test_copies_run_beside_what_a_rank_waits_for_too() -> None:
+    """12 s of a gather ahead of 10 of compute leave 2; 11 of copies end within those 12, 13 leave one."""
+    kernel = MemoryBound(
+        module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
+    )
+    ahead, copied = replace(kernel, lane=Lane.PREFETCH), replace(kernel, lane=Lane.COPY)
+    for copies_s, left_s in ((11.0, 0.0), (13.0, 1.0)):
+        pass_ops = [
+            _timed(kernel, "memory_bound", 10.0),
+            _timed(ahead, "dp_comm", 12.0),
+            _timed(copied, "offload", copies_s),
+        ]
+        assert [float(one.seconds[0]) for one in exposed(pass_ops)] == pytest.approx([10.0, 2.0, left_s])
+
+
 @given(SECONDS, SECONDS, COUNTS)
 def test_pieces_of_an_all_gather_end_as_a_replay_of_them_does(comm_s: float, compute_s: float, count: int) -> None:
     wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=False), 0.0)

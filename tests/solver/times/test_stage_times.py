@@ -15,7 +15,8 @@ from solver.problem.price import price_plan
 from solver.times.stage_times import gathered_slices, hop_seconds
 from spec.arrays import ints
 from spec.frameworks import framework_preset
-from tests.solver.flat_cost_model import INTRA_BANDWIDTH, MEMORY_BANDWIDTH
+from spec.parameters import block_parameters
+from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH, MEMORY_BANDWIDTH
 from tests.solver.questions import question, small_model
 
 
@@ -36,6 +37,22 @@ def test_chunks_add_up_to_their_stage(preset: str) -> None:
         assert timed.per_micro.seconds == pytest.approx(of_stage, rel=1e-9)
         cut += int((plans.vpp > 1).sum())
     assert cut > 0
+
+
+def test_weight_gradients_of_a_chunk_are_a_third_of_its_products() -> None:
+    """Two layers a stage: a product for each matrix and token, by the flat cost model; forward and input gradient as much."""
+    asked = question(world_size=4, sequences=16, model=small_model(layers=8), preset=framework_preset("zero-bubble"))
+    plan = Plan(strategy="mtp", preset="zero-bubble", pp=4, num_micro=16, schedule=Schedule.ZB_H1)
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster)
+    passes = stage_times(asked.model, asked.job, table, asked.pricer).chunk_passes
+    matrices = block_parameters(asked.model.blocks[0].block, asked.model.hidden) - 2 * asked.model.hidden
+    weight_s = 2 * 2 * asked.job.seq_len * matrices / FLOPS
+    middle = 1
+    # norms and sums of gradients are put off as well
+    assert weight_s < passes.weight_s[middle] < passes.backward_s[middle] - weight_s
+    assert passes.products is not None
+    products_s = passes.products * (passes.forward_s + passes.backward_s)
+    assert products_s[middle] == pytest.approx(3 * weight_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(

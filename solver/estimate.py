@@ -206,8 +206,7 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     plans, stages = table.plans, table.stages
     rows = np.arange(len(stages.plan)) if rows is None else rows
     # Rows whose embedding or head is tied to one on another stage.
-    apart = (stages.embedding ^ stages.head) & (plans.layout.pp[stages.plan] > 1)
-    tied = bools(apart & model.tied_embeddings)[rows]
+    tied = bools((stages.embedding ^ stages.head) & model.tied_embeddings)[rows]
     on_rank = table.bytes.on_rank.take(rows)
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=plans.layout.take(stages.plan[rows]))
     mirrored = plans.schedule.placement.directions > 1

@@ -1,11 +1,15 @@
 """A whole profiling run: join the ranks, measure, merge the samples into the profile, report."""
 
 import datetime
+import logging
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from profdb.cases import Case
 from profdb.refit import merged_into
@@ -122,6 +126,7 @@ def domain_of(options: RunOptions, sheet: HardwareSheet | None, layout: RankLayo
 
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
     """The run on an open world."""
+    silence_torch()
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     budget = Budget(seconds=options.budget_s, started=options.began - spent_s(os.environ))
     sheet = find_sheet(world.device.name, world.device.kind, options.root)
@@ -146,6 +151,12 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     # closed when its samples are in the profile: until then no other run may take it
     earlier.journal.close()
     return report
+
+
+def silence_torch() -> None:
+    """Keep torch's remarks on the kernels that it compiles off the progress bar; its errors are results of cases."""
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.")
+    torch._logging.set_logs(all=logging.ERROR)
 
 
 def run_sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str) -> SweepResult:

@@ -49,15 +49,34 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     fuse = case.kernel in compiled_kernels()
     if fuse and not compiled:
         raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
-    forward = compile_forward(case.kernel) if fuse else function.forward
     backward = case.direction == "backward"
     moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
     if moved <= 0.0:
         raise UnsupportedCaseError(f"{case.kernel} moves nothing in the {case.direction}")
     where = device.torch_device
-    calls = rotating_calls(lambda: kernel_call(case, function, forward, where), moved, device)
-    name = "torch.compile" if fuse else ("torch" if function.one_kernel else "torch, several kernels")
-    return Launched(case=case, calls=calls, implementation=function.stand_in or name)
+
+    def calls_of(forward: Callable[..., torch.Tensor]) -> tuple[Call, ...]:
+        return rotating_calls(lambda: kernel_call(case, function, forward, where), moved, device)
+
+    if fuse:
+        return Launched(case=case, calls=compiled_calls(case.kernel, calls_of), implementation="torch.compile")
+    name = "torch" if function.one_kernel else "torch, several kernels"
+    return Launched(case=case, calls=calls_of(function.forward), implementation=function.stand_in or name)
+
+
+def compiled_calls(
+    kernel: str, calls_of: Callable[[Callable[..., torch.Tensor]], tuple[Call, ...]]
+) -> tuple[Call, ...]:
+    """Calls of the compiled kernel: for any shape, or for this shape alone where the compiler fails over unknown sizes
+    (torch 2.11 over the backward of rotary: torch/_inductor/tiling_utils.py, get_pw_red_splits)."""
+    from torch._inductor.exc import InductorError
+
+    try:
+        calls = calls_of(compile_forward(kernel))
+        calls[0]()
+    except InductorError:
+        return calls_of(compile_forward(kernel, dynamic=False))
+    return calls
 
 
 def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False) -> Launched:
@@ -93,8 +112,8 @@ MOST_GRAPHS = 64
 
 
 @lru_cache
-def compile_forward(kernel: str) -> Callable[..., torch.Tensor]:
-    """A kernel's forward through torch.compile, for any shape; compiled once.
+def compile_forward(kernel: str, *, dynamic: bool = True) -> Callable[..., torch.Tensor]:
+    """A kernel's forward through torch.compile, for any shape if ``dynamic``; compiled once.
 
     A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process says
     otherwise for as long as it runs. Formats, gradients, equal sizes and arrays of 2^31 elements each take a
@@ -106,7 +125,7 @@ def compile_forward(kernel: str) -> Callable[..., torch.Tensor]:
 
     config.donated_buffer = False
     graphs.recompile_limit = MOST_GRAPHS
-    compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=True, fullgraph=True)
+    compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=dynamic, fullgraph=True)
     return compile_for
 
 

@@ -1,6 +1,7 @@
 """What runs on GPUs only, as far as a machine without one can hold it: torch's shape functions on
 tensors without data check layouts and formats, and a fake CUDA tells the order of a trial."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._inductor.exc import InductorError
 from torch.nn.attention import SDPBackend
 
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
@@ -159,14 +161,35 @@ def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.Monkey
     with torch._dynamo.config.patch(recompile_limit=8):
         for dtype in ("bf16", "fp32", "fp16"):
             case = MemoryBoundCase(kernel="swiglu", direction="forward", rows=12, width=32, dtype=dtype)
-            call = launch_memory_bound(case, Device(kind="cpu"), compiled=True).calls[0]
-            if dtype == "fp16":
-                with pytest.raises(FailOnRecompileLimitHit, match="fullgraph"):
-                    call()
-            else:
-                call()
+            refused = pytest.raises(FailOnRecompileLimitHit, match="fullgraph")
+            with refused if dtype == "fp16" else contextlib.nullcontext():
+                launch_memory_bound(case, Device(kind="cpu"), compiled=True)
     memory_bound.compile_forward.cache_clear()
     torch._dynamo.reset()
+
+
+def test_a_kernel_whose_backward_cannot_be_compiled_for_any_shape_is_compiled_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch 2.11 did on an H100 over the backward of rotary."""
+    error = InductorError(AssertionError(), None)
+
+    def compile_for(forward: Any, *, dynamic: bool, fullgraph: bool) -> Any:
+        def run(*operands: Any) -> Any:
+            if dynamic:
+                raise error
+            return forward(*operands)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_for)
+    memory_bound.compile_forward.cache_clear()
+    case = MemoryBoundCase(kernel="rotary", direction="backward", rows=4, width=32)
+    launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
+    gradients = launched.calls[0]()
+    memory_bound.compile_forward.cache_clear()
+    assert launched.implementation == "torch.compile"
+    assert gradients[0].shape == (4, 1, 32)  # type: ignore[index]
 
 
 class Seen:

@@ -156,3 +156,12 @@ def test_torchs_window_of_w_keys_is_the_token_and_those_before_it(monkeypatch: p
     cpu = torch.device("cpu")
     torch_varlen_forward(case, cpu)(*attention_operands(case, Order.PACKED, cpu))
     assert seen == {"starts": [0, 8, 16], "window": (2, 0), "grouped": True}
+
+
+def test_packed_attention_of_torch_2_11_takes_grouped_heads_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", lambda query, *rest, window_size: query)
+    case = AttentionCase(batch=2, q_len=8, kv_len=8, heads=2, kv_heads=1, qk_dim=8, v_dim=8, mask="varlen")
+    cpu = torch.device("cpu")
+    operands = attention_operands(case, Order.PACKED, cpu)
+    assert torch_varlen_forward(case, cpu)(*operands) is operands[0]

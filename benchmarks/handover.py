@@ -24,7 +24,7 @@ from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from solver.plans.plan_table import Plan  # noqa: E402
 from solver.problem.problem import Problem  # noqa: E402
 from solver.problem.typed_plan import broken_rules, parse_plan, plan_of  # noqa: E402
-from solver.times.op_times import Pricer  # noqa: E402
+from solver.times.op_times import OpTimer  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import ConfigError, ExportError, UserError  # noqa: E402
 from spec.readers.read_config import read_config  # noqa: E402
@@ -89,7 +89,7 @@ def problem_of(config: Path, framework: str) -> Problem:
             AskedJob(world_size=WORLD, seq_len=seq_len, global_batch_tokens=16 * WORLD * seq_len, framework=framework)
         ),
         cluster=cluster,
-        pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster)),
+        op_timer=OpTimer.on(cluster, ModelledCostModel(cluster=cluster)),
     )
 
 

@@ -21,7 +21,7 @@ from solver.problem.problem import Problem
 from solver.problem.request import ParsedRequest, Request, read_request
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import figures_of
 from spec.errors import ConfigError, UserError
@@ -210,7 +210,7 @@ class Pricing:
 
     cost_model: Callable[[ClusterSpec], CostModel]
     root: Path = field(default_factory=shipped_folder)
-    pricers: dict[str, Pricer] = field(default_factory=dict)
+    op_timers: dict[str, OpTimer] = field(default_factory=dict)
 
     def predict(self, rows: Sequence[Row]) -> list[Prediction]:
         """Returns one prediction a row, in order; a row that cannot be priced keeps its reason."""
@@ -236,9 +236,9 @@ class Pricing:
 
     def _problem(self, parsed: ParsedRequest) -> Problem:
         cluster, key = parsed.cluster, repr(parsed.cluster)
-        if key not in self.pricers:
-            self.pricers[key] = Pricer.on(cluster, self.cost_model(cluster))
-        return Problem(model=parsed.config.model, job=parsed.job, cluster=cluster, pricer=self.pricers[key])
+        if key not in self.op_timers:
+            self.op_timers[key] = OpTimer.on(cluster, self.cost_model(cluster))
+        return Problem(model=parsed.config.model, job=parsed.job, cluster=cluster, op_timer=self.op_timers[key])
 
 
 def _priced(text: str, problem: Problem, where: str) -> tuple[Answer, float]:

@@ -12,7 +12,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from solver.problem.typed_plan import plan_of
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.errors import ConfigError
 from spec.frameworks import OffloadedPart
@@ -270,7 +270,10 @@ def problem_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
     job = job_of(asked, cluster.gpu.architecture)
     cluster = segmented(cluster, job.world_size, job.nvlink_segment)
     return Problem(
-        model=model_of(recipe), job=job, cluster=cluster, pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster))
+        model=model_of(recipe),
+        job=job,
+        cluster=cluster,
+        op_timer=OpTimer.on(cluster, ModelledCostModel(cluster=cluster)),
     )
 
 

@@ -29,7 +29,7 @@ from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.layers import LayerTable, layer_table
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import LayerTimes, layer_times
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from solver.times.stage_times import TimedLayers, hop_seconds
 from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from solver.times.step_parts import PARTS, SumByPart, added
@@ -145,10 +145,10 @@ def repartitioned(
 
 
 def step_time(
-    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, pieces: list[LayerTimes] | None = None
+    model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, pieces: list[LayerTimes] | None = None
 ) -> StepTime:
     """Seconds of the step of every plan of the table."""
-    times = stage_times(model, job, table, pricer, pieces)
+    times = stage_times(model, job, table, op_timer, pieces)
     if (table.plans.layout.pp > 1).any():
         end_s, free_end_s = spans_of([pipelines(table, times), pipelines(table, times, free=True)])
     else:
@@ -158,16 +158,16 @@ def step_time(
 
 
 def stage_times(
-    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, pieces: list[LayerTimes] | None = None
+    model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, pieces: list[LayerTimes] | None = None
 ) -> StageTimes:
     """Time every stage row of the table; ``pieces`` are its ``timed_pieces`` where those are at hand."""
     plans, stages = table.plans, table.stages
-    times = timed_pieces(table, pricer) if pieces is None else pieces
+    times = timed_pieces(table, op_timer) if pieces is None else pieces
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
     traits, several = plans.schedule.traits, bool((plans.layout.pp > 1).any())
     chunk_passes = of_stages.passes(stages.chunks)
     if traits.pairs:
-        chunk_passes = of_stages.paired(chunk_passes, pricer.contention)
+        chunk_passes = of_stages.paired(chunk_passes, op_timer.contention)
     row_layout = plans.layout.take(stages.plan)
     passes = replace(of_stages.passes(stages), units=units_of_stages(job, row_layout, stages))
     if traits.splits_backward and not traits.pairs:
@@ -180,15 +180,15 @@ def stage_times(
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
         hops=Hops(
-            seconds=hop_seconds(model, job, plans, pricer) if several else np.zeros(len(plans)),
+            seconds=hop_seconds(model, job, plans, op_timer) if several else np.zeros(len(plans)),
             waited=not job.preset.pipeline.overlap_p2p,
             updates_apart=job.preset.pipeline.post_validation,
         ),
-        step=step_times(pricer, job, row_layout, step_ops, table.bytes.on_rank, passes),
+        step=step_times(op_timer, job, row_layout, step_ops, table.bytes.on_rank, passes),
     )
 
 
-def timed_pieces(table: Estimate, pricer: Pricer) -> list[LayerTimes]:
+def timed_pieces(table: Estimate, op_timer: OpTimer) -> list[LayerTimes]:
     """The times of LayerTable.placed, for every layer row; equal pieces share theirs."""
     layers, split = table.layers, table.plans.schedule.splits_backward
     job = layers.bare.context.job
@@ -196,7 +196,7 @@ def timed_pieces(table: Estimate, pricer: Pricer) -> list[LayerTimes]:
     times: list[LayerTimes] = []
     for piece in layers.placed:
         if id(piece) not in timed:
-            timed[id(piece)] = layer_times(pricer, job, piece, layers.layout, split=split)
+            timed[id(piece)] = layer_times(op_timer, job, piece, layers.layout, split=split)
         times.append(timed[id(piece)])
     return times
 

@@ -27,7 +27,7 @@ from solver.problem.request import Request, read_request
 from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan, plan_of
 from solver.search import search
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from tests.solver.questions import ROOT
@@ -102,14 +102,14 @@ def asked(config: str, world_size: int, global_batch_tokens: int) -> Problem:
         framework="megatron",
     )
     read = read_request(request)
-    pricer = Pricer.on(read.cluster, ModelledCostModel(cluster=read.cluster))
-    return Problem(model=read.config.model, job=read.job, cluster=read.cluster, pricer=pricer)
+    op_timer = OpTimer.on(read.cluster, ModelledCostModel(cluster=read.cluster))
+    return Problem(model=read.config.model, job=read.job, cluster=read.cluster, op_timer=op_timer)
 
 
 def answered(question: Problem, profile: ProfileDatabase) -> Problem:
     """The question to that profile, and to the sheet where it holds nothing."""
     cost_model = ProfileCostModel(profile, missing="modelled", modelled=ModelledCostModel(cluster=question.cluster))
-    return replace(question, pricer=replace(question.pricer, cost_model=cost_model))
+    return replace(question, op_timer=replace(question.op_timer, cost_model=cost_model))
 
 
 def measured_share(answer: Answer) -> float:

@@ -14,7 +14,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.reader import read_cluster
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
@@ -56,7 +56,7 @@ def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes:
         precision=precision_of(preset),
     )
     job = replace(job, **changes)
-    return Problem(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, COST_MODEL))
+    return Problem(model=model, job=job, cluster=H100, op_timer=OpTimer.on(H100, COST_MODEL))
 
 
 @dataclass(frozen=True)

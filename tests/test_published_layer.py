@@ -13,7 +13,7 @@ from ops.recompute import Recompute
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.reader import read_cluster
 from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
@@ -64,7 +64,7 @@ def test_a_layer_takes_what_was_measured(strategy: str, recompute: str, forward_
     plan = Plan(strategy=strategy, preset="megatron", tp=8, micro_batch=4, num_micro=1, recompute=Recompute(recompute))
     layout = PlanTable.of(plan).layout
     ops = model_ops(MODEL, JOB, layout, strategy, Recompute(recompute))
-    pricer = Pricer.on(CLUSTER, ModelledCostModel(cluster=CLUSTER))
-    times = layer_times(pricer, JOB, ops.blocks[0], layout)
+    op_timer = OpTimer.on(CLUSTER, ModelledCostModel(cluster=CLUSTER))
+    times = layer_times(op_timer, JOB, ops.blocks[0], layout)
     assert 1e3 * times.forward.seconds[0] == pytest.approx(forward_ms, rel=0.04)
     assert 1e3 * times.backward.seconds[0] == pytest.approx(backward_ms, rel=0.04)

@@ -11,7 +11,7 @@ from ops.op import Comm, Phase
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
@@ -74,7 +74,7 @@ def export_bundle(
     paths.append(folder / topology.file_name)
     write_topology(paths[-1], topology)
     paths.append(folder / "busbw.yaml")
-    write_busbw(paths[-1], busbw_of(header, problem.pricer if times_known else None, problem.cluster.name))
+    write_busbw(paths[-1], busbw_of(header, problem.op_timer if times_known else None, problem.cluster.name))
     commands = command_lines(header, topology.file_name, network)
     paths.append(folder / "run_simai.sh")
     with replaced_file(paths[-1]) as handle:
@@ -136,10 +136,10 @@ def cluster_topology(cluster: ClusterSpec, world_size: int) -> Topology:
     return build_topology(flags | fabric)
 
 
-def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwidths:
+def busbw_of(header: SimaiHeader, op_timer: OpTimer | None, name: str) -> BusBandwidths:
     """Bus bandwidth (GiB/s) of 1 GiB in each group of more than one, by the curves; nothing without them."""
     result: dict[tuple[SimaiGroup, Collective], float] = {}
-    if pricer is None:
+    if op_timer is None:
         return BusBandwidths(name=name, groups=result)
     layout = layout_of(header)
     for group, axis in AXES.items():
@@ -159,17 +159,17 @@ def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwi
                 axis=axis,
                 size_bytes=ints(BUSBW_BYTES),
             )
-            seconds = float(pricer.time(op, layout).seconds[0])
+            seconds = float(op_timer.time(op, layout).seconds[0])
             if seconds > 0:
                 factor = float(busbw_factor(kind, ranks))
                 result[(group, kind)] = BUSBW_BYTES * factor / seconds / GIB
-    return BusBandwidths(name=name, groups=result, pipeline_gib=_hop_gib(header, pricer))
+    return BusBandwidths(name=name, groups=result, pipeline_gib=_hop_gib(header, op_timer))
 
 
-def _hop_gib(header: SimaiHeader, pricer: Pricer) -> float | None:
+def _hop_gib(header: SimaiHeader, op_timer: OpTimer) -> float | None:
     if header.pp == 1:
         return None
-    seconds = float(pricer.hop(layout_of(header), ints(header.pp_comm_bytes)).seconds[0])
+    seconds = float(op_timer.hop(layout_of(header), ints(header.pp_comm_bytes)).seconds[0])
     return header.pp_comm_bytes / seconds / GIB if seconds > 0 else None
 
 

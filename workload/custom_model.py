@@ -130,7 +130,7 @@ class Workshop:
         whole = shard_over_data(self.context, piece, module, name)
 
         def items(ops: tuple[Op, ...]) -> WorkItems:
-            return tuple(work_item(self.problem.pricer, self.layout, op) for op in ops)
+            return tuple(work_item(self.problem.op_timer, self.layout, op) for op in ops)
 
         return MockedOps(name, piece, (items(whole.forward), items(whole.backward)))
 
@@ -203,7 +203,7 @@ class Workshop:
             *return_slices(self.context, on_rank.total, ints(len(list(model.parameters())))),
         )
         # What the host does by itself is no work of a device.
-        step = tuple(work_item(self.problem.pricer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead))
+        step = tuple(work_item(self.problem.op_timer, self.layout, op) for op in ops if not isinstance(op, CpuOverhead))
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(
             PieceWork(
@@ -220,7 +220,7 @@ class Workshop:
         shards = self.plan.sharding.norm_shards(self.layout)
         width = dtype_bytes(self.problem.job.precision.activation)
         size = int((ceil_div(self.context.tokens, shards) * self.problem.model.hidden * width)[0])
-        hop = self.problem.pricer.hop(self.layout, ints(size))
+        hop = self.problem.op_timer.hop(self.layout, ints(size))
         return StageWork(
             position=0,
             count=1,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solver.report.files import write_json
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import segmented
 from spec.errors import ConfigError
 from spec.files import make_folder, replaced_file
@@ -127,7 +127,7 @@ def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -
         SimaiGroup.DP_EP: options.dp_o,
     }
     cluster = segmented(source.cluster, workload.header.all_gpus, options.nvlink_segment, where="simulate")
-    return replay_simai(workload, Pricer.on(cluster, source.cost_model), hidden=shares)
+    return replay_simai(workload, OpTimer.on(cluster, source.cost_model), hidden=shares)
 
 
 # The verb itself.

@@ -24,7 +24,7 @@ from profdb.cases import AttentionCase
 from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from solver.times.stage_times import hop_bytes
 from spec.arrays import ints
 from spec.collectives import Collective
@@ -118,15 +118,15 @@ def slowest(works: tuple[StageWork, ...]) -> StageWork:
 
 
 def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
-    stages, pricer = table.stages, problem.pricer
+    stages, op_timer = table.stages, problem.op_timer
     layout = table.layers.layout
     pieces = [
-        _piece(pricer, layout, f"block{kind}", int(count[row]), piece)
+        _piece(op_timer, layout, f"block{kind}", int(count[row]), piece)
         for kind, (count, piece) in enumerate(zip(stages.layers, table.layers.ops.blocks, strict=True))
     ]
     edges = table.layers.ops
-    pieces.insert(0, _piece(pricer, layout, "embedding", int(stages.embedding[row]), edges.embedding))
-    pieces.append(_piece(pricer, layout, "head", int(stages.head[row]), edges.head))
+    pieces.insert(0, _piece(op_timer, layout, "embedding", int(stages.embedding[row]), edges.embedding))
+    pieces.append(_piece(op_timer, layout, "head", int(stages.head[row]), edges.head))
     depth = int(table.plans.layout.pp[0])
     vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
@@ -140,7 +140,7 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
         # Each chunk has a neighbour before and after it, but for the ends of the model.
         hops=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
         hop_bytes=int(size[0]) if depth > 1 else 0,
-        hop_s=float(pricer.hop(table.plans.layout, size).seconds[0]),
+        hop_s=float(op_timer.hop(table.plans.layout, size).seconds[0]),
         chunk_layers=tuple(
             tuple(int(layers[stages.chunk_starts[row] + chunk]) for layers in stages.chunks.layers)
             for chunk in range(vpp)
@@ -148,12 +148,12 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
     )
 
 
-def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, piece: Pass) -> PieceWork:
+def _piece(op_timer: OpTimer, layout: Layout, name: str, repeat: int, piece: Pass) -> PieceWork:
     return PieceWork(
         name=name,
         repeat=repeat,
-        forward=tuple(work_item(pricer, layout, op) for op in piece.forward),
-        backward=tuple(work_item(pricer, layout, op) for op in piece.backward),
+        forward=tuple(work_item(op_timer, layout, op) for op in piece.forward),
+        backward=tuple(work_item(op_timer, layout, op) for op in piece.backward),
     )
 
 
@@ -162,21 +162,21 @@ def _step(problem: Problem, table: Estimate, row: int) -> tuple[WorkItem, ...]:
     one = ints(row)
     layout = table.plans.layout.take(table.stages.plan[one])
     ops = step_operations(problem.model, problem.job, table, one)
-    items = tuple(work_item(problem.pricer, layout, op) for op in ops if not isinstance(op, CpuOverhead))
+    items = tuple(work_item(problem.op_timer, layout, op) for op in ops if not isinstance(op, CpuOverhead))
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 
 
-def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
+def work_item(op_timer: OpTimer, layout: Layout, op: Op) -> WorkItem:
     """One operation of the first row of ``layout``, priced."""
     comm = op if isinstance(op, Comm) else None
-    ranks = int(group_of(comm.axis, layout, pricer.domain_ranks).ranks[0]) if comm else 1
+    ranks = int(group_of(comm.axis, layout, op_timer.domain_ranks).ranks[0]) if comm else 1
     return WorkItem(
         module=op.module,
         role=op.role,
         serves=op.serves,
         name=op.name,
         phase=op.phase,
-        seconds=float(pricer.time(op, layout).seconds[0]),
+        seconds=float(op_timer.time(op, layout).seconds[0]),
         collective=comm.collective if comm else None,
         axis=comm.axis if comm else None,
         size_bytes=_first(comm.size_bytes) if comm and ranks > 1 else 0,

@@ -20,7 +20,7 @@ from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
 from solver.problem.typed_plan import check_order, plan_of
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.errors import ConfigError
 from spec.job import JobSpec, Wide, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
@@ -92,7 +92,7 @@ def read_task(typed: TrainRequest, device: Device, world_size: int) -> TrainTask
         model=read.config.model,
         job=job,
         cluster=read.cluster,
-        pricer=Pricer.on(read.cluster, ModelledCostModel(cluster=read.cluster)),
+        op_timer=OpTimer.on(read.cluster, ModelledCostModel(cluster=read.cluster)),
     )
     plan = plan_of(written, problem, PLAN if typed.plan else str(typed.config))
     check_dp(plan, dp)

@@ -153,8 +153,8 @@ class Explanation:
 def explain_plan(problem: Problem, plan: Plan) -> Explanation:
     """Takes a plan apart, before any calibration."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster)
-    cost = step_time(problem.model, problem.job, table, problem.pricer)
-    seconds = stage_times(problem.model, problem.job, table, problem.pricer)
+    cost = step_time(problem.model, problem.job, table, problem.op_timer)
+    seconds = stage_times(problem.model, problem.job, table, problem.op_timer)
     stage = int(cost.stage[0])
     waiting = {name: float(cost.parts[name][0]) for name in ("pp_comm", "bubble")}
     return Explanation(
@@ -197,7 +197,7 @@ def _layer_rows(problem: Problem, table: Estimate) -> list[OpRow]:
     rows = []
     split = table.plans.schedule.splits_backward
     for name, piece, _ in _named_pieces(problem, table, slice(None)):
-        passes = timed_passes(problem.pricer, problem.job, piece, table.layers.layout, split=split)
+        passes = timed_passes(problem.op_timer, problem.job, piece, table.layers.layout, split=split)
         for timed, shares in passes:
             rows += [
                 _row(problem, name, one, table, waited_s=number_at(share.seconds, 0))
@@ -208,7 +208,7 @@ def _layer_rows(problem: Problem, table: Estimate) -> list[OpRow]:
 
 def _step_rows(problem: Problem, table: Estimate, stage: int) -> list[OpRow]:
     layout = table.plans.layout.take(table.stages.plan)
-    timed = (problem.pricer.time(op, layout) for op in step_operations(problem.model, problem.job, table))
+    timed = (problem.op_timer.time(op, layout) for op in step_operations(problem.model, problem.job, table))
     rows = [_row(problem, "step", one, table, waited_s=None, at=stage) for one in timed]
     return [row for row in rows if row.own_s > 0]
 
@@ -238,11 +238,11 @@ def _assembly(
 ) -> tuple[StepRow, ...]:
     """The step of the slowest stage as a sum: its layers' passes times micro-batches, what it waits for, the end."""
     step_s, waiting = step
-    pricer, num_micro = problem.pricer, int(table.plans.num_micro[0])
+    op_timer, num_micro = problem.op_timer, int(table.plans.num_micro[0])
     rows = []
     for name, piece, count in _named_pieces(problem, table, slice(stage, stage + 1)):
         passes = timed_passes(
-            pricer, problem.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
+            op_timer, problem.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
         )
         each = [sum(number_at(share.seconds, 0) for share in shares) for _, shares in passes]
         forward_s, backward_s = each[0], sum(each[1:])

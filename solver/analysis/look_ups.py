@@ -18,12 +18,12 @@ from solver.estimate import Estimate, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.times.layer_times import layer_times
-from solver.times.op_times import Pricer, TimedOp
+from solver.times.op_times import OpTimer, TimedOp
 from spec.arrays import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotingPricer(Pricer):
+class RecordingOpTimer(OpTimer):
     """Prices as any, and adds to ``seconds`` of each case what the operation that asks for it takes on its device,
     hidden or not."""
 
@@ -31,16 +31,16 @@ class NotingPricer(Pricer):
     seconds: dict[Case, float]
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
-        """Prices one operation (Pricer.time) and weigh what it asked for."""
+        """Prices one operation (OpTimer.time) and weigh what it asked for."""
         self._begin()
-        timed = Pricer.time(self, op, layout)
+        timed = OpTimer.time(self, op, layout)
         self._weigh(float(timed.seconds.max(initial=0.0)))
         return timed
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
-        """Prices a message between stages (Pricer.hop) and weigh it."""
+        """Prices a message between stages (OpTimer.hop) and weigh it."""
         self._begin()
-        priced = Pricer.hop(self, layout, size_bytes)
+        priced = OpTimer.hop(self, layout, size_bytes)
         self._weigh(float(priced.seconds.max(initial=0.0)))
         return priced
 
@@ -71,12 +71,12 @@ def _seconds_by_case(problem: Problem, plan: Plan) -> dict[Case, float]:
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster)
     total: dict[Case, float] = {}
     for piece, count in zip(table.layers.pieces, _most_runs(table), strict=True):
-        pricer = _noting(problem.pricer)
+        op_timer = _noting(problem.op_timer)
         split = table.plans.schedule.splits_backward
-        layer_times(pricer, problem.job, piece, table.layers.layout, split=split)
-        for case, seconds in pricer.seconds.items():
+        layer_times(op_timer, problem.job, piece, table.layers.layout, split=split)
+        for case, seconds in op_timer.seconds.items():
             total[case] = total.get(case, 0.0) + seconds * count
-    once = _noting(problem.pricer)
+    once = _noting(problem.op_timer)
     step_time(problem.model, problem.job, table, once)
     # what comes up only here is of the step's end and of messages between stages
     return once.seconds | total
@@ -89,7 +89,7 @@ def _most_runs(table: Estimate) -> list[int]:
     return [int(np.max(count)) * micro for count in counts]
 
 
-def _noting(pricer: Pricer) -> NotingPricer:
-    recorder = CaseRecorder(cost_model=pricer.cost_model)
-    values = {item.name: getattr(pricer, item.name) for item in fields(Pricer)} | {"cost_model": recorder}
-    return NotingPricer(**values, recorder=recorder, seconds={})
+def _noting(op_timer: OpTimer) -> RecordingOpTimer:
+    recorder = CaseRecorder(cost_model=op_timer.cost_model)
+    values = {item.name: getattr(op_timer, item.name) for item in fields(OpTimer)} | {"cost_model": recorder}
+    return RecordingOpTimer(**values, recorder=recorder, seconds={})

@@ -12,7 +12,7 @@ from solver.problem.problem import Problem
 from solver.problem.request import ParsedRequest, Request, read_request
 from solver.problem.result import Answer
 from solver.search import search
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError
 from spec.settings.constraints import Constraints
@@ -66,7 +66,7 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
 
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(file, changed, missing=request.missing)
-        problem = replace(inputs.problem, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
+        problem = replace(inputs.problem, cluster=changed, op_timer=OpTimer.on(changed, times.cost_model))
         return _best(problem, inputs.constraints)
 
     outer = cluster.domains[-1]

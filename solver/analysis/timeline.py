@@ -48,7 +48,7 @@ def num_passes(plan: Plan) -> int:
 def timeline_of(problem: Problem, plan: Plan) -> Timeline:
     """Simulates the step of ``plan``, before any calibration."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
-    timed = stage_times(problem.model, problem.job, table, problem.pricer)
+    timed = stage_times(problem.model, problem.job, table, problem.op_timer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
     # The chunks of a stage's row follow each other.
     chunks = np.arange(plan.schedule.placement.chunks(plan.vpp))

@@ -47,10 +47,10 @@ class MeasuredStep:
 def priced_step(problem: Problem, plan: Plan) -> PricedStep:
     """Returns what the factors act on in one plan's step, and how far the step is trusted."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
-    cost = step_time(problem.model, problem.job, table, problem.pricer)
+    cost = step_time(problem.model, problem.job, table, problem.op_timer)
     causes = causes_of(problem.job, cost)
     return PricedStep(
-        terms=terms_of(problem.model, problem.job, table, problem.pricer, cost, with_hidden=True),
+        terms=terms_of(problem.model, problem.job, table, problem.op_timer, cost, with_hidden=True),
         std=relative_std(causes),
         curves=causes["curves"],
     )

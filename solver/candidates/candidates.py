@@ -105,7 +105,7 @@ def candidates_of(problem: Problem, table: Estimate, pieces: list[LayerTimes] | 
     solver.estimate.stage_times."""
     if problem.calibration is not None:
         return Candidates.priced(table, cost_under(problem, table))
-    return Candidates.of(table, stage_times(problem.model, problem.job, table, problem.pricer, pieces))
+    return Candidates.of(table, stage_times(problem.model, problem.job, table, problem.op_timer, pieces))
 
 
 def with_own_layers(problem: Problem, table: Estimate, rows: IntArray) -> Estimate:

@@ -15,7 +15,7 @@ from ops.layout import group_of
 from ops.op import Axis
 from solver.estimate import Estimate, StepTime, estimate_memory, step_time
 from solver.plans.plan_table import PlanTable
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.arrays import BoolArray, FloatArray
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
@@ -112,17 +112,17 @@ class CalibrationTerms:
 
 
 def terms_of(
-    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, cost: StepTime, *, with_hidden: bool
+    model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, cost: StepTime, *, with_hidden: bool
 ) -> CalibrationTerms:
     """The terms of priced plans; hidden communication is what a step without any overlap waits for more."""
     plans = table.plans
     hidden: dict[str, FloatArray] = {}
     if with_hidden:
         bare = without_overlap(job)
-        shown = step_time(model, bare, estimate_memory(model, bare, plans), pricer)
+        shown = step_time(model, bare, estimate_memory(model, bare, plans), op_timer)
         hidden = {name: np.maximum(shown.parts[name] - cost.parts[name], 0.0) for name in COMM_AXES}
     return CalibrationTerms(
-        parts=cost.parts, crosses=crossing(plans, pricer.domain_ranks), hidden=hidden, passes=passes_of(plans)
+        parts=cost.parts, crosses=crossing(plans, op_timer.domain_ranks), hidden=hidden, passes=passes_of(plans)
     )
 
 
@@ -198,11 +198,11 @@ def _total(parts: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArra
 
 
 def calibrated_cost(
-    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, cost: StepTime, factors: Calibration
+    model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, cost: StepTime, factors: Calibration
 ) -> StepTime:
     """The cost under the factors. Seconds of parts that changed are CALIBRATED; the origins of the others
     keep their shares."""
-    terms = terms_of(model, job, table, pricer, cost, with_hidden=factors.overlap < 1.0)
+    terms = terms_of(model, job, table, op_timer, cost, with_hidden=factors.overlap < 1.0)
     parts = calibrated_parts(terms, factors)
     step_s = _total(parts, tuple(parts))
     changed = np.zeros_like(step_s)

@@ -22,7 +22,7 @@ from profdb.store.columns import SampleTable
 from profdb.store.data_file import load_profile, save_profile
 from profdb.transfer import transferred_profile
 from solver.problem.request import ParsedRequest, Request
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ProfileError
@@ -38,14 +38,14 @@ class ClusterTimes:
     profile: ProfileDatabase
     source: str
     on_demand: OnDemand | None = None
-    pricers: dict[str, Pricer] = field(default_factory=dict, compare=False, repr=False)
+    op_timers: dict[str, OpTimer] = field(default_factory=dict, compare=False, repr=False)
 
-    def pricer(self, cluster: ClusterSpec) -> Pricer:
-        """The one pricer of the cluster by these times."""
+    def op_timer(self, cluster: ClusterSpec) -> OpTimer:
+        """The one timer of operations of the cluster by these times."""
         name = repr(cluster)
-        if name not in self.pricers:
-            self.pricers[name] = Pricer.on(cluster, self.cost_model)
-        return self.pricers[name]
+        if name not in self.op_timers:
+            self.op_timers[name] = OpTimer.on(cluster, self.cost_model)
+        return self.op_timers[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ def load_parsed(request: Request, parsed: ParsedRequest, device: MeasuringDevice
 def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, times: ClusterTimes) -> LoadedProblem:
     """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
     cluster = parsed.cluster
-    pricer = times.pricer(cluster)
+    op_timer = times.op_timer(cluster)
     calibration = None
     if request.calibration:
         from solver.problem.calibration import read_calibration
@@ -62,7 +62,7 @@ def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, tim
             model=parsed.config.model,
             job=parsed.job,
             cluster=cluster,
-            pricer=pricer,
+            op_timer=op_timer,
             calibration=calibration,
         ),
         config=parsed.config,

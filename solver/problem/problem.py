@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from solver.estimate import Estimate, StepTime, step_time
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -21,15 +21,15 @@ class Problem:
     model: ModelSpec
     job: JobSpec
     cluster: ClusterSpec
-    pricer: Pricer
+    op_timer: OpTimer
     calibration: "Calibration | None" = None
 
 
 def cost_under(problem: Problem, table: Estimate) -> StepTime:
     """Returns the step of every plan of the table, all of its parts included."""
-    cost = step_time(problem.model, problem.job, table, problem.pricer)
+    cost = step_time(problem.model, problem.job, table, problem.op_timer)
     if problem.calibration is None:
         return cost
     from solver.problem.calibration import calibrated_cost
 
-    return calibrated_cost(problem.model, problem.job, table, problem.pricer, cost, problem.calibration)
+    return calibrated_cost(problem.model, problem.job, table, problem.op_timer, cost, problem.calibration)

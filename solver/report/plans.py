@@ -98,7 +98,7 @@ def question_section(
     model, job, cluster = problem.model, problem.job, problem.cluster
     nodes = cluster.nodes_for(job.world_size)
     settings = settings_apart(job, cluster.gpu.architecture)
-    ratios = sorted(problem.pricer.sustained.ratios.items())
+    ratios = sorted(problem.op_timer.sustained.ratios.items())
     facts = {
         "model": f"{model.name}: {num_parameters(model).total:,} parameters, {model.num_layers} layers, "
         f"hidden {model.hidden}",

@@ -25,7 +25,7 @@ from ops.cpu_overhead import HOOKS, cpu_overhead
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane
 from profdb.queries import NOTHING_CARRIED
-from solver.times.op_times import Pricer, TimedOp
+from solver.times.op_times import OpTimer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
@@ -72,7 +72,7 @@ host is late are not added up."""
 
 
 def host_shares(
-    pricer: Pricer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
+    op_timer: OpTimer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
 ) -> list[Share]:
     """For the passes of a micro-batch in order (forward and backward, or forward and the two halves of a split
     backward), each as timed operations and what the device waits for: the seconds by which the host is
@@ -83,7 +83,7 @@ def host_shares(
     # Rows whose host waits for the device within a micro-batch: each pass is a stretch of its own.
     apart = (layout.pp > 1) | job.preset.host.checks_numbers
     for timed, shares in passes:
-        issued = _issued(pricer, job, layout, timed, shares)
+        issued = _issued(op_timer, job, layout, timed, shares)
         waits = any(one.waits for one in issued)
         issuing.append(np.sum([one.host_s for one in issued], axis=0) + np.zeros(len(layout)))
         busy.append(np.sum([share.seconds for share in shares], axis=0) + np.zeros(len(layout)))
@@ -91,7 +91,7 @@ def host_shares(
         late_s.append(np.maximum(paced_s - busy[-1], 0.0))
         apart = apart | waits
     left_s = np.maximum(np.sum(issuing, axis=0) - np.sum(busy, axis=0), 0.0)
-    call = pricer.cost_model.cpu_s("call")
+    call = op_timer.cost_model.cpu_s("call")
     result = []
     for index, alone_s in enumerate(late_s):
         joined_s = left_s if index == len(late_s) - 1 else np.minimum(alone_s, left_s)
@@ -110,17 +110,17 @@ def host_shares(
 
 
 def issuing_s(
-    pricer: Pricer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
+    op_timer: OpTimer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
 ) -> list[FloatArray]:
     """Seconds (N) that the host needs to issue each pass, whether the device waits for it or not."""
-    issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
+    issued = [_issued(op_timer, job, layout, timed, shares) for timed, shares in passes]
     return [np.sum([one.host_s for one in ops], axis=0) + np.zeros(len(layout)) for ops in issued]
 
 
-def _issued(pricer: Pricer, job: JobSpec, layout: Layout, timed: list[TimedOp], shares: list[Share]) -> list[Issued]:
+def _issued(op_timer: OpTimer, job: JobSpec, layout: Layout, timed: list[TimedOp], shares: list[Share]) -> list[Issued]:
     """Host and device of every operation of a pass; one that takes no time does not run."""
-    call_s = float(pricer.cost_model.cpu_s("call").seconds[0])
-    launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
+    call_s = float(op_timer.cost_model.cpu_s("call").seconds[0])
+    launch_s = float(op_timer.cost_model.cpu_s("launch").seconds[0])
     result = []
     for one, share in zip(timed, shares, strict=True):
         work = cpu_overhead(one.op, job)

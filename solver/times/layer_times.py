@@ -13,7 +13,7 @@ from profdb.overlap_losses import Losses
 from solver.times.contention import averaged
 from solver.times.cpu_time import host_shares, issuing_s
 from solver.times.expert_overlap import TimedPass, across_passes
-from solver.times.op_times import COMPUTE_BOUND, Pricer, TimedOp
+from solver.times.op_times import COMPUTE_BOUND, OpTimer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray
@@ -76,11 +76,11 @@ class LayerTimes:
         )
 
 
-def layer_times(pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False) -> LayerTimes:
+def layer_times(op_timer: OpTimer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False) -> LayerTimes:
     """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
     rows = len(layout)
-    passes = timed_passes(pricer, job, piece, layout, split=split)
-    host = host_shares(pricer, job, layout, passes)
+    passes = timed_passes(op_timer, job, piece, layout, split=split)
+    host = host_shares(op_timer, job, layout, passes)
     tallies = []
     products_s = np.zeros(rows)
     for (timed, shares), late in zip(passes, host, strict=True):
@@ -93,13 +93,13 @@ def layer_times(pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, sp
         backward=tallies[1] if len(tallies) == 2 else added(tallies[1:], rows),
         weight_s=tallies[2].seconds if split else np.zeros(rows),
         products_s=products_s,
-        exchange=_exchange_times(pricer, job, layout, passes) if exchanges else None,
+        exchange=_exchange_times(op_timer, job, layout, passes) if exchanges else None,
     )
 
 
-def _exchange_times(pricer: Pricer, job: JobSpec, layout: Layout, passes: list[TimedPass]) -> ExchangeTimes:
+def _exchange_times(op_timer: OpTimer, job: JobSpec, layout: Layout, passes: list[TimedPass]) -> ExchangeTimes:
     """Returns what passes wait for tokens on their way to experts and back."""
-    rows, issuing = len(layout), issuing_s(pricer, job, layout, passes)
+    rows, issuing = len(layout), issuing_s(op_timer, job, layout, passes)
     waits = [[share for one, share in zip(*one_pass, strict=True) if _exchanges(one.op)] for one_pass in passes]
     return ExchangeTimes(
         forward=sum_by_part(waits[0], rows),
@@ -114,20 +114,22 @@ def _exchanges(op: Op) -> bool:
     return op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(op, Comm)
 
 
-def timed_passes(pricer: Pricer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False) -> list[TimedPass]:
+def timed_passes(
+    op_timer: OpTimer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False
+) -> list[TimedPass]:
     """Forward and backward of a piece, each operation with what the rank waits for it.
 
     ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
     arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
     """
     backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
-    timed = tuple(pricer.time(op, layout) for op in (*piece.forward, *backward))
-    if pricer.layers is not None:
-        timed = as_a_layer(pricer.layers, timed)
+    timed = tuple(op_timer.time(op, layout) for op in (*piece.forward, *backward))
+    if op_timer.layers is not None:
+        timed = as_a_layer(op_timer.layers, timed)
     ahead, back = list(timed[: len(piece.forward)]), list(timed[len(piece.forward) :])
-    passes = [(ahead, exposed(ahead, pricer.contention)), (back, exposed(back, pricer.contention))]
+    passes = [(ahead, exposed(ahead, op_timer.contention)), (back, exposed(back, op_timer.contention))]
     if any(op.lane is Lane.ACROSS for op in piece.forward):
-        passes = list(across_passes(passes[0], passes[1], pricer.contention, delayed=job.delay_wgrad))
+        passes = list(across_passes(passes[0], passes[1], op_timer.contention, delayed=job.delay_wgrad))
     if split:
         passes[1:] = _halves(*passes[1])
     return passes

@@ -118,7 +118,7 @@ class TimedOp(Share):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pricer:
+class OpTimer:
     """A cost model, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile
@@ -147,9 +147,9 @@ class Pricer:
     unaligned: MeasuredExtents = NOTHING_MEASURED
 
     @staticmethod
-    def on(cluster: ClusterSpec, cost_model: CostModel) -> "Pricer":
-        """A pricer for a cluster's domains, clocks under load, and multiprocessors."""
-        return Pricer(
+    def on(cluster: ClusterSpec, cost_model: CostModel) -> "OpTimer":
+        """Returns the timer of operations for a cluster's domains, clocks under load, and multiprocessors."""
+        return OpTimer(
             cost_model=cost_model,
             domain_ranks=cluster.scale_up_ranks,
             training_rate_ratio=cluster.gpu.training_rate_ratio,

@@ -17,7 +17,7 @@ from solver.plans.plan_table import PlanTable
 from solver.times.contention import Contention
 from solver.times.expert_overlap import Exchanges, hidden_per_micro_s, pair_s
 from solver.times.layer_times import ExchangeTimes, LayerTimes
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from solver.times.step_parts import SumByPart, added
 from spec.arrays import FloatArray, IntArray, ints
 from spec.collectives import Collective
@@ -165,12 +165,12 @@ def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     return full_tokens_bytes(context) // shards
 
 
-def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer) -> FloatArray:
+def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTimer) -> FloatArray:
     """An activation or its gradient to the next stage; slices of a whole one are gathered on arrival."""
     layout = plans.layout
     if not (layout.pp > 1).any():
         return np.zeros(len(layout))
-    seconds = pricer.hop(layout, hop_bytes(model, job, plans)).seconds
+    seconds = op_timer.hop(layout, hop_bytes(model, job, plans)).seconds
     if not job.preset.pipeline.scattered_p2p:
         return seconds
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
@@ -178,7 +178,7 @@ def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer
     gathered = gathered_slices(np.where(whole, full_tokens_bytes(context), 0), job)
     gathers = PARTITIONED_GATHERS if job.preset.pipeline.partitioned_tensors else 1.0
     for op in gathered:
-        seconds = seconds + gathers * pricer.time(op, layout).seconds
+        seconds = seconds + gathers * op_timer.time(op, layout).seconds
     return seconds
 
 

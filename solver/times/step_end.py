@@ -14,7 +14,7 @@ from ops.roles import Role
 from profdb.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.times.contention import Contention, averaged
-from solver.times.op_times import Pricer, TimedOp
+from solver.times.op_times import OpTimer, TimedOp
 from solver.times.overlap import bucketed
 from solver.times.step_parts import SumByPart, sum_by_part
 from spec.arrays import BoolArray, FloatArray, floats
@@ -56,7 +56,7 @@ def units_of_stages(job: JobSpec, layout: Layout, stages: StageTable) -> FloatAr
 
 
 def step_times(
-    pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, on_rank: RankParameters, passes: PassTimes
+    op_timer: OpTimer, job: JobSpec, layout: Layout, ops: Ops, on_rank: RankParameters, passes: PassTimes
 ) -> StepTimes:
     """Price the step's operations and hide what the framework overlaps.
 
@@ -83,14 +83,14 @@ def step_times(
             own = np.ceil(on_rank.of(op.owner) / np.maximum(bucket, 1))
             count = np.where(bucket > 0, np.maximum(own, 1.0), units)
             one = replace(op, size_bytes=np.ceil(op.size_bytes / count).astype(np.int64))
-            timed = pricer.time(one, layout)
+            timed = op_timer.time(one, layout)
             timed = replace(
                 timed,
                 seconds=timed.seconds * count,
-                losses=pricer.losses(op, layout) if pricer.overlap else None,
+                losses=op_timer.losses(op, layout) if op_timer.overlap else None,
             )
         else:
-            timed = pricer.time(op, layout)
+            timed = op_timer.time(op, layout)
         if not isinstance(op, Comm | Update | HostTransfer | HostUpdate | CpuOverhead):
             timed = replace(timed, part="optimizer")
         match op.role:
@@ -103,9 +103,9 @@ def step_times(
             case _:
                 update.append(timed)
     if choices.overlap_grad_reduce:
-        reduction = _hidden(reduction, passes, passes.backward_s, buckets, pricer.contention)
+        reduction = _hidden(reduction, passes, passes.backward_s, buckets, op_timer.contention)
     if choices.overlap_param_gather:
-        gather = _hidden(gather, passes, passes.forward_s, buckets, pricer.contention)
+        gather = _hidden(gather, passes, passes.forward_s, buckets, op_timer.contention)
     if job.preset.offload.optimizer == "backward":
         leaving = [_beside_backward(timed, passes.backward_s, buckets) for timed in leaving]
     elif leaving:

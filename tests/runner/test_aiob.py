@@ -18,7 +18,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from workload.aicb.aiob import read_aiob
@@ -101,7 +101,7 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
     )
     read = read_request(request)
     asked = CaseRecorder(cost_model=ModelledCostModel(cluster=read.cluster))
-    question = Problem(model=run.model, job=read.job, cluster=read.cluster, pricer=Pricer.on(read.cluster, asked))
+    question = Problem(model=run.model, job=read.job, cluster=read.cluster, op_timer=OpTimer.on(read.cluster, asked))
     plan = Plan(strategy="fsp" if tp > 1 else "mtp", preset="megatron", tp=tp, ep=ep, dp=world // tp)
     price_plan(question, PlanTable.of(plan))
     found = module_cases(run)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from solver.problem.problem import Problem
 from solver.problem.result import products
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.cluster.reader import read_architecture
 from spec.frameworks import FrameworkPreset, framework_preset
@@ -74,7 +74,7 @@ def question(
         model=model or small_model(),
         job=job,
         cluster=machine,
-        pricer=Pricer(cost_model=cost_model or FlatCostModel(), domain_ranks=machine.scale_up_ranks),
+        op_timer=OpTimer(cost_model=cost_model or FlatCostModel(), domain_ranks=machine.scale_up_ranks),
     )
 
 

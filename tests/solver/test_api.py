@@ -147,7 +147,7 @@ def session(asked=ASKED, **constraints: object) -> Session:
         inputs=LoadedProblem(
             problem=asked,
             config=ConfigFile(path="made for tests", format="toml", model=asked.model),
-            times=ClusterTimes(cost_model=asked.pricer.cost_model, profile=profile, source="the flat cost model"),
+            times=ClusterTimes(cost_model=asked.op_timer.cost_model, profile=profile, source="the flat cost model"),
             profile_path=Path("none.pt"),
             constraints=constraints_of(constraints) if constraints else Constraints(),
         )

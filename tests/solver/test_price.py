@@ -72,10 +72,10 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
         return
     asked = question(world_size=16, sequences=256)
     together = PlanTable.of(*alike)
-    whole = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, together), asked.pricer)
+    whole = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, together), asked.op_timer)
     for row, plan in enumerate(alike):
         table = PlanTable.of(plan)
-        alone = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, table), asked.pricer)
+        alone = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, table), asked.op_timer)
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
 
 

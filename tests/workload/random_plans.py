@@ -113,7 +113,7 @@ def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     row = int((table.stages.position == position).argmax())
     weights = [int(w[row]) for w in (*table.stages.layers, table.stages.embedding, table.stages.head)]
-    domain = asked.pricer.domain_ranks
+    domain = asked.op_timer.domain_ranks
     total: Counter[tuple[str, str]] = Counter()
 
     def add(op: object, layout: object, times: int) -> None:

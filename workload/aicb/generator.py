@@ -10,7 +10,7 @@ from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
 from solver.problem.request import checked_world_size
 from solver.problem.typed_plan import broken_rules
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec, precision_of
@@ -55,10 +55,10 @@ def _problem(options: argparse.Namespace, world: int, model: ModelSpec, source: 
     # A fixed time is what was requested: no clock under load changes it.
     times = source.cost_model
     if isinstance(times, FixedCostModel):
-        pricer = Pricer(cost_model=times, domain_ranks=cluster.scale_up_ranks)
+        op_timer = OpTimer(cost_model=times, domain_ranks=cluster.scale_up_ranks)
     else:
-        pricer = Pricer.on(cluster, times)
-    return Problem(model=model, job=job, cluster=cluster, pricer=pricer)
+        op_timer = OpTimer.on(cluster, times)
+    return Problem(model=model, job=job, cluster=cluster, op_timer=op_timer)
 
 
 def _data_parallel(options: argparse.Namespace, world: int, cluster: ClusterSpec) -> int:

@@ -99,7 +99,7 @@ class RowPrice:
 
 
 @dataclass(slots=True, kw_only=True)
-class RowPricer:
+class RowTimer:
     """Prices of a workload's rows, each distinct collective priced once."""
 
     header: SimaiHeader
@@ -283,24 +283,24 @@ def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> Analytic
     """Price ``workload``. Raises WorkloadError for options outside their range, a world that tp x pp does
     not divide, groups without a NIC, and sizes above the ratio tables."""
     header = options.world(workload.header)
-    pricer = RowPricer(header=header, options=options)
+    op_timer = RowTimer(header=header, options=options)
     times = PrintedTimes()
-    for row in priced_rows(workload, pricer):
+    for row in priced_rows(workload, op_timer):
         times.add(row)
-    if options.ratios is None and pricer.uncorrected:
-        pricer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
-    times.end(header, _pipeline_us(header, options, pricer.warnings))
+    if options.ratios is None and op_timer.uncorrected:
+        op_timer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
+    times.end(header, _pipeline_us(header, options, op_timer.warnings))
     return AnalyticalReport(
         printed=times,
-        warnings=tuple(text if count == 1 else f"{text} ({count} times)" for text, count in pricer.warnings.items()),
+        warnings=tuple(text if count == 1 else f"{text} ({count} times)" for text, count in op_timer.warnings.items()),
     )
 
 
-def priced_rows(workload: SimaiWorkload, pricer: RowPricer) -> Iterator[RowPrice]:
+def priced_rows(workload: SimaiWorkload, op_timer: RowTimer) -> Iterator[RowPrice]:
     """Every row with what it takes."""
     rows = list(workload.rows)
-    for row, replays in zip(rows, pricer.header.replays(len(rows)), strict=True):
-        yield pricer.price(row, replays)
+    for row, replays in zip(rows, op_timer.header.replays(len(rows)), strict=True):
+        yield op_timer.price(row, replays)
 
 
 def _pipeline_us(header: SimaiHeader, options: AnalyticalOptions, warnings: Counter[str]) -> float:
@@ -348,7 +348,7 @@ def summary_lines(times: PrintedTimes, name: str) -> tuple[str, str]:
 
 def row_lines(workload: SimaiWorkload, options: AnalyticalOptions) -> Iterator[str]:
     """The titles of the rows, and a line for each."""
-    pricer = RowPricer(header=options.world(workload.header), options=options)
+    op_timer = RowTimer(header=options.world(workload.header), options=options)
     words = [word for _, word in PASSES]
     yield ",".join(
         [
@@ -359,7 +359,7 @@ def row_lines(workload: SimaiWorkload, options: AnalyticalOptions) -> Iterator[s
             *(f"{word} total comm,algbw,busbw" for word in words),
         ]
     )
-    for row in priced_rows(workload, pricer):
+    for row in priced_rows(workload, op_timer):
         yield _line(row)
 
 

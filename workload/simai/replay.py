@@ -18,7 +18,7 @@ from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from workload.diagnostics import WorkloadError
 from workload.simai.export import beyond_of, header_of, rows_of
@@ -69,7 +69,7 @@ class ReplayReport:
 
 
 def replay_simai(
-    workload: SimaiWorkload, pricer: Pricer, *, hidden: dict[SimaiGroup, float] | None = None
+    workload: SimaiWorkload, op_timer: OpTimer, *, hidden: dict[SimaiGroup, float] | None = None
 ) -> ReplayReport:
     """Replay a workload whose degrees fit each other.
 
@@ -81,12 +81,12 @@ def replay_simai(
     for group, share in shares.items():
         if not 0 <= share <= 1:
             raise WorkloadError(f"hidden share of {group.value} = {share}: 0 to 1")
-    prices = _Prices(header=header, layout=layout_of(header), pricer=pricer, shares=shares)
+    prices = _Prices(header=header, layout=layout_of(header), op_timer=op_timer, shares=shares)
     sums = _Sums()
     rows = list(workload.rows)
     for row, replays in zip(rows, header.replays(len(rows)), strict=True):
         sums.add(row, replays, prices)
-    pp_s, bubble_s = _waiting(header, sums, pricer)
+    pp_s, bubble_s = _waiting(header, sums, op_timer)
     return ReplayReport(compute_s=sums.compute_s, groups_s=sums.groups_s, pp_s=pp_s, bubble_s=bubble_s)
 
 
@@ -108,7 +108,7 @@ class _Prices:
 
     header: SimaiHeader
     layout: Layout
-    pricer: Pricer
+    op_timer: OpTimer
     shares: dict[SimaiGroup, float]
     known: dict[tuple[str, Column, int], tuple[SimaiGroup, float]] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ class _Prices:
             axis=axis,
             size_bytes=ints(size_bytes),
         )
-        seconds = float(self.pricer.time(op, self.layout).seconds[0])
+        seconds = float(self.op_timer.time(op, self.layout).seconds[0])
         return group, seconds * (1.0 - self.shares.get(group, 0.0))
 
 
@@ -171,7 +171,7 @@ class _Sums:
         self.weight_s += times[Column.WEIGHT_GRAD]
 
 
-def _waiting(header: SimaiHeader, sums: _Sums, pricer: Pricer) -> tuple[float, float]:
+def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float, float]:
     """Seconds of the pipeline's messages and of its other waiting, for (interleaved) 1F1B over equal stages."""
     if header.pp == 1:
         return 0.0, 0.0
@@ -204,7 +204,7 @@ def _waiting(header: SimaiHeader, sums: _Sums, pricer: Pricer) -> tuple[float, f
         backward_s=sums.backward_s * equal,
         weight_s=sums.weight_s * equal,
     )
-    hop_s = pricer.hop(plans.layout, ints(header.pp_comm_bytes)).seconds
+    hop_s = op_timer.hop(plans.layout, ints(header.pp_comm_bytes)).seconds
     span_s = float(stage_spans_s(plans, stages, passes, Hops(seconds=hop_s))[0])
     free_s = float(stage_spans_s(plans, stages, passes, Hops(seconds=0.0 * hop_s))[0])
     busy_s = sums.forward_s + sums.backward_s
@@ -242,7 +242,7 @@ def compare(problem: Problem, plan: Plan) -> Comparison:
     answer = price_plan(problem, PlanTable.of(plan))[0]
     work = slowest(stage_works(problem, plan))
     header = header_of(plan, work)
-    replay = replay_simai(SimaiWorkload(header=header, rows=rows_of(work, header, plan)), problem.pricer)
+    replay = replay_simai(SimaiWorkload(header=header, rows=rows_of(work, header, plan)), problem.op_timer)
     beyond = [one for one in beyond_of(work, header, plan) if one.axis != "pp"]
     beyond_s = sum(one.seconds for one in beyond)
     items = [(n * work.num_micro, item) for n, item in work.per_micro_batch()]

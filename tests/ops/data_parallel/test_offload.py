@@ -50,9 +50,9 @@ def asked(
         offloaded_layers=layers,
     )
     base = question(world_size=8, sequences=dp * micro, preset=framework_preset(preset), model=small_model())
-    pricer = replace(base.pricer, host=HOST, gpus_per_node=8)
+    op_timer = replace(base.op_timer, host=HOST, gpus_per_node=8)
     cluster = replace(base.cluster, host=HOST)
-    return replace(base, pricer=pricer, cluster=cluster), plan
+    return replace(base, op_timer=op_timer, cluster=cluster), plan
 
 
 def laid_out(case: tuple[Problem, Plan]) -> Estimate:
@@ -114,7 +114,7 @@ def test_deepspeeds_sharded_gradients_wait_on_the_host() -> None:
 
 def seconds(case: tuple[Problem, Plan]) -> tuple[float, float]:
     """Waiting for gradients that leave, and for update and return."""
-    step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
+    step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].op_timer).step
     return (
         float(step.reduction.parts.get("offload", np.zeros(1))[0]),
         float(step.update.parts.get("offload", np.zeros(1))[0]),
@@ -143,7 +143,7 @@ def test_deepspeed_hides_leaving_gradients_beside_the_backward() -> None:
     open_s, _ = seconds(asked("megatron", optimizer=1.0))
     slow = asked("deepspeed", optimizer=1.0)
     slow_host = replace(HOST, link_bandwidth=LINK / 1e6)
-    slow_s, _ = seconds((replace(slow[0], pricer=replace(slow[0].pricer, host=slow_host)), slow[1]))
+    slow_s, _ = seconds((replace(slow[0], op_timer=replace(slow[0].op_timer, host=slow_host)), slow[1]))
     # The small model is one bucket, which nothing hides; a link a million times slower takes so much longer.
     assert hidden_s == pytest.approx(open_s)
     assert slow_s == pytest.approx(open_s * 1e6)
@@ -154,15 +154,15 @@ def test_deepspeed_hides_leaving_gradients_beside_the_backward() -> None:
 
 def test_the_devices_part_of_the_update_runs_beside_the_hosts() -> None:
     case = asked("megatron", optimizer=0.5)
-    step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
+    step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].op_timer).step
     table = laid_out(case)
     sharding = table.plans.sharding
     context = LayerContext(sharding=sharding, model=case[0].model, job=case[0].job, layout=table.plans.layout)
     ops = operations(context, table.bytes.on_rank, np.zeros(1, bool))
     host = next(op for op in ops if isinstance(op, HostUpdate))
-    assert case[0].pricer.time(host, table.plans.layout).seconds[0] > 0.0
+    assert case[0].op_timer.time(host, table.plans.layout).seconds[0] > 0.0
     kernels_s = sum(
-        float(case[0].pricer.time(op, table.plans.layout).seconds[0])
+        float(case[0].op_timer.time(op, table.plans.layout).seconds[0])
         for op in ops
         if type(op).__name__ == "MemoryBound"
     )
@@ -182,11 +182,11 @@ def test_offloaded_layers_keep_one_layer_of_activations_on_the_device() -> None:
 
 def test_activations_wait_for_the_link_only_beyond_the_pass() -> None:
     case = asked("megatron", layers=6)
-    fast = replace(case[0].pricer, host=replace(HOST, link_bandwidth=1e15))
+    fast = replace(case[0].op_timer, host=replace(HOST, link_bandwidth=1e15))
     table = laid_out(case)
     free = step_time(case[0].model, case[0].job, table, fast)
     assert free.parts["offload"][0] == 0.0
-    slow = replace(case[0].pricer, host=replace(HOST, link_bandwidth=1e6))
+    slow = replace(case[0].op_timer, host=replace(HOST, link_bandwidth=1e6))
     cost = step_time(case[0].model, case[0].job, table, slow)
     moved = float(table.memory.host_bytes[0])
     both_ways_s = 2 * 4 * moved / (1e6 / 2 * LINK_SHARE)
@@ -257,7 +257,7 @@ def test_plans_that_offload_differently_share_a_table() -> None:
 
     def told(*plans: Plan) -> dict[str, np.ndarray]:
         table = estimate_memory(asked_for.model, asked_for.job, PlanTable.of(*plans), asked_for.cluster)
-        cost = step_time(asked_for.model, asked_for.job, table, asked_for.pricer)
+        cost = step_time(asked_for.model, asked_for.job, table, asked_for.op_timer)
         memory = table.memory
         return cost.parts | {"step": cost.step_s, "needed": memory.needed_bytes, "host": memory.host_bytes}
 
@@ -400,10 +400,10 @@ def offloading_job(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, fl
     """Memory and waiting of a small model's plan."""
     base = question(world_size=8, sequences=64, preset=framework_preset("megatron"), model=small_model())
     host = HostSpec(link_bandwidth=link, memory_bandwidth=400e9)
-    pricer = replace(base.pricer, host=host, gpus_per_node=8)
+    op_timer = replace(base.op_timer, host=host, gpus_per_node=8)
     plan = Plan(strategy="mtp", preset="megatron", dp=8 // pp, pp=pp, num_micro=64 * pp // 8, offload_modules=names)
     table = estimate_memory(base.model, base.job, PlanTable.of(plan), replace(base.cluster, host=host))
-    cost = step_time(base.model, base.job, table, pricer)
+    cost = step_time(base.model, base.job, table, op_timer)
     return {
         "saved": float(table.memory.activations_bytes[0]),
         "host": float(table.memory.host_bytes[0]),

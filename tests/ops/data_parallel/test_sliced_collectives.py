@@ -12,7 +12,7 @@ from ops.memory_bound import bytes_moved
 from ops.op import CpuOverhead, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.frameworks import framework_preset
@@ -73,7 +73,7 @@ def test_host_work_is_priced_by_the_launch() -> None:
         module=Module.LAYER, role=Role.SLICES, phase=Phase.FORWARD, lane=Lane.MAIN, launches=np.asarray([30.0])
     )
     cost_model = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT))
-    timed = Pricer(cost_model=cost_model, domain_ranks=8).time(work, Layout.of(8))
+    timed = OpTimer(cost_model=cost_model, domain_ranks=8).time(work, Layout.of(8))
     assert timed.part == "host"
     assert timed.seconds[0] == pytest.approx(30 * 5e-6)
 

@@ -24,7 +24,7 @@ from profdb.modelled.flash_generations import (
 )
 from profdb.modelled.gemm import DRAM_EFFICIENCY
 from profdb.queries import AttentionQuery, TimeEstimate
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_architecture, read_cluster
@@ -149,7 +149,7 @@ def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
     op = attention(kernel="flash2")
     own = FlatCostModel().attention_s(attention_query(op)).seconds[0]
     for name in ("b200", "h100-sxm"):
-        told = Pricer.on(cluster(name), FlatCostModel()).time(op, Layout.of(1)).seconds[0]
+        told = OpTimer.on(cluster(name), FlatCostModel()).time(op, Layout.of(1)).seconds[0]
         assert told * cluster(name).gpu.training_rate_ratio == pytest.approx(own)
 
 
@@ -158,7 +158,7 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
     assert not published("flash", cluster("h100-sxm").gpu.architecture)
     op = attention(kernel="flash2")
     seconds = {
-        name: float(Pricer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
+        name: float(OpTimer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
         * cluster(name).gpu.training_rate_ratio
         for name in ("b200", "h100-sxm")
     }
@@ -185,9 +185,9 @@ def test_a_call_takes_its_own_curve_whatever_others_stand_beside_it(name: str) -
     both = replace(
         attention(kernel="flash2"), batch=ints([1, 1]), q_len=lengths, kv_len=lengths, heads=heads, kv_heads=heads
     )
-    pricer = Pricer.on(cluster(name), ShortCallsMeasured())
-    together = pricer.time(both, Layout.of(1, tp=[1, 1]))
-    alone = [pricer.time(one, Layout.of(1)) for one in (attention(kernel="flash2"), long)]
+    op_timer = OpTimer.on(cluster(name), ShortCallsMeasured())
+    together = op_timer.time(both, Layout.of(1, tp=[1, 1]))
+    alone = [op_timer.time(one, Layout.of(1)) for one in (attention(kernel="flash2"), long)]
     assert together.seconds == pytest.approx([one.seconds[0] for one in alone])
     short = float(ShortCallsMeasured().attention_s(attention_query(attention(kernel="flash2"))).seconds[0])
     assert together.seconds[0] * cluster(name).gpu.training_rate_ratio == pytest.approx(short)
@@ -224,7 +224,7 @@ def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
     op = attention(kernel="flash2")
     kept = {}
     for name in ("a100-sxm-80g", "h100-sxm"):
-        step = float(Pricer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
+        step = float(OpTimer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
         kept[name] = 2e-12 * 4096**2 * 128 * 64 / one_sequence_tflops(name, "forward", 64) / step
     assert kept["a100-sxm-80g"] == pytest.approx(1.0)
     assert kept["h100-sxm"] == pytest.approx(cluster("h100-sxm").gpu.training_rate_ratio)

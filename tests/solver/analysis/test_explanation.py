@@ -46,7 +46,7 @@ def test_the_terms_sum_to_the_step_and_each_is_a_term_of_it(plan: Plan) -> None:
         assert terms["bubble"].seconds == pytest.approx(answer.parts_s["bubble"])
     # The reduction is what the step's own lines say of some stage, not what is left.
     table = estimate_memory(ASKED.model, ASKED.job, PlanTable.of(plan), ASKED.cluster)
-    step = stage_times(ASKED.model, ASKED.job, table, ASKED.pricer).step
+    step = stage_times(ASKED.model, ASKED.job, table, ASKED.op_timer).step
     reduced = terms.get("gradient reduction after the last backward")
     seconds = 0.0 if reduced is None else reduced.seconds
     assert any(seconds == pytest.approx(float(one), abs=1e-9 * found.step_s) for one in step.reduction.seconds)

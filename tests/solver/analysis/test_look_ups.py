@@ -9,7 +9,7 @@ from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from tests.solver.flat_cost_model import FLOPS
 from tests.solver.questions import question
 
@@ -23,8 +23,8 @@ def measured(cases: list[Case]) -> ProfileCostModel:
 
 
 def with_book(asked: Problem, cost_model: ProfileCostModel) -> Problem:
-    pricer = Pricer(cost_model=cost_model, domain_ranks=8)
-    return Problem(model=asked.model, job=asked.job, cluster=asked.cluster, pricer=pricer)
+    op_timer = OpTimer(cost_model=cost_model, domain_ranks=8)
+    return Problem(model=asked.model, job=asked.job, cluster=asked.cluster, op_timer=op_timer)
 
 
 def test_a_profile_of_the_look_ups_alone_answers_everything_as_measured() -> None:

@@ -59,7 +59,7 @@ def candidates(asked: Problem) -> list[Candidates]:
         plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
         if len(plans):
             table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
-            found.append(Candidates.of(table, stage_times(asked.model, asked.job, table, asked.pricer)))
+            found.append(Candidates.of(table, stage_times(asked.model, asked.job, table, asked.op_timer)))
     return found
 
 
@@ -68,7 +68,7 @@ def test_no_stage_ends_before_its_bound(preset: str) -> None:
     asked = question(preset=framework_preset(preset), world_size=8, sequences=64)
     tight = []
     for one in candidates(asked):
-        timed = stage_times(asked.model, asked.job, one.table, asked.pricer)
+        timed = stage_times(asked.model, asked.job, one.table, asked.op_timer)
         least, played = least_ends_s(one.table, timed), spans_of([pipelines(one.table, timed)])[0]
         assert (least <= played * (1 + 1e-12)).all()
         assert (one.step_s <= steps_s(one.table, timed, played)).all()

@@ -107,7 +107,7 @@ def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Problem:
         memory_gib=memory_gib + 5 * 32 / 1024 / 0.99,
     )
     return replace(
-        asked, cluster=replace(asked.cluster, host=HOST), pricer=replace(asked.pricer, host=HOST, gpus_per_node=8)
+        asked, cluster=replace(asked.cluster, host=HOST), op_timer=replace(asked.op_timer, host=HOST, gpus_per_node=8)
     )
 
 
@@ -196,7 +196,7 @@ def test_parts_run_again_where_no_whole_layer_may(memory_gib: float, eased_by: s
         asked,
         job=replace(asked.job, cuda_graphs=frozenset({"moe_router"})),
         cluster=replace(asked.cluster, host=None),
-        pricer=replace(asked.pricer, host=None),
+        op_timer=replace(asked.op_timer, host=None),
     )
     constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "pp": 1, "micro_batch": 1}})
     found = fastest_found(asked, constraints)
@@ -251,8 +251,8 @@ def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, e
         preset=preset,
         memory_gib=memory_gib,
     )
-    pricer = replace(asked.pricer, host=HOST, gpus_per_node=8)
-    asked = replace(asked, cluster=replace(asked.cluster, host=HOST), pricer=pricer)
+    op_timer = replace(asked.op_timer, host=HOST, gpus_per_node=8)
+    asked = replace(asked, cluster=replace(asked.cluster, host=HOST), op_timer=op_timer)
     constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "micro_batch": 1}})
     found = fastest_found(asked, constraints)
     best = fastest(asked, constraints, with_inputs)
@@ -291,7 +291,7 @@ def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
     for table in every:
         alone = estimate_memory(asked.model, asked.job, table.plans, asked.cluster)
         assert np.array_equal(table.needed_bytes, alone.needed_bytes)
-        steps = [step_time(asked.model, asked.job, one, asked.pricer).step_s for one in (table, alone)]
+        steps = [step_time(asked.model, asked.job, one, asked.op_timer).step_s for one in (table, alone)]
         assert np.array_equal(*steps)
     limit = float(np.median(np.concatenate([table.needed_bytes for table in every])))
     fits = tried.fits(limit)[:, ::-1][:, ::2]
@@ -305,7 +305,7 @@ def check_alone(asked: Problem, one: Candidates) -> None:
     assert np.array_equal(one.needed_bytes, alone.needed_bytes)
     assert np.array_equal(one.table.memory.host_bytes, alone.memory.host_bytes)
     assert one.step_s[one.simulated] == pytest.approx(
-        step_time(asked.model, asked.job, alone, asked.pricer).step_s[one.simulated], rel=1e-12
+        step_time(asked.model, asked.job, alone, asked.op_timer).step_s[one.simulated], rel=1e-12
     )
 
 
@@ -368,14 +368,14 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
     plans = first_block(MEGATRON)
     rows = np.arange(len(plans))[::-3]
     whole = estimate_memory(MEGATRON.model, MEGATRON.job, plans, MEGATRON.cluster)
-    pieces = timed_pieces(whole, MEGATRON.pricer)
+    pieces = timed_pieces(whole, MEGATRON.op_timer)
     part = estimate_memory(MEGATRON.model, MEGATRON.job, plans.take(rows), MEGATRON.cluster, like=whole)
     assert len(part.layers.layout) == len(whole.layers.layout)
     assert np.array_equal(part.needed_bytes, whole.needed_bytes[rows])
-    times = stage_times(MEGATRON.model, MEGATRON.job, part, MEGATRON.pricer, pieces)
+    times = stage_times(MEGATRON.model, MEGATRON.job, part, MEGATRON.op_timer, pieces)
     end_s, free_s = spans_of([pipelines(part, times), pipelines(part, times, free=True)])
     cost = assembled_step(part, times, (end_s, free_s))
-    alone = step_time(MEGATRON.model, MEGATRON.job, whole, MEGATRON.pricer)
+    alone = step_time(MEGATRON.model, MEGATRON.job, whole, MEGATRON.op_timer)
     assert np.array_equal(cost.step_s, alone.step_s[rows])
     assert {name: (value == alone.parts[name][rows]).all() for name, value in cost.parts.items()} == (
         dict.fromkeys(cost.parts, True)

@@ -177,14 +177,14 @@ def test_the_two_ends_lie_on_one_stage_of_dualpipe_v() -> None:
 def test_all_to_alls_measured_beside_products_change_the_price_of_pairs() -> None:
     """Of NCCL's; kernels of DeepEP were not measured beside products."""
     bare, plans = moe_question(), PlanTable.of(replace(PLAN, dp=4, ep=4))
-    asked = replace(bare, pricer=replace(bare.pricer, contention=Contention(sm_share=0.2)))
+    asked = replace(bare, op_timer=replace(bare.op_timer, contention=Contention(sm_share=0.2)))
     sends_once = replace(asked, job=replace(asked.job, moe_dispatcher="deepep"))
 
     def step_s(lost: float, asked: Problem = asked) -> float:
         losses = Losses(compute=floats([lost]), comm=floats([lost]))
         curve = SizeCurve(intra=4, inter=1, log_size=floats([20.0]), losses=losses)
-        pricer = replace(asked.pricer, overlap=OverlapLosses(curves={Collective.ALL_TO_ALL: (curve,)}))
-        return price_plan(replace(asked, pricer=pricer), plans)[0].step_s
+        op_timer = replace(asked.op_timer, overlap=OverlapLosses(curves={Collective.ALL_TO_ALL: (curve,)}))
+        return price_plan(replace(asked, op_timer=op_timer), plans)[0].step_s
 
     assert step_s(0.0) < price_plan(asked, plans)[0].step_s < step_s(0.5)
     assert step_s(0.5, sends_once) == price_plan(sends_once, plans)[0].step_s

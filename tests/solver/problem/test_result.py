@@ -140,7 +140,7 @@ def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
     plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
     asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
-    cost = step_time(asked.model, asked.job, table, asked.pricer)
+    cost = step_time(asked.model, asked.job, table, asked.op_timer)
     rows = np.arange(table.stages.plan.shape[0])
     held = sum(column for column in table.stages.layers)
     h, f, vocab = 512, 2048, 4096

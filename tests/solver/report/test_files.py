@@ -36,8 +36,8 @@ def asked(plan: Plan) -> Problem:
     made = question(
         world_size=plan.world_size, sequences=sequences, preset=framework_preset("megatron"), model=small_model()
     )
-    pricer = replace(made.pricer, host=HOST, gpus_per_node=8)
-    return replace(made, cluster=replace(made.cluster, host=HOST), pricer=pricer)
+    op_timer = replace(made.op_timer, host=HOST, gpus_per_node=8)
+    return replace(made, cluster=replace(made.cluster, host=HOST), op_timer=op_timer)
 
 
 def read_again(cells: dict[str, str], question: Problem) -> Plan:

@@ -13,7 +13,7 @@ from ops.op import BatchedGemm, GroupedGemm, Phase
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.contention import COLLECTIVE_BLOCKS, SECOND_WAVE, Contention, slowed, tiles
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from solver.times.overlap import beside
 from spec.arrays import FloatArray, ints
 from spec.cluster.reader import read_cluster
@@ -172,6 +172,6 @@ def test_a_priced_product_brings_what_of_it_is_doubled() -> None:
     """On H100 the seconds that run twice beside a collective, by their own tiles; on A100 all of them."""
     for name, expected in (("h100-sxm", (4 / 3 - 132 / 112) / (2 - 132 / 112)), ("a100-sxm-80g", 1.0)):
         cluster = read_cluster(name, root=ROOT)
-        pricer = Pricer.on(cluster, ModelledCostModel(cluster=cluster))
-        timed = pricer.time(_product(4096, 2816), Layout.of(8))
+        op_timer = OpTimer.on(cluster, ModelledCostModel(cluster=cluster))
+        timed = op_timer.time(_product(4096, 2816), Layout.of(8))
         assert timed.products_s == pytest.approx(timed.seconds * expected), name

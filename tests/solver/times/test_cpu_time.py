@@ -16,7 +16,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.problem.price import price_plan
 from solver.times.cpu_time import Issued, between_waits_s, host_shares
-from solver.times.op_times import Pricer, TimedOp
+from solver.times.op_times import OpTimer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import floats
 from spec.frameworks import framework_preset
@@ -72,10 +72,10 @@ def late_s(
 ) -> tuple[float, float]:
     """What 20 norms forward and backward (300 us of host each) are later than the device."""
     passes = [norms(20, forward_s, Phase.FORWARD, waits=waits), norms(20, backward_s, Phase.INPUT_GRAD, waits=waits)]
-    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
+    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
     preset = framework_preset("megatron").changed({"host.checks_numbers": checks})
     asked = job(preset=preset)
-    forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp, zero_stage=zero_stage), passes)
+    forward, backward = host_shares(op_timer, asked, Layout.of(pp, pp=pp, zero_stage=zero_stage), passes)
     assert forward.part == backward.part == "host"
     return float(forward.seconds[0]), float(backward.seconds[0])
 
@@ -111,8 +111,8 @@ def test_what_runs_ahead_goes_on_while_the_host_is_late(left_s: float, place: in
     timed, shares = norms(20, 200e-6, Phase.FORWARD, waits=True)
     timed.insert(place, replace(timed[0], op=replace(timed[0].op, lane=lane), seconds=floats(1e-9)))
     shares.insert(place, replace(shares[0], seconds=floats(left_s)))
-    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
-    forward, _ = host_shares(pricer, job(), Layout.of(1), [(timed, shares), norms(20, 1.0, Phase.INPUT_GRAD)])
+    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
+    forward, _ = host_shares(op_timer, job(), Layout.of(1), [(timed, shares), norms(20, 1.0, Phase.INPUT_GRAD)])
     issued_s = 15e-6  # of what runs ahead itself
     late_s = float(forward.seconds[0])
     assert late_s == pytest.approx(max(110e-6 - left_s, 0.0), abs=issued_s * 1.001)
@@ -128,10 +128,10 @@ def late_of(
     passes: list, preset: str = "megatron", *, cost_model: SlowHost | None = None, **degrees: int
 ) -> list[float]:
     """What each pass is later than the device, stages waiting for each other."""
-    pricer = Pricer(cost_model=cost_model or SlowHost(), domain_ranks=8)
+    op_timer = OpTimer(cost_model=cost_model or SlowHost(), domain_ranks=8)
     layout = Layout.of(16, pp=2, **degrees)
     asked = job(world_size=16, preset=framework_preset(preset))
-    return [float(share.seconds[0]) for share in host_shares(pricer, asked, layout, passes)]
+    return [float(share.seconds[0]) for share in host_shares(op_timer, asked, layout, passes)]
 
 
 def test_a_backward_launches_a_kernel_more_and_launches_add_up() -> None:
@@ -170,8 +170,8 @@ def test_an_operation_of_many_launches_starts_with_its_first() -> None:
             norms(count, seconds, phase, waits=True, repeat=repeat)
             for phase, seconds in ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 800e-6))
         ]
-        pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
-        found = [float(share.seconds[0]) for share in host_shares(pricer, job(), Layout.of(1), passes)]
+        op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
+        found = [float(share.seconds[0]) for share in host_shares(op_timer, job(), Layout.of(1), passes)]
         assert found == pytest.approx([15e-6, 15e-6])
 
 
@@ -186,9 +186,9 @@ def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
     timed = TimedOp(op=op, part="grouped_gemm", seconds=floats(1.0), **rest)
     share = Share(part="grouped_gemm", seconds=floats(1.0), **rest)
     waiting, none = norms(0, 0.0, Phase.FORWARD, waits=True)
-    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
+    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
     passes = [([timed, *waiting], [share, *none]), norms(20, 1.0, Phase.INPUT_GRAD)]
-    assert host_shares(pricer, job(), Layout.of(1), passes)[0].seconds[0] == pytest.approx(host_s / 16)
+    assert host_shares(op_timer, job(), Layout.of(1), passes)[0].seconds[0] == pytest.approx(host_s / 16)
 
 
 def test_what_does_not_run_is_not_issued() -> None:
@@ -199,8 +199,8 @@ def test_the_halves_of_a_split_backward_are_stretches_of_their_own() -> None:
     """A host of 300 us each is late for the half that takes 100 us, whatever the other half takes."""
     phases = ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 900e-6), (Phase.WEIGHT_GRAD, 100e-6))
     passes = [norms(20, seconds, phase) for phase, seconds in phases]
-    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
-    late = host_shares(pricer, job(), Layout.of(2, pp=2), passes)
+    op_timer = OpTimer(cost_model=SlowHost(), domain_ranks=8)
+    late = host_shares(op_timer, job(), Layout.of(2, pp=2), passes)
     assert [float(share.seconds[0]) for share in late] == [0.0, 0.0, pytest.approx(200e-6)]
 
 

@@ -18,7 +18,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from profdb.queries import CollectiveQuery
 from profdb.sample import Sample
 from solver.times.expert_exchange import exchanged
-from solver.times.op_times import Pricer, TimedOp
+from solver.times.op_times import OpTimer, TimedOp
 from solver.times.overlap import exposed
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
@@ -45,8 +45,8 @@ def exchange(ep: int) -> Comm:
 
 
 def seconds(op: Comm, world: int, ep: int) -> float:
-    pricer = Pricer(cost_model=FlatCostModel(), domain_ranks=8)
-    return float(pricer.time(op, Layout.of(world, ep=ep)).seconds[0])
+    op_timer = OpTimer(cost_model=FlatCostModel(), domain_ranks=8)
+    return float(op_timer.time(op, Layout.of(world, ep=ep)).seconds[0])
 
 
 def test_inside_a_domain_each_rank_is_sent_what_it_wants() -> None:
@@ -67,7 +67,7 @@ def test_both_ways_of_an_exchange_are_asked_for_as_they_run() -> None:
     7 neighbours.
     """
     cost_model, op = FlatCostModel(), exchange(16)
-    Pricer(cost_model=cost_model, domain_ranks=8).time(op, Layout.of(16, ep=16))
+    OpTimer(cost_model=cost_model, domain_ranks=8).time(op, Layout.of(16, ep=16))
     columns = [query.columns() for query in cost_model.asked if isinstance(query, CollectiveQuery)]
     asked = [[int(c[name][0]) for name in ("intra", "inter", "siblings", "size_bytes")] for c in columns]
     visits = float(places_visited(ints(2), ROUTING)[0])
@@ -99,7 +99,7 @@ def asked(role: Role, phase: Phase, tokens: int, kernel: str) -> Comm:
 
 def told(op: Comm, samples: list[Sample], ep: int = 8) -> TimedOp:
     collectives = collective_samples(Collective.ALL_TO_ALL)
-    return Pricer.on(cluster(), ProfileCostModel(profile([*collectives, *samples]))).time(op, Layout.of(8, ep=ep))
+    return OpTimer.on(cluster(), ProfileCostModel(profile([*collectives, *samples]))).time(op, Layout.of(8, ep=ep))
 
 
 @pytest.mark.parametrize("kernel", ["all2all", "deepep"])

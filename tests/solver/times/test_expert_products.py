@@ -9,7 +9,7 @@ from ops.layout import Layout
 from ops.op import GroupedGemm, Phase
 from ops.roles import Module, Role
 from profdb.queries import GroupedLinearQuery, TimeEstimate
-from solver.times.op_times import Pricer, products_apart_s
+from solver.times.op_times import OpTimer, products_apart_s
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin
 from tests.ops.layouts import job, written
@@ -94,10 +94,10 @@ class ModelledExperts(FlatCostModel):
         return replace(predicted, seconds=predicted.seconds / 2.0, origin=0 * predicted.origin + int(Origin.MODELLED))
 
 
-def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:
+def test_an_op_timer_of_a_gpu_asks_for_products_apart() -> None:
     op = experts(groups=16, rows=1024)
     layout = Layout.of(1)
-    bare = Pricer(cost_model=ModelledExperts(), domain_ranks=8)
+    bare = OpTimer(cost_model=ModelledExperts(), domain_ranks=8)
     assert bare.time(op, layout).seconds[0] == pytest.approx(8 * single_s(1024), rel=1e-12)
     known = replace(bare, gpu=cluster().gpu)
     assert known.time(op, layout).seconds[0] == pytest.approx(16 * single_s(1024), rel=1e-12)

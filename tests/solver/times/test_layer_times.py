@@ -16,7 +16,7 @@ from solver.pipeline.stages import ChunkTable
 from solver.plans.layers import as_first
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times, timed_passes
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from solver.times.stage_times import piece_weights
 from spec.arrays import bools, floats, ints
 from spec.frameworks import framework_preset
@@ -41,15 +41,15 @@ def test_exchanges_are_what_is_waited_for_on_the_way_to_experts_and_back() -> No
     """And not the collectives of tensor parallelism beside them; the gradients' way is as long as the tokens'."""
     asked, layout = job(), Layout.of(8, tp=2, ep=4)
     piece = written(EXPERTS, asked, "mtp", layout).blocks[0]
-    pricer = question().pricer
-    assert layer_times(pricer, asked, piece, layout).exchange is None
-    told = layer_times(pricer, asked, piece, layout, split=True)
+    op_timer = question().op_timer
+    assert layer_times(op_timer, asked, piece, layout).exchange is None
+    told = layer_times(op_timer, asked, piece, layout, split=True)
     assert told.exchange is not None
     forward_s, backward_s = (one.seconds[0] for one in (told.exchange.forward, told.exchange.backward))
 
     def waited_s(ops: tuple[Op, ...]) -> float:
         ways = [op for op in ops if isinstance(op, Comm) and op.role in (Role.DISPATCH, Role.COMBINE)]
-        return sum(float(pricer.time(op, layout).seconds[0]) for op in ways)
+        return sum(float(op_timer.time(op, layout).seconds[0]) for op in ways)
 
     assert forward_s == pytest.approx(waited_s(piece.forward))
     assert backward_s == pytest.approx(waited_s(piece.backward))
@@ -65,10 +65,10 @@ def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off()
     preset = framework_preset("megatron").changed({"tensor_parallel.overlap": True})
     asked, layout = job(world_size=4, preset=preset), Layout.of(4, tp=4)
     piece = written(small_model(), asked, "fsp", layout).blocks[0]
-    pricer = question().pricer
+    op_timer = question().op_timer
 
     def beside(split: bool) -> list[Phase]:
-        passes = timed_passes(pricer, asked, piece, layout, split=split)
+        passes = timed_passes(op_timer, asked, piece, layout, split=split)
         lanes = [(one.op.lane, one.op.beside_phase) for timed, _ in passes[1:] for one in timed]
         return [phase for lane, phase in lanes if lane is Lane.BESIDE]
 
@@ -76,10 +76,10 @@ def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off()
     assert beside(split=True) == [Phase.INPUT_GRAD] * 2
 
 
-def test_a_profile_with_layers_reaches_the_pricer() -> None:
+def test_a_profile_with_layers_reaches_the_op_timer() -> None:
     samples = [*(taken(case) for case in kernels_of(LAYER)), taken(LAYER, 1.2 * PARTS * KERNEL_S)]
-    assert Pricer.on(cluster(), ProfileCostModel(profile(samples))).layers is not None
-    assert Pricer.on(cluster(), ProfileCostModel(profile(samples[:-1]))).layers is None
+    assert OpTimer.on(cluster(), ProfileCostModel(profile(samples))).layers is not None
+    assert OpTimer.on(cluster(), ProfileCostModel(profile(samples[:-1]))).layers is None
 
 
 def test_kernels_of_a_layer_take_so_much_longer_and_nothing_else_does() -> None:
@@ -90,8 +90,8 @@ def test_kernels_of_a_layer_take_so_much_longer_and_nothing_else_does() -> None:
     block, *_, head = table.layers.pieces
     for piece, factor in ((block, 1.5), (head, 1.0)):
         before, after = (
-            layer_times(pricer, asked.job, piece, table.layers.layout)
-            for pricer in (asked.pricer, replace(asked.pricer, layers=half_longer))
+            layer_times(op_timer, asked.job, piece, table.layers.layout)
+            for op_timer in (asked.op_timer, replace(asked.op_timer, layers=half_longer))
         )
         for one, other in ((before.forward, after.forward), (before.backward, after.backward)):
             for part in ("gemm", "memory_bound"):

@@ -19,7 +19,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import OtherNetwork
 from solver.problem.price import price_plan
 from solver.problem.result import Answer
-from solver.times.op_times import SPREAD, VARIATION, Pricer, TimedOp, slowest_of
+from solver.times.op_times import SPREAD, VARIATION, OpTimer, TimedOp, slowest_of
 from spec.arrays import floats, ints
 from spec.cluster.cluster import GpuSpec, HostSpec
 from spec.cluster.reader import read_cluster
@@ -61,32 +61,32 @@ def beside(products: int, collectives: int, seconds: float) -> Sample:
 OVERLAPPED = [beside(1, 0, 1.0), beside(0, 1, 1.0), beside(8, 1, 8.25), beside(1, 8, 8.0)]
 
 
-def pricer(samples: list[Sample]) -> Pricer:
-    return Pricer.on(cluster(), ProfileCostModel(profile([*collective_samples(), *samples])))
+def op_timer(samples: list[Sample]) -> OpTimer:
+    return OpTimer.on(cluster(), ProfileCostModel(profile([*collective_samples(), *samples])))
 
 
 def test_a_collective_carries_what_was_measured_of_it() -> None:
-    losses = pricer(OVERLAPPED).time(GATHER, LAYOUT).losses
+    losses = op_timer(OVERLAPPED).time(GATHER, LAYOUT).losses
     assert losses is not None
     assert np.allclose([losses.compute, losses.comm], [[0.25], [0.0]])
 
 
 def test_without_samples_and_in_blocks_of_its_own_it_carries_nothing() -> None:
-    assert pricer([]).time(GATHER, LAYOUT).losses is None
-    assert pricer(OVERLAPPED).time(replace(GATHER, thread_blocks=20), LAYOUT).losses is None
+    assert op_timer([]).time(GATHER, LAYOUT).losses is None
+    assert op_timer(OVERLAPPED).time(replace(GATHER, thread_blocks=20), LAYOUT).losses is None
 
 
 def test_another_network_was_not_measured() -> None:
     held: ProfileDatabase = profile([*collective_samples(), *OVERLAPPED])
     cost_model = OtherNetwork(held, missing="error", network=None)  # type: ignore[arg-type]
-    assert Pricer.on(cluster(), cost_model).overlap is None
+    assert OpTimer.on(cluster(), cost_model).overlap is None
 
 
 def test_copies_to_the_host_take_what_was_measured_else_what_the_sheet_says() -> None:
     def copied(role: Role, samples: list[Sample], world: int = 8) -> TimedOp:
         op = HostTransfer(module=Module.STEP, role=role, phase=Phase.STEP, size_bytes=np.array([float(1 << 20)]))
         host = HostSpec(link_bandwidth=64e9, memory_bandwidth=500e9)
-        return replace(pricer(samples), host=host).time(op, Layout.of(world))
+        return replace(op_timer(samples), host=host).time(op, Layout.of(world))
 
     samples = [
         Sample(case=HostCopyCase(direction=way, size_bytes=1 << 20, devices=8), trials_s=(seconds,))
@@ -124,14 +124,14 @@ def test_a_cast_takes_what_its_own_kernels_do_where_both_were_measured() -> None
         return [Sample(case=case, trials_s=(seconds * case.rows / 1024,)) for case in cases]
 
     copied, both = of("copy", 0.25), [*of("quantize", 0.5), *of("quantize_transpose", 1.0)]
-    found = pricer([*copied, *both]).time(op, LAYOUT)
+    found = op_timer([*copied, *both]).time(op, LAYOUT)
     assert found.seconds[0] == pytest.approx(2.0 * 1.0 + 0.125, rel=1e-3)
     assert found.origin[0] == int(Origin.MEASURED)
-    alone = pricer(copied).time(op, LAYOUT).seconds[0]
+    alone = op_timer(copied).time(op, LAYOUT).seconds[0]
     assert alone == pytest.approx(0.25 * 1.5, rel=0.05)
     modelled = [replace(sample, origin=Origin.MODELLED) for sample in both]
     for more in (both[:3], both[3:], modelled):
-        assert pricer([*copied, *more]).time(op, LAYOUT).seconds[0] == alone
+        assert op_timer([*copied, *more]).time(op, LAYOUT).seconds[0] == alone
 
 
 SIDE, ALONE_S = 8192, 1.4e-3
@@ -158,8 +158,8 @@ def book_of(*measured: tuple[Case, tuple[float, ...]]) -> ProfileCostModel:
     return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu=cluster().gpu.name), samples=samples))
 
 
-def seconds(pricer: Pricer, dtype: str = "bf16") -> float:
-    return float(pricer.time(product(dtype), Layout.of(1)).seconds[0])
+def seconds(op_timer: OpTimer, dtype: str = "bf16") -> float:
+    return float(op_timer.time(product(dtype), Layout.of(1)).seconds[0])
 
 
 def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
@@ -167,7 +167,7 @@ def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
     held = (SustainedCase(seconds=30, m=SIDE, k=SIDE, n=SIDE), (1.45e-3, 1.6e-3))
     warm = replace(cluster(), gpu=replace(cluster().gpu, training_rate_ratio=0.9))
     by_sheet, measured = (
-        replace(Pricer.on(warm, cost_model), gpu=None) for cost_model in (book_of(alone), book_of(alone, held))
+        replace(OpTimer.on(warm, cost_model), gpu=None) for cost_model in (book_of(alone), book_of(alone, held))
     )
     assert seconds(by_sheet) == pytest.approx(ALONE_S / 0.9)
     assert seconds(measured) == pytest.approx(1.6e-3)
@@ -177,11 +177,11 @@ def test_a_format_that_was_not_measured_keeps_the_sheets_share() -> None:
     cost_model = book_of(
         (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,)), (GemmCase(m=SIDE, k=SIDE, n=SIDE, dtype_in="fp8"), (1e-3,))
     )
-    pricer = Pricer(
+    op_timer = OpTimer(
         cost_model=cost_model, domain_ranks=8, training_rate_ratio=0.9, sustained=SustainedRates(ratios={"bf16": 0.5})
     )
-    assert seconds(pricer) == pytest.approx(ALONE_S / 0.5)
-    assert seconds(pricer, "fp8") == pytest.approx(1e-3 / 0.9)
+    assert seconds(op_timer) == pytest.approx(ALONE_S / 0.5)
+    assert seconds(op_timer, "fp8") == pytest.approx(1e-3 / 0.9)
 
 
 def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() -> None:
@@ -189,7 +189,7 @@ def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() 
     h100 = read_cluster("h100-sxm", root=ROOT)
     gpu = replace(h100.gpu, training_clock_ratio=0.8)
     cold_gpu = replace(h100.gpu, training_clock_ratio=1.0)
-    pricer, cold = (Pricer.on(replace(h100, gpu=one), FlatCostModel()) for one in (gpu, cold_gpu))
+    op_timer, cold = (OpTimer.on(replace(h100, gpu=one), FlatCostModel()) for one in (gpu, cold_gpu))
     for phase, direction in ((Phase.FORWARD, "forward"), (Phase.INPUT_GRAD, "backward")):
         op = MemoryBound(
             module=Module.ATTENTION,
@@ -201,7 +201,7 @@ def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() 
             dtype="bf16",
             repeat=3.0,
         )
-        told, plain = (float(one.time(op, Layout.of(1)).seconds[0]) for one in (pricer, cold))
+        told, plain = (float(one.time(op, Layout.of(1)).seconds[0]) for one in (op_timer, cold))
         longer = longer_under_load(gpu, "strided_copy", direction, floats([3.0 * (1 << 20) * 512]), "bf16")
         assert told - plain == pytest.approx(float(np.max(longer)))
         assert told > plain
@@ -216,10 +216,10 @@ def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words:
     ops = written(replace(small_model(), vocab=50257), job(preset=framework_preset(preset)), "fsp", layout).head
     products = [op for op in (*ops.forward, *ops.backward) if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
     assert [words in (int(op.m[0]), int(op.k[0]), int(op.n[0])) for op in products] == [True] * 3
-    pricer = Pricer.on(H100, FlatCostModel())
+    op_timer = OpTimer.on(H100, FlatCostModel())
     anywhere = replace(H100.gpu, architecture=replace(H100.gpu.architecture, unaligned=None))
     for op in products:
-        told = pricer.time(op, layout).seconds[0] / replace(pricer, gpu=anywhere).time(op, layout).seconds[0]
+        told = op_timer.time(op, layout).seconds[0] / replace(op_timer, gpu=anywhere).time(op, layout).seconds[0]
         # 100 TFLOP/s of the flat cost model against 358 FLOPs a clock and multiprocessor
         slowed = FLOPS / (358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz)
         assert told == pytest.approx(slowed if slow else 1.0, rel=1e-3)
@@ -238,8 +238,8 @@ def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it
     )
 
     def answered(gpu: GpuSpec) -> Answer:
-        pricer = replace(asked.pricer, gpu=replace(gpu, training_rate_ratio=1.0))
-        return price_plan(replace(asked, pricer=pricer), PlanTable.of(plan))[0]
+        op_timer = replace(asked.op_timer, gpu=replace(gpu, training_rate_ratio=1.0))
+        return price_plan(replace(asked, op_timer=op_timer), PlanTable.of(plan))[0]
 
     slow = answered(H100.gpu)
     assert slow.slowest.head
@@ -273,8 +273,8 @@ def test_a_step_on_more_gpus_takes_that_much_longer_in_its_products_alone() -> N
 
     def priced(dp: int) -> Answer:
         asked = question(world_size=dp, sequences=4 * dp)
-        pricer = replace(asked.pricer, gpu=asked.cluster.gpu)
-        return price_plan(replace(asked, pricer=pricer), PlanTable.of(replace(plan, dp=dp)))[0]
+        op_timer = replace(asked.op_timer, gpu=asked.cluster.gpu)
+        return price_plan(replace(asked, op_timer=op_timer), PlanTable.of(replace(plan, dp=dp)))[0]
 
     one, many = priced(1), priced(16)
     slower = slowest_of(16)

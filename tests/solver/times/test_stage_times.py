@@ -31,7 +31,7 @@ def test_chunks_add_up_to_their_stage(preset: str) -> None:
         if not len(plans):
             continue
         table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
-        timed = stage_times(asked.model, asked.job, table, asked.pricer)
+        timed = stage_times(asked.model, asked.job, table, asked.op_timer)
         one_s = timed.chunk_passes.forward_s + timed.chunk_passes.backward_s
         of_stage = np.add.reduceat(one_s, table.stages.chunk_starts)
         assert timed.per_micro.seconds == pytest.approx(of_stage, rel=1e-9)
@@ -44,7 +44,7 @@ def test_weight_gradients_of_a_chunk_are_a_third_of_its_products() -> None:
     asked = question(world_size=4, sequences=16, model=small_model(layers=8), preset=framework_preset("zero-bubble"))
     plan = Plan(strategy="mtp", preset="zero-bubble", pp=4, num_micro=16, schedule=Schedule.ZB_H1)
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster)
-    passes = stage_times(asked.model, asked.job, table, asked.pricer).chunk_passes
+    passes = stage_times(asked.model, asked.job, table, asked.op_timer).chunk_passes
     matrices = block_parameters(asked.model.blocks[0].block, asked.model.hidden) - 2 * asked.model.hidden
     weight_s = 2 * 2 * asked.job.seq_len * matrices / FLOPS
     middle = 1
@@ -88,7 +88,7 @@ def seconds(name: str, tp: int, choices: dict[str, bool]) -> float:
     preset = framework_preset(name).changed(choices)
     asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=preset)
     plan = Plan(strategy="mtp", preset=name, tp=tp, pp=2, dp=8 // tp, num_micro=64 * tp // 8)
-    return float(hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.pricer)[0])
+    return float(hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.op_timer)[0])
 
 
 @pytest.mark.parametrize(("name", "written", "copied"), [("megatron-2021", 0, 2), ("deepspeed", 1, 4)])
@@ -118,4 +118,4 @@ def test_without_tensor_parallelism_nothing_is_gathered() -> None:
 def test_one_stage_sends_and_gathers_nothing() -> None:
     asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=framework_preset("deepspeed"))
     plan = Plan(strategy="mtp", preset="deepspeed", tp=4, dp=2, num_micro=4)
-    assert hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.pricer).tolist() == [0.0]
+    assert hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.op_timer).tolist() == [0.0]

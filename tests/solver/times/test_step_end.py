@@ -58,8 +58,8 @@ def times(
         products=floats(1.0),
         units=None if units is None else floats(units),
     )
-    pricer = replace(asked.pricer, overlap=measured)
-    return step_times(pricer, asked.job, layout, ops, table.bytes.on_rank, passes)
+    op_timer = replace(asked.op_timer, overlap=measured)
+    return step_times(op_timer, asked.job, layout, ops, table.bytes.on_rank, passes)
 
 
 def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:
@@ -145,8 +145,8 @@ def test_a_priced_stage_hides_all_gathers_but_the_first() -> None:
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     rows = table.plans.layout.take(table.stages.plan)
     (gather,) = [op for op in step_operations(asked.model, asked.job, table) if op.role is Role.PARAMETER_GATHER]
-    whole_s = asked.pricer.time(gather, rows).seconds
-    waited_s = stage_times(asked.model, asked.job, table, asked.pricer).step.gather.seconds
+    whole_s = asked.op_timer.time(gather, rows).seconds
+    waited_s = stage_times(asked.model, asked.job, table, asked.op_timer).step.gather.seconds
     assert waited_s == pytest.approx(whole_s / 3)
 
 
@@ -165,8 +165,8 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
         stage = 1 if zero_size > 1 else 0
         plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=zero_size, num_micro=2)
         table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
-        pricer = replace(asked.pricer, cost_model=SlowHost())
-        update = stage_times(asked.model, asked.job, table, pricer).step.update
+        op_timer = replace(asked.op_timer, cost_model=SlowHost())
+        update = stage_times(asked.model, asked.job, table, op_timer).step.update
         return {part: float(seconds[0]) for part, seconds in update.parts.items()}
 
     assert step("nanotron", 8)["host"] == pytest.approx(RETURNED_SLICE * 8 * (8 * 6 + 3) * LAUNCH_S)
@@ -200,7 +200,7 @@ def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
     context = LayerContext(sharding=table.plans.sharding, model=asked.model, job=asked.job, layout=layout)
     ops = operations(context, table.bytes.on_rank, np.zeros(1, dtype=bool))
     none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
-    step = step_times(replace(asked.pricer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none)
+    step = step_times(replace(asked.op_timer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none)
     return float(step.reduction.seconds[0])
 
 

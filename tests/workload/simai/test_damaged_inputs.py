@@ -160,7 +160,7 @@ def test_a_general_workload_cut_between_rows_is_not_whole(tmp_path: Path) -> Non
 
 # Damaged SimAI files: every command answers with a finding or an error, in time, and never in silence.
 
-PRICER = question().pricer
+OP_TIMER = question().op_timer
 NETWORK = SimaiNetwork(gpus_per_server=8, nics_per_server=8, nvlink_gib=300.0, nic_gib=48.0)
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_workload_is_named_or_priced(kind: str, seed: int) -> None:
         # Whatever can be priced had no finding that says it cannot be told.
         assert all(each.severity is not Severity.BROKEN for each in file.findings)
         for total in (
-            replay_simai(workload, PRICER).step_s,
+            replay_simai(workload, OP_TIMER).step_s,
             price_simai(workload, AnalyticalOptions(network=NETWORK)).total_s,
         ):
             assert total >= 0
@@ -201,4 +201,4 @@ def test_a_truncated_file_is_never_taken_for_whole(end: int) -> None:
 
 def test_line_ends_move_no_price() -> None:
     unix, dos = (usable_workload(parse_simai(text)) for text in (GOOD, GOOD.replace(b"\n", b"\r\n")))
-    assert replay_simai(unix, PRICER).step_s == replay_simai(dos, PRICER).step_s
+    assert replay_simai(unix, OP_TIMER).step_s == replay_simai(dos, OP_TIMER).step_s

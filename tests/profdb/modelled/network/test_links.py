@@ -13,7 +13,7 @@ from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, Shape, network_rate, scale_up_rate
 from profdb.modelled.network.send_recv import ALL_TO_ALL_SHARE
 from profdb.queries import CollectiveQuery
-from solver.times.op_times import Pricer
+from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -82,7 +82,7 @@ AMD_LINK = 16e9
 
 
 def seconds(axis: Axis, layout: Layout, cluster: ClusterSpec = PCIE) -> float:
-    pricer = Pricer.on(cluster, ModelledCostModel(cluster=cluster))
+    op_timer = OpTimer.on(cluster, ModelledCostModel(cluster=cluster))
     comm = Comm(
         module=Module.STEP,
         role=Role.PARAMETER_GATHER,
@@ -91,7 +91,7 @@ def seconds(axis: Axis, layout: Layout, cluster: ClusterSpec = PCIE) -> float:
         axis=axis,
         size_bytes=ints(LONG),
     )
-    return float(pricer.time(comm, layout).seconds[0])
+    return float(op_timer.time(comm, layout).seconds[0])
 
 
 def test_groups_that_cross_share_the_link() -> None:
@@ -120,7 +120,7 @@ def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() ->
     near, far = Layout.of(8, tp=4, pp=2), Layout.of(16, tp=8, pp=2)
     for layout, moved in ((near, False), (far, True)):
         predicted = [
-            float(Pricer.on(one, ModelledCostModel(cluster=one)).hop(layout, size).seconds[0]) for one in (PCIE, slow)
+            float(OpTimer.on(one, ModelledCostModel(cluster=one)).hop(layout, size).seconds[0]) for one in (PCIE, slow)
         ]
         assert (predicted[1] > 5.0 * predicted[0]) is moved
 
@@ -145,7 +145,7 @@ def test_two_levels_ask_as_before() -> None:
 def test_all_to_all_sends_half_of_it_over_the_link() -> None:
     """8 ranks: 4 of 8 parts to the other processor at a quarter of the link each."""
     layout = Layout.of(8, ep=8)
-    pricer = Pricer.on(PCIE, ModelledCostModel(cluster=PCIE))
+    op_timer = OpTimer.on(PCIE, ModelledCostModel(cluster=PCIE))
     comm = Comm(
         module=Module.MOE,
         role=Role.DISPATCH,
@@ -154,7 +154,7 @@ def test_all_to_all_sends_half_of_it_over_the_link() -> None:
         axis=Axis.EP,
         size_bytes=ints(LONG),
     )
-    predicted = float(pricer.time(comm, layout).seconds[0])
+    predicted = float(op_timer.time(comm, layout).seconds[0])
     assert predicted == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)
 
 

@@ -18,7 +18,7 @@ from spec.readers.read_config import add_config, assumed_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
 from spec.settings.setting import typed_values
 from workload.traffic.ranks import DEFAULT_ORDER
-from workload.verbs import Verb
+from workload.verbs import WorkloadVerb
 
 if TYPE_CHECKING:
     from profiler.distributed.rank_layout import RankLayout
@@ -331,19 +331,23 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-VERBS: dict[str, Verb] = {
-    "train": Verb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
-    "compare": Verb(
+VERBS: dict[str, WorkloadVerb] = {
+    "train": WorkloadVerb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
+    "compare": WorkloadVerb(
         what="compare a measured run, ours or a framework's log, with its prediction",
         add_flags=add_compare,
         run=compare,
     ),
-    "run": Verb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
-    "suite": Verb(
+    "run": WorkloadVerb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
+    "suite": WorkloadVerb(
         what="run many workloads in a row, and go on where it ended (torchrun)",
         add_flags=add_suite,
         run=suite,
     ),
-    "aiob": Verb(what="time each submodule of a model on this device, as AICB's AIOB", add_flags=add_aiob, run=aiob),
-    "analyse": Verb(what="summarise the log of a run, ours or AICB's; draw it", add_flags=add_analyse, run=analyse),
+    "aiob": WorkloadVerb(
+        what="time each submodule of a model on this device, as AICB's AIOB", add_flags=add_aiob, run=aiob
+    ),
+    "analyse": WorkloadVerb(
+        what="summarise the log of a run, ours or AICB's; draw it", add_flags=add_analyse, run=analyse
+    ),
 }

@@ -24,13 +24,13 @@ from ops.data_parallel.step import broadcast_by_owners
 from ops.memory_bound import num_tensors
 from ops.op import Ops, Owner, Pass
 from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory
-from solver.pipeline.spans import Hops, Piped, least_spans_s, spans_of
+from solver.pipeline.spans import P2PTimes, Piped, least_spans_s, spans_of
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.layers import LayerTable, layer_table
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import LayerTimes, layer_times
 from solver.times.op_times import OpTimer
-from solver.times.stage_times import TimedLayers, hop_seconds
+from solver.times.stage_times import TimedLayers, p2p_seconds
 from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from solver.times.step_parts import PARTS, SumByPart, added
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, of_rows
@@ -80,7 +80,7 @@ class StageTimes:
     pieces: list[LayerTimes]
     per_micro: SumByPart
     chunk_passes: PassTimes
-    hops: Hops
+    p2p: P2PTimes
     step: StepTimes
 
 
@@ -179,10 +179,10 @@ def stage_times(
         pieces=times,
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
-        hops=Hops(
-            seconds=hop_seconds(model, job, plans, op_timer) if several else np.zeros(len(plans)),
-            waited=not job.preset.pipeline.overlap_p2p,
-            updates_apart=job.preset.pipeline.post_validation,
+        p2p=P2PTimes(
+            seconds=p2p_seconds(model, job, plans, op_timer) if several else np.zeros(len(plans)),
+            blocking=not job.preset.pipeline.overlap_p2p,
+            post_validation=job.preset.pipeline.post_validation,
         ),
         step=step_times(op_timer, job, row_layout, step_ops, table.bytes.on_rank, passes),
     )
@@ -234,15 +234,15 @@ def _counted(table: Estimate, count_of: Callable[[Pass], IntArray]) -> IntArray:
 
 def pipelines(table: Estimate, times: StageTimes, *, free: bool = False, which: BoolArray | None = None) -> Piped:
     """The pipelines of the plans in ``which``, None for all, with messages that take no time where they are ``free``."""
-    hops = Hops(seconds=np.zeros_like(times.hops.seconds)) if free else times.hops
-    return Piped(plans=table.plans, stages=table.stages, passes=times.chunk_passes, hops=hops, which=which)
+    p2p = P2PTimes(seconds=np.zeros_like(times.p2p.seconds)) if free else times.p2p
+    return Piped(plans=table.plans, stages=table.stages, passes=times.chunk_passes, p2p=p2p, which=which)
 
 
 def least_ends_s(table: Estimate, times: StageTimes) -> FloatArray:
     """Seconds that no simulation of ``pipelines`` ends before, for every stage row."""
     plans, stages = table.plans, table.stages
     busy_s = times.per_micro.seconds * plans.num_micro[stages.plan]
-    return least_spans_s(plans, stages, times.chunk_passes, times.hops, busy_s)
+    return least_spans_s(plans, stages, times.chunk_passes, times.p2p, busy_s)
 
 
 def steps_s(table: Estimate, times: StageTimes, end_s: FloatArray) -> FloatArray:
@@ -279,9 +279,9 @@ def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray,
     slowest = per_micro.take(stage, plans.num_micro)
     shown = added([slowest, *after_passes], len(plans))
     idle = np.maximum(step_s - shown.seconds, 0.0)
-    hops = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
+    p2p = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
     zero = np.zeros(len(plans))
-    parts = dict.fromkeys(PARTS, zero) | shown.parts | {"pp_comm": hops, "bubble": idle - hops}
+    parts = dict.fromkeys(PARTS, zero) | shown.parts | {"pp_comm": p2p, "bubble": idle - p2p}
     origins = dict(whole.origins)
     origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
     # The slowest stage sets the pace of the others, and what it waits for is made of the same times: it errs

@@ -169,7 +169,7 @@ def busbw_of(header: SimaiHeader, op_timer: OpTimer | None, name: str) -> BusBan
 def _hop_gib(header: SimaiHeader, op_timer: OpTimer) -> float | None:
     if header.pp == 1:
         return None
-    seconds = float(op_timer.hop(layout_of(header), ints(header.pp_comm_bytes)).seconds[0])
+    seconds = float(op_timer.p2p(layout_of(header), ints(header.pp_comm_bytes)).seconds[0])
     return header.pp_comm_bytes / seconds / GIB if seconds > 0 else None
 
 

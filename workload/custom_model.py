@@ -220,16 +220,16 @@ class Workshop:
         shards = self.plan.sharding.norm_shards(self.layout)
         width = dtype_bytes(self.problem.job.precision.activation)
         size = int((ceil_div(self.context.tokens, shards) * self.problem.model.hidden * width)[0])
-        hop = self.problem.op_timer.hop(self.layout, ints(size))
+        message = self.problem.op_timer.p2p(self.layout, ints(size))
         return StageWork(
             position=0,
             count=1,
             num_micro=self.plan.num_micro,
             pieces=pieces,
             step=tuple(item for item in step if item.collective is None or item.size_bytes),
-            hops=2 if deep else 0,
-            hop_bytes=size if deep else 0,
-            hop_s=float(hop.seconds[0]) if deep else 0.0,
+            p2p_messages=2 if deep else 0,
+            p2p_bytes=size if deep else 0,
+            p2p_s=float(message.seconds[0]) if deep else 0.0,
         )
 
     def _rows(self) -> IntArray:

@@ -25,7 +25,7 @@ from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.times.op_times import OpTimer
-from solver.times.stage_times import hop_bytes
+from solver.times.stage_times import p2p_bytes
 from spec.arrays import ints
 from spec.collectives import Collective
 from spec.errors import ExportError
@@ -74,8 +74,8 @@ class PieceWork:
 class StageWork:
     """All one rank of one pipeline stage runs in one step.
 
-    ``pieces`` in forward order, ``num_micro`` times; ``step`` once; ``hops`` transfers to and from
-    neighbouring stages per micro-batch of ``hop_bytes`` and ``hop_s`` each. ``chunk_layers[c][k]`` is how
+    ``pieces`` in forward order, ``num_micro`` times; ``step`` once; ``p2p_messages`` transfers to and from
+    neighbouring stages per micro-batch of ``p2p_bytes`` and ``p2p_s`` each. ``chunk_layers[c][k]`` is how
     many layers of block kind k virtual chunk c holds; empty: the layers are dealt evenly.
     """
 
@@ -84,9 +84,9 @@ class StageWork:
     num_micro: int
     pieces: tuple[PieceWork, ...]
     step: tuple[WorkItem, ...]
-    hops: int
-    hop_bytes: int
-    hop_s: float
+    p2p_messages: int
+    p2p_bytes: int
+    p2p_s: float
     chunk_layers: tuple[tuple[int, ...], ...] = ()
 
     def per_micro_batch(self) -> list[tuple[int, WorkItem]]:
@@ -130,7 +130,7 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
     depth = int(table.plans.layout.pp[0])
     vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
-    size = hop_bytes(problem.model, problem.job, table.plans)
+    size = p2p_bytes(problem.model, problem.job, table.plans)
     return StageWork(
         position=position,
         count=int(stages.count[row]),
@@ -138,9 +138,9 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
         pieces=tuple(piece for piece in pieces if piece.repeat),
         step=_step(problem, table, row),
         # Each chunk has a neighbour before and after it, but for the ends of the model.
-        hops=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
-        hop_bytes=int(size[0]) if depth > 1 else 0,
-        hop_s=float(op_timer.hop(table.plans.layout, size).seconds[0]),
+        p2p_messages=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
+        p2p_bytes=int(size[0]) if depth > 1 else 0,
+        p2p_s=float(op_timer.p2p(table.plans.layout, size).seconds[0]),
         chunk_layers=tuple(
             tuple(int(layers[stages.chunk_starts[row] + chunk]) for layers in stages.chunks.layers)
             for chunk in range(vpp)

@@ -38,7 +38,7 @@ PROGRAM = "run_workload.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
+class WorkloadVerb:
     """A verb: what it does, who adds its options, and what runs it in the project folder and returns the exit status (1:
     the file checked has defects). ``written`` and ``read`` are its options that name files."""
 
@@ -225,32 +225,34 @@ def rank_order(options: argparse.Namespace) -> RankOrder:
     return RankOrder(tp=options.tp, cp=options.cp, ep=options.ep, dp=options.dp, pp=options.pp, order=options.order)
 
 
-VERBS: dict[str, Verb] = {
-    "generate": Verb(
+VERBS: dict[str, WorkloadVerb] = {
+    "generate": WorkloadVerb(
         what="write the workload of a training step",
         add_flags=add_generate,
         run=generate,
         written=("output", "write_aiob"),
         read=("config", "profile", "comp_filepath"),
     ),
-    "check": Verb(what="name the defects of a SimAI workload file", add_flags=add_check, run=check),
-    "simulate": Verb(
+    "check": WorkloadVerb(what="name the defects of a SimAI workload file", add_flags=add_check, run=check),
+    "simulate": WorkloadVerb(
         what="price a SimAI workload file",
         add_flags=add_simulate,
         run=simulate,
         written=("json", "rows"),
         read=("file", "workload", "profile", "busbw"),
     ),
-    "topology": Verb(
+    "topology": WorkloadVerb(
         what="write, check or draw a topology",
         add_flags=add_topology,
         run=topology,
         written=("output", "picture", "write_cluster"),
         read=("check", "cluster"),
     ),
-    "groups": Verb(what="list the ranks of each group", add_flags=add_groups, run=groups),
-    "import-aiob": Verb(what="merge AICB's module times into a profile", add_flags=add_import_aiob, run=merge_aiob),
-    "traffic": Verb(
+    "groups": WorkloadVerb(what="list the ranks of each group", add_flags=add_groups, run=groups),
+    "import-aiob": WorkloadVerb(
+        what="merge AICB's module times into a profile", add_flags=add_import_aiob, run=merge_aiob
+    ),
+    "traffic": WorkloadVerb(
         what="rank-to-rank flows of a collective",
         add_flags=add_traffic,
         run=traffic,
@@ -280,7 +282,7 @@ class WholeWords(OneLineParser):
         return super().parse_known_args(args, namespace)
 
 
-def parser(verbs: Mapping[str, Verb] = VERBS, program: str = PROGRAM) -> argparse.ArgumentParser:
+def parser(verbs: Mapping[str, WorkloadVerb] = VERBS, program: str = PROGRAM) -> argparse.ArgumentParser:
     """Returns the parser of every verb and its options, typed after ``program``."""
     parser = OneLineParser(
         prog=program,
@@ -294,7 +296,7 @@ def parser(verbs: Mapping[str, Verb] = VERBS, program: str = PROGRAM) -> argpars
     return parser
 
 
-def check_result_files(options: argparse.Namespace, verb: Verb) -> None:
+def check_result_files(options: argparse.Namespace, verb: WorkloadVerb) -> None:
     """Raise ConfigError for a result that cannot be written, or is a file that is read or another result, before any
     work is done. An output that is a folder gets a file of the verb's naming in it."""
     written = {f"--{name}": getattr(options, name) for name in verb.written}

@@ -55,7 +55,7 @@ def _step(plan: Plan, work: StageWork) -> Iterator[Expected]:
                 key=collective_key(Collective.P2P.value, item.msg_size, plan.pp),
                 label=f"{stage} {item.additional}",
                 axis=Axis.PP.value,
-                seconds=work.hop_s,
+                seconds=work.p2p_s,
                 count=1,
             )
         elif item.seconds > 0 and not item.host_bytes and (item.collective is None or item.size_bytes):

@@ -37,10 +37,10 @@ class RecordingOpTimer(OpTimer):
         self._weigh(float(timed.seconds.max(initial=0.0)))
         return timed
 
-    def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
-        """Prices a message between stages (OpTimer.hop) and weigh it."""
+    def p2p(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
+        """Prices a message between stages (OpTimer.p2p) and weigh it."""
         self._begin()
-        priced = OpTimer.hop(self, layout, size_bytes)
+        priced = OpTimer.p2p(self, layout, size_bytes)
         self._weigh(float(priced.seconds.max(initial=0.0)))
         return priced
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times
-from solver.pipeline.simulation import Instruction, program, starts_and_ends
+from solver.pipeline.simulation import Instruction, starts_and_ends, task_graph
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
@@ -30,13 +30,13 @@ class StepEndWork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """A step from its first work on: ``instructions`` with their ``starts_s`` and ``ends_s`` (one of each for every
-    instruction), a message between stages takes ``hop_s``; then ``afterwards``, of stages in order."""
+    instruction), a message between stages takes ``p2p_s``; then ``afterwards``, of stages in order."""
 
     stages: int
     instructions: tuple[Instruction, ...]
     starts_s: FloatArray
     ends_s: FloatArray
-    hop_s: float
+    p2p_s: float
     afterwards: tuple[StepEndWork, ...]
 
 
@@ -53,20 +53,20 @@ def timeline_of(problem: Problem, plan: Plan) -> Timeline:
     # The chunks of a stage's row follow each other.
     chunks = np.arange(plan.schedule.placement.chunks(plan.vpp))
     rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
-    times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
-    played = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
+    times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.p2p)
+    played = task_graph(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), blocking=times.blocking)
     starts, ends = (one[:, 0] for one in starts_and_ends(played, times))
     began, ended = np.full(plan.pp, np.inf), np.zeros(plan.pp)
     np.minimum.at(began, played.stage, starts)
     np.maximum.at(ended, played.stage, ends)
-    if not times.updates_apart:
+    if not times.post_validation:
         began[:] = 0.0
     return Timeline(
         stages=plan.pp,
         instructions=played.instructions(),
         starts_s=starts,
         ends_s=ends,
-        hop_s=float(times.hop_s[0]),
+        p2p_s=float(times.p2p_s[0]),
         afterwards=_afterwards(table, timed, per_stage, (began, ended)),
     )
 

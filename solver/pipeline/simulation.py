@@ -15,15 +15,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.plans.schedules import Placement, Schedule, Work, WorkKind
+from solver.plans.schedules import Placement, Schedule, Task, TaskKind
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 
-KINDS: tuple[WorkKind, ...] = (
-    WorkKind.FORWARD,
-    WorkKind.BACKWARD,
-    WorkKind.WEIGHT,
-    WorkKind.WHOLE_BACKWARD,
-    WorkKind.PAIR,
+KINDS: tuple[TaskKind, ...] = (
+    TaskKind.FORWARD,
+    TaskKind.BACKWARD,
+    TaskKind.WEIGHT,
+    TaskKind.WHOLE_BACKWARD,
+    TaskKind.PAIR,
 )
 FORWARD, BACKWARD, WEIGHT, WHOLE_BACKWARD, PAIR = range(len(KINDS))
 NONE = -1
@@ -45,7 +45,7 @@ ALIKE = 1e-11
 class Instruction:
     """A row of a program; ``needs`` are the rows of other stages whose message it waits for."""
 
-    kind: WorkKind
+    kind: TaskKind
     stage: int
     chunk: int
     micro: int
@@ -53,7 +53,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class TaskGraph:
     """All work of a pipeline of ``shape`` (pp, chunks, num_micro); columns of one length, in an order in which what
     each piece needs comes before it.
 
@@ -92,34 +92,34 @@ class Program:
         )
 
 
-def program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = False) -> Program:
-    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``waited``, of interleaved stages alone: a
+def task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bool = False) -> TaskGraph:
+    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``blocking``, of interleaved stages alone: a
     message leaves when its stage exchanges, which for a forward directly before a backward is after that.
 
     Raises ValueError when the schedule waits for itself.
     """
     # Schedules that differ in what they let a stage hold alone run the same program.
     like = next(one for one in Schedule if (one.orders, one.placement) == (schedule.orders, schedule.placement))
-    return _program(like, shape, waited=waited)
+    return _program(like, shape, blocking=blocking)
 
 
 @lru_cache(maxsize=512)
-def _program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool) -> Program:
+def _program(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bool) -> TaskGraph:
     pp, vpp, num_micro = shape
     orders = schedule.orders(shape)
-    forwards_first = waited and num_micro == pp
+    forwards_first = blocking and num_micro == pp
     if forwards_first:
         orders = [_forwards_first(order) for order in orders]
     work = _Columns.of(orders)
     needs = _needs(work, schedule.placement, (pp, vpp))
-    if waited and not forwards_first:
+    if blocking and not forwards_first:
         needs = np.where((needs >= 0) & work.leaves_late[needs], needs + 1, needs)
     level = _levels(work, needs)
     if level is None:
         raise ValueError(f"schedule {schedule.value} of shape {shape} waits for itself")
     order = np.argsort(level, kind="stable")
     place = np.append(np.argsort(order), NONE)
-    return Program(
+    return TaskGraph(
         shape=(pp, schedule.placement.chunks(vpp), num_micro),
         kind=work.kind[order],
         stage=work.stage[order],
@@ -132,15 +132,15 @@ def _program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool) -
     )
 
 
-def _forwards_first(order: list[Work]) -> list[Work]:
+def _forwards_first(order: list[Task]) -> list[Task]:
     """All forwards, then all backwards: what interleaved stages that wait for messages run when there are just as many
     micro-batches as stages (Megatron-LM v2.5, schedules.py, all_warmup_microbatches)."""
-    return sorted(order, key=lambda work: work.kind is not WorkKind.FORWARD)
+    return sorted(order, key=lambda work: work.kind is not TaskKind.FORWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """Work stage by stage, each in its order; ``beside`` (chunk, micro) of a pair's backward."""
+    """Task stage by stage, each in its order; ``beside`` (chunk, micro) of a pair's backward."""
 
     kind: IntArray
     stage: IntArray
@@ -150,7 +150,7 @@ class _Columns:
     first: BoolArray
 
     @staticmethod
-    def of(orders: Sequence[list[Work]]) -> "_Columns":
+    def of(orders: Sequence[list[Task]]) -> "_Columns":
         """The orders of all stages as columns."""
         code = {kind: index for index, kind in enumerate(KINDS)}
         flat = [work for order in orders for work in order]
@@ -222,7 +222,7 @@ def _needs(work: _Columns, placement: Placement, depth: tuple[int, int]) -> IntA
 
 
 def _earlier(found: IntArray, rows: IntArray, own: BoolArray) -> IntArray:
-    """Work of a row's own stage is done before it, or never: nothing to wait for, or -2."""
+    """Task of a row's own stage is done before it, or never: nothing to wait for, or -2."""
     return np.where(own & (found != -2), np.where(found < rows, NONE, -2), found).astype(np.int64)
 
 
@@ -255,19 +255,19 @@ def _levels(work: _Columns, needs: IntArray) -> IntArray | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTimes:
-    """Seconds of one micro-batch through one chunk, arrays of shape (pp, chunks, N); ``hop_s`` of shape (N,).
+    """Seconds of one micro-batch through one chunk, arrays of shape (pp, chunks, N); ``p2p_s`` of shape (N,).
 
     ``weight_s`` is 0 where the schedule does not split the backward, ``pair_s`` what a forward of the chunk takes
-    beside a backward of the stage's other one. ``waited``: a stage computes nothing while it exchanges messages;
-    ``updates_apart``: it begins its next step as soon as it is done, and not when all are.
+    beside a backward of the stage's other one. ``blocking``: a stage computes nothing while it exchanges messages;
+    ``post_validation``: it begins its next step as soon as it is done, and not when all are.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
     weight_s: FloatArray
-    hop_s: FloatArray
-    waited: bool = False
-    updates_apart: bool = False
+    p2p_s: FloatArray
+    blocking: bool = False
+    post_validation: bool = False
     pair_s: FloatArray | None = None
 
     def by_kind(self) -> FloatArray:
@@ -282,23 +282,23 @@ class ChunkTimes:
             forward_s=self.forward_s[:, :, columns],
             backward_s=self.backward_s[:, :, columns],
             weight_s=self.weight_s[:, :, columns],
-            hop_s=self.hop_s[columns],
-            waited=self.waited,
-            updates_apart=self.updates_apart,
+            p2p_s=self.p2p_s[columns],
+            blocking=self.blocking,
+            post_validation=self.post_validation,
             pair_s=None if self.pair_s is None else self.pair_s[:, :, columns],
         )
 
 
-Run = tuple[Program, ChunkTimes]
+Run = tuple[TaskGraph, ChunkTimes]
 
 
-def starts_and_ends(one: Program, times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
-    """When each piece of work begins and ends, arrays of shape (len(program), N)."""
+def starts_and_ends(one: TaskGraph, times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
+    """When each piece of work begins and ends, arrays of shape (len(graph), N)."""
     ends_s = np.concatenate([ends for _, _, ends in ends_side_by_side([(one, times)])], axis=1)
     return ends_s - times.by_kind()[one.kind, one.stage, one.chunk], ends_s
 
 
-def first_and_last(one: Program) -> tuple[list[int], list[int]]:
+def first_and_last(one: TaskGraph) -> tuple[list[int], list[int]]:
     """The rows of each stage's first and last work."""
     firsts = np.flatnonzero(one.before == NONE)
     lasts = np.setdiff1d(np.arange(len(one)), one.before)
@@ -309,17 +309,17 @@ def first_and_last(one: Program) -> tuple[list[int], list[int]]:
 
 def ends_side_by_side(runs: Sequence[Run]) -> Iterator[tuple[int, slice, FloatArray]]:
     """For every run and some of its plans at a time (their index and columns), when each piece of work ends, shape
-    (len(program), plans)."""
-    most = max((times.hop_s.shape[0] for _, times in runs), default=0)
+    (len(graph), plans)."""
+    most = max((times.p2p_s.shape[0] for _, times in runs), default=0)
     width = int(min(COLUMNS, 2 ** int(np.ceil(np.log2(max(most, 1))))))
     waiting: list[tuple[int, slice]] = []
     cells = 0
     for index, (one, times) in enumerate(runs):
-        for low in range(0, times.hop_s.shape[0], width):
+        for low in range(0, times.p2p_s.shape[0], width):
             if waiting and cells + len(one) * width > MOST_CELLS:
                 yield from _simulate(runs, waiting, width)
                 waiting, cells = [], 0
-            waiting.append((index, slice(low, min(low + width, times.hop_s.shape[0]))))
+            waiting.append((index, slice(low, min(low + width, times.p2p_s.shape[0]))))
             cells += len(one) * width
     if waiting:
         yield from _simulate(runs, waiting, width)
@@ -336,7 +336,7 @@ def _simulate(
     total = int(sizes.sum())
     level = np.concatenate([one.level for one in programs])
     order = np.argsort(level, kind="stable")
-    # Work that nothing precedes follows a row of zeros, the last; a row's end with its hop stands total + 1 further on.
+    # Task that nothing precedes follows a row of zeros, the last; a row's end with its hop stands total + 1 further on.
     place = np.append(np.argsort(order), total)
 
     def rows_of(columns: Sequence[IntArray]) -> IntArray:
@@ -344,14 +344,17 @@ def _simulate(
         return ints(place[np.concatenate(moved)[order]])
 
     hops = np.concatenate(
-        [(one.before != NONE) & one.exchanges[one.before] & of.waited for one, of in zip(programs, times, strict=True)]
+        [
+            (one.before != NONE) & one.exchanges[one.before] & of.blocking
+            for one, of in zip(programs, times, strict=True)
+        ]
     )
     before = rows_of([one.before for one in programs]) + (total + 1) * hops[order]
     either = [np.where(one.needs[0] == NONE, one.needs[1], one.needs[0]) for one in programs]
     # Of a pair, what its backward waits for beside what its forward does.
     other = [np.where(one.needs[0] == NONE, NONE, one.needs[1]) for one in programs]
     first, second = rows_of(either) + total + 1, rows_of(other) + total + 1
-    tables = [_padded(of.by_kind().reshape(-1, of.hop_s.shape[0]), width) for of in times]
+    tables = [_padded(of.by_kind().reshape(-1, of.p2p_s.shape[0]), width) for of in times]
     heights = np.array([len(table) for table in tables])
     seconds = np.concatenate(tables)
     which = np.concatenate(
@@ -360,7 +363,7 @@ def _simulate(
             for one, start in zip(programs, np.cumsum(heights) - heights, strict=True)
         ]
     )[order]
-    hop_s = np.concatenate([_padded(of.hop_s[None, :], width) for of in times])
+    p2p_s = np.concatenate([_padded(of.p2p_s[None, :], width) for of in times])
     part = np.repeat(np.arange(len(parts)), sizes)[order]
     ends = np.zeros((2 * (total + 1), width))
     bounds = np.searchsorted(level[order], np.arange(int(level.max()) + 2)).tolist()
@@ -371,7 +374,7 @@ def _simulate(
             np.maximum(free, ends.take(second[low:high], axis=0), out=free)
         free += seconds.take(which[low:high], axis=0)
         ends[low:high] = free
-        np.add(free, hop_s.take(part[low:high], axis=0), out=ends[total + 1 + low : total + 1 + high])
+        np.add(free, p2p_s.take(part[low:high], axis=0), out=ends[total + 1 + low : total + 1 + high])
     for (index, columns), start, size in zip(parts, starts, sizes, strict=True):
         result = ends[place[start : start + size], : columns.stop - columns.start]
         yield index, columns, result
@@ -385,7 +388,7 @@ def _padded(values: FloatArray, width: int) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramRun:
+class PipelineRun:
     """N plans under one schedule, pipelines of one ``shape`` (pp, vpp, num_micro)."""
 
     schedule: Schedule
@@ -399,28 +402,28 @@ class ProgramRun:
             return 0
         return max((num_micro - simulated * pp) // pp, 0)
 
-    def program(self, simulated: int) -> Program:
+    def task_graph(self, simulated: int) -> TaskGraph:
         """The program of that many rounds and of what is less than a round."""
         pp, vpp, num_micro = self.shape
         count = num_micro - self.rounds_left(simulated) * pp
-        return program(self.schedule, (pp, vpp, count), waited=self.times.waited)
+        return task_graph(self.schedule, (pp, vpp, count), blocking=self.times.blocking)
 
 
-def program_spans_s(runs: Sequence[ProgramRun]) -> list[FloatArray]:
+def graph_spans_s(runs: Sequence[PipelineRun]) -> list[FloatArray]:
     """Seconds until each stage's last work, from the step's beginning or, where stages begin their next step as they are done,
     from the stage's own first work; arrays of shape (pp, N)."""
-    result: list[FloatArray] = [np.zeros((one.shape[0], one.times.hop_s.shape[0])) for one in runs]
-    waiting = [(index, np.arange(one.times.hop_s.shape[0])) for index, one in enumerate(runs)]
+    result: list[FloatArray] = [np.zeros((one.shape[0], one.times.p2p_s.shape[0])) for one in runs]
+    waiting = [(index, np.arange(one.times.p2p_s.shape[0])) for index, one in enumerate(runs)]
     simulated = FIRST_ROUNDS
     while waiting:
         unsettled: list[tuple[int, IntArray]] = []
-        parts = [(runs[index].program(simulated), runs[index].times.take(plans)) for index, plans in waiting]
+        parts = [(runs[index].task_graph(simulated), runs[index].times.take(plans)) for index, plans in waiting]
         for place, columns, ends in ends_side_by_side(parts):
             (index, plans), (of_part, times) = waiting[place], parts[place]
             one = runs[index]
             first, last = first_and_last(of_part)
             spans = ends[last]
-            if one.times.updates_apart:
+            if one.times.post_validation:
                 seconds = times.take(columns).by_kind()
                 first_s = seconds[of_part.kind[first], of_part.stage[first], of_part.chunk[first]]
                 spans = spans - (ends[first] - first_s)
@@ -435,7 +438,7 @@ def program_spans_s(runs: Sequence[ProgramRun]) -> list[FloatArray]:
     return result
 
 
-def added_by_a_round_s(one: Program, ends_s: FloatArray, ways: int) -> FloatArray:
+def added_by_a_round_s(one: TaskGraph, ends_s: FloatArray, ways: int) -> FloatArray:
     """By how much later a step with a round more ends, NaN for the plans (columns of ``ends_s``) that have not
     settled. ``ways``: copies of the model that share a round's micro-batches."""
     rows, earlier = _settling(one, one.shape[0] // ways)
@@ -447,7 +450,7 @@ def added_by_a_round_s(one: Program, ends_s: FloatArray, ways: int) -> FloatArra
 
 
 @lru_cache(maxsize=512)
-def _settling(one: Program, shift: int) -> tuple[IntArray, IntArray]:
+def _settling(one: TaskGraph, shift: int) -> tuple[IntArray, IntArray]:
     """The rows that decide what follows the last levels before a stage runs out of forwards, and their like ``shift``
     micro-batches earlier; none where that was in another order."""
     none = np.zeros(0, dtype=np.int64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.pipeline.simulation import ChunkTimes, ProgramRun, program_spans_s
+from solver.pipeline.simulation import ChunkTimes, PipelineRun, graph_spans_s
 from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Schedule
@@ -24,14 +24,14 @@ ALIKE = 1e-13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hops:
+class P2PTimes:
     """What a stage waits for beside its passes: the seconds of one message to the next stage for every plan,
-    whether interleaved stages wait for their messages (``waited``) or compute beside them, and whether a stage
-    whose backwards are split begins its next step as soon as it is done (``updates_apart``) or when all are."""
+    whether interleaved stages wait for their messages (``blocking``) or compute beside them, and whether a stage
+    whose backwards are split begins its next step as soon as it is done (``post_validation``) or when all are."""
 
     seconds: FloatArray
-    waited: bool = False
-    updates_apart: bool = False
+    blocking: bool = False
+    post_validation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class Piped:
     plans: PlanTable
     stages: StageTable
     passes: PassTimes
-    hops: Hops
+    p2p: P2PTimes
     which: BoolArray | None = None
 
 
 def stage_spans_s(
-    plans: PlanTable, stages: StageTable, passes: PassTimes, hops: Hops, *, which: BoolArray | None = None
+    plans: PlanTable, stages: StageTable, passes: PassTimes, p2p: P2PTimes, *, which: BoolArray | None = None
 ) -> FloatArray:
     """``spans_of`` of one table."""
-    return spans_of([Piped(plans=plans, stages=stages, passes=passes, hops=hops, which=which)])[0]
+    return spans_of([Piped(plans=plans, stages=stages, passes=passes, p2p=p2p, which=which)])[0]
 
 
 def spans_of(tables: Sequence[Piped]) -> list[FloatArray]:
@@ -97,22 +97,22 @@ class _Group:
 def _simulate(tables: Sequence[tuple[Piped, IntArray, FloatArray]]) -> None:
     """Write the spans of these plans of each table into its array: of plain 1F1B all pipelines of a depth at once, of
     programs all at once."""
-    first = [first_alike(one.plans, one.stages, one.passes, one.hops.seconds, plans) for one, plans, _ in tables]
+    first = [first_alike(one.plans, one.stages, one.passes, one.p2p.seconds, plans) for one, plans, _ in tables]
     groups = [
         group
         for (one, _, spans), alike in zip(tables, first, strict=True)
         for group in _groups(one, np.unique(alike), spans)
     ]
     programs = [one for one in groups if one.shape[2]]
-    runs = [ProgramRun(schedule=one.table.plans.schedule, shape=one.shape, times=one.times) for one in programs]
-    for group, by_stage in zip(programs, program_spans_s(runs), strict=True):
+    runs = [PipelineRun(schedule=one.table.plans.schedule, shape=one.shape, times=one.times) for one in programs]
+    for group, by_stage in zip(programs, graph_spans_s(runs), strict=True):
         group.store(by_stage)
     for depth in {one.shape[0] for one in groups if not one.shape[2]}:
         members = [one for one in groups if (one.shape[0], one.shape[2]) == (depth, 0)]
         ends_s = replay_1f1b_s(
             np.concatenate([one.times.forward_s[:, 0] for one in members], axis=1),
             np.concatenate([one.times.backward_s[:, 0] for one in members], axis=1),
-            np.concatenate([one.times.hop_s for one in members]),
+            np.concatenate([one.times.p2p_s for one in members]),
             np.concatenate([one.table.plans.num_micro[one.chosen] for one in members]),
         )
         bounds = np.cumsum([len(one.chosen) for one in members])[:-1]
@@ -139,12 +139,12 @@ def _groups(table: Piped, plans: IntArray, spans: FloatArray) -> Iterator[_Group
             table=table,
             shape=(depth, vpp, num_micro),
             chosen=chosen,
-            times=chunk_times(schedule, passes, replace(table.hops, seconds=table.hops.seconds[chosen])),
+            times=chunk_times(schedule, passes, replace(table.p2p, seconds=table.p2p.seconds[chosen])),
             spans=spans,
         )
 
 
-def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes:
+def chunk_times(schedule: Schedule, passes: PassTimes, p2p: P2PTimes) -> ChunkTimes:
     """Passes of every chunk (arrays of shape (pp, vpp, N)) as a program takes them; weight gradients apart
     where the schedule has them so. Megatron-LM alone waits for messages between chunks, and runs no other
     schedule of them."""
@@ -154,15 +154,15 @@ def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes
         forward_s=passes.forward_s,
         backward_s=passes.backward_s - (passes.weight_s if split else 0.0),
         weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
-        hop_s=hops.seconds,
-        waited=hops.waited and takes_turns,
-        updates_apart=hops.updates_apart and split,
+        p2p_s=p2p.seconds,
+        blocking=p2p.blocking and takes_turns,
+        post_validation=p2p.post_validation and split,
         pair_s=passes.pair_s,
     )
 
 
 def first_alike(
-    plans: PlanTable, stages: StageTable, passes: PassTimes, hop_s: FloatArray, chosen: IntArray
+    plans: PlanTable, stages: StageTable, passes: PassTimes, p2p_s: FloatArray, chosen: IntArray
 ) -> IntArray:
     """For each of the plans ``chosen`` the first of them with the same shape, passes and messages.
 
@@ -176,13 +176,13 @@ def first_alike(
     place = (np.arange(len(rows)) - begins[of]).astype(np.uint64)
     chunks = row_hashes([place, *(_bits(one[rows]) for one in numbers)])
     shape = (plans.layout.pp, plans.vpp, plans.num_micro)
-    whole = [np.add.reduceat(chunks, begins), _bits(hop_s[chosen])]
+    whole = [np.add.reduceat(chunks, begins), _bits(p2p_s[chosen])]
     keys = row_hashes([*whole, *(one[chosen].astype(np.uint64) for one in shape)])
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     alike: IntArray = chosen[first[inverse.reshape(-1)]]
     others, of_others = stages.chunk_rows(alike)
     same = np.array_equal(of, of_others)
-    same = same and all(np.array_equal(one[chosen], one[alike]) for one in (hop_s, *shape))
+    same = same and all(np.array_equal(one[chosen], one[alike]) for one in (p2p_s, *shape))
     return alike if same and all(np.array_equal(one[rows], one[others]) for one in numbers) else chosen
 
 
@@ -190,7 +190,7 @@ def _bits(values: FloatArray) -> NDArray[np.uint64]:
     return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
 
 
-def period_1f1b(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray) -> tuple[FloatArray, IntArray]:
+def period_1f1b(forward_s: FloatArray, backward_s: FloatArray, p2p_s: FloatArray) -> tuple[FloatArray, IntArray]:
     """Seconds for a micro-batch of 1F1B pipelines that have settled, and after how many each is again where it was.
 
     A cycle of dependencies runs forward through stages i..j and back: j - i + 1 micro-batches advance
@@ -203,13 +203,13 @@ def period_1f1b(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray
     widths = np.ones(work.shape[1], dtype=np.int64)
     for width in range(2, len(work) + 1):
         window = (total[width:] - total[:-width]).max(axis=0)
-        mean = (window + 2.0 * (width - 1) * hop_s) / width
+        mean = (window + 2.0 * (width - 1) * p2p_s) / width
         widths[mean > longest] = width
         longest = np.maximum(longest, mean)
     return longest, widths
 
 
-def replay_1f1b_s(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArray, num_micro: IntArray) -> FloatArray:
+def replay_1f1b_s(forward_s: FloatArray, backward_s: FloatArray, p2p_s: FloatArray, num_micro: IntArray) -> FloatArray:
     """Seconds after the step began at which each stage ends its last backward, shape (pp, N), of N pipelines of one
     depth: seconds of one micro-batch, shape (pp, N), and of a message from one stage to the next, shape (N,).
 
@@ -222,11 +222,11 @@ def replay_1f1b_s(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArr
     """
     depth, plans = forward_s.shape
     simulated = np.minimum(num_micro, np.maximum(LONGEST_REPLAY, SETTLED_ROUNDS * depth))
-    period_s, period = period_1f1b(forward_s, backward_s, hop_s)
+    period_s, period = period_1f1b(forward_s, backward_s, p2p_s)
     stages = np.arange(depth)[:, None]
     warmup = depth - stages
     # A forward chain: forward of stage s ends no earlier than free[r] + the work and messages from r to s.
-    chain = np.cumsum(forward_s + np.where(stages > 0, hop_s, 0.0), axis=0)
+    chain = np.cumsum(forward_s + np.where(stages > 0, p2p_s, 0.0), axis=0)
     before = chain - forward_s
     free = np.zeros((depth, plans))
     backward_end = np.full((depth, plans), -np.inf)
@@ -235,7 +235,7 @@ def replay_1f1b_s(forward_s: FloatArray, backward_s: FloatArray, hop_s: FloatArr
     while turn < int(simulated.max(initial=0)) + depth:
         forward_end = chain + np.maximum.accumulate(free - before, axis=0)
         free = np.where(turn < simulated, forward_end, free)
-        arrival = np.vstack([backward_end[1:] + hop_s, np.full((1, plans), -np.inf)])
+        arrival = np.vstack([backward_end[1:] + p2p_s, np.full((1, plans), -np.inf)])
         end = np.maximum(free, arrival) + backward_s
         micro = turn - warmup + 1
         runs = (micro >= 0) & (micro < simulated)
@@ -262,26 +262,26 @@ def _repeats(ends: FloatArray, period_s: FloatArray, period: IntArray) -> BoolAr
 
 
 def least_spans_s(
-    plans: PlanTable, stages: StageTable, passes: PassTimes, hops: Hops, busy_s: FloatArray
+    plans: PlanTable, stages: StageTable, passes: PassTimes, p2p: P2PTimes, busy_s: FloatArray
 ) -> FloatArray:
     """Seconds that the span of each stage row (solver.pipeline.spans.stage_spans_s) takes at least; ``busy_s`` is the
     row's own work of a step, ``passes`` has a row for every chunk.
 
     Where stages follow each other round and round and backwards are whole: a stage begins when the first chunks of
     those before it have passed a micro-batch on, its last work is a backward, and the first chunks of those before
-    it still have to run theirs. With equal stages and free hops that is (m + (p - 1) / v) (f + b) of the first stage
+    it still have to run theirs. With equal stages and free messages that is (m + (p - 1) / v) (f + b) of the first stage
     (arXiv 2104.04473 sec. 2.2). Other schedules: the stage's own work.
     """
     if not plans.schedule.placement.looped or plans.schedule.splits_backward:
         return busy_s
     first = passes.take(stages.chunk_starts)
-    hop_s = hops.seconds[stages.plan]
+    p2p_s = p2p.seconds[stages.plan]
     # To the last stage of a row's class: that one waits longest and leaves most to be done.
     fill_s = _before(first.forward_s, stages) + (stages.count - 1) * first.forward_s
     drain_s = _before(first.backward_s, stages) + (stages.count - 1) * first.backward_s
-    crossed_s = (stages.position + stages.count - 1) * hop_s
+    crossed_s = (stages.position + stages.count - 1) * p2p_s
     through_s = np.maximum.reduceat(fill_s + drain_s + 2.0 * crossed_s + busy_s, stages.starts)
-    own_s = _before(first.forward_s, stages) + stages.position * hop_s + busy_s
+    own_s = _before(first.forward_s, stages) + stages.position * p2p_s + busy_s
     return np.where(stages.position == 0, through_s[stages.plan], own_s)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from spec.arrays import FloatArray, IntArray, ints
 
 
-class WorkKind(StrEnum):
+class TaskKind(StrEnum):
     """Forward, backward (the input gradient alone where W is apart), weight gradient; where W is apart of some
     backwards only, the whole of another; a forward beside a whole backward."""
 
@@ -38,26 +38,26 @@ class WorkKind(StrEnum):
     PAIR = "F&B"
 
 
-class Work(NamedTuple):
+class Task(NamedTuple):
     """One piece of work of a stage: which chunk of its layers, for which micro-batch; of a pair those of the forward,
     the backward is ``beside``."""
 
-    kind: WorkKind
+    kind: TaskKind
     chunk: int
     micro: int
-    beside: "Work | None" = None
+    beside: "Task | None" = None
 
     @property
-    def passes(self) -> tuple["Work", ...]:
+    def passes(self) -> tuple["Task", ...]:
         """The plain forward and backward in it, whose results other work waits for."""
-        if self.kind is WorkKind.PAIR and self.beside is not None:
-            return Work(WorkKind.FORWARD, self.chunk, self.micro), *self.beside.passes
-        if self.kind is WorkKind.WHOLE_BACKWARD:
-            return (Work(WorkKind.BACKWARD, self.chunk, self.micro),)
+        if self.kind is TaskKind.PAIR and self.beside is not None:
+            return Task(TaskKind.FORWARD, self.chunk, self.micro), *self.beside.passes
+        if self.kind is TaskKind.WHOLE_BACKWARD:
+            return (Task(TaskKind.BACKWARD, self.chunk, self.micro),)
         return (self,)
 
 
-Orders = Callable[[tuple[int, int, int]], list[list[Work]]]
+Orders = Callable[[tuple[int, int, int]], list[list[Task]]]
 """The work of every stage in order, for a pipeline of shape (pp, vpp, num_micro)."""
 
 InFlight = Callable[[IntArray, IntArray, IntArray, IntArray], FloatArray]
@@ -110,7 +110,7 @@ BOTH_WAYS = Placement(place=_both_ways, directions=2, looped=False)
 THERE_AND_BACK = Placement(place=_there_and_back, looped=False)
 
 
-def one_f_one_b(shape: tuple[int, int, int]) -> list[list[Work]]:
+def one_f_one_b(shape: tuple[int, int, int]) -> list[list[Task]]:
     """Warm-up forwards, one forward and one backward in turn, remaining backwards; chunks take turns every pp
     micro-batches."""
     pp, vpp, _ = shape
@@ -118,7 +118,7 @@ def one_f_one_b(shape: tuple[int, int, int]) -> list[list[Work]]:
     return [_alternating(shape, pp, (pp - 1 - stage) * each + chunks_ahead) for stage in range(pp)]
 
 
-def split_one_f_one_b(shape: tuple[int, int, int]) -> list[list[Work]]:
+def split_one_f_one_b(shape: tuple[int, int, int]) -> list[list[Task]]:
     """ZB-H1 (2401.10241 sec. 2.1): stage s puts off s of its weight gradients, which fill its tail: the bubble falls to
     (p - 1)(t_F + t_B - t_W). With chunks, interleaved 1F1B with half its warm-up."""
     pp, vpp, num_micro = shape
@@ -127,7 +127,7 @@ def split_one_f_one_b(shape: tuple[int, int, int]) -> list[list[Work]]:
     return [_alternating(shape, in_turn, ahead - stage, weights_late=stage) for stage in range(pp)]
 
 
-def _alternating(shape: tuple[int, int, int], in_turn: int, ahead: int, weights_late: int | None = None) -> list[Work]:
+def _alternating(shape: tuple[int, int, int], in_turn: int, ahead: int, weights_late: int | None = None) -> list[Task]:
     """The order of one stage: forwards of each chunk for ``in_turn`` micro-batches after another, ``ahead`` of them before
     the first backward; each weight gradient, where those are apart, ``weights_late`` backwards after its own."""
     _, vpp, num_micro = shape
@@ -138,9 +138,9 @@ def _alternating(shape: tuple[int, int, int], in_turn: int, ahead: int, weights_
         for micro in range(first, min(first + in_turn, num_micro))
     ]
     ahead = min(ahead, len(table))
-    forwards = [Work(WorkKind.FORWARD, chunk, micro) for chunk, micro in table]
-    backwards = [Work(WorkKind.BACKWARD, vpp - 1 - chunk, micro) for chunk, micro in table]
-    weights = [] if weights_late is None else [work._replace(kind=WorkKind.WEIGHT) for work in backwards]
+    forwards = [Task(TaskKind.FORWARD, chunk, micro) for chunk, micro in table]
+    backwards = [Task(TaskKind.BACKWARD, vpp - 1 - chunk, micro) for chunk, micro in table]
+    weights = [] if weights_late is None else [work._replace(kind=TaskKind.WEIGHT) for work in backwards]
     late = weights_late or 0
     order = forwards[:ahead]
     for index, backward in enumerate(backwards):
@@ -160,18 +160,18 @@ def in_flight(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArr
     return np.asarray(chunks / vpp, dtype=np.float64)
 
 
-def gpipe(shape: tuple[int, int, int]) -> list[list[Work]]:
+def gpipe(shape: tuple[int, int, int]) -> list[list[Task]]:
     """The same order on every stage."""
     pp, _, num_micro = shape
-    passes = [[Work(kind, 0, micro) for micro in range(num_micro)] for kind in (WorkKind.FORWARD, WorkKind.BACKWARD)]
+    passes = [[Task(kind, 0, micro) for micro in range(num_micro)] for kind in (TaskKind.FORWARD, TaskKind.BACKWARD)]
     return [passes[0] + passes[1]] * pp
 
 
-def breadth_first(shape: tuple[int, int, int]) -> list[list[Work]]:
+def breadth_first(shape: tuple[int, int, int]) -> list[list[Task]]:
     """Chunk by chunk, every micro-batch; backwards from the last of both."""
     pp, vpp, num_micro = shape
-    forwards = [Work(WorkKind.FORWARD, chunk, micro) for chunk in range(vpp) for micro in range(num_micro)]
-    return [forwards + [work._replace(kind=WorkKind.BACKWARD) for work in reversed(forwards)]] * pp
+    forwards = [Task(TaskKind.FORWARD, chunk, micro) for chunk in range(vpp) for micro in range(num_micro)]
+    return [forwards + [work._replace(kind=TaskKind.BACKWARD) for work in reversed(forwards)]] * pp
 
 
 def in_flight_all(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArray) -> FloatArray:
@@ -179,26 +179,26 @@ def in_flight_all(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: In
     return np.asarray(num_micro + 0.0 * position, dtype=np.float64)
 
 
-def filled(shape: tuple[int, int, int]) -> list[list[Work]]:
+def filled(shape: tuple[int, int, int]) -> list[list[Task]]:
     """ZB-H2 (sec. 2.2): with 2p - 1 micro-batches in flight no stage ever waits when F, B and W take
     equally long. Built by letting every stage in every time slot do B if it can, else F, else W."""
     pp, _, num_micro = shape
     limit = 2 * pp - 1
-    orders: list[list[Work]] = [[] for _ in range(pp)]
-    done = [dict.fromkeys(WorkKind, 0) for _ in range(pp)]
-    while min(counts[WorkKind.WEIGHT] for counts in done) < num_micro:
-        slot: list[tuple[int, WorkKind]] = []
+    orders: list[list[Task]] = [[] for _ in range(pp)]
+    done = [dict.fromkeys(TaskKind, 0) for _ in range(pp)]
+    while min(counts[TaskKind.WEIGHT] for counts in done) < num_micro:
+        slot: list[tuple[int, TaskKind]] = []
         for stage, counts in enumerate(done):
-            behind = done[stage - 1][WorkKind.FORWARD] if stage > 0 else num_micro
-            after = done[stage + 1][WorkKind.BACKWARD] if stage < pp - 1 else counts[WorkKind.FORWARD]
-            if counts[WorkKind.BACKWARD] < min(after, counts[WorkKind.FORWARD]):
-                slot.append((stage, WorkKind.BACKWARD))
-            elif counts[WorkKind.FORWARD] < behind and counts[WorkKind.FORWARD] - counts[WorkKind.WEIGHT] < limit:
-                slot.append((stage, WorkKind.FORWARD))
-            elif counts[WorkKind.WEIGHT] < counts[WorkKind.BACKWARD]:
-                slot.append((stage, WorkKind.WEIGHT))
+            behind = done[stage - 1][TaskKind.FORWARD] if stage > 0 else num_micro
+            after = done[stage + 1][TaskKind.BACKWARD] if stage < pp - 1 else counts[TaskKind.FORWARD]
+            if counts[TaskKind.BACKWARD] < min(after, counts[TaskKind.FORWARD]):
+                slot.append((stage, TaskKind.BACKWARD))
+            elif counts[TaskKind.FORWARD] < behind and counts[TaskKind.FORWARD] - counts[TaskKind.WEIGHT] < limit:
+                slot.append((stage, TaskKind.FORWARD))
+            elif counts[TaskKind.WEIGHT] < counts[TaskKind.BACKWARD]:
+                slot.append((stage, TaskKind.WEIGHT))
         for stage, kind in slot:
-            orders[stage].append(Work(kind, 0, done[stage][kind]))
+            orders[stage].append(Task(kind, 0, done[stage][kind]))
             done[stage][kind] += 1
     return orders
 
@@ -208,7 +208,7 @@ def in_flight_filled(position: IntArray, pp: IntArray, vpp: IntArray, num_micro:
     return np.asarray(np.minimum(2 * pp - 1, num_micro) / vpp, dtype=np.float64)
 
 
-def zero_bubble_v(shape: tuple[int, int, int]) -> list[list[Work]]:
+def zero_bubble_v(shape: tuple[int, int, int]) -> list[list[Task]]:
     """ZB-V: stage s holds virtual stages s and 2 pp - 1 - s, so the last forward of a micro-batch and its
     first backward are on the first stage. Without a bubble where forward and both halves of the backward take
     equally long."""
@@ -218,35 +218,35 @@ def zero_bubble_v(shape: tuple[int, int, int]) -> list[list[Work]]:
     return [[work for work in order if work.micro < num_micro] for order in orders]
 
 
-def _v_order(pp: int, stage: int, num_micro: int) -> list[Work]:
-    order: list[Work] = []
-    done = dict.fromkeys([(kind, chunk) for kind in WorkKind for chunk in (0, 1)], 0)
+def _v_order(pp: int, stage: int, num_micro: int) -> list[Task]:
+    order: list[Task] = []
+    done = dict.fromkeys([(kind, chunk) for kind in TaskKind for chunk in (0, 1)], 0)
 
-    def run(chunk: int, *kinds: WorkKind) -> None:
+    def run(chunk: int, *kinds: TaskKind) -> None:
         for kind in kinds:
-            order.append(Work(kind, chunk, done[kind, chunk]))
+            order.append(Task(kind, chunk, done[kind, chunk]))
             done[kind, chunk] += 1
 
     for _ in range(2 * (pp - stage) - 1):
-        run(0, WorkKind.FORWARD)
+        run(0, TaskKind.FORWARD)
     for _ in range(stage):
-        run(1, WorkKind.FORWARD)
-        run(0, WorkKind.FORWARD)
+        run(1, TaskKind.FORWARD)
+        run(0, TaskKind.FORWARD)
     for _ in range(pp - stage):
-        run(1, WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
-    while done[WorkKind.FORWARD, 1] < num_micro:
-        if done[WorkKind.FORWARD, 0] < num_micro:
-            run(0, WorkKind.FORWARD)
-        run(0, WorkKind.BACKWARD, WorkKind.WEIGHT)
-        run(1, WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
+        run(1, TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT)
+    while done[TaskKind.FORWARD, 1] < num_micro:
+        if done[TaskKind.FORWARD, 0] < num_micro:
+            run(0, TaskKind.FORWARD)
+        run(0, TaskKind.BACKWARD, TaskKind.WEIGHT)
+        run(1, TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT)
     for _ in range(stage):
-        run(0, WorkKind.BACKWARD)
-        run(1, WorkKind.BACKWARD)
+        run(0, TaskKind.BACKWARD)
+        run(1, TaskKind.BACKWARD)
     for _ in range(pp - stage):
-        run(0, WorkKind.BACKWARD, WorkKind.WEIGHT)
+        run(0, TaskKind.BACKWARD, TaskKind.WEIGHT)
     for chunk in (1, 0):
-        while done[WorkKind.WEIGHT, chunk] < num_micro:
-            run(chunk, WorkKind.WEIGHT)
+        while done[TaskKind.WEIGHT, chunk] < num_micro:
+            run(chunk, TaskKind.WEIGHT)
     return order
 
 
@@ -257,7 +257,7 @@ def in_flight_chunks(position: IntArray, pp: IntArray, vpp: IntArray, num_micro:
     return np.asarray(np.minimum(pp, num_micro) + 0.0 * position, dtype=np.float64)
 
 
-def both_ways(shape: tuple[int, int, int]) -> list[list[Work]]:
+def both_ways(shape: tuple[int, int, int]) -> list[list[Task]]:
     """DualPipe: half of the micro-batches enter at the first stage and half at the last; for an even number of stages
     and an even number of micro-batches, at least 2 pp."""
     pp, _, num_micro = shape
@@ -268,7 +268,7 @@ def both_ways(shape: tuple[int, int, int]) -> list[list[Work]]:
     ]
 
 
-def there_and_back(shape: tuple[int, int, int]) -> list[list[Work]]:
+def there_and_back(shape: tuple[int, int, int]) -> list[list[Task]]:
     """DualPipe-V: every micro-batch passes all stages and returns; for at least 2 pp micro-batches."""
     pp, _, num_micro = shape
     return [_DualPipe(near=0).order_of(pp, stage, num_micro) for stage in range(pp)]
@@ -280,12 +280,12 @@ class _DualPipe:
     the source; ``put_off`` are weight gradients to come, first in, first out."""
 
     near: int
-    order: list[Work] = field(default_factory=list)
+    order: list[Task] = field(default_factory=list)
     forwards: list[int] = field(default_factory=lambda: [0, 0])
     backwards: list[int] = field(default_factory=lambda: [0, 0])
-    put_off: list[Work] = field(default_factory=list)
+    put_off: list[Task] = field(default_factory=list)
 
-    def order_of(self, half: int, place: int, num_micro: int) -> list[Work]:
+    def order_of(self, half: int, place: int, num_micro: int) -> list[Task]:
         """The order of all eight steps of a stage with ``place`` stages before its near chunk; ``half`` of the virtual stages,
         ``num_micro`` micro-batches through each chunk."""
         after = half - place - 1
@@ -327,21 +327,21 @@ class _DualPipe:
             split = split or (middle and place % 2 == 0)
             self.backward(0, split=split)
 
-    def _next(self, counts: list[int], kind: WorkKind, phase: int) -> Work:
-        work = Work(kind, phase ^ self.near, counts[phase])
+    def _next(self, counts: list[int], kind: TaskKind, phase: int) -> Task:
+        work = Task(kind, phase ^ self.near, counts[phase])
         counts[phase] += 1
         return work
 
     def forward(self, phase: int) -> None:
         """A forward alone."""
-        self.order.append(self._next(self.forwards, WorkKind.FORWARD, phase))
+        self.order.append(self._next(self.forwards, TaskKind.FORWARD, phase))
 
     def backward(self, phase: int, *, split: bool = False) -> None:
         """A backward alone; ``split`` puts its weight gradient off."""
-        work = self._next(self.backwards, WorkKind.BACKWARD if split else WorkKind.WHOLE_BACKWARD, phase)
+        work = self._next(self.backwards, TaskKind.BACKWARD if split else TaskKind.WHOLE_BACKWARD, phase)
         self.order.append(work)
         if split:
-            self.put_off.append(work._replace(kind=WorkKind.WEIGHT))
+            self.put_off.append(work._replace(kind=TaskKind.WEIGHT))
 
     def weight(self) -> None:
         """The oldest weight gradient that was put off."""
@@ -349,8 +349,8 @@ class _DualPipe:
 
     def pair(self, phase: int) -> None:
         """A forward beside a whole backward of the other chunk."""
-        beside = self._next(self.backwards, WorkKind.WHOLE_BACKWARD, 1 - phase)
-        self.order.append(self._next(self.forwards, WorkKind.PAIR, phase)._replace(beside=beside))
+        beside = self._next(self.backwards, TaskKind.WHOLE_BACKWARD, 1 - phase)
+        self.order.append(self._next(self.forwards, TaskKind.PAIR, phase)._replace(beside=beside))
 
 
 def pairs(place: IntArray, stages: IntArray, num_micro: IntArray) -> IntArray:

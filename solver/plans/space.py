@@ -29,7 +29,7 @@ from spec.settings.constraints import Constraints
 
 Shape = tuple[str, Recompute, Schedule]
 
-# Assumption: shorter pieces of a sequence are never worth their hops; they can be typed as a plan.
+# Assumption: shorter pieces of a sequence are never worth their messages; a plan may still specify them.
 SHORTEST_PIECE_TOKENS = 4096
 
 Columns = dict[str, Any]

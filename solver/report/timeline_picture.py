@@ -11,18 +11,18 @@ from matplotlib.path import Path
 
 from solver.analysis.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import WorkKind
+from solver.plans.schedules import TaskKind
 from solver.problem.problem import Problem
 from solver.report.sections import Picture
 from solver.report.themed_svg import colour, is_narrow, legend, numbers_across, patches, picture
 from spec.units import seconds_to_ms
 
 ROLES: Mapping[str, tuple[str, str]] = {
-    WorkKind.FORWARD: ("forward", "c1"),
-    WorkKind.BACKWARD: ("backward", "c3"),
-    WorkKind.WEIGHT: ("weight gradient", "c4"),
-    WorkKind.WHOLE_BACKWARD: ("whole backward", "c7"),
-    WorkKind.PAIR: ("forward overlapping a backward", "c13"),
+    TaskKind.FORWARD: ("forward", "c1"),
+    TaskKind.BACKWARD: ("backward", "c3"),
+    TaskKind.WEIGHT: ("weight gradient", "c4"),
+    TaskKind.WHOLE_BACKWARD: ("whole backward", "c7"),
+    TaskKind.PAIR: ("forward overlapping a backward", "c13"),
     **dict(
         zip(
             AFTER_PASSES,
@@ -121,7 +121,7 @@ def _window_ms(boxes: Sequence[Box], plan: Plan) -> float:
     many passes as there is room for where that is longer or much shorter."""
     passes = [one for one in boxes if one.stage == 0 and one.micro >= 0]
     each_ms = sum(one.end_ms - one.start_ms for one in passes) / len(passes)
-    turned_ms = min(one.end_ms for one in passes if one.kind != WorkKind.FORWARD)
+    turned_ms = min(one.end_ms for one in passes if one.kind != TaskKind.FORWARD)
     return min(max(1.3 * turned_ms, 40 * each_ms), SHOWN[False] * each_ms)
 
 

@@ -251,7 +251,7 @@ class OpTimer:
         group = group_of(op.axis, layout, self.domain_ranks)
         return self.overlap.of(op.collective, op.size_bytes, group.intra, group.inter)
 
-    def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
+    def p2p(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
         """One activation from a pipeline stage to the next."""
         return self._neighbours(Axis.PP, layout, size_bytes)
 

@@ -155,7 +155,7 @@ def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
 PARTITIONED_GATHERS = (1 + 2) / 2
 
 
-def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
+def p2p_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     """Bytes one rank sends to the next stage: a token shard where the strategy keeps shards or the
     framework cuts what it sends."""
     layout = plans.layout
@@ -165,12 +165,12 @@ def hop_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
     return full_tokens_bytes(context) // shards
 
 
-def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTimer) -> FloatArray:
+def p2p_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTimer) -> FloatArray:
     """An activation or its gradient to the next stage; slices of a whole one are gathered on arrival."""
     layout = plans.layout
     if not (layout.pp > 1).any():
         return np.zeros(len(layout))
-    seconds = op_timer.hop(layout, hop_bytes(model, job, plans)).seconds
+    seconds = op_timer.p2p(layout, p2p_bytes(model, job, plans)).seconds
     if not job.preset.pipeline.scattered_p2p:
         return seconds
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
@@ -190,7 +190,7 @@ def gathered_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
     gather = Comm(
         module=Module.OTHER,
         role=Role.GATHER,
-        name="hop.gather",
+        name="p2p.gather",
         phase=Phase.FORWARD,
         collective=Collective.ALL_GATHER,
         axis=Axis.TP,
@@ -199,7 +199,7 @@ def gathered_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
     elements = (size_bytes // dtype_bytes(job.precision.activation)).astype(np.int64)
 
     def passed(word: str, repeat: int) -> Op:
-        what = Identity(module=Module.OTHER, role=Role.COPY, serves=Role.GATHER, name=f"hop.{word}")
+        what = Identity(module=Module.OTHER, role=Role.COPY, serves=Role.GATHER, name=f"p2p.{word}")
         one = memory_pass(what, Phase.FORWARD, word, elements, job.precision.activation)
         return replace(one, repeat=repeat)
 

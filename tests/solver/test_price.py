@@ -12,7 +12,7 @@ from solver.estimate import STEP_PARTS, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.times.stage_times import hop_bytes
+from solver.times.stage_times import p2p_bytes
 from spec.frameworks import framework_preset
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH, FlatCostModel
 from tests.solver.questions import question, small_model
@@ -184,4 +184,4 @@ def test_a_message_between_stages_is_cut_by_tp_where_the_framework_does(
     asked = ask(one, preset=framework_preset(preset))
     table = estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
     whole = asked.job.seq_len * asked.model.hidden * 2
-    assert hop_bytes(asked.model, asked.job, table.plans).tolist() == [whole // pieces]
+    assert p2p_bytes(asked.model, asked.job, table.plans).tolist() == [whole // pieces]

@@ -1,6 +1,6 @@
 """Headers and rows of SimAI workload files that tests damage in their own ways."""
 
-from workload.simai.format import NO_COMM, Column, SimaiRow
+from workload.simai.format import NO_COMM, SimaiPass, SimaiRow
 
 LONG = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 2 vpp: 1 ga: 4 all_gpus: 32 "
@@ -20,6 +20,6 @@ def cell(place: int, value: str) -> str:
 def row(name: str, cells: tuple[int, int, int], *comms: tuple[str, int]) -> SimaiRow:
     """A row of these computations (ns) and collectives, forward, input gradient and weight gradient."""
     made = SimaiRow(name=name)
-    for column, compute_ns, (comm, size) in zip(Column, cells, (*comms, *[(NO_COMM, 0)] * 3), strict=False):
+    for column, compute_ns, (comm, size) in zip(SimaiPass, cells, (*comms, *[(NO_COMM, 0)] * 3), strict=False):
         made = made.with_pass(column, compute_ns=compute_ns, comm=comm, size_bytes=size)
     return made

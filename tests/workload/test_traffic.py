@@ -176,10 +176,10 @@ def test_hops_by_rank_are_the_hops_of_the_stages(vpp: int) -> None:
     # Each rank sends and receives; a stage's hops count both, so its ranks send half of them.
     sent = matrix.sum(axis=1)
     for work in stage_works(asked, plan):
-        expected = work.hops / 2 * plan.num_micro * work.hop_bytes
+        expected = work.p2p_messages / 2 * plan.num_micro * work.p2p_bytes
         assert sent[work.position * 4] == pytest.approx(expected)
     wraps = matrix[12, 0]
-    assert wraps == (vpp - 1) * plan.num_micro * stage_works(asked, plan)[0].hop_bytes
+    assert wraps == (vpp - 1) * plan.num_micro * stage_works(asked, plan)[0].p2p_bytes
     assert np.array_equal(matrix, matrix.T)
 
 

@@ -14,9 +14,9 @@ from workload.aicb.flags import COLLECTIVE_TEST, COLLECTIVES, GENERAL, MULTI, re
 from workload.aicb.generator import target, world_size
 from workload.simai.format import (
     TRANSFORMER,
-    Column,
     SimaiGroup,
     SimaiHeader,
+    SimaiPass,
     SimaiRow,
     SimaiWorkload,
     write_token,
@@ -80,7 +80,7 @@ def simai_test(test: CommTest) -> SimaiWorkload:
     """One row a size: neighbours in the forward column, SimAI's tensor-parallel group; ranks apart in that of the
     weight gradients, its data-parallel group."""
     kind = COLLECTIVES[test.kind]
-    column, group = (Column.FORWARD, SimaiGroup.TP) if not test.apart else (Column.WEIGHT_GRAD, SimaiGroup.DP)
+    column, group = (SimaiPass.FORWARD, SimaiGroup.TP) if not test.apart else (SimaiPass.WEIGHT_GRAD, SimaiGroup.DP)
     token = write_token(kind, group, column)
     rows = [
         SimaiRow(name=f"{test.kind}_{size}", update_ns=UPDATE_NS).with_pass(

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ops.op import Axis, Phase
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Work, WorkKind
+from solver.plans.schedules import Task, TaskKind
 from spec.collectives import Collective
 from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 from workload.stage_work import StageWork, WorkItem
@@ -131,27 +131,27 @@ def _pass(
     plan: Plan,
     work: StageWork,
     pieces: list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]],
-    part: Work,
+    part: Task,
 ) -> Iterator[tuple[str, WorkItem | GeneralItem]]:
     """One chunk of one micro-batch with the hops before and after it."""
     split = plan.schedule.splits_backward
-    forward = part.kind is WorkKind.FORWARD
+    forward = part.kind is TaskKind.FORWARD
     stage = "forward" if forward else "backward"
-    if part.kind is not WorkKind.WEIGHT:
+    if part.kind is not TaskKind.WEIGHT:
         yield from ((stage, hop) for hop in _hop(plan, work, part, receives=True))
     runs = [piece[0] for piece in pieces] if forward else [piece[1] for piece in reversed(pieces)]
     for run in runs:
         for item in run:
             late = split and item.phase is Phase.WEIGHT_GRAD
-            if forward or not split or late == (part.kind is WorkKind.WEIGHT):
+            if forward or not split or late == (part.kind is TaskKind.WEIGHT):
                 yield stage, item
-    if part.kind is not WorkKind.WEIGHT:
+    if part.kind is not TaskKind.WEIGHT:
         yield from ((stage, hop) for hop in _hop(plan, work, part, receives=False))
 
 
-def _hop(plan: Plan, work: StageWork, part: Work, *, receives: bool) -> Iterator[GeneralItem]:
+def _hop(plan: Plan, work: StageWork, part: Task, *, receives: bool) -> Iterator[GeneralItem]:
     """The message in front of a chunk's work, or after it; none at the ends of the model."""
-    forward = part.kind is WorkKind.FORWARD
+    forward = part.kind is TaskKind.FORWARD
     # Chunk c of stage s is link s + c pp of one long chain.
     place = work.position + part.chunk * plan.pp
     other = place - 1 if receives == forward else place + 1
@@ -164,7 +164,7 @@ def _hop(plan: Plan, work: StageWork, part: Work, *, receives: bool) -> Iterator
         comm_type="irecv" if receives else "isend",
         comm_group="pp_group",
         comm_group_size=plan.pp,
-        msg_size=work.hop_bytes,
+        msg_size=work.p2p_bytes,
         stage="forward" if forward else "backward",
         dst=None if receives else peer,
         src=peer if receives else None,

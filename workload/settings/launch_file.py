@@ -85,7 +85,7 @@ def setting_omissions(problem: Problem, keys: Collection[str]) -> tuple[str, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class StrategySettings:
     """A strategy in a framework's settings: ``settings`` are entries of the framework's own; ``in_script``
     what only the training script can set, one line each."""
 
@@ -93,7 +93,7 @@ class Launch:
     in_script: tuple[str, ...] = ()
 
 
-def launch_of(framework: str, plan: Plan, title: str) -> Launch:
+def launch_of(framework: str, plan: Plan, title: str) -> StrategySettings:
     """Returns what ``framework`` sets for the plan's strategy; raises ExportError where it has no words for it."""
     launch = strategy_launch(framework, plan.strategy, plan.tp)
     if launch is None:
@@ -101,7 +101,7 @@ def launch_of(framework: str, plan: Plan, title: str) -> Launch:
     return launch
 
 
-def strategy_launch(framework: str, strategy: str, tp: int) -> Launch | None:
+def strategy_launch(framework: str, strategy: str, tp: int) -> StrategySettings | None:
     """Returns how ``framework`` (a preset's name, or a launcher's: accelerate, torchtitan) runs a strategy over ``tp``
     ranks; None where it cannot. Keys of Megatron-LM, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py), InternEvo's
     mode (its wp stands in a section of its own), accelerate's and torchtitan's degrees (parallelism_config.py;
@@ -120,7 +120,7 @@ def strategy_launch(framework: str, strategy: str, tp: int) -> Launch | None:
     if (framework, strategy) not in settings:
         return None
     script = _ulysses_script(tp) if strategy == "ulysses" else ()
-    return Launch(settings=settings[framework, strategy], in_script=script)
+    return StrategySettings(settings=settings[framework, strategy], in_script=script)
 
 
 def _ulysses_script(tp: int) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Format: Trace Event Format (Google, "Trace Event Format", sections "Complete Events", "Async Events" and
 "Metadata Events"), times in microseconds. Passes are complete events: on a stage they follow each other.
-Messages between stages overlap, and viewers drop complete events that overlap without nesting, so a hop is an
+Messages between stages overlap, and viewers drop complete events that overlap without nesting, so a message is an
 async event, a begin and an end under one id. The pipeline is the solver's replay of the schedule, so the last
 event ends with the solver's step; with a zero-bubble schedule, whose stages begin the next step as they
 become free, the stage that began first does.
@@ -13,17 +13,17 @@ from collections.abc import Iterator
 
 from solver.analysis.timeline import Timeline, num_passes, timeline_of
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import WorkKind
+from solver.plans.schedules import TaskKind
 from solver.problem.problem import Problem
 from spec.errors import ExportError
 from workload.settings.launch_file import LaunchText
 
 NAMES = {
-    WorkKind.FORWARD: "forward",
-    WorkKind.BACKWARD: "backward",
-    WorkKind.WEIGHT: "weight gradient",
-    WorkKind.WHOLE_BACKWARD: "whole backward",
-    WorkKind.PAIR: "beside a backward, forward",
+    TaskKind.FORWARD: "forward",
+    TaskKind.BACKWARD: "backward",
+    TaskKind.WEIGHT: "weight gradient",
+    TaskKind.WHOLE_BACKWARD: "whole backward",
+    TaskKind.PAIR: "beside a backward, forward",
 }
 # A browser shows a few hundred thousand events; more would be no picture.
 MOST_EVENTS = 400_000
@@ -45,7 +45,7 @@ def trace_text(problem: Problem, plan: Plan) -> LaunchText:
 
 
 def trace_events(problem: Problem, plan: Plan) -> Iterator[Event]:
-    """Names of the model and the rows, the passes and their hops, then reduction, update and gather of each
+    """Names of the model and the rows, the passes and their messages, then reduction, update and gather of each
     stage."""
     timeline = timeline_of(problem, plan)
     yield _named("process_name", 0, f"{problem.model.name}: {plan.label()}")
@@ -57,17 +57,17 @@ def trace_events(problem: Problem, plan: Plan) -> Iterator[Event]:
 
 
 def _passes(timeline: Timeline) -> Iterator[Event]:
-    """Every pass, and both ends of the hop that brings what it needs."""
+    """Every pass, and both ends of the message that brings what it needs."""
     starts, ends = timeline.starts_s.tolist(), timeline.ends_s.tolist()
     for index, one in enumerate(timeline.instructions):
         name = f"{NAMES[one.kind]} {one.micro}"
         marks = {"micro_batch": one.micro, "chunk": one.chunk}
         yield _event(name, one.kind.value, one.stage, (starts[index], ends[index]), marks)
         for number, needed in enumerate(one.needs):
-            if timeline.hop_s > 0:
+            if timeline.p2p_s > 0:
                 sent_s = ends[needed]
                 named = {"of": name, **marks}
-                yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.hop_s), named)
+                yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.p2p_s), named)
 
 
 def _named(what: str, row: int, name: str) -> Event:

@@ -16,9 +16,9 @@ from workload.simai.format import (
     RATIO_LIMIT_BYTES,
     SMALL_BYTES,
     TRANSFORMER_RECOMPUTE,
-    Column,
     SimaiGroup,
     SimaiHeader,
+    SimaiPass,
     read_token,
     uses_ratio,
 )
@@ -61,7 +61,7 @@ def row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> 
     row, line = placed.row, placed.line
     if row.dependency != -1:
         yield Finding(line, NOTE, "dependency", f"dependency {row.dependency} is not used")
-    for column in Column:
+    for column in SimaiPass:
         cell = row.compute_ns(column)
         if cell >= CELL_LIMIT_NS:
             message = f"{column.value} compute {cell} ns reaches {CELL_LIMIT_NS}; SimAI never ends: split the row"
@@ -69,14 +69,14 @@ def row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> 
         token, size_bytes = row.comm(column)
         for severity, code, message in _comm_findings(token, size_bytes, column, header):
             yield Finding(line, severity, code, f"{column.value} {message}")
-    moved = row.forward_bytes if read_token(row.forward_comm, Column.FORWARD)[0] else 0
+    moved = row.forward_bytes if read_token(row.forward_comm, SimaiPass.FORWARD)[0] else 0
     if policy == TRANSFORMER_RECOMPUTE and 0 < moved < FORWARD_FLOOR_BYTES:
         message = f"forward {row.forward_comm} of {moved} bytes is priced as {FORWARD_FLOOR_BYTES}"
         yield Finding(line, NOTE, "forward-floor", message)
 
 
 def _comm_findings(
-    token: str, size_bytes: int, column: Column, header: SimaiHeader | None
+    token: str, size_bytes: int, column: SimaiPass, header: SimaiHeader | None
 ) -> Iterator[tuple[Severity, str, str]]:
     collective, group = read_token(token, column)
     if collective is None:
@@ -112,7 +112,7 @@ def _group_findings(shown: str, size_bytes: int, ranks: int, group: SimaiGroup) 
 
 
 def _why_unknown(token: str) -> str:
-    if token.upper() != token and read_token(token.upper(), Column.FORWARD)[0] is not None:
+    if token.upper() != token and read_token(token.upper(), SimaiPass.FORWARD)[0] is not None:
         return "is lower case"
     if token.startswith(tuple(PREFIXES)):
         return "has an ending other than _EP and _DP_EP"

@@ -23,9 +23,9 @@ from workload.simai.format import (
     NO_COMM,
     RATIO_LIMIT_BYTES,
     SMALL_BYTES,
-    Column,
     SimaiGroup,
     SimaiHeader,
+    SimaiPass,
     SimaiRow,
     SimaiWorkload,
     read_token,
@@ -93,7 +93,7 @@ class RowPrice:
     """A row's name and passes, and the groups of the collectives under which the simulator books it."""
 
     name: str
-    passes: dict[Column, PassPrice]
+    passes: dict[SimaiPass, PassPrice]
     forward_group: SimaiGroup
     weight_grad_group: SimaiGroup
 
@@ -106,25 +106,25 @@ class RowTimer:
     options: AnalyticalOptions
     warnings: Counter[str] = field(default_factory=Counter)
     uncorrected: bool = False
-    known: dict[tuple[str, Column, int], int] = field(default_factory=dict)
+    known: dict[tuple[str, SimaiPass, int], int] = field(default_factory=dict)
 
     def price(self, row: SimaiRow, replays: int) -> RowPrice:
         """One row, its forward replayed ``replays`` times."""
-        if max(row.compute_ns(column) for column in Column) >= CELL_LIMIT_NS:
+        if max(row.compute_ns(column) for column in SimaiPass) >= CELL_LIMIT_NS:
             self.warnings[f"a compute cell of {CELL_LIMIT_NS} ns or more: SimAI would never end"] += 1
-        forward_group = read_token(row.forward_comm, Column.FORWARD)[1]
+        forward_group = read_token(row.forward_comm, SimaiPass.FORWARD)[1]
         shown = {
-            Column.FORWARD: self._shown(forward_group),
-            Column.INPUT_GRAD: self._shown(forward_group),
-            Column.WEIGHT_GRAD: 1 - single(self.options.dp_overlap),
+            SimaiPass.FORWARD: self._shown(forward_group),
+            SimaiPass.INPUT_GRAD: self._shown(forward_group),
+            SimaiPass.WEIGHT_GRAD: 1 - single(self.options.dp_overlap),
         }
         passes = {}
-        for column in Column:
+        for column in SimaiPass:
             token, size_bytes = row.comm(column)
             collective, group = read_token(token, column)
             moved = self._moved_bytes(size_bytes, column)
             comm_ns = self.price_ns(token, moved, column)
-            runs = 1 + replays if column is Column.FORWARD else 1
+            runs = 1 + replays if column is SimaiPass.FORWARD else 1
             passes[column] = PassPrice(
                 compute_ns=runs * int(single(row.compute_ns(column))),
                 comm_ns=comm_ns,
@@ -137,7 +137,7 @@ class RowTimer:
             name=row.name,
             passes=passes,
             forward_group=forward_group,
-            weight_grad_group=read_token(row.weight_grad_comm, Column.WEIGHT_GRAD)[1],
+            weight_grad_group=read_token(row.weight_grad_comm, SimaiPass.WEIGHT_GRAD)[1],
         )
 
     def _shown(self, forward_group: SimaiGroup) -> float:
@@ -145,21 +145,21 @@ class RowTimer:
         experts = forward_group is SimaiGroup.EP
         return 1 - single(self.options.ep_overlap if experts else self.options.tp_overlap)
 
-    def _moved_bytes(self, size_bytes: int, column: Column) -> int:
+    def _moved_bytes(self, size_bytes: int, column: SimaiPass) -> int:
         """Bytes that the simulator makes of a size."""
         moved = int(single(size_bytes))
-        if self.header.policy.endswith("FWD_IN_BCKWD") and column is Column.FORWARD and moved > 0:
+        if self.header.policy.endswith("FWD_IN_BCKWD") and column is SimaiPass.FORWARD and moved > 0:
             return max(moved, FORWARD_FLOOR_BYTES)
         return moved
 
-    def price_ns(self, token: str, size_bytes: int, column: Column) -> int:
+    def price_ns(self, token: str, size_bytes: int, column: SimaiPass) -> int:
         """Nanoseconds of one collective."""
         key = (token, column, size_bytes)
         if key not in self.known:
             self.known[key] = self._price(token, size_bytes, column)
         return self.known[key]
 
-    def _price(self, token: str, size_bytes: int, column: Column) -> int:
+    def _price(self, token: str, size_bytes: int, column: SimaiPass) -> int:
         collective, group = read_token(token, column)
         if collective is None:
             if token != NO_COMM:
@@ -199,9 +199,9 @@ class RowTimer:
         ratio = ratio_of(self.options.ratios, collective, group, size_bytes, shape, nvlink_bound=nvlink_bound)
         return bandwidth * single(ratio)
 
-    def _ranks(self, group: SimaiGroup, column: Column) -> int:
+    def _ranks(self, group: SimaiGroup, column: SimaiPass) -> int:
         """The size the simulator uses, which depends on the column first."""
-        if column is Column.WEIGHT_GRAD:
+        if column is SimaiPass.WEIGHT_GRAD:
             return self.header.group_ranks(group if group is SimaiGroup.DP_EP else SimaiGroup.DP)
         return self.header.ep if group is SimaiGroup.EP else self.header.tp
 
@@ -235,7 +235,7 @@ class PrintedTimes:
 
     def add(self, row: RowPrice) -> None:
         """Add one row."""
-        forward, input_grad, weight_grad = (row.passes[column] for column in Column)
+        forward, input_grad, weight_grad = (row.passes[column] for column in SimaiPass)
         if row.name != EMBEDDING:
             held = forward.comm_ns + input_grad.comm_ns
             self.bubble_us += (held + sum(each.compute_ns for each in row.passes.values())) / 1000
@@ -327,7 +327,7 @@ def _pipeline_us(header: SimaiHeader, options: AnalyticalOptions, warnings: Coun
 # collective that takes no time the cell is empty here.
 
 # The order of the passes in a row, and the word that stands for each.
-PASSES = ((Column.FORWARD, "fwd"), (Column.WEIGHT_GRAD, "wg"), (Column.INPUT_GRAD, "ig"))
+PASSES = ((SimaiPass.FORWARD, "fwd"), (SimaiPass.WEIGHT_GRAD, "wg"), (SimaiPass.INPUT_GRAD, "ig"))
 RUN = "Analytical_test"
 TITLES = (
     "File name, Expose DP comm, Expose DP_EP comm, Expose TP comm, Expose_EP_comm, Expose_PP_comm, bubble time, "

@@ -19,9 +19,9 @@ from spec.errors import ExportError
 from spec.files import replaced_file
 from workload.simai.format import (
     PREFIXES,
-    Column,
     SimaiGroup,
     SimaiHeader,
+    SimaiPass,
     SimaiRow,
     SimaiWorkload,
     write_token,
@@ -124,7 +124,7 @@ def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
         **{degree: getattr(plan, degree) for degree in ("tp", "ep", "pp", "vpp")},
         ga=plan.num_micro,
         all_gpus=plan.world_size,
-        pp_comm_bytes=work.hop_bytes,
+        pp_comm_bytes=work.p2p_bytes,
     )
 
 
@@ -175,15 +175,15 @@ def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyo
         )
     for (what, collective, axis), (count, size, seconds) in sums.items():
         yield Beyond(what=what, collective=collective, axis=axis, count=count, total_bytes=size, seconds=seconds)
-    if work.hops:
-        count = work.hops * work.num_micro
+    if work.p2p_messages:
+        count = work.p2p_messages * work.num_micro
         yield Beyond(
             what="pipeline transfers",
             collective="p2p",
             axis="pp",
             count=count,
-            total_bytes=count * work.hop_bytes,
-            seconds=count * work.hop_s,
+            total_bytes=count * work.p2p_bytes,
+            seconds=count * work.p2p_s,
         )
 
 
@@ -212,18 +212,18 @@ def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRo
     update_s = sum(item.seconds for item in work.step if item.collective is None and not item.host_bytes)
     back = [item for item in comms if item.role is Role.PARAMETER_GATHER]
     reduced = [item for item in comms if item.role is not Role.PARAMETER_GATHER]
-    rows = [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(back)]
+    rows = [_comm_row(item, SimaiPass.WEIGHT_GRAD, header, plan) for item in reversed(back)]
     rows.append(SimaiRow(name="optimizer", weight_grad_ns=nanoseconds(update_s, what="optimizer")))
-    return rows + [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(reduced)]
+    return rows + [_comm_row(item, SimaiPass.WEIGHT_GRAD, header, plan) for item in reversed(reduced)]
 
 
-def _comm_row(item: WorkItem, column: Column, header: SimaiHeader, plan: Plan) -> SimaiRow:
+def _comm_row(item: WorkItem, column: SimaiPass, header: SimaiHeader, plan: Plan) -> SimaiRow:
     return SimaiRow(name=item.name.replace(" ", "_")).with_pass(
         column, compute_ns=0, comm=_token(item, column, header, plan), size_bytes=item.total_bytes
     )
 
 
-def _token(item: WorkItem, column: Column, header: SimaiHeader, plan: Plan) -> str:
+def _token(item: WorkItem, column: SimaiPass, header: SimaiHeader, plan: Plan) -> str:
     if item.collective is None:
         raise ExportError(f"{item.name}: no collective to write")
     return write_token(item.collective, group_of_item(item, header, plan), column)
@@ -283,10 +283,10 @@ def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[S
             input_grad_ns=nanoseconds(back.main_s, what=name),
             weight_grad_ns=nanoseconds(back.weight_s, what=name),
         )
-        for pass_column, segment in ((Column.FORWARD, ahead), (Column.INPUT_GRAD, back)):
+        for pass_column, segment in ((SimaiPass.FORWARD, ahead), (SimaiPass.INPUT_GRAD, back)):
             if segment.comm is not None:
                 over_data = group_of_item(segment.comm, header, plan) in OVER_DATA
-                column = Column.WEIGHT_GRAD if over_data else pass_column
+                column = SimaiPass.WEIGHT_GRAD if over_data else pass_column
                 row = row.with_pass(
                     column,
                     compute_ns=row.compute_ns(column),

@@ -16,7 +16,7 @@ from spec.errors import ExportError
 NO_COMM = "NONE"
 
 
-class Column(StrEnum):
+class SimaiPass(StrEnum):
     """The three passes of a row, in the order of the file: fields 3-5, 6-8 and 9-11."""
 
     FORWARD = "forward"
@@ -44,14 +44,14 @@ PREFIXES: dict[str, Collective] = {
 
 # What each column can carry for the group whose size the simulator then uses. A DP_EP word in the first
 # two columns is timed with tp ranks, an EP word in the last with dp ranks, so neither is ever written.
-GROUPS_OF_COLUMN: dict[Column, tuple[SimaiGroup, ...]] = {
-    Column.FORWARD: (SimaiGroup.TP, SimaiGroup.EP),
-    Column.INPUT_GRAD: (SimaiGroup.TP, SimaiGroup.EP),
-    Column.WEIGHT_GRAD: (SimaiGroup.DP, SimaiGroup.DP_EP),
+GROUPS_OF_COLUMN: dict[SimaiPass, tuple[SimaiGroup, ...]] = {
+    SimaiPass.FORWARD: (SimaiGroup.TP, SimaiGroup.EP),
+    SimaiPass.INPUT_GRAD: (SimaiGroup.TP, SimaiGroup.EP),
+    SimaiPass.WEIGHT_GRAD: (SimaiGroup.DP, SimaiGroup.DP_EP),
 }
 
 
-def read_token(token: str, column: Column) -> tuple[Collective | None, SimaiGroup]:
+def read_token(token: str, column: SimaiPass) -> tuple[Collective | None, SimaiGroup]:
     """The collective and the group SimAI takes ``token`` for; (None, NONE) when it moves nothing.
 
     As the simulator does it: lower case, unknown words and unknown endings mean no communication.
@@ -59,13 +59,13 @@ def read_token(token: str, column: Column) -> tuple[Collective | None, SimaiGrou
     prefix = next((prefix for prefix in PREFIXES if token.startswith(prefix)), None)
     if prefix is None:
         return None, SimaiGroup.NONE
-    plain = SimaiGroup.DP if column is Column.WEIGHT_GRAD else SimaiGroup.TP
+    plain = SimaiGroup.DP if column is SimaiPass.WEIGHT_GRAD else SimaiGroup.TP
     endings = {"": plain, "_EP": SimaiGroup.EP, "_DP_EP": SimaiGroup.DP_EP}
     group = endings.get(token[len(prefix) :], SimaiGroup.NONE)
     return (None, group) if group is SimaiGroup.NONE else (PREFIXES[prefix], group)
 
 
-def write_token(collective: Collective, group: SimaiGroup, column: Column) -> str:
+def write_token(collective: Collective, group: SimaiGroup, column: SimaiPass) -> str:
     """The word for ``collective`` over ``group`` in ``column``; ExportError when there is none."""
     word = next((word for word, kind in PREFIXES.items() if kind is collective), None)
     if word is None:
@@ -181,16 +181,16 @@ class SimaiRow:
     weight_grad_bytes: int = 0
     update_ns: int = UPDATE_NS
 
-    def compute_ns(self, column: Column) -> int:
+    def compute_ns(self, column: SimaiPass) -> int:
         """Compute time of one pass."""
         value: int = getattr(self, f"{column.value}_ns")
         return value
 
-    def comm(self, column: Column) -> tuple[str, int]:
+    def comm(self, column: SimaiPass) -> tuple[str, int]:
         """Word and size (bytes) of the collective of one pass."""
         return getattr(self, f"{column.value}_comm"), getattr(self, f"{column.value}_bytes")
 
-    def with_pass(self, column: Column, *, compute_ns: int, comm: str, size_bytes: int) -> "SimaiRow":
+    def with_pass(self, column: SimaiPass, *, compute_ns: int, comm: str, size_bytes: int) -> "SimaiRow":
         """The same row with another compute time and collective in one pass."""
         values: dict[str, Any] = {"ns": compute_ns, "comm": comm, "bytes": size_bytes}
         return replace(self, **{f"{column.value}_{name}": value for name, value in values.items()})
@@ -198,7 +198,7 @@ class SimaiRow:
     def line(self) -> str:
         """The twelve fields with tabs between them, without the line break."""
         fields: list[object] = [self.name, self.dependency]
-        for column in Column:
+        for column in SimaiPass:
             fields += [self.compute_ns(column), *self.comm(column)]
         return "\t".join(str(each) for each in [*fields, self.update_ns])
 

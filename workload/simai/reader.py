@@ -17,8 +17,8 @@ from workload.diagnostics import BROKEN, NOTE, STOPS, WRONG, Finding, Findings, 
 from workload.simai.format import (
     TRANSFORMER,
     TRANSFORMER_RECOMPUTE,
-    Column,
     SimaiHeader,
+    SimaiPass,
     SimaiRow,
     SimaiWorkload,
 )
@@ -421,7 +421,7 @@ def _row(words: list[bytes], line: int, findings: Findings) -> SimaiRow | None:
             numbers.append(value)
     dependency, *cells, update_ns = numbers
     row = SimaiRow(name=text(words[0]), dependency=dependency, update_ns=update_ns)
-    for place, column in enumerate(Column):
+    for place, column in enumerate(SimaiPass):
         compute_ns, size_bytes = cells[2 * place : 2 * place + 2]
         comm = text(words[_TEXT_FIELDS[1 + place]])
         row = row.with_pass(column, compute_ns=compute_ns, comm=comm, size_bytes=size_bytes)

@@ -13,7 +13,7 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.recompute import Recompute
 from ops.roles import Module, Role
-from solver.pipeline.spans import Hops, stage_spans_s
+from solver.pipeline.spans import P2PTimes, stage_spans_s
 from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
@@ -22,7 +22,7 @@ from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from workload.diagnostics import WorkloadError
 from workload.simai.export import beyond_of, header_of, rows_of
-from workload.simai.format import Column, SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload, read_token
+from workload.simai.format import SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, read_token
 from workload.stage_work import slowest, stage_works
 
 AXES: dict[SimaiGroup, Axis] = {
@@ -110,9 +110,9 @@ class _Prices:
     layout: Layout
     op_timer: OpTimer
     shares: dict[SimaiGroup, float]
-    known: dict[tuple[str, Column, int], tuple[SimaiGroup, float]] = field(default_factory=dict)
+    known: dict[tuple[str, SimaiPass, int], tuple[SimaiGroup, float]] = field(default_factory=dict)
 
-    def of(self, row: SimaiRow, column: Column) -> tuple[SimaiGroup, float]:
+    def of(self, row: SimaiRow, column: SimaiPass) -> tuple[SimaiGroup, float]:
         """Group and seconds of one pass's collective."""
         token, size_bytes = row.comm(column)
         key = (token, column, size_bytes)
@@ -120,7 +120,7 @@ class _Prices:
             self.known[key] = self._price(token, size_bytes, column)
         return self.known[key]
 
-    def _price(self, token: str, size_bytes: int, column: Column) -> tuple[SimaiGroup, float]:
+    def _price(self, token: str, size_bytes: int, column: SimaiPass) -> tuple[SimaiGroup, float]:
         collective, group = read_token(token, column)
         if collective is None or self.header.group_ranks(group) == 1 or size_bytes == 0:
             return SimaiGroup.NONE, 0.0
@@ -154,21 +154,21 @@ class _Sums:
     def add(self, row: SimaiRow, replays: int, prices: _Prices) -> None:
         """One row, its forward replayed ``replays`` times in the backward."""
         self.began |= bool(row.forward_ns or row.forward_bytes)
-        times = {column: row.compute_ns(column) * 1e-9 for column in Column}
-        again_s = replays * times[Column.FORWARD]
+        times = {column: row.compute_ns(column) * 1e-9 for column in SimaiPass}
+        again_s = replays * times[SimaiPass.FORWARD]
         self.compute_s += sum(times.values()) + again_s
         waits = {}
-        for column in Column:
+        for column in SimaiPass:
             group, seconds = prices.of(row, column)
             waits[column] = seconds
             if group is not SimaiGroup.NONE:
                 self.groups_s[group] = self.groups_s.get(group, 0.0) + seconds
         if not self.began:
             return
-        self.forward_s += times[Column.FORWARD] + waits[Column.FORWARD]
-        self.backward_s += again_s + times[Column.INPUT_GRAD] + waits[Column.INPUT_GRAD]
-        self.backward_s += times[Column.WEIGHT_GRAD]
-        self.weight_s += times[Column.WEIGHT_GRAD]
+        self.forward_s += times[SimaiPass.FORWARD] + waits[SimaiPass.FORWARD]
+        self.backward_s += again_s + times[SimaiPass.INPUT_GRAD] + waits[SimaiPass.INPUT_GRAD]
+        self.backward_s += times[SimaiPass.WEIGHT_GRAD]
+        self.weight_s += times[SimaiPass.WEIGHT_GRAD]
 
 
 def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float, float]:
@@ -204,9 +204,9 @@ def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float
         backward_s=sums.backward_s * equal,
         weight_s=sums.weight_s * equal,
     )
-    hop_s = op_timer.hop(plans.layout, ints(header.pp_comm_bytes)).seconds
-    span_s = float(stage_spans_s(plans, stages, passes, Hops(seconds=hop_s))[0])
-    free_s = float(stage_spans_s(plans, stages, passes, Hops(seconds=0.0 * hop_s))[0])
+    p2p_s = op_timer.p2p(plans.layout, ints(header.pp_comm_bytes)).seconds
+    span_s = float(stage_spans_s(plans, stages, passes, P2PTimes(seconds=p2p_s))[0])
+    free_s = float(stage_spans_s(plans, stages, passes, P2PTimes(seconds=0.0 * p2p_s))[0])
     busy_s = sums.forward_s + sums.backward_s
     return max(span_s - free_s, 0.0), max(free_s - busy_s, 0.0)
 
@@ -222,7 +222,7 @@ HOST = "host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ReplayComparison:
     """``differences`` (seconds, solver less replay) sum to ``solver_s`` - ``replay.step_s``."""
 
     replay: ReplayReport
@@ -237,7 +237,7 @@ class Comparison:
         return [f"{name:<68}{seconds * 1e3:>12.3f} ms" for name, seconds in rows]
 
 
-def compare(problem: Problem, plan: Plan) -> Comparison:
+def compare(problem: Problem, plan: Plan) -> ReplayComparison:
     """The plan's SimAI file against the solver's price of the plan."""
     answer = price_plan(problem, PlanTable.of(plan))[0]
     work = slowest(stage_works(problem, plan))
@@ -260,4 +260,4 @@ def compare(problem: Problem, plan: Plan) -> Comparison:
         "stages that differ, and their waiting": pipeline_s - replay.pp_s - replay.bubble_s,
         "compute of another stage": others_s - replay.compute_s,
     }
-    return Comparison(replay=replay, solver_s=answer.step_s, differences=differences)
+    return ReplayComparison(replay=replay, solver_s=answer.step_s, differences=differences)

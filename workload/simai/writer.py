@@ -19,8 +19,8 @@ from workload.simai.format import (
     NO_COMM,
     RATIO_LIMIT_BYTES,
     TRANSFORMER_RECOMPUTE,
-    Column,
     SimaiHeader,
+    SimaiPass,
     SimaiRow,
     SimaiWorkload,
     read_token,
@@ -57,7 +57,7 @@ def check_row(row: SimaiRow, header: SimaiHeader, *, index: int) -> None:
     if not row.name or not row.name.isprintable() or any(letter.isspace() for letter in row.name):
         raise ExportError(f"{where}: a name is one word of printable characters")
     numbers = [row.update_ns]
-    for column in Column:
+    for column in SimaiPass:
         numbers += [row.compute_ns(column), row.comm(column)[1]]
     for value in numbers:
         if type(value) is not int or not 0 <= value < 2**63:
@@ -80,8 +80,8 @@ def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
     collective still follows the compute it follows in the whole row. The name stays, because
     ``embedding_layer`` is the name that keeps a row out of the pipeline bubble.
     """
-    cells = {column: row.compute_ns(column) for column in Column}
-    sizes = {column: _pieces(row, column) for column in Column}
+    cells = {column: row.compute_ns(column) for column in SimaiPass}
+    sizes = {column: _pieces(row, column) for column in SimaiPass}
     num_parts = max(
         *(max(1, -(-cell // (CELL_LIMIT_NS - 1))) for cell in cells.values()),
         *(len(pieces) for pieces in sizes.values()),
@@ -93,9 +93,9 @@ def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
     parts = []
     for part in range(num_parts):
         piece = row
-        for column in Column:
+        for column in SimaiPass:
             pieces = sizes[column]
-            place = part - (num_parts - len(pieces)) if column is Column.FORWARD else part
+            place = part - (num_parts - len(pieces)) if column is SimaiPass.FORWARD else part
             size_bytes = pieces[place] if 0 <= place < len(pieces) else 0
             piece = piece.with_pass(
                 column,
@@ -107,7 +107,7 @@ def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
     return tuple(parts)
 
 
-def _pieces(row: SimaiRow, column: Column) -> tuple[int, ...]:
+def _pieces(row: SimaiRow, column: SimaiPass) -> tuple[int, ...]:
     """Sizes (bytes) that add up to the pass's collective, each within the ratio limit where it holds."""
     token, size_bytes = row.comm(column)
     collective, group = read_token(token, column)

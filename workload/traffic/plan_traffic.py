@@ -120,8 +120,8 @@ def axis_matrices(problem: Problem, plan: Plan, ranks_per_cell: int = 1) -> dict
                 matrix = flow_matrix(flows, plan.world_size, ranks_per_cell=ranks_per_cell)
                 matrices[axis] = matrices[axis] + matrix if axis in matrices else matrix
     if plan.pp > 1:
-        hop_bytes = float(works[0].hop_bytes * plan.num_micro)
-        matrices[Axis.PP] = _hops(plan, stage_ranks, hop_bytes, ranks_per_cell)
+        p2p_bytes = float(works[0].p2p_bytes * plan.num_micro)
+        matrices[Axis.PP] = _hops(plan, stage_ranks, p2p_bytes, ranks_per_cell)
     return matrices
 
 
@@ -166,7 +166,7 @@ def plan_groups(plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
     }
 
 
-def _hops(plan: Plan, stage_ranks: int, hop_bytes: float, ranks_per_cell: int) -> FloatArray:
+def _hops(plan: Plan, stage_ranks: int, p2p_bytes: float, ranks_per_cell: int) -> FloatArray:
     """Activations to the next stage and gradients back; with virtual chunks once for each, and from the
     last stage to the first between two of them."""
     matrix = np.zeros((-(-plan.world_size // ranks_per_cell),) * 2)
@@ -175,7 +175,7 @@ def _hops(plan: Plan, stage_ranks: int, hop_bytes: float, ranks_per_cell: int) -
     pairs.append(([[last + rank, rank] for rank in range(stage_ranks)], plan.vpp - 1))
     for groups, times in pairs:
         if times:
-            flows = rank_flows(groups, Collective.P2P, times * hop_bytes)
+            flows = rank_flows(groups, Collective.P2P, times * p2p_bytes)
             forth = flow_matrix(flows, plan.world_size, ranks_per_cell=ranks_per_cell)
             matrix = matrix + forth + forth.T
     return matrix

@@ -88,7 +88,9 @@ def test_the_expected_step_is_the_priced_one(asked: tuple[Problem, Plan]) -> Non
 
 def test_every_second_priced_is_expected(asked: tuple[Problem, Plan]) -> None:
     work = stage_works(*asked)[-1]
-    priced_s = work.num_micro * (sum(n * item.seconds for n, item in work.per_micro_batch()) + work.hops * work.hop_s)
+    priced_s = work.num_micro * (
+        sum(n * item.seconds for n, item in work.per_micro_batch()) + work.p2p_messages * work.p2p_s
+    )
     priced_s += sum(item.seconds for item in work.step)
     assert sum(one.seconds * one.count for one in expected_step(*asked, 2)) == pytest.approx(priced_s, rel=1e-9)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule, WorkKind, one_f_one_b
+from solver.plans.schedules import Schedule, TaskKind, one_f_one_b
 from spec.frameworks import framework_preset
 from spec.pipeline_layout import layout_text
 from tests.solver.questions import question, small_model
@@ -23,7 +23,7 @@ def held_at_most(shape: tuple[int, int, int], layers: Sequence[float]) -> list[f
     found = []
     for stage, order in enumerate(one_f_one_b(shape)):
         sizes = [layers[work.chunk * shape[0] + stage] for work in order]
-        steps = [size if work.kind is WorkKind.FORWARD else -size for size, work in zip(sizes, order, strict=True)]
+        steps = [size if work.kind is TaskKind.FORWARD else -size for size, work in zip(sizes, order, strict=True)]
         found.append(max(accumulate(steps)))
     return found
 
@@ -90,7 +90,7 @@ def test_a_v_holds_what_its_order_of_work_leaves_in_flight(layers: list[int], nu
     in_order = []
     for stage, order in enumerate(Schedule.ZB_V.orders((4, 2, num_micro))):
         sizes = (layers[stage], layers[7 - stage])
-        signs = {WorkKind.FORWARD: 1, WorkKind.BACKWARD: 0, WorkKind.WEIGHT: -1}
+        signs = {TaskKind.FORWARD: 1, TaskKind.BACKWARD: 0, TaskKind.WEIGHT: -1}
         in_order.append(max(accumulate(signs[work.kind] * sizes[work.chunk] for work in order)))
     # Beside the embedding of the first stage, all else is in proportion.
     assert np.array(found[1:]) / found[1] == pytest.approx(np.array(in_order[1:]) / in_order[1], rel=1e-9)

@@ -7,11 +7,11 @@ import pytest
 
 from profdb.overlap_losses import Losses, OverlapLosses, SizeCurve
 from solver.estimate import estimate_memory
-from solver.pipeline.simulation import ChunkTimes, program
-from solver.pipeline.spans import Hops, stage_spans_s
+from solver.pipeline.simulation import ChunkTimes, task_graph
+from solver.pipeline.spans import P2PTimes, stage_spans_s
 from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule, Work, WorkKind, pairs
+from solver.plans.schedules import Schedule, Task, TaskKind, pairs
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
@@ -43,8 +43,8 @@ def shape_of(pp: int, stages: int, num_micro: int) -> tuple[int, int, int]:
 
 def ended(schedule: Schedule, shape: tuple[int, int, int], times: tuple[float, float, float, float]) -> float:
     forward, backward, weight, pair = (np.full((shape[0], 2, 1), seconds) for seconds in times)
-    work = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, hop_s=floats(0.0), pair_s=pair)
-    return float(run(program(schedule, shape), work)[1].max())
+    work = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=floats(0.0), pair_s=pair)
+    return float(run(task_graph(schedule, shape), work)[1].max())
 
 
 @pytest.mark.published
@@ -63,11 +63,11 @@ def test_every_chunk_does_each_micro_batch_once(schedule: Schedule, pp: int, sta
     num_micro = 2 * stages + 4
     entered = num_micro // schedule.placement.directions
     for order in schedule.orders(shape_of(pp, stages, num_micro)):
-        done: list[Work] = [one for work in order for one in work.passes]
-        weights = [work._replace(kind=WorkKind.WEIGHT) for work in order if work.kind is WorkKind.WHOLE_BACKWARD]
-        weights += [w.beside._replace(kind=WorkKind.WEIGHT) for w in order if w.beside is not None]
-        kinds = (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT)
-        wanted = {Work(kind, chunk, m) for kind in kinds for chunk in (0, 1) for m in range(entered)}
+        done: list[Task] = [one for work in order for one in work.passes]
+        weights = [work._replace(kind=TaskKind.WEIGHT) for work in order if work.kind is TaskKind.WHOLE_BACKWARD]
+        weights += [w.beside._replace(kind=TaskKind.WEIGHT) for w in order if w.beside is not None]
+        kinds = (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT)
+        wanted = {Task(kind, chunk, m) for kind in kinds for chunk in (0, 1) for m in range(entered)}
         assert len(done) + len(weights) == len(wanted)
         assert {*done, *weights} == wanted
 
@@ -81,12 +81,12 @@ def test_a_stage_holds_one_more_than_there_are_virtual_stages(schedule: Schedule
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
         held, peak, both = [0, 0], [0, 0], 0
         for work in order:
-            if work.kind in (WorkKind.FORWARD, WorkKind.PAIR):
+            if work.kind in (TaskKind.FORWARD, TaskKind.PAIR):
                 held[work.chunk] += 1
             peak = [max(now, most) for now, most in zip(held, peak, strict=True)]
             both = max(both, sum(held))
             for one in work.passes:
-                held[one.chunk] -= one.kind is WorkKind.BACKWARD
+                held[one.chunk] -= one.kind is TaskKind.BACKWARD
         assert peak == [stages - place[stage, chunk] for chunk in (0, 1)]
         assert both == stages + 1
     assert schedule.in_flight(ints(0), ints(pp), ints(stages // pp), ints(num_micro))[0] == (stages + 1) / 2
@@ -98,7 +98,7 @@ def test_pairs_are_those_of_the_order(schedule: Schedule, pp: int, stages: int) 
     place = {one: at for chain in schedule.placement.chains(pp, stages // pp) for at, one in enumerate(chain)}
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
         for chunk in (0, 1):
-            found = sum(work.kind is WorkKind.PAIR and work.chunk == chunk for work in order)
+            found = sum(work.kind is TaskKind.PAIR and work.chunk == chunk for work in order)
             entered = ints(num_micro // schedule.placement.directions)
             assert pairs(ints(place[stage, chunk]), ints(stages), entered)[0] == found
 
@@ -114,7 +114,7 @@ def test_what_pairs_hide_is_that_of_every_pair_of_the_order(schedule: Schedule, 
     passes = PassTimes(forward_s=3.0 * whole, backward_s=5.0 * whole, weight_s=whole, pair_s=6.5 * whole)
     found = hidden_per_micro_s(table, held, passes)
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
-        told = 1.5 * sum(work.kind is WorkKind.PAIR for work in order) / num_micro
+        told = 1.5 * sum(work.kind is TaskKind.PAIR for work in order) / num_micro
         assert found[held.position == stage] == pytest.approx(told)
 
 
@@ -124,7 +124,7 @@ def test_the_first_of_four_stages_runs_the_steps_of_the_source() -> None:
     steps = "F0 F0 F0 F1 B1 W1 F1 F0&B1 F1&B0 BW1 F1&B0 BW1 B0 W0 B0 W0"
     orders = DUAL.orders((4, 1, 8))
 
-    def word(work: Work, flipped: int) -> str:
+    def word(work: Task, flipped: int) -> str:
         beside = f"B{work.beside.chunk ^ flipped}" if work.beside else ""
         return f"{'F' if beside else work.kind.value}{work.chunk ^ flipped}{'&' * bool(beside)}{beside}"
 
@@ -139,14 +139,14 @@ def test_long_steps_continue_as_they_settled() -> None:
         rows = len(stages.chunks.stage)
         seconds = 1.0 + 0.1 * np.arange(rows) % 0.7
         passes = PassTimes(forward_s=seconds, backward_s=2.0 * seconds, weight_s=seconds, pair_s=2.5 * seconds)
-        hops = Hops(seconds=floats(0.05))
+        hops = P2PTimes(seconds=floats(0.05))
         found = stage_spans_s(table, stages, passes, hops)
         times = ChunkTimes(
             **{f"{name}_s": getattr(passes, f"{name}_s").reshape(-1, 2, 1) for name in ("forward", "weight", "pair")},
             backward_s=(passes.backward_s - passes.weight_s).reshape(-1, 2, 1),
-            hop_s=hops.seconds,
+            p2p_s=hops.seconds,
         )
-        _, whole = run(program(one.schedule, (one.pp, one.vpp, one.num_micro)), times)
+        _, whole = run(task_graph(one.schedule, (one.pp, one.vpp, one.num_micro)), times)
         assert found == pytest.approx(whole[:, 0], rel=1e-6)
 
 

@@ -10,22 +10,22 @@ from solver.pipeline.simulation import (
     WEIGHT,
     WHOLE_BACKWARD,
     ChunkTimes,
-    Program,
-    ProgramRun,
+    PipelineRun,
+    TaskGraph,
     _settling,
     added_by_a_round_s,
     ends_side_by_side,
-    program,
-    program_spans_s,
+    graph_spans_s,
+    task_graph,
 )
 from solver.plans.schedules import Schedule
 from spec.arrays import bools, ints
 from tests.solver.pipeline.plain_replay import plain_replay
 
 
-def kinds_of_last_stage(shape: tuple[int, int, int], *, waited: bool) -> str:
+def kinds_of_last_stage(shape: tuple[int, int, int], *, blocking: bool) -> str:
     """F and B in the order the last stage runs them."""
-    told = program(Schedule.ONE_F_ONE_B, shape, waited=waited)
+    told = task_graph(Schedule.ONE_F_ONE_B, shape, blocking=blocking)
     kinds = told.kind[told.stage == shape[0] - 1]
     assert set(kinds.tolist()) <= {FORWARD, BACKWARD, WHOLE_BACKWARD}
     return "".join("F" if kind == FORWARD else "B" for kind in kinds.tolist())
@@ -33,16 +33,16 @@ def kinds_of_last_stage(shape: tuple[int, int, int], *, waited: bool) -> str:
 
 @pytest.mark.parametrize("num_micro", [2, 4, 8])
 def test_plain_1f1b_takes_turns_whatever_the_micro_batches(num_micro: int) -> None:
-    assert kinds_of_last_stage((4, 1, num_micro), waited=False) == "FB" * num_micro
+    assert kinds_of_last_stage((4, 1, num_micro), blocking=False) == "FB" * num_micro
 
 
 def test_interleaved_stages_with_as_many_micro_batches_run_all_forwards_first() -> None:
     """Megatron-LM v2.5, schedules.py, all_warmup_microbatches; with messages beside compute, and with more
     micro-batches, not.
     """
-    assert kinds_of_last_stage((4, 2, 4), waited=True) == "F" * 8 + "B" * 8
-    assert kinds_of_last_stage((4, 2, 4), waited=False) != "F" * 8 + "B" * 8
-    assert kinds_of_last_stage((4, 2, 8), waited=True) != "F" * 16 + "B" * 16
+    assert kinds_of_last_stage((4, 2, 4), blocking=True) == "F" * 8 + "B" * 8
+    assert kinds_of_last_stage((4, 2, 4), blocking=False) != "F" * 8 + "B" * 8
+    assert kinds_of_last_stage((4, 2, 8), blocking=True) != "F" * 16 + "B" * 16
 
 
 # Rounds that are added against rounds that are played.
@@ -73,7 +73,7 @@ SHORT = [
 
 
 def chunk_times(
-    schedule: Schedule, shape: tuple[int, int, int], *, unlike: float, waited: bool, plans: int = 3
+    schedule: Schedule, shape: tuple[int, int, int], *, unlike: float, blocking: bool, plans: int = 3
 ) -> ChunkTimes:
     """Chunks that differ by up to ``unlike``, hops that cost from nothing to a third of a forward."""
     draw = np.random.default_rng(sum(shape))
@@ -83,9 +83,9 @@ def chunk_times(
         forward_s=forward_s,
         backward_s=1.7 * forward_s,
         weight_s=0.8 * forward_s,
-        hop_s=np.linspace(0.0, 0.3, plans),
-        waited=waited,
-        updates_apart=schedule.splits_backward and schedule.placement.looped,
+        p2p_s=np.linspace(0.0, 0.3, plans),
+        blocking=blocking,
+        post_validation=schedule.splits_backward and schedule.placement.looped,
         pair_s=2.4 * forward_s if not schedule.placement.looped else None,
     )
 
@@ -93,24 +93,24 @@ def chunk_times(
 @pytest.mark.parametrize("unlike", [0.0, 0.02, 0.4])
 @pytest.mark.parametrize(("schedule", "shape"), [*SHAPES, *AT_ONCE])
 def test_steps_are_those_of_all_rounds_played(schedule: Schedule, shape: tuple[int, int, int], unlike: float) -> None:
-    for waited in {False, shape[1] > 1 and schedule.traits.rounds and schedule.placement.looped}:
-        times = chunk_times(schedule, shape, unlike=unlike, waited=waited)
-        found = program_spans_s([ProgramRun(schedule=schedule, shape=shape, times=times)])[0]
+    for blocking in {False, shape[1] > 1 and schedule.traits.rounds and schedule.placement.looped}:
+        times = chunk_times(schedule, shape, unlike=unlike, blocking=blocking)
+        found = graph_spans_s([PipelineRun(schedule=schedule, shape=shape, times=times)])[0]
         for plan in range(3):
             began, ended = plain_replay(schedule, shape, times.take(slice(plan, plan + 1)))
-            whole = ended - began if times.updates_apart else ended
+            whole = ended - began if times.post_validation else ended
             assert found[:, plan] == pytest.approx(whole, rel=1e-9)
 
 
 def test_pipelines_of_many_shapes_are_played_as_each_alone() -> None:
     asked = [
-        ProgramRun(
-            schedule=schedule, shape=shape, times=chunk_times(schedule, shape, unlike=0.3, waited=False, plans=plans)
+        PipelineRun(
+            schedule=schedule, shape=shape, times=chunk_times(schedule, shape, unlike=0.3, blocking=False, plans=plans)
         )
         for (schedule, shape), plans in zip(SHAPES, (1, 70, 2, 33, 5, 1, 4, 9, 3, 2), strict=True)
     ]
-    for one, together in zip(asked, program_spans_s(asked), strict=True):
-        assert np.array_equal(program_spans_s([one])[0], together)
+    for one, together in zip(asked, graph_spans_s(asked), strict=True):
+        assert np.array_equal(graph_spans_s([one])[0], together)
 
 
 def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
@@ -120,15 +120,15 @@ def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
     shape = (2, 2, 8)
     unequal = np.ones((2, 2, 2))
     unequal[0, :, 1] = 1.01
-    times = ChunkTimes(forward_s=unequal, backward_s=2.0 * unequal, weight_s=0.0 * unequal, hop_s=np.zeros(2))
-    one = program(Schedule.ONE_F_ONE_B, shape)
+    times = ChunkTimes(forward_s=unequal, backward_s=2.0 * unequal, weight_s=0.0 * unequal, p2p_s=np.zeros(2))
+    one = task_graph(Schedule.ONE_F_ONE_B, shape)
     ((_, _, ends),) = ends_side_by_side([(one, times)])
     round_s = added_by_a_round_s(one, ends, 1)
     # Two micro-batches through two chunks, forward 1 s and backward 2 s.
     assert round_s[0] == pytest.approx(12.0)
     assert np.isnan(round_s[1])
     long = (2, 2, 300)
-    found = program_spans_s([ProgramRun(schedule=Schedule.ONE_F_ONE_B, shape=long, times=times)])[0][:, 1]
+    found = graph_spans_s([PipelineRun(schedule=Schedule.ONE_F_ONE_B, shape=long, times=times)])[0][:, 1]
     _, ended = plain_replay(Schedule.ONE_F_ONE_B, long, times.take(slice(1, 2)))
     assert found == pytest.approx(ended, rel=1e-9)
 
@@ -137,13 +137,13 @@ def test_a_schedule_that_waits_for_itself_is_refused(monkeypatch: pytest.MonkeyP
     orders = Schedule.ONE_F_ONE_B.orders
     monkeypatch.setattr(Schedule.ZB_1P, "orders", lambda shape: [list(reversed(one)) for one in orders(shape)])
     with pytest.raises(ValueError, match="waits for itself"):
-        program(Schedule.ZB_1P, (2, 1, 2))
+        task_graph(Schedule.ZB_1P, (2, 1, 2))
 
 
 Name = tuple[int, int, int, int]
 
 
-def waits(one: Program, micros_later: int = 0) -> dict[Name, tuple[object, ...]]:
+def waits(one: TaskGraph, micros_later: int = 0) -> dict[Name, tuple[object, ...]]:
     """For each piece of work (kind, stage, chunk, micro-batch) what it waits for, and whether its stage
     exchanges before it; all as if it came so many micro-batches later."""
     names = list(zip(one.kind, one.stage, one.chunk, one.micro + micros_later, strict=True))
@@ -154,17 +154,17 @@ def waits(one: Program, micros_later: int = 0) -> dict[Name, tuple[object, ...]]
     }
 
 
-@pytest.mark.parametrize("waited", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize(("schedule", "shape"), [*SHAPES, *SHORT])
 def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
-    schedule: Schedule, shape: tuple[int, int, int], waited: bool
+    schedule: Schedule, shape: tuple[int, int, int], blocking: bool
 ) -> None:
     """The program with a round more, piece by piece: up to the last level looked at it is the same, all behind it
     comes a round later, and what comes between is as it was a round earlier."""
-    waited = waited and shape[1] > 1 and schedule.placement.looped
+    blocking = blocking and shape[1] > 1 and schedule.placement.looped
     shift = shape[0] // schedule.placement.directions
-    one = program(schedule, shape, waited=waited)
-    longer = waits(program(schedule, (*shape[:2], shape[2] + shape[0]), waited=waited))
+    one = task_graph(schedule, shape, blocking=blocking)
+    longer = waits(task_graph(schedule, (*shape[:2], shape[2] + shape[0]), blocking=blocking))
     rows, earlier = _settling(one, shift)
     if not len(rows):
         assert shape[2] < 4 * shape[0]
@@ -188,7 +188,7 @@ def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
         assert {row for row in needed[behind].tolist() if not behind[row]} <= looked_at
 
 
-def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE) -> Program:
+def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE) -> TaskGraph:
     """Forwards of stage 0 one behind another, and of stage 1, each behind the one of stage 0 or of another
     micro-batch as ``later`` says (NONE: of none); behind the forward ``quiet`` of stage 0 nothing is
     exchanged. Last, at the very beginning, stands work that nobody waits for."""
@@ -197,7 +197,7 @@ def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE
     level = [0] * micros
     for micro, of in enumerate(waits_for):
         level[micro] = max(level[micro - 1] + 1 if micro else 0, of + 1)
-    return Program(
+    return TaskGraph(
         shape=(2, 1, micros),
         kind=ints([FORWARD] * 2 * micros + [WEIGHT]),
         stage=ints([0] * micros + [1] * micros + [0]),
@@ -210,7 +210,7 @@ def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE
     )
 
 
-def looked_at(one: Program) -> set[tuple[int, int]]:
+def looked_at(one: TaskGraph) -> set[tuple[int, int]]:
     """Stage and micro-batch of what decides, each a micro-batch behind its like."""
     rows, earlier = _settling(one, 1)
     assert (one.micro[rows] == one.micro[earlier] + 1).all()

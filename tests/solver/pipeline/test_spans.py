@@ -11,7 +11,7 @@ from solver.analysis.timeline import timeline_of
 from solver.pipeline import spans as spans_module
 from solver.pipeline.spans import (
     LONGEST_REPLAY,
-    Hops,
+    P2PTimes,
     first_alike,
     least_spans_s,
     period_1f1b,
@@ -146,7 +146,7 @@ def test_plans_with_different_micro_batches_do_not_disturb_each_other() -> None:
 
 
 def spans(
-    pp: int, vpp: int, num_micro: int, pace: FloatArray, hop_s: float
+    pp: int, vpp: int, num_micro: int, pace: FloatArray, p2p_s: float
 ) -> tuple[FloatArray, FloatArray, StageTable]:
     """(least, replayed) spans of the stage rows; ``pace`` seconds of a forward in chunks of each stage row."""
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=pp, vpp=vpp, num_micro=num_micro))
@@ -154,7 +154,7 @@ def spans(
     forward_s = np.resize(pace, len(stages.plan))[stages.chunks.stage]
     passes = PassTimes(forward_s=forward_s, backward_s=2.0 * forward_s, weight_s=0.0 * forward_s)
     busy_s = num_micro * np.bincount(stages.chunks.stage, 3.0 * forward_s, minlength=len(stages.plan))
-    hops = Hops(seconds=floats([hop_s]))
+    hops = P2PTimes(seconds=floats([p2p_s]))
     least = least_spans_s(plans, stages, passes, hops, busy_s)
     return least, stage_spans_s(plans, stages, passes, hops), stages
 
@@ -173,10 +173,10 @@ def test_equal_stages_and_free_hops_have_a_closed_form(pp: int, vpp: int, rounds
     vpp=st.sampled_from([1, 2]),
     rounds=st.integers(1, 4),
     pace=st.lists(st.floats(0.1, 2.0), min_size=3, max_size=3),
-    hop_s=st.sampled_from([0.0, 0.3]),
+    p2p_s=st.sampled_from([0.0, 0.3]),
 )
-def test_no_replay_ends_sooner(pp: int, vpp: int, rounds: int, pace: list[float], hop_s: float) -> None:
-    least, played, _ = spans(pp, vpp if pp > 1 else 1, rounds * pp, np.array(pace), hop_s)
+def test_no_replay_ends_sooner(pp: int, vpp: int, rounds: int, pace: list[float], p2p_s: float) -> None:
+    least, played, _ = spans(pp, vpp if pp > 1 else 1, rounds * pp, np.array(pace), p2p_s)
     assert (least <= played * (1 + 1e-9)).all()
 
 
@@ -198,7 +198,7 @@ PLANS = PlanTable.of(
     replace(PLAN, micro_batch=2),
     PLAN,
 )
-HOP_S = floats([0.1, 0.1, 0.1, 0.1, 0.1, 0.2])
+P2P_S = floats([0.1, 0.1, 0.1, 0.1, 0.1, 0.2])
 
 
 def tables() -> tuple[StageTable, PassTimes]:
@@ -210,16 +210,16 @@ def tables() -> tuple[StageTable, PassTimes]:
 
 def test_plans_that_differ_in_sharding_alone_share_one() -> None:
     stages, passes = tables()
-    found = first_alike(PLANS, stages, passes, HOP_S, ints(np.arange(6)))
+    found = first_alike(PLANS, stages, passes, P2P_S, ints(np.arange(6)))
     assert found.tolist() == [0, 0, 2, 0, 4, 5]
-    assert first_alike(PLANS, stages, passes, HOP_S, ints([1, 3, 4])).tolist() == [1, 1, 4]
+    assert first_alike(PLANS, stages, passes, P2P_S, ints([1, 3, 4])).tolist() == [1, 1, 4]
 
 
 def test_one_chunk_that_differs_makes_a_pipeline_of_its_own() -> None:
     stages, passes = tables()
     forward_s = passes.forward_s.copy()
     forward_s[stages.chunk_starts[stages.starts[3]] + 1] += 1e-9
-    found = first_alike(PLANS, stages, replace(passes, forward_s=forward_s), HOP_S, ints(np.arange(6)))
+    found = first_alike(PLANS, stages, replace(passes, forward_s=forward_s), P2P_S, ints(np.arange(6)))
     assert found.tolist() == [0, 0, 2, 3, 4, 5]
 
 
@@ -229,10 +229,10 @@ def test_spans_are_those_of_each_alone(alike: bool, monkeypatch: pytest.MonkeyPa
     if not alike:
         monkeypatch.setattr(spans_module, "row_hashes", lambda columns: 0 * columns[0])
     stages, passes = tables()
-    together = stage_spans_s(PLANS, stages, passes, Hops(seconds=HOP_S))
+    together = stage_spans_s(PLANS, stages, passes, P2PTimes(seconds=P2P_S))
     for plan in range(6):
         only = np.arange(6) == plan
-        alone = stage_spans_s(PLANS, stages, passes, Hops(seconds=HOP_S), which=only)
+        alone = stage_spans_s(PLANS, stages, passes, P2PTimes(seconds=P2P_S), which=only)
         assert (together == alone)[stages.plan == plan].all()
         assert (alone[stages.plan == plan] > 0).all()
 
@@ -258,7 +258,7 @@ def test_a_split_backward_leaves_a_third_of_the_bubble(pp: int, num_micro: int) 
         stages = stage_table(small_model(layers=pp), plans)
         rows = np.ones(len(stages.chunks.stage))
         passes = PassTimes(forward_s=rows, backward_s=2.0 * rows, weight_s=rows)
-        hops = Hops(seconds=floats(0.0), updates_apart=True)
+        hops = P2PTimes(seconds=floats(0.0), post_validation=True)
         told[schedule] = stage_spans_s(plans, stages, passes, hops).max()
     work = 3.0 * num_micro
     assert told == {
@@ -302,6 +302,6 @@ def test_waiting_for_all_stages_costs_the_fill_that_nothing_hides(
     rows = np.ones(len(stages.chunks.stage))
     passes = PassTimes(forward_s=rows, backward_s=2.0 * rows, weight_s=rows)
     for apart, bubbles in ((True, own), (False, of_all)):
-        hops = Hops(seconds=floats(0.0), updates_apart=apart)
-        waited = stage_spans_s(plans, stages, passes, hops).max() - 3.0 * vpp * plan.num_micro
-        assert waited == pytest.approx(bubbles * (pp - 1))
+        hops = P2PTimes(seconds=floats(0.0), post_validation=apart)
+        blocking = stage_spans_s(plans, stages, passes, hops).max() - 3.0 * vpp * plan.num_micro
+        assert blocking == pytest.approx(bubbles * (pp - 1))

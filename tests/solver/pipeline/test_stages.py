@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ops.recompute import Recompute
 from solver.estimate import estimate_memory
-from solver.pipeline.simulation import ChunkTimes, program
-from solver.pipeline.spans import Hops, stage_spans_s
+from solver.pipeline.simulation import ChunkTimes, task_graph
+from solver.pipeline.spans import P2PTimes, stage_spans_s
 from solver.pipeline.stages import (
     PassTimes,
     block_cost,
@@ -254,7 +254,7 @@ def test_where_in_a_stage_its_work_lies_decides_the_step() -> None:
 
     def span(seconds: np.ndarray) -> float:
         passes = PassTimes(forward_s=seconds, backward_s=2.0 * seconds, weight_s=0.0 * seconds)
-        return float(stage_spans_s(plans, stages, passes, Hops(seconds=floats(0.0))).max())
+        return float(stage_spans_s(plans, stages, passes, P2PTimes(seconds=floats(0.0))).max())
 
     assert span(even) == pytest.approx((8 + 3 / 2) * 6.0)
     assert span(first) == pytest.approx(84.0)
@@ -266,17 +266,17 @@ def test_waiting_for_messages_costs_a_hop_a_chunk(pp: int, vpp: int) -> None:
     the computation only the chains of the first and last micro-batches show."""
     num_micro, hop = 8 * pp, 0.01
     equal = np.full((pp, vpp, 1), 1.0)
-    times = ChunkTimes(forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, hop_s=floats(hop))
+    times = ChunkTimes(forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, p2p_s=floats(hop))
 
-    def span(*, waited: bool, seconds: float) -> float:
-        both = replace(times, waited=waited, hop_s=floats(seconds))
-        return float(run(program(Schedule.ONE_F_ONE_B, (pp, vpp, num_micro), waited=waited), both)[1].max())
+    def span(*, blocking: bool, seconds: float) -> float:
+        both = replace(times, blocking=blocking, p2p_s=floats(seconds))
+        return float(run(task_graph(Schedule.ONE_F_ONE_B, (pp, vpp, num_micro), blocking=blocking), both)[1].max())
 
-    free = span(waited=False, seconds=0.0)
-    assert span(waited=True, seconds=0.0) == pytest.approx(free, rel=1e-9)
-    cost = span(waited=True, seconds=hop) - free
+    free = span(blocking=False, seconds=0.0)
+    assert span(blocking=True, seconds=0.0) == pytest.approx(free, rel=1e-9)
+    cost = span(blocking=True, seconds=hop) - free
     assert num_micro * vpp * hop <= cost <= 2.0 * num_micro * vpp * hop
-    assert span(waited=False, seconds=hop) - free < 0.75 * cost
+    assert span(blocking=False, seconds=hop) - free < 0.75 * cost
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (8, 4)])
@@ -284,11 +284,11 @@ def test_as_many_micro_batches_as_stages_run_all_forwards_first(pp: int, vpp: in
     """Stages that wait for messages would wait for each other otherwise (Megatron-LM v2.5,
     all_warmup_microbatches); the bubble stays pp - 1 chunks of forward and of backward."""
     equal = np.full((pp, vpp, 1), 1.0)
-    work = program(Schedule.ONE_F_ONE_B, (pp, vpp, pp), waited=True)
+    work = task_graph(Schedule.ONE_F_ONE_B, (pp, vpp, pp), blocking=True)
 
     def span(seconds: float) -> float:
         times = ChunkTimes(
-            forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, hop_s=floats(seconds), waited=True
+            forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, p2p_s=floats(seconds), blocking=True
         )
         return float(run(work, times)[1].max())
 
@@ -297,7 +297,7 @@ def test_as_many_micro_batches_as_stages_run_all_forwards_first(pp: int, vpp: in
 
 
 def test_a_put_off_weight_gradient_hides_no_collective() -> None:
-    """tp 2 under zero bubble: the all-reduce of the input gradient is waited for."""
+    """tp 2 under zero bubble: the all-reduce of the input gradient is blocking for."""
     asked = question(world_size=8, sequences=16, model=small_model(layers=8))
     shared = chunked_plan(tp=2, vpp=1, num_micro=16)
     plain = price_plan(asked, PlanTable.of(shared))[0].parts_s["tp_comm"]

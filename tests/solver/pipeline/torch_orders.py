@@ -5,17 +5,17 @@ from typing import Any
 
 from torch.distributed.pipelining import schedules
 
-from solver.plans.schedules import Work, WorkKind
+from solver.plans.schedules import Task, TaskKind
 
 KINDS = {
-    "FORWARD": WorkKind.FORWARD,
-    "FULL_BACKWARD": WorkKind.BACKWARD,
-    "BACKWARD_INPUT": WorkKind.BACKWARD,
-    "BACKWARD_WEIGHT": WorkKind.WEIGHT,
+    "FORWARD": TaskKind.FORWARD,
+    "FULL_BACKWARD": TaskKind.BACKWARD,
+    "BACKWARD_INPUT": TaskKind.BACKWARD,
+    "BACKWARD_WEIGHT": TaskKind.WEIGHT,
 }
 
 
-def orders_of(name: str, shape: tuple[int, int, int], *, turns: bool = False) -> list[list[Work]]:
+def orders_of(name: str, shape: tuple[int, int, int], *, turns: bool = False) -> list[list[Task]]:
     """What every stage of a pipeline of ``shape`` (pp, vpp, num_micro) runs under torch's schedule ``name``;
     with ``turns`` its chunks are stages s and 2 pp - 1 - s."""
     pp, vpp, num_micro = shape
@@ -35,7 +35,7 @@ def orders_of(name: str, shape: tuple[int, int, int], *, turns: bool = False) ->
         actions = kind._calculate_single_rank_operations(asked, stage)
         orders.append(
             [
-                Work(KINDS[one.computation_type.name], _chunk(one.stage_index, pp, turns), one.microbatch_index)
+                Task(KINDS[one.computation_type.name], _chunk(one.stage_index, pp, turns), one.microbatch_index)
                 for one in actions
                 if one is not None
             ]

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.pipeline.simulation import ChunkTimes, program
+from solver.pipeline.simulation import ChunkTimes, task_graph
 from solver.pipeline.spans import replay_1f1b_s
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import (
     Schedule,
-    Work,
-    WorkKind,
+    Task,
+    TaskKind,
     breadth_first,
     filled,
     gpipe,
@@ -48,7 +48,7 @@ def test_the_closed_form_is_the_peak_of_the_order(pp: int, vpp: int, num_micro: 
     for stage, order in enumerate(one_f_one_b((pp, vpp, num_micro))):
         held = peak = 0
         for work in order:
-            held += 1 if work.kind is WorkKind.FORWARD else -1
+            held += 1 if work.kind is TaskKind.FORWARD else -1
             peak = max(peak, held)
         assert in_flight(ints(stage), ints(pp), ints(vpp), ints(num_micro))[0] == pytest.approx(peak / vpp)
 
@@ -63,7 +63,7 @@ def test_breadth_first_is_torchs_looped_bfs(shape: tuple[int, int, int]) -> None
 
 def test_gpipe_runs_all_forwards_then_all_backwards_in_turn() -> None:
     """PyTorch 2.11, schedules.py, ScheduleGPipe, _step_microbatches: both loops go from the first to the last."""
-    every = [Work(kind, 0, micro) for kind in (WorkKind.FORWARD, WorkKind.BACKWARD) for micro in range(5)]
+    every = [Task(kind, 0, micro) for kind in (TaskKind.FORWARD, TaskKind.BACKWARD) for micro in range(5)]
     assert gpipe((3, 1, 5)) == [every] * 3
 
 
@@ -73,8 +73,8 @@ def test_bubble_is_that_of_1f1b(schedule: Schedule, pp: int, vpp: int, rounds: i
     """(p - 1) of m + p - 1 (arXiv 1811.06965 sec. 2.3), a v-th of it with v chunks (arXiv 2211.05953 eq. 3)."""
     shape = (pp, 1 if schedule is Schedule.GPIPE else vpp, rounds * pp)
     forward, backward = (np.full((pp, shape[1], 1), seconds / shape[1]) for seconds in (1.0, 2.0))
-    times = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=0.0 * forward, hop_s=floats(0.0), waited=False)
-    _, ended = run(program(schedule, shape), times)
+    times = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=0.0 * forward, p2p_s=floats(0.0), blocking=False)
+    _, ended = run(task_graph(schedule, shape), times)
     closed = equal_stages_s(pp, shape[1], shape[2], 1.0, 2.0)
     assert ended.max() == pytest.approx(closed, rel=1e-12)
 
@@ -83,7 +83,7 @@ def test_bubble_is_that_of_1f1b(schedule: Schedule, pp: int, vpp: int, rounds: i
 def test_every_micro_batch_is_held_on_every_stage(shape: tuple[int, int, int]) -> None:
     pp, vpp, num_micro = shape
     for stage, order in enumerate(breadth_first(shape)):
-        steps = np.cumsum([1 if work.kind is WorkKind.FORWARD else -1 for work in order])
+        steps = np.cumsum([1 if work.kind is TaskKind.FORWARD else -1 for work in order])
         told = in_flight_all(ints(stage), ints(pp), ints(vpp), ints(num_micro))[0]
         assert told == steps.max() / vpp == num_micro
 
@@ -91,11 +91,11 @@ def test_every_micro_batch_is_held_on_every_stage(shape: tuple[int, int, int]) -
 # What stages of zero-bubble schedules hold and in what order, against their orders of work.
 
 
-def peak(order: list[Work]) -> int:
+def peak(order: list[Task]) -> int:
     """Micro-batches of which a forward ran and the weight gradients did not."""
     held = most = 0
     for work in order:
-        held += (work.kind is WorkKind.FORWARD) - (work.kind is WorkKind.WEIGHT)
+        held += (work.kind is TaskKind.FORWARD) - (work.kind is TaskKind.WEIGHT)
         most = max(most, held)
     return most
 
@@ -105,7 +105,7 @@ def test_every_stage_runs_all_three_of_each_micro_batch_once(pp: int, num_micro:
     for orders in (split_one_f_one_b((pp, 1, num_micro)), filled((pp, 1, num_micro))):
         assert len(orders) == pp
         for order in orders:
-            for kind in (WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.WEIGHT):
+            for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT):
                 assert [work.micro for work in order if work.kind is kind] == [*range(num_micro)]
 
 
@@ -147,8 +147,8 @@ def longest_wait(schedule: Schedule, shape: tuple[int, int, int], times: tuple[f
     """Seconds of the step beyond a stage's own work; ``times`` of a chunk's F, B and W."""
     pp, vpp, num_micro = shape
     forward, backward, weight = (np.full((pp, vpp, 1), seconds) for seconds in times)
-    of = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, hop_s=floats(0.0))
-    began, ended = run(program(schedule, shape), of)
+    of = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=floats(0.0))
+    began, ended = run(task_graph(schedule, shape), of)
     return float((ended - began).max()) - sum(times) * vpp * num_micro
 
 
@@ -167,11 +167,11 @@ def test_interleaving_leaves_a_chunk_of_every_earlier_stage(pp: int, vpp: int) -
     assert bubble == pytest.approx(pp - 1)
 
 
-def most_held(order: list[Work], weighs: tuple[float, ...]) -> float:
+def most_held(order: list[Task], weighs: tuple[float, ...]) -> float:
     """The most that an order holds, a micro-batch of each chunk ``weighs`` so much, until its weight gradient
     is there.
     """
-    signs = {WorkKind.FORWARD: 1.0, WorkKind.BACKWARD: 0.0, WorkKind.WEIGHT: -1.0}
+    signs = {TaskKind.FORWARD: 1.0, TaskKind.BACKWARD: 0.0, TaskKind.WEIGHT: -1.0}
     return float(np.cumsum([signs[work.kind] * weighs[work.chunk] for work in order]).max())
 
 
@@ -195,8 +195,8 @@ NO_HEAD = replace(small_model(layers=8), vocab=8)
 def spans(schedule: Schedule, shape: tuple[int, int, int], times: tuple[float, float, float], hop: float = 0.0):
     pp, vpp, _ = shape
     forward, backward, weight = (np.full((pp, vpp, 1), seconds / vpp) for seconds in times)
-    chunk = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, hop_s=floats(hop))
-    began, ended = run(program(schedule, shape), chunk)
+    chunk = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=floats(hop))
+    began, ended = run(task_graph(schedule, shape), chunk)
     return began[:, 0], ended[:, 0]
 
 
@@ -230,8 +230,8 @@ def test_zero_bubble_closed_forms(pp: int, rounds: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 3), (4, 1, 2), (4, 1, 9), (3, 1, 20)])
 def test_every_stage_does_all_its_work_once(schedule: Schedule, shape: tuple[int, int, int]) -> None:
     _, _, num_micro = shape
-    kinds = [WorkKind.FORWARD, WorkKind.BACKWARD] + [WorkKind.WEIGHT] * schedule.splits_backward
-    expected = sorted(Work(kind, 0, micro) for kind in kinds for micro in range(num_micro))
+    kinds = [TaskKind.FORWARD, TaskKind.BACKWARD] + [TaskKind.WEIGHT] * schedule.splits_backward
+    expected = sorted(Task(kind, 0, micro) for kind in kinds for micro in range(num_micro))
     for order in schedule.orders(shape):
         assert sorted(order) == expected
 
@@ -241,7 +241,7 @@ def test_memory_limit_of_the_filled_schedule() -> None:
     for order in Schedule.ZB_2P.orders((4, 1, 40)):
         held = peak = 0
         for work in order:
-            held += {WorkKind.FORWARD: 1, WorkKind.BACKWARD: 0, WorkKind.WEIGHT: -1}[work.kind]
+            held += {TaskKind.FORWARD: 1, TaskKind.BACKWARD: 0, TaskKind.WEIGHT: -1}[work.kind]
             peak = max(peak, held)
         assert peak <= 7
 
@@ -256,8 +256,8 @@ def test_two_replays_of_1f1b_agree(work: list[tuple[float, float]], num_micro: i
     forward, backward = (np.array(column)[:, None] for column in zip(*work, strict=True))
     quick = replay_1f1b_s(forward, backward, floats(hop), ints(num_micro))
     whole = [column[:, None] for column in (forward, backward, 0 * forward)]
-    chunk = ChunkTimes(forward_s=whole[0], backward_s=whole[1], weight_s=whole[2], hop_s=floats(hop))
-    _, ended = run(program(Schedule.ONE_F_ONE_B, (len(work), 1, num_micro)), chunk)
+    chunk = ChunkTimes(forward_s=whole[0], backward_s=whole[1], weight_s=whole[2], p2p_s=floats(hop))
+    _, ended = run(task_graph(Schedule.ONE_F_ONE_B, (len(work), 1, num_micro)), chunk)
     assert ended == pytest.approx(quick, rel=1e-9)
 
 

@@ -12,7 +12,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.plans.space import enumerate_block, full_space
 from solver.problem.price import price_plan
-from solver.times.stage_times import gathered_slices, hop_seconds
+from solver.times.stage_times import gathered_slices, p2p_seconds
 from spec.arrays import ints
 from spec.frameworks import framework_preset
 from spec.parameters import block_parameters
@@ -88,7 +88,7 @@ def seconds(name: str, tp: int, choices: dict[str, bool]) -> float:
     preset = framework_preset(name).changed(choices)
     asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=preset)
     plan = Plan(strategy="mtp", preset=name, tp=tp, pp=2, dp=8 // tp, num_micro=64 * tp // 8)
-    return float(hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.op_timer)[0])
+    return float(p2p_seconds(asked.model, asked.job, PlanTable.of(plan), asked.op_timer)[0])
 
 
 @pytest.mark.parametrize(("name", "written", "copied"), [("megatron-2021", 0, 2), ("deepspeed", 1, 4)])
@@ -118,4 +118,4 @@ def test_without_tensor_parallelism_nothing_is_gathered() -> None:
 def test_one_stage_sends_and_gathers_nothing() -> None:
     asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=framework_preset("deepspeed"))
     plan = Plan(strategy="mtp", preset="deepspeed", tp=4, dp=2, num_micro=4)
-    assert hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.op_timer).tolist() == [0.0]
+    assert p2p_seconds(asked.model, asked.job, PlanTable.of(plan), asked.op_timer).tolist() == [0.0]

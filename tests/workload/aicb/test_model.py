@@ -11,7 +11,7 @@ from spec.model import BlockSpec, ModelSpec
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.workload.generator import ROOT, made
-from workload.simai.format import Column
+from workload.simai.format import SimaiPass
 from workload.simai.reader import read_simai
 
 WORLD = "--world_size 8 --use_flash_attn"
@@ -35,7 +35,7 @@ def blocks(words: str) -> list[tuple[BlockSpec, int]]:
 def exported_bytes(words: str, path: Path) -> int:
     assert run_workload.main(["generate", *f"{words} --output {path}".split()]) == 0
     rows = [placed.row for placed in read_simai(path).rows]
-    return sum(row.comm(column)[1] for row in rows for column in Column)
+    return sum(row.comm(column)[1] for row in rows for column in SimaiPass)
 
 
 @pytest.mark.parametrize("size", ["deepseek16", "deepseek671", "moe"])

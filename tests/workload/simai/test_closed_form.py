@@ -12,7 +12,7 @@ from tests.workload.simai_lines import row
 from workload.diagnostics import WorkloadError
 from workload.simai.busbw import BusBandwidths, RatioTables, read_ratio_tables, simai_network
 from workload.simai.closed_form import AnalyticalOptions, price_simai, row_lines, summary_lines
-from workload.simai.format import TRANSFORMER, Column, SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.format import TRANSFORMER, SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload
 from workload.simai.reader import parse_simai, usable_workload
 
 NETWORK = simai_network(gpus_per_server=8, nics_per_server=8, nvlink_gib=360, nic_gib=48.5)
@@ -179,7 +179,7 @@ def test_overlap_hides_its_share(shares: tuple[float, float, float]) -> None:
     options = AnalyticalOptions(network=NETWORK, dp_overlap=dp, tp_overlap=tp, ep_overlap=ep)
     hidden = price_simai(bundled_example(), options)
     # The simulator cuts what a collective shows to whole nanoseconds.
-    cut_s = 1e-9 * len(Column) * len(list(bundled_example().rows))
+    cut_s = 1e-9 * len(SimaiPass) * len(list(bundled_example().rows))
     assert hidden.parts["dp"] == pytest.approx(bare.parts["dp"] * (1 - dp), rel=1e-6, abs=cut_s)
     assert hidden.parts["dp_ep"] == pytest.approx(bare.parts["dp_ep"] * (1 - dp), rel=1e-6, abs=cut_s)
     assert hidden.parts["tp"] == pytest.approx(bare.parts["tp"] * (1 - tp), rel=1e-6, abs=cut_s)

@@ -22,7 +22,7 @@ from tests.workload.test_launch_files import FORMS
 from workload.aicb.plan_rows import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.simai.check import check_simai
 from workload.simai.export import beyond_of, export_simai, fits_format, group_of_item, header_of, rows_of
-from workload.simai.format import PREFIXES, Column, SimaiGroup, SimaiHeader, read_token
+from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiPass, read_token
 from workload.simai.reader import read_simai
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.ranks import RankOrder, named_groups
@@ -90,7 +90,7 @@ def test_transfers_between_stages_count_every_micro_batch() -> None:
         (hops,) = (one for one in beyond_of(work, header, result.plan) if one.collective == "p2p")
         assert hops.count == 2 * batch // 4
         assert hops.total_bytes == hops.count * header.pp_comm_bytes
-        assert hops.seconds == pytest.approx(hops.count * work.hop_s)
+        assert hops.seconds == pytest.approx(hops.count * work.p2p_s)
 
 
 def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:
@@ -122,11 +122,11 @@ def counts(work: StageWork) -> list[tuple[int, object]]:
     return [*((n * work.num_micro, item) for n, item in work.per_micro_batch()), *((1, i) for i in work.step)]
 
 
-def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> Counter[tuple[str, Column]]:
+def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> Counter[tuple[str, SimaiPass]]:
     """Bytes in the rows by word and column."""
-    totals: Counter[tuple[str, Column]] = Counter()
+    totals: Counter[tuple[str, SimaiPass]] = Counter()
     for row in rows_of(work, header, plan):
-        for column in Column:
+        for column in SimaiPass:
             token, size_bytes = row.comm(column)
             if size_bytes:
                 totals[(token, column)] += size_bytes
@@ -176,8 +176,8 @@ def general_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str
     # model's ends.
     ends = int(work.position == 0) + int(work.position == case.plan.pp - 1)
     links = 2 * case.plan.vpp - ends if case.plan.pp > 1 else 0
-    assert hops == 2 * links * case.plan.num_micro * work.hop_bytes
-    assert work.hops == 2 * links
+    assert hops == 2 * links * case.plan.num_micro * work.p2p_bytes
+    assert work.p2p_messages == 2 * links
 
 
 @settings(max_examples=20, deadline=None)

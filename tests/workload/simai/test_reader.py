@@ -11,7 +11,7 @@ from spec.collectives import Collective
 from tests.workload.simai_lines import GOOD, LONG, cell
 from workload.diagnostics import WorkloadError, summarised
 from workload.simai.check import check_simai
-from workload.simai.format import GROUPS_OF_COLUMN, Column, SimaiHeader, SimaiRow, SimaiWorkload, write_token
+from workload.simai.format import GROUPS_OF_COLUMN, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
 from workload.simai.reader import parse_simai, read_simai, usable_workload
 from workload.simai.writer import check_header, check_row, write_simai
 
@@ -32,7 +32,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 GROUPS = [
     (column, write_token(kind, group, column))
-    for column in Column
+    for column in SimaiPass
     for group in GROUPS_OF_COLUMN[column]
     for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 ]
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back_without_findings(
     tp: int,
     ep: int,
     repeat: int,
-    cells: list[tuple[tuple[Column, str], int, int]],
+    cells: list[tuple[tuple[SimaiPass, str], int, int]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     header = SimaiHeader(tp=tp, ep=ep, all_gpus=tp * ep * repeat, ga=3)

@@ -13,9 +13,9 @@ from spec.errors import ExportError
 from tests.workload.simai_lines import row
 from workload.simai.format import (
     TRANSFORMER,
-    Column,
     SimaiGroup,
     SimaiHeader,
+    SimaiPass,
     SimaiRow,
     SimaiWorkload,
     read_token,
@@ -134,7 +134,7 @@ def test_splitting_keeps_every_nanosecond_and_byte(cells: tuple[int, int, int], 
     for index, part in enumerate(parts):
         check_row(part, HEADER, index=index)
         assert part.name == "embedding_layer"
-    for place, column in enumerate(Column):
+    for place, column in enumerate(SimaiPass):
         assert sum(part.compute_ns(column) for part in parts) == cells[place]
         assert sum(part.comm(column)[1] for part in parts) == sizes[place]
     # Each collective still follows all compute that it follows in the whole row, save its own pieces.
@@ -152,7 +152,7 @@ def test_rows_too_long_to_split() -> None:
 
 def test_words_written_are_words_read() -> None:
     written = 0
-    for column in Column:
+    for column in SimaiPass:
         for group in SimaiGroup:
             for kind in Collective:
                 try:

@@ -30,7 +30,7 @@ COPIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class HeadExchange:
     """Over the ``ranks`` of ``axis``: each holds ``tokens`` with one of ``cut`` parts of their heads; with
     ``repeats`` these are repeated where they are fewer than the ranks. ``label`` tells the messages of two exchanges
     apart."""
@@ -43,22 +43,22 @@ class Exchange:
     label: str
 
 
-def over_tp(context: LayerContext) -> Exchange:
+def over_tp(context: LayerContext) -> HeadExchange:
     """Returns the exchange of a strategy that cuts tokens over tp and leaves heads whole; fewer heads than ranks are
     repeated (InternEvo, expandKVPacked; DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, kv_replication_factor)."""
     tp, whole = context.layout.tp, context.layout.constant(1)
     tokens = ceil_div(context.tokens, tp)
-    return Exchange(axis=Axis.TP, tokens=tokens, cut=whole, ranks=tp, repeats=True, label="exchange")
+    return HeadExchange(axis=Axis.TP, tokens=tokens, cut=whole, ranks=tp, repeats=True, label="exchange")
 
 
-def over_cp(context: LayerContext) -> Exchange:
+def over_cp(context: LayerContext) -> HeadExchange:
     """Returns the exchange of all-to-all context parallelism, which cuts tokens over cp, and tp the heads.
     ``Assumption:`` heads suffice for all ranks (Transformer Engine refuses fewer)."""
     tp, cp = context.layout.tp, context.layout.cp
-    return Exchange(axis=Axis.CP, tokens=context.tokens, cut=tp, ranks=cp, repeats=False, label="context")
+    return HeadExchange(axis=Axis.CP, tokens=context.tokens, cut=tp, ranks=cp, repeats=False, label="context")
 
 
-def exchange_heads(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tuple[Pass, Pass]:
+def exchange_heads(context: LayerContext, tensors: HeadTensors, over: HeadExchange) -> tuple[Pass, Pass]:
     """Before and after: all-to-alls whose array is ``tokens`` x the heads of a rank's part x ``dim``, as large
     before as after. Gradients take the same ways backward, last first."""
 

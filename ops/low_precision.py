@@ -80,7 +80,7 @@ def cast_calls(passes: Passes, rows: IntArray, times: FloatArray, precision: Pre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class CastRecipe:
     """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a
     weight (in the backward again), whether the input is kept narrow, whether it and the output gradient are cast
     before they are gathered over tp, and whether what the products of the backward make is scaled after them.
@@ -108,28 +108,30 @@ ALONG_K = BLOCK_SCALES | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 
 
-def _again(once: Passes, gradient: Passes) -> Recipe:
+def _again(once: Passes, gradient: Passes) -> CastRecipe:
     """Inputs and weights kept in 16 bits and cast ``once`` in each pass (torchao)."""
-    kept = Recipe(input=once, normed_input=once, gradient=gradient, weight=once, keeps_narrow=False)
+    kept = CastRecipe(input=once, normed_input=once, gradient=gradient, weight=once, keeps_narrow=False)
     return replace(kept, input_again=once, weight_again=once)
 
 
 DYNAMIC = _again(SEARCHED, SEARCHED_BOTH)
 BY_ROWS = Passes(reads=4, writes=2, kernels=2)
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, CastRecipe] = {
     # the norm writes 1 byte instead of 2; the second copy reads and writes 1
-    "delayed": Recipe(input=BOTH, normed_input=Passes(writes=1), gradient=BOTH, weight=BOTH),
-    "current": Recipe(input=SEARCHED_BOTH, normed_input=SEARCHED_BOTH, gradient=SEARCHED_BOTH, weight=SEARCHED_BOTH),
-    "block": Recipe(input=BOTH, normed_input=BOTH, gradient=BOTH, weight=BOTH),
+    "delayed": CastRecipe(input=BOTH, normed_input=Passes(writes=1), gradient=BOTH, weight=BOTH),
+    "current": CastRecipe(
+        input=SEARCHED_BOTH, normed_input=SEARCHED_BOTH, gradient=SEARCHED_BOTH, weight=SEARCHED_BOTH
+    ),
+    "block": CastRecipe(input=BOTH, normed_input=BOTH, gradient=BOTH, weight=BOTH),
     "dynamic": DYNAMIC,
     "row": replace(DYNAMIC, gradient=BY_ROWS, gathers_narrow=False, scales_gradients=True),
 }
 CAST_AGAIN = replace(_again(ONCE, Passes(reads=2, writes=2, kernels=2)), gathers_narrow=False)
 """torchao's MXFP8: dynamic scaling of blocks, whose scales nobody looks for first."""
 
-NVFP4 = Recipe(input=APART, normed_input=APART, gradient=APART, weight=SEARCHED_BOTH)
+NVFP4 = CastRecipe(input=APART, normed_input=APART, gradient=APART, weight=SEARCHED_BOTH)
 """A maximum first; columns turned by Hadamard matrices apart (TE 2.9 ``csrc/quantizer.cpp``, NVFP4Quantizer::quantize_impl)."""
-FUSED = Recipe(
+FUSED = CastRecipe(
     input=ONCE,
     normed_input=Passes(),
     made_input=Passes(),
@@ -142,7 +144,7 @@ FUSED = Recipe(
 order is turned when it is read (gemm_rewriter.cc). A kernel that writes narrow numbers alone is priced as if it wrote wide ones."""
 
 
-def recipe_of(context: LayerContext) -> Recipe:
+def recipe_of(context: LayerContext) -> CastRecipe:
     """Returns the recipe of a job whose products run in a lower precision than its activations."""
     precision = context.job.precision
     fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
@@ -182,7 +184,7 @@ def transpose_after_gather(precision: Precision) -> Passes:
     return TRANSPOSED if wanted else Passes()
 
 
-def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]:
+def weight_casts(context: LayerContext, recipe: CastRecipe) -> tuple[Passes, Passes]:
     """Passes over a whole weight in the forward and in the backward. What travels in the format of its products has
     been cast in shards (ops.data_parallel: before the gather, or by the update), and only turned into the other order
     where products want it: once a step or in every forward where the recipe casts both orders at once (Transformer
@@ -251,7 +253,7 @@ def with_weight_copies(context: LayerContext, made: Pass) -> Pass:
     return replace(made, forward=tuple(forward))
 
 
-def _input_and_gradient(recipe: Recipe, layer: Linear) -> tuple[Passes, Passes]:
+def _input_and_gradient(recipe: CastRecipe, layer: Linear) -> tuple[Passes, Passes]:
     """Over a product's input and its output gradient. Elementwise code makes mlp.down's input for it alone, and
     gradients but those that the residual path carries on."""
     entering, leaving = recipe.normed_input if layer.after_norm else recipe.input, recipe.gradient
@@ -262,7 +264,7 @@ def _input_and_gradient(recipe: Recipe, layer: Linear) -> tuple[Passes, Passes]:
     return entering, leaving
 
 
-def _casts(context: LayerContext, recipe: Recipe, layer: Linear) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """Passes around the forward product and around the backward ones. An input that another linear has
     cast, since it keeps it, is not cast again."""
     t, i, o = layer.tokens, layer.inputs, layer.outputs

@@ -24,7 +24,7 @@ from profdb.queries import (
 )
 from profdb.store.columns import number_names
 
-Asked = TypeVar("Asked", bound=Query)
+AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class CaseRecorder:
         self.asked[HostCase(kind=kind)] = float(priced.seconds[0])
         return priced
 
-    def _noted(self, query: Asked, ask: Callable[[Asked], TimeEstimate]) -> TimeEstimate:
+    def _noted(self, query: AnyQuery, ask: Callable[[AnyQuery], TimeEstimate]) -> TimeEstimate:
         priced = ask(query)
         family, labels = curve_of(query)
         rows = np.flatnonzero(busy_rows(query))

@@ -61,7 +61,7 @@ from spec.origin import Origin
 
 Columns = dict[str, IntArray]
 Labels = Mapping[str, str]
-Asked = TypeVar("Asked", bound=Query)
+AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 MUCH_SURER = 0.5
 """Assumption: between samples, however far apart, a curve of worse origin answers only when it tells less
@@ -206,7 +206,7 @@ class ProfileCostModel:
             self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
 
-    def _answer(self, query: Asked, modelled: Callable[[CostModel, Asked], TimeEstimate]) -> TimeEstimate:
+    def _answer(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
         """The one memo: under all words of a query each different shape is priced once, by ``_price``. What may yet be
         measured is not remembered."""
         kind: type = type(query)
@@ -230,7 +230,7 @@ class ProfileCostModel:
         seconds, relative_std, origin = memo.priced[:, list(map(memo.places.__getitem__, keys))]
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
-    def _price(self, query: Asked, modelled: Callable[[CostModel, Asked], TimeEstimate]) -> TimeEstimate:
+    def _price(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
         """Different shapes by the curves, and by the model where no curve reaches; nothing to do takes no time."""
         family, labels = curve_of(query)
         columns, busy = query.columns(), busy_rows(query)

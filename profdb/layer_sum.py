@@ -21,7 +21,7 @@ from spec.arrays import FloatArray, floats
 from spec.errors import MissingCurveError
 from spec.origin import Origin
 
-Asked = TypeVar("Asked", bound=Query)
+AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 DIRECTIONS = ("forward", "backward")
 
@@ -133,7 +133,7 @@ def parts_of_layers(cost_model: CostModel, cases: Sequence[LayerCase]) -> list[T
     ]
 
 
-def _together(parts: Callable[[LayerCase], Iterator[Asked]], cases: Sequence[LayerCase]) -> Iterator[Asked]:
+def _together(parts: Callable[[LayerCase], Iterator[AnyQuery]], cases: Sequence[LayerCase]) -> Iterator[AnyQuery]:
     """The questions of several layers, kernel by kernel: each of N shapes."""
     for queries in zip(*(parts(case) for case in cases), strict=True):
         columns = [query.columns() for query in queries]

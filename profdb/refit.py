@@ -12,7 +12,7 @@ from profdb.fitting import fit_table, pack_curves, stored_curves
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import SampleTable
 from profdb.store.data_file import load_profile, save_profile
-from profdb.store.merge import Merged, merge
+from profdb.store.merge import MergeResult, merge
 from profdb.store.sole_writer import sole_writer
 
 PARALLEL_FROM = 10_000
@@ -70,14 +70,16 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def merged_into(into: Path, new: ProfileDatabase) -> Merged:
+def merged_into(into: Path, new: ProfileDatabase) -> MergeResult:
     """Merge ``new`` into the profile at ``into`` (made when absent), with new fits, as one step that nobody else can come
     between; what came of it.
 
     Raises ProfileError, and leaves the file as it was, when it is of another GPU, cannot be read or written.
     """
     with sole_writer(into):
-        merged = merge(load_profile(into), new) if into.exists() else Merged(profile=new, differences=(), repeats=0)
-        fitted = with_fits(merged.profile)
+        result = MergeResult(profile=new, differences=(), repeats=0)
+        if into.exists():
+            result = merge(load_profile(into), new)
+        fitted = with_fits(result.profile)
         save_profile(into, fitted)
-    return Merged(profile=fitted, differences=merged.differences, repeats=merged.repeats)
+    return MergeResult(profile=fitted, differences=result.differences, repeats=result.repeats)

@@ -17,31 +17,31 @@ CPU_CLUSTER = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareSheet:
+class HardwareSpec:
     """The hardware sheet of this machine: its file's stem and what it says."""
 
     stem: str
     cluster: ClusterSpec
 
 
-def find_sheet(device_name: str, kind: str, root: Path) -> HardwareSheet | None:
+def find_sheet(device_name: str, kind: str, root: Path) -> HardwareSpec | None:
     """The sheet under ``root``/configs/clusters whose GPU the driver calls ``device_name``; on a
     processor the sheet ``cpu``. None when there is none."""
     for stem in known_clusters(root):
         cluster = read_cluster(stem, root=root)
         if (kind == "cpu" and stem == CPU_CLUSTER) or device_name in cluster.gpu.device_names:
-            return HardwareSheet(stem=stem, cluster=cluster)
+            return HardwareSpec(stem=stem, cluster=cluster)
     return None
 
 
-def domain_of_sheet(sheet: HardwareSheet | None, ranks_per_node: int) -> int:
+def domain_of_sheet(sheet: HardwareSpec | None, ranks_per_node: int) -> int:
     """Ranks of the sheet's scale-up domain where it cuts a node into equal parts (PCIe below each of two
     processors), else 0: a node."""
     ranks = sheet.cluster.scale_up_ranks if sheet else 0
     return ranks if 0 < ranks < ranks_per_node and ranks_per_node % ranks == 0 else 0
 
 
-def machine_facts(world: World, sheet: HardwareSheet | None, date: str) -> MachineFacts:
+def machine_facts(world: World, sheet: HardwareSpec | None, date: str) -> MachineFacts:
     """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
     matches, so that measured and modelled samples of one GPU merge; else the driver's."""
     device = world.device

@@ -59,7 +59,7 @@ class Bench:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class Measurement:
     """State of a case: what was really launched, notes, its trials in seconds, and by what share the
     clock of a rank fell meanwhile."""
 
@@ -77,26 +77,26 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
     device answers no more.
     """
     world = bench.world
-    reading = Reading(case=case)
-    outcome = read(reading, bench)
-    if outcome.ok and reading.drop > MOST_DROP:
-        second = Reading(case=case)
+    measurement = Measurement(case=case)
+    outcome = read(measurement, bench)
+    if outcome.ok and measurement.drop > MOST_DROP:
+        second = Measurement(case=case)
         again = read(second, bench)
         if not again.ok:
             outcome = again if again.device_lost else outcome
-        elif second.drop < reading.drop:
-            reading = second
-        reading.notes[AGAIN] = CLOCK
+        elif second.drop < measurement.drop:
+            measurement = second
+        measurement.notes[AGAIN] = CLOCK
     if not outcome.ok:
         if not outcome.device_lost:
             freed = run_on_all_ranks(world, world.device.release_memory)
             outcome = freed if freed.device_lost else outcome
-        reading.notes["reason"] = outcome.reason
+        measurement.notes["reason"] = outcome.reason
     sample = Sample(
-        case=reading.case,
-        trials_s=tuple(reading.trials_s),
+        case=measurement.case,
+        trials_s=tuple(measurement.trials_s),
         status=outcome.status,
-        launched=reading.notes,
+        launched=measurement.notes,
         taken=taken,
         world=WorldShape(nodes=world.layout.nodes, ranks=world.size),
     )
@@ -105,9 +105,9 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
     return sample
 
 
-def read(reading: Reading, bench: Bench) -> Outcome:
+def read(measurement: Measurement, bench: Bench) -> Outcome:
     """Launch, warm up and time; the trials are kept only when every rank came through."""
-    world, case = bench.world, reading.case
+    world, case = bench.world, measurement.case
     prepared: list[Launched] = []
 
     def prepare() -> None:
@@ -118,8 +118,8 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     if not outcome.ok:
         return outcome
     launched = prepared.pop()
-    reading.case = launched.case
-    reading.notes["implementation"] = launched.implementation
+    measurement.case = launched.case
+    measurement.notes["implementation"] = launched.implementation
     warm: list[float] = []
     outcome = run_on_all_ranks(world, lambda: warm.extend(warm_up(launched, bench)))
     if not outcome.ok:
@@ -128,15 +128,15 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     own: list[float] = []
     outcome = run_on_all_ranks(world, lambda: own.extend(time_trials(launched, bench, one_call_s)))
     if outcome.ok:
-        *reading.trials_s, reading.drop = world.slowest([*own, bench.clocks.drop])
-        note_spread(reading, bursts(launched, bench, one_call_s)[0] * launched.operations)
+        *measurement.trials_s, measurement.drop = world.slowest([*own, bench.clocks.drop])
+        note_spread(measurement, bursts(launched, bench, one_call_s)[0] * launched.operations)
         if isinstance(bench.clock_for(launched), ColdStopwatch):
-            reading.notes["timed"] = "CPU seconds, caches swept"
-        reading.notes |= bench.clocks.notes()
+            measurement.notes["timed"] = "CPU seconds, caches swept"
+        measurement.notes |= bench.clocks.notes()
         if launched.sustained_s:
             # that clocks fall is what it measures
-            reading.drop = 0.0
-            reading.notes |= bench.clocks.each()
+            measurement.drop = 0.0
+            measurement.notes |= bench.clocks.each()
     return outcome
 
 
@@ -178,11 +178,11 @@ def bursts(launched: Launched, bench: Bench, one_call_s: float) -> tuple[int, in
     return count, bench.plan.trials(trial_s)
 
 
-def note_spread(reading: Reading, launches_per_trial: int) -> None:
+def note_spread(measurement: Measurement, launches_per_trial: int) -> None:
     """Note the length of a trial's burst, how far trials spread, and which lie apart."""
-    trials_s = np.asarray(reading.trials_s, dtype=np.float64)
-    reading.notes["launches_per_trial"] = launches_per_trial
-    reading.notes["spread"] = round(spread(trials_s), 4)
+    trials_s = np.asarray(measurement.trials_s, dtype=np.float64)
+    measurement.notes["launches_per_trial"] = launches_per_trial
+    measurement.notes["spread"] = round(spread(trials_s), 4)
     flagged = [str(index) for index in np.flatnonzero(outliers(trials_s))]
     if flagged:
-        reading.notes["outliers"] = " ".join(flagged)
+        measurement.notes["outliers"] = " ".join(flagged)

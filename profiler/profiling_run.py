@@ -15,7 +15,7 @@ from profdb.cases import Case
 from profdb.refit import merged_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
-from profdb.store.journal import Recorded, journal_path, read_journal
+from profdb.store.journal import JournalContent, journal_path, read_journal
 from profdb.store.merge import Difference
 from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
@@ -28,7 +28,7 @@ from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.restart import MOST_RESTARTS, restart_program, restarts, spent_s
 from profiler.distributed.world import World, open_world
 from profiler.journal import Journal
-from profiler.machine import HardwareSheet, domain_of_sheet, find_sheet, machine_facts, with_best_flops
+from profiler.machine import HardwareSpec, domain_of_sheet, find_sheet, machine_facts, with_best_flops
 from profiler.measurement import Bench
 from profiler.outcome import DeviceLostError
 from profiler.sample_quality import SampleQuality, quality_lines, quieter_samples, sample_quality
@@ -80,7 +80,7 @@ class EarlierRun:
     """State before this run: the profile, and the journal of a run that did not end."""
 
     profile: ProfileDatabase | None = None
-    recorded: Recorded | None = None
+    recorded: JournalContent | None = None
     journal: Journal | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -112,14 +112,14 @@ def run_profiling(
     return run_in(world, options, cases, launcher)
 
 
-def device_and_sheet(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSheet | None]:
+def device_and_sheet(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSpec | None]:
     """This rank's device, with what its sheet says of its architecture, and the sheet where there is one."""
     device = choose_device(options.device, layout)
     sheet = find_sheet(device.name, device.kind, options.root)
     return replace(device, architecture=sheet.cluster.gpu.architecture if sheet else None), sheet
 
 
-def domain_of(options: RunOptions, sheet: HardwareSheet | None, layout: RankLayout) -> int:
+def domain_of(options: RunOptions, sheet: HardwareSpec | None, layout: RankLayout) -> int:
     """Ranks of one scale-up domain: as asked for, as the sheet says, or a node's."""
     return options.domain_ranks or domain_of_sheet(sheet, layout.local_size) or layout.local_size
 
@@ -214,7 +214,7 @@ def open_files(options: RunOptions, machine: MachineFacts, earlier: EarlierRun) 
         skip_unended(earlier, earlier.recorded, machine)
 
 
-def skip_unended(earlier: EarlierRun, recorded: Recorded, machine: MachineFacts) -> None:
+def skip_unended(earlier: EarlierRun, recorded: JournalContent, machine: MachineFacts) -> None:
     """The case during which the earlier run ended is not tried again: it may have been the cause."""
     assert earlier.journal is not None
     assert recorded.unended is not None
@@ -264,7 +264,7 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
     )
 
 
-def notes_on(world: World, sheet: HardwareSheet | None) -> list[str]:
+def notes_on(world: World, sheet: HardwareSpec | None) -> list[str]:
     """Notes on this world for the reader of the report."""
     notes = []
     if world.size == 1:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import run_workload
-from profdb.modelled.network.links import Shape
+from profdb.modelled.network.links import CommGroup
 from profdb.modelled.network.send_recv import all_to_all_seconds
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
@@ -194,7 +194,7 @@ def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(segment: str, 
     assert run_workload.main([*words, "--nvlink_segment", segment]) == 0
     sheet = read_cluster("gb200-nvl72", root=ROOT)
     sheet = replace(sheet, domains=(replace(sheet.domains[0], ranks=intra), *sheet.domains[1:]))
-    shape = Shape(intra=ints(intra), inter=ints(64 // intra), siblings=ints(1))
+    shape = CommGroup(intra=ints(intra), inter=ints(64 // intra), siblings=ints(1))
     expected = float(all_to_all_seconds(sheet, np.array([256.0 * MIB]), shape)[0])
     assert json.loads((folder / "out.json").read_text())["ep_s"] == pytest.approx(expected, rel=1e-9)
 

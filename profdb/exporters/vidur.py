@@ -14,7 +14,7 @@ import numpy as np
 
 from profdb.cases import AttentionCase, Case, Family, GemmCase, MemoryBoundCase
 from profdb.cost_model import ProfileCostModel
-from profdb.importers.csv_rows import Row
+from profdb.importers.csv_rows import CsvRow
 from profdb.importers.vidur import mlp_cases
 from profdb.queries import AttentionQuery, LinearQuery, MemoryBoundQuery, TimeEstimate
 from profdb.sample import ProfileDatabase
@@ -104,7 +104,7 @@ def _mlp_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: i
     sizes = _model_cells(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
     cells = {name: str(value) for name, value in sizes.items()}
     row: dict[str, object] = {}
-    for operation, case in mlp_cases(Row(Path("mlp.csv"), 0, cells)):
+    for operation, case in mlp_cases(CsvRow(Path("mlp.csv"), 0, cells)):
         priced = _ask(cost_model, case)
         if priced.origin[0] != int(Origin.MEASURED):
             return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from profdb.fits import protocol_changes as shared_changes
 from profdb.fits.group_shape import ShapeCurve, restated, shape_error
-from profdb.fits.lines import Arrays, Prediction
+from profdb.fits.lines import Arrays, CurvePrediction
 from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone_curve, left_out_errors
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
@@ -87,7 +87,7 @@ def shape_curves(arrays: Arrays) -> list[ShapeCurve]:
     return curves
 
 
-def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]) -> Prediction:
+def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]) -> CurvePrediction:
     """Seconds of collectives over groups of two ranks or more and sizes >= 1 byte.
 
     ``seconds`` is NaN for a reach (across domains or within one) of which nothing was measured; the
@@ -113,4 +113,4 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]
         near = np.where(within, between, BEYOND_STD)
         inside[rows] = within & (own is not None)
         spread[rows] = np.hypot(np.hypot(own_noise, near), 0.0 if own is not None else predicted_noise)
-    return Prediction(seconds=seconds, relative_std=spread, inside=inside)
+    return CurvePrediction(seconds=seconds, relative_std=spread, inside=inside)

@@ -13,8 +13,8 @@ from ops.memory_bound import KERNELS, bytes_moved_per_element
 from ops.op import AttentionCall, GroupedProductCall, KernelCall, ProductCall, flag_names, label_names
 from profdb.cases import Family
 from profdb.fits import collective
-from profdb.fits.lines import Arrays, Prediction
-from profdb.fits.surface import Shapes, fit_surface, predict_surface
+from profdb.fits.lines import Arrays, CurvePrediction
+from profdb.fits.surface import KernelShapes, fit_surface, predict_surface
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
@@ -35,36 +35,36 @@ class Fitter:
     labels: tuple[str, ...]
     flags: tuple[str, ...] = ()
     fit: Callable[[Columns, Labels, FloatArray, float], Arrays]
-    predict: Callable[[Arrays, Columns, Labels], Prediction]
+    predict: Callable[[Arrays, Columns, Labels], CurvePrediction]
 
 
 def surface_fitter(
-    shapes_of: Callable[[Columns, Labels], Shapes], labels: tuple[str, ...], flags: tuple[str, ...] = ()
+    shapes_of: Callable[[Columns, Labels], KernelShapes], labels: tuple[str, ...], flags: tuple[str, ...] = ()
 ) -> Fitter:
     """Returns the fitter of a family of kernels, all of whose sizes are 1 or more."""
 
     def fit(columns: Columns, labels: Labels, seconds: FloatArray, noise: float) -> Arrays:
         return fit_surface(shapes_of(columns, labels), seconds, noise)
 
-    def predict(arrays: Arrays, columns: Columns, labels: Labels) -> Prediction:
+    def predict(arrays: Arrays, columns: Columns, labels: Labels) -> CurvePrediction:
         return predict_surface(arrays, shapes_of(columns, labels))
 
     return Fitter(version=SURFACE_VERSION, labels=labels, flags=flags, fit=fit, predict=predict)
 
 
-def product_shapes(columns: Columns, labels: Labels) -> Shapes:
+def product_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     """FLOPs 2 b m k n; bytes of A, B and C once each (C in 16 bits for 8-bit inputs)."""
     batch, m, k, n = (columns[name].astype(np.float64) for name in ("batch", "m", "k", "n"))
     in_bytes = dtype_bytes(labels["dtype_in"])
     out_bytes = max(in_bytes, 2.0)
-    return Shapes(
+    return KernelShapes(
         sizes=[batch, m, k, n],
         flops=2.0 * batch * m * k * n,
         size_bytes=batch * (in_bytes * (m * k + k * n) + out_bytes * m * n),
     )
 
 
-def grouped_product_shapes(columns: Columns, labels: Labels) -> Shapes:
+def grouped_product_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     """FLOPs 2 m k n; bytes of the rows in and out once and of every group's weights once.
 
     m always counts rows in total. In layout TN each group reduces over its rows and writes its own
@@ -73,7 +73,7 @@ def grouped_product_shapes(columns: Columns, labels: Labels) -> Shapes:
     groups, m, k, n = (columns[name].astype(np.float64) for name in ("groups", "m", "k", "n"))
     in_bytes = dtype_bytes(labels["dtype_in"])
     out_bytes = max(in_bytes, 2.0)
-    return Shapes(
+    return KernelShapes(
         sizes=[groups, m, k, n],
         flops=2.0 * m * k * n,
         size_bytes=in_bytes * (m * k + groups * k * n) + out_bytes * m * n,
@@ -100,7 +100,7 @@ def attended_pairs(columns: dict[str, IntArray], mask: str) -> FloatArray:
     return np.asarray(ramp + (rows - growing) * window)
 
 
-def attention_shapes(columns: Columns, labels: Labels) -> Shapes:
+def attention_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     """FLOPs 2 (qk_dim + v_dim) per attended pair and head (backward 2.5 times); bytes of q, k, v and
     the output once (backward: those, their gradients and the output gradient)."""
     batch, q, kv = (columns[name].astype(np.float64) for name in ("batch", "q_len", "kv_len"))
@@ -114,7 +114,7 @@ def attention_shapes(columns: Columns, labels: Labels) -> Shapes:
     unseen = kv / np.clip(columns["window"].astype(np.float64), 1.0, kv) if windowed else np.ones_like(kv)
     backward = labels["direction"] == "backward"
     moved = 2.0 * (inputs + outputs) if backward else inputs + outputs
-    return Shapes(
+    return KernelShapes(
         sizes=[batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen],
         flops=flops * (BACKWARD_PRODUCTS if backward else 1.0),
         size_bytes=width * moved,
@@ -127,20 +127,20 @@ def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
     return bytes_moved_per_element(known, backward=direction == "backward", dtype=dtype)
 
 
-def kernel_shapes(columns: Columns, labels: Labels) -> Shapes:
+def kernel_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     """No FLOPs that count; bytes by ``bytes_per_element``."""
     rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
     per_element = bytes_per_element(labels["kernel"], labels["direction"], labels["dtype"])
-    return Shapes(sizes=[rows, width], flops=np.zeros_like(rows), size_bytes=per_element * rows * width)
+    return KernelShapes(sizes=[rows, width], flops=np.zeros_like(rows), size_bytes=per_element * rows * width)
 
 
-def optimizer_shapes(columns: Columns, labels: Labels) -> Shapes:
+def optimizer_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     """AdamW reads parameter, gradient and two fp32 moments and writes all but the gradient
     (Loshchilov and Hutter, 1711.05101, algorithm 2): 2 p + g + 16 bytes an element."""
     elements = columns["elements"].astype(np.float64)
     tensors = columns["tensors"].astype(np.float64)
     per_element = 2.0 * dtype_bytes(labels["parameter_dtype"]) + dtype_bytes(labels["gradient_dtype"]) + 16.0
-    return Shapes(
+    return KernelShapes(
         sizes=[elements, tensors],
         flops=np.zeros_like(elements),
         size_bytes=per_element * elements,
@@ -156,9 +156,9 @@ def fit_host(columns: Columns, labels: Labels, seconds: FloatArray, noise: float
     }
 
 
-def predict_host(arrays: Arrays, columns: Columns, labels: Labels) -> Prediction:
+def predict_host(arrays: Arrays, columns: Columns, labels: Labels) -> CurvePrediction:
     """The stored cost, once."""
-    return Prediction(
+    return CurvePrediction(
         seconds=arrays["seconds"].copy(),
         relative_std=arrays["noise"].copy(),
         inside=np.ones(1, dtype=np.bool_),

@@ -36,7 +36,7 @@ FEWEST_LINES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class CurvePrediction:
     """``seconds``, ``relative_std`` and ``inside`` (interpolated inside the samples), length Q."""
 
     seconds: FloatArray
@@ -55,7 +55,7 @@ class Blend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class LineReading:
     """``value`` of the target, ``distance`` to the nearest sample and how much of it lies ``beyond`` the long
     end of that sample's line (log2 units), and whether the lines read lie on both sides of the query in every
     coordinate (``inside``); all of length Q."""
@@ -110,7 +110,7 @@ def line_of(points: FloatArray, axis: int) -> IntArray:
     return np.asarray(line.reshape(-1), dtype=np.int64)
 
 
-def read_lines(arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray | None = None) -> Reading:
+def read_lines(arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray | None = None) -> LineReading:
     """Read a bundle at ``points`` (Q x D, log2). ``skip`` (Q) names a line each query must not use."""
     size = points.shape[0]
     lines = arrays["coords"].shape[0]
@@ -122,7 +122,7 @@ def read_lines(arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray 
         value[part], distance[part], beyond[part], inside[part] = _read_part(
             arrays, blend, points[part], None if skip is None else skip[part]
         )
-    return Reading(value=value, distance=distance, beyond=beyond, inside=inside)
+    return LineReading(value=value, distance=distance, beyond=beyond, inside=inside)
 
 
 def _read_part(

@@ -19,7 +19,7 @@ import numpy as np
 from profdb.fits.lines import (
     Arrays,
     Blend,
-    Prediction,
+    CurvePrediction,
     build_lines,
     end_slope,
     line_axis,
@@ -69,7 +69,7 @@ UNTESTED_STD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
+class KernelShapes:
     """Q kernel calls: ``sizes`` (D arrays, each 1 or more), ``flops`` and ``size_bytes`` (Q)."""
 
     sizes: Sequence[FloatArray]
@@ -77,7 +77,7 @@ class Shapes:
     size_bytes: FloatArray
 
 
-def fit_rates(shapes: Shapes, seconds: FloatArray) -> FloatArray:
+def fit_rates(shapes: KernelShapes, seconds: FloatArray) -> FloatArray:
     """(peak FLOP/s, bytes/s, floor seconds) that no sample beats by more than noise.
 
     The best half percent is passed over as noise; the floor is the first percentile of the times.
@@ -87,14 +87,14 @@ def fit_rates(shapes: Shapes, seconds: FloatArray) -> FloatArray:
     return np.asarray([peak, rate, float(np.quantile(seconds, 0.01))])
 
 
-def roofline_s(rates: FloatArray, shapes: Shapes) -> FloatArray:
+def roofline_s(rates: FloatArray, shapes: KernelShapes) -> FloatArray:
     """Shortest time by peak rate and bandwidth plus the launch floor, seconds (Q)."""
     peak, rate, floor_s = rates.tolist()
     compute_s = shapes.flops / peak if peak > 0.0 else np.zeros_like(shapes.flops)
     return np.asarray(np.maximum(compute_s, shapes.size_bytes / rate) + floor_s)
 
 
-def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
+def fit_surface(shapes: KernelShapes, seconds: FloatArray, noise: float) -> Arrays:
     """Arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
     rates = fit_rates(shapes, seconds)
     target = np.log(seconds / roofline_s(rates, shapes))
@@ -117,7 +117,7 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
     return arrays
 
 
-def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
+def predict_surface(arrays: Arrays, shapes: KernelShapes) -> CurvePrediction:
     """Read a fitted surface at ``shapes``."""
     blend = CANDIDATES[int(arrays["blend"][0])]
     points = np.log2(np.stack(shapes.sizes, axis=1))
@@ -129,7 +129,7 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     value, share = reading.value, float(arrays["tree_share"][0])
     if share > 0.0:
         value = _mixed(value, read_trees(arrays, points), share, reading.distance)
-    return Prediction(
+    return CurvePrediction(
         seconds=roofline_s(arrays["rates"], shapes) * np.exp(value),
         relative_std=spread,
         inside=reading.inside,
@@ -175,13 +175,13 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
             rows=none.astype(np.int64),
         )
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
-    asked = Asked(rows=rows, points=points[rows], target=target[rows], skip=line_of(points, axis)[rows])
+    holdout = Holdout(rows=rows, points=points[rows], target=target[rows], skip=line_of(points, axis)[rows])
     tried: dict[tuple[Blend, tuple[float, ...]], Trial] = {}
 
     def trial(metric: FloatArray, blend: Blend) -> Trial:
         key = (blend, tuple(metric.tolist()))
         if key not in tried:
-            tried[key] = _left_out(lines, asked, metric, blend)
+            tried[key] = _left_out(lines, holdout, metric, blend)
         return tried[key]
 
     best = min((trial(metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
@@ -197,7 +197,7 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Holdout:
     """Samples told without their own line (``skip``)."""
 
     rows: IntArray
@@ -206,15 +206,15 @@ class Asked:
     skip: IntArray
 
 
-def _left_out(lines: Arrays, asked: Asked, metric: FloatArray, blend: Blend) -> Trial:
+def _left_out(lines: Arrays, holdout: Holdout, metric: FloatArray, blend: Blend) -> Trial:
     """Errors on samples whose own line may not be used."""
-    reading = read_lines(scaled_lines(lines, metric), blend, asked.points * metric, asked.skip)
+    reading = read_lines(scaled_lines(lines, metric), blend, holdout.points * metric, holdout.skip)
     return Trial(
         blend=blend,
         metric=metric,
-        errors=np.abs(np.expm1(reading.value - asked.target)),
+        errors=np.abs(np.expm1(reading.value - holdout.target)),
         distances=reading.distance,
-        rows=asked.rows,
+        rows=holdout.rows,
         predicted=reading.value,
     )
 
@@ -237,9 +237,9 @@ def _with_trees(trial: Trial, lines: Arrays, points: FloatArray, target: FloatAr
     trees: FloatArray = np.zeros(trial.rows.shape[0])
     for part in range(FOLDS):
         inside = fold_of != part
-        asked = ~inside[trial.rows]
-        if asked.any() and inside.any():
-            trees[asked] = read_trees(fit_trees(points[inside], target[inside]), points[trial.rows[asked]])
+        holdout = ~inside[trial.rows]
+        if holdout.any() and inside.any():
+            trees[holdout] = read_trees(fit_trees(points[inside], target[inside]), points[trial.rows[holdout]])
     best = trial
     for share in TREE_SHARES:
         value = _mixed(trial.predicted, trees, share, trial.distances)

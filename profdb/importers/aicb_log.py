@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ops.layout import Group, place
 from profdb.cases import CollectiveCase
-from profdb.importers.csv_rows import Row, read_rows
+from profdb.importers.csv_rows import CsvRow, read_rows
 from profdb.sample import Sample, WorldShape
 from spec.arrays import ints
 from spec.collectives import Collective
@@ -76,13 +76,13 @@ def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Samp
     }
 
 
-def _after_initialisation(rows: Sequence[Row]) -> list[Row]:
+def _after_initialisation(rows: Sequence[CsvRow]) -> list[CsvRow]:
     """The rows of the iterations."""
     ends = [place for place, row in enumerate(rows) if _word(row, "comm_type") == EPOCH_END]
     return list(rows[ends[0] + 1 :]) if ends else []
 
 
-def _group_sizes(rows: Sequence[Row], source: Path) -> dict[str, int]:
+def _group_sizes(rows: Sequence[CsvRow], source: Path) -> dict[str, int]:
     """Ranks of each axis, as the groups in the log have them. Raises ProfileError for a group of two sizes."""
     seen: dict[str, Counter[int]] = {}
     for row in rows:
@@ -97,7 +97,7 @@ def _group_sizes(rows: Sequence[Row], source: Path) -> dict[str, int]:
     return {name: next(iter(seen.get(name, {1: 1}))) for name in ("tp", "dp", "ep", "pp")}
 
 
-def _group(row: Row, sizes: Mapping[str, int], world: int, domain_ranks: int) -> Group:
+def _group(row: CsvRow, sizes: Mapping[str, int], world: int, domain_ranks: int) -> Group:
     """The shape of a row's group on domains of ``domain_ranks``."""
     tp, name = sizes["tp"], _word(row, "comm_group").removesuffix("_group")
     strides = {
@@ -115,11 +115,11 @@ def _group(row: Row, sizes: Mapping[str, int], world: int, domain_ranks: int) ->
     return place(ints(_size(row)), ints(strides[name]), world, domain_ranks)
 
 
-def _word(row: Row, column: str) -> str:
+def _word(row: CsvRow, column: str) -> str:
     """``CommType.all_reduce`` and ``all_reduce`` alike."""
     return row.text(column, NONE).rpartition(".")[2]
 
 
-def _size(row: Row) -> int:
+def _size(row: CsvRow) -> int:
     """Ranks of a row's group; 0 where the log does not say."""
     return 0 if row.text("comm_group_size", NONE) == NONE else row.whole("comm_group_size")

@@ -11,7 +11,7 @@ from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """One line of a CSV file: cells by column name. Every reader raises ProfileError naming file, line
     and column."""
 
@@ -59,7 +59,7 @@ class Row:
         return number * unit_s
 
 
-def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path, required: Sequence[str]) -> Iterator[CsvRow]:
     """The rows of ``path``. ProfileError when it can't be read, lacks a required column, has a row of
     another length or no row at all."""
     try:
@@ -80,6 +80,6 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
         empty = False
         if len(cells) != len(header):
             raise ProfileError(f"{path}:{number}: {len(cells)} cells under {len(header)} columns; nothing imported")
-        yield Row(path, number, dict(zip(header, cells, strict=True)))
+        yield CsvRow(path, number, dict(zip(header, cells, strict=True)))
     if empty:
         raise ProfileError(f"{path}: no rows; nothing imported")

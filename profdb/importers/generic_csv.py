@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from profdb.cases import AttentionCase, Case, CollectiveCase, GemmCase
-from profdb.importers.csv_rows import Row, read_rows
+from profdb.importers.csv_rows import CsvRow, read_rows
 from profdb.sample import Sample
 from spec.collectives import Collective
 from spec.dtypes import canonical_dtype
@@ -43,7 +43,7 @@ def read_curves_csv(path: str | Path) -> dict[str, list[Sample]]:
     return result
 
 
-def _form_of(source: Path) -> tuple[Callable[[Row], Case], tuple[str, ...]]:
+def _form_of(source: Path) -> tuple[Callable[[CsvRow], Case], tuple[str, ...]]:
     try:
         text = read_file_text(source, MOST_MEASURED_BYTES)
     except UnreadableFileError as error:
@@ -56,21 +56,21 @@ def _form_of(source: Path) -> tuple[Callable[[Row], Case], tuple[str, ...]]:
     raise ProfileError(f"{source}:1: no known form (a header needs one of: {forms}); nothing imported")
 
 
-def _dtype(row: Row) -> str:
+def _dtype(row: CsvRow) -> str:
     try:
         return canonical_dtype(row.text("dtype", "bf16"))
     except ConfigError as error:
         raise row.refuse("dtype", error.allowed) from error
 
 
-def _word(row: Row, column: str, allowed: tuple[str, ...]) -> str:
+def _word(row: CsvRow, column: str, allowed: tuple[str, ...]) -> str:
     word = row.text(column, allowed[0])
     if word not in allowed:
         raise row.refuse(column, f"must be one of {', '.join(allowed)}")
     return word
 
 
-def _gemm(row: Row) -> Case:
+def _gemm(row: CsvRow) -> Case:
     bias = row.text("bias", "0").lower()
     if bias not in FLAGS:
         raise row.refuse("bias", "must be 0 or 1")
@@ -86,7 +86,7 @@ def _gemm(row: Row) -> Case:
     )
 
 
-def _attention(row: Row) -> Case:
+def _attention(row: CsvRow) -> Case:
     length, width = row.whole("seq"), row.whole("head_dim")
     return AttentionCase(
         batch=row.whole("batch"),
@@ -104,7 +104,7 @@ def _attention(row: Row) -> Case:
     )
 
 
-def _collective(row: Row) -> Case:
+def _collective(row: CsvRow) -> Case:
     name = row.text("collective")
     if name not in COLLECTIVE_NAMES:
         raise row.refuse("collective", f"must be one of {', '.join(COLLECTIVE_NAMES)}")
@@ -121,7 +121,7 @@ def _collective(row: Row) -> Case:
     )
 
 
-FORMS: dict[tuple[str, ...], Callable[[Row], Case]] = {
+FORMS: dict[tuple[str, ...], Callable[[CsvRow], Case]] = {
     ("gpu", "m", "n", "k", "latency_us"): _gemm,
     ("gpu", "batch", "seq", "heads", "kv_heads", "head_dim", "latency_us"): _attention,
     ("gpu", "collective", "num_gpus", "bytes", "latency_us"): _collective,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from profdb.cases import AttentionCase, Case, CollectiveCase, GemmCase, MemoryBoundCase
-from profdb.importers.csv_rows import Row, read_rows
+from profdb.importers.csv_rows import CsvRow, read_rows
 from profdb.sample import Sample
 from spec.collectives import Collective
 from spec.errors import ProfileError
@@ -70,7 +70,7 @@ def read_mlp(path: str | Path) -> list[Sample]:
     return samples
 
 
-def mlp_cases(row: Row) -> Iterator[tuple[str, Case]]:
+def mlp_cases(row: CsvRow) -> Iterator[tuple[str, Case]]:
     """(operation, case) of one row: fused query-key-value and, in gated models, fused gate and up."""
     tp, tokens, hidden = (
         row.whole("num_tensor_parallel_workers"),
@@ -156,7 +156,7 @@ def read_network(path: str | Path) -> list[Sample]:
     return samples
 
 
-def _sample(row: Row, operation: str, case: Case) -> Sample:
+def _sample(row: CsvRow, operation: str, case: Case) -> Sample:
     return Sample(
         case=case,
         trials_s=(row.seconds(median_column(operation), MS),),
@@ -164,7 +164,7 @@ def _sample(row: Row, operation: str, case: Case) -> Sample:
     )
 
 
-def _flag(row: Row, column: str) -> bool:
+def _flag(row: CsvRow, column: str) -> bool:
     text = row.text(column).lower()
     if text not in ("true", "false", "1", "0"):
         raise row.refuse(column, "must be True or False")

@@ -67,7 +67,7 @@ BACKWARD_FACTOR = BACKWARD_PRODUCTS * 73.0 / 63.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads(AttentionCall[IntArray]):
+class AttentionShapes(AttentionCall[IntArray]):
     """Attention calls with what they compute and move; 1-D int64 arrays of one length, words shared by
     all rows."""
 
@@ -102,7 +102,7 @@ class Heads(AttentionCall[IntArray]):
         return np.asarray((q_elements + kv_elements) * dtype_bytes(self.dtype), dtype=np.float64)
 
 
-def flash_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
+def flash_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do. In fp8 the
     published multiple of what 16 bits take, where the architecture has one."""
     ratio = fp8_ratio(heads.dtype, heads.direction, gpu.architecture)
@@ -143,7 +143,7 @@ def fp8_ratio(dtype: str, direction: str, architecture: ArchitectureSpec) -> flo
     return architecture.fp8_attention[direction]
 
 
-def core_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
+def core_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     """Seconds of the batched products of unfused attention, forward (2) or backward (4)."""
     batch = heads.batch * heads.heads
     q_len, kv_len, qk_dim, v_dim = heads.q_len, heads.kv_len, heads.qk_dim, heads.v_dim
@@ -165,7 +165,7 @@ def core_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
     return fed if aligned.all() else np.where(aligned, fed, products(PLAIN_UNITS))
 
 
-def is_aligned(heads: Heads) -> BoolArray:
+def is_aligned(heads: AttentionShapes) -> BoolArray:
     """Returns whether every head's queries, keys and values begin at a multiple of ALIGNMENT_BYTES.
 
     Heads lie side by side in one array of queries, keys and values (Megatron-LM, ParallelAttention:

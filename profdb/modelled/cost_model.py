@@ -9,7 +9,7 @@ from ops.op import AttentionCall, declared
 from profdb.modelled import attention, gemm, memory_bound
 from profdb.modelled.errors import HOST_STD, collective_std
 from profdb.modelled.network import nccl, send_recv
-from profdb.modelled.network.links import Shape
+from profdb.modelled.network.links import CommGroup
 from profdb.modelled.rates import over_one_scale
 from profdb.queries import (
     AttentionQuery,
@@ -63,7 +63,7 @@ class ModelledCostModel:
         """``kernel`` core: batched products; any other name: a flash kernel."""
         _one_of(query.mask, ("causal", "full", "window", "varlen"), "mask")
         _one_of(query.direction, ("forward", "backward"), "direction")
-        heads = attention.Heads(**declared(AttentionCall, query))
+        heads = attention.AttentionShapes(**declared(AttentionCall, query))
         model = attention.core_seconds if query.kernel == "core" else attention.flash_seconds
         seconds = model(self.cluster.gpu, heads)
         return _modelled(seconds, attention.RELATIVE_STD)
@@ -83,25 +83,25 @@ class ModelledCostModel:
         """Returns what a training step runs; p2p as ``p2p_s``."""
         _one_of(query.collective, TRAINING_COLLECTIVES, "collective")
         c = query.columns()
-        shape = _shape(c)
+        group = _group(c)
         size = c["size_bytes"].astype(np.float64)
         if query.collective is Collective.P2P:
-            seconds, inside = send_recv.p2p_seconds(self.cluster, size, shape), send_recv.P2P_STD
+            seconds, inside = send_recv.p2p_seconds(self.cluster, size, group), send_recv.P2P_STD
         elif query.collective is Collective.ALL_TO_ALL:
-            seconds = send_recv.all_to_all_seconds(self.cluster, size, shape)
+            seconds = send_recv.all_to_all_seconds(self.cluster, size, group)
             inside = send_recv.ALL_TO_ALL_STD
         else:
-            seconds = nccl.collective_seconds(self.cluster, query.collective, size, shape)
+            seconds = nccl.collective_seconds(self.cluster, query.collective, size, group)
             inside = nccl.RELATIVE_STD
-        return _modelled(seconds, collective_std(self.cluster, size, shape, inside))
+        return _modelled(seconds, collective_std(self.cluster, size, group, inside))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
         c = query.columns()
-        shape = _shape(c)
+        group = _group(c)
         size = c["size_bytes"].astype(np.float64)
-        std = collective_std(self.cluster, size, shape, send_recv.P2P_STD)
-        return _modelled(send_recv.p2p_seconds(self.cluster, size, shape), std)
+        std = collective_std(self.cluster, size, group, send_recv.P2P_STD)
+        return _modelled(send_recv.p2p_seconds(self.cluster, size, group), std)
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """One AdamW step."""
@@ -124,9 +124,9 @@ class ModelledCostModel:
         return _modelled(np.array([seconds]), HOST_STD)
 
 
-def _shape(columns: dict[str, IntArray]) -> Shape:
+def _group(columns: dict[str, IntArray]) -> CommGroup:
     """A group of at least one rank; zero ranks count as one (they move nothing)."""
-    return Shape(
+    return CommGroup(
         **{name: np.maximum(columns[name], 1) for name in ("intra", "inter", "siblings")},
         outer_intra=columns["outer_intra"],
         outer_siblings=columns["outer_siblings"],

@@ -7,7 +7,7 @@ import numpy as np
 from profdb.cases import Family
 from profdb.modelled import attention, gemm, memory_bound
 from profdb.modelled.network import nccl
-from profdb.modelled.network.links import Shape, outside_server
+from profdb.modelled.network.links import CommGroup, outside_server
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.units import MIB
@@ -46,11 +46,11 @@ def model_error(family: Family, columns: Mapping[str, IntArray]) -> FloatArray:
     return np.where(columns["inter"] > 1, np.maximum(outside, inside), inside)
 
 
-def collective_std(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape, inside: float) -> FloatArray:
+def collective_std(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup, inside: float) -> FloatArray:
     """Relative error of a collective: ``inside`` a server or scale-up domain, that between nodes elsewhere; arrays of one
     length."""
-    outside = np.maximum(between_nodes_std(size_bytes, shape.inter), inside)
-    return np.where(outside_server(cluster, shape), outside, inside)
+    outside = np.maximum(between_nodes_std(size_bytes, group.inter), inside)
+    return np.where(outside_server(cluster, group), outside, inside)
 
 
 def between_nodes_std(size_bytes: FloatArray, nodes: IntArray) -> FloatArray:

@@ -23,7 +23,7 @@ import numpy as np
 from ops.op import AttentionCall, declared
 from profdb.cost_model import CostModel
 from profdb.fits.families import BACKWARD_PRODUCTS
-from profdb.modelled.attention import WIDE, Heads, fp8_ratio
+from profdb.modelled.attention import WIDE, AttentionShapes, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from profdb.queries import AttentionQuery, TimeEstimate
@@ -81,7 +81,7 @@ def published(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None
     return architecture.flash2 if kernel in OVER_FLASH2 else None
 
 
-def generation_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
+def generation_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     """Seconds of a call of its kernel on ``gpu``, forward or backward; 0 where there is nothing to do.
 
     Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises ValueError for a
@@ -171,7 +171,7 @@ def _restated(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery,
 
 def generation_price(gpu: GpuSpec, query: AttentionQuery) -> TimeEstimate:
     """The same as an answer of a cost model, for every shape of ``query``."""
-    seconds = generation_seconds(gpu, Heads(**declared(AttentionCall, query)))
+    seconds = generation_seconds(gpu, AttentionShapes(**declared(AttentionCall, query)))
     return TimeEstimate(
         seconds=seconds,
         relative_std=np.full(seconds.shape, RELATIVE_STD),

@@ -67,7 +67,7 @@ SPLIT_S = 1.8e-6  # Fitted: second pass of a split-k product
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class GemmShapes:
     """``batch`` products C[m, n] = A[m, k] B[k, n]; float64 arrays of one length."""
 
     batch: FloatArray
@@ -89,11 +89,11 @@ class Tile:
     columns: int
     step_s: float
 
-    def down(self, shapes: Shapes) -> FloatArray:
+    def down(self, shapes: GemmShapes) -> FloatArray:
         """Tiles along m."""
         return np.asarray(np.ceil(shapes.m / self.rows), dtype=np.float64)
 
-    def across(self, shapes: Shapes) -> FloatArray:
+    def across(self, shapes: GemmShapes) -> FloatArray:
         """Tiles along n."""
         return np.asarray(np.ceil(shapes.n / self.columns), dtype=np.float64)
 
@@ -106,7 +106,7 @@ def gemm_seconds(gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: Int
     """
     rates = flops_rates(gpu, dtype)
     width = dtype_bytes(dtype)
-    shapes = Shapes(*(np.asarray(size, dtype=np.float64) for size in (batch, m, k, n)))
+    shapes = GemmShapes(*(np.asarray(size, dtype=np.float64) for size in (batch, m, k, n)))
     best = np.full(shapes.m.shape, np.inf)
     shared_rate = SHARED_BYTES_PER_CLOCK * gpu.boost_clock_hz
     for rows, columns in (*gpu.architecture.wide_tiles, *TILES):
@@ -132,7 +132,7 @@ def operand_elements(reads: OperandReads, tile_m: int, tile_n: int) -> float:
     return once
 
 
-def _choice_seconds(gpu: GpuSpec, shapes: Shapes, tile: Tile, choice: tuple[FloatArray, float, int]) -> FloatArray:
+def _choice_seconds(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, choice: tuple[FloatArray, float, int]) -> FloatArray:
     """Seconds with one tile and k-split; ``choice`` is HBM bytes, sustained FLOP/s, splits."""
     traffic, sustained, splits = choice
     steps = np.ceil(shapes.k / splits / K_STEP) * K_STEP
@@ -149,7 +149,7 @@ def _choice_seconds(gpu: GpuSpec, shapes: Shapes, tile: Tile, choice: tuple[Floa
     return np.asarray(seconds, dtype=np.float64)
 
 
-def dram_bytes(gpu: GpuSpec, shapes: Shapes, tile: Tile, width: float) -> FloatArray:
+def dram_bytes(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, width: float) -> FloatArray:
     """HBM bytes: each operand once when both fit in L2, else once per wave that needs it.
 
     A wave covers a near-square patch of the output, so that its operands are shared through L2.

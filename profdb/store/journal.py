@@ -26,7 +26,7 @@ def journal_path(profile: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class JournalContent:
     """A journal as read: the GPU it was taken on, its samples in order, and the case that was begun and neither
     ended nor given up."""
 
@@ -78,7 +78,7 @@ def sample_from_plain(plain: dict[str, Any]) -> Sample:
     )
 
 
-def read_journal(path: Path) -> Recorded:
+def read_journal(path: Path) -> JournalContent:
     """The journal at ``path``, without an unfinished last line.
 
     Raises ProfileError, with the line, for anything that this program did not write.
@@ -106,4 +106,4 @@ def read_journal(path: Path) -> Recorded:
             raise ProfileError(
                 f"{path}, line {number}: not a journal of this program ({error}); move it away"
             ) from error
-    return Recorded(gpu=gpu, samples=tuple(samples), unended=unended)
+    return JournalContent(gpu=gpu, samples=tuple(samples), unended=unended)

@@ -29,7 +29,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergeResult:
     """The merged profile, the cases whose runs disagree (worst first), and the repeats left out."""
 
     profile: ProfileDatabase
@@ -37,7 +37,7 @@ class Merged:
     repeats: int
 
 
-def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = DIFFERS) -> Merged:
+def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = DIFFERS) -> MergeResult:
     """All samples of both. Trials of both runs of one case are kept as two samples; a sample that is
     in both files (same case, trials and date) is kept once. ``differs`` is the relative difference of
     medians that is reported. ProfileError when the GPUs are not the same."""
@@ -63,7 +63,7 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
         samples=Samples(tables),
         fits={**second.fits, **first.fits},
     )
-    return Merged(profile=profile, differences=tuple(differences), repeats=repeats)
+    return MergeResult(profile=profile, differences=tuple(differences), repeats=repeats)
 
 
 def _trial_keys(table: SampleTable) -> list[tuple[object, ...]]:

@@ -22,7 +22,7 @@ from spec.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class GroupMember:
     """This rank in its group: global ``ranks`` of the group, its own, and the torch handle."""
 
     ranks: tuple[int, ...]
@@ -40,10 +40,10 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
     dtype = torch_dtype(case.dtype)
     tiling = tiling_for(case, world)
     ranks = tiling.group_of(world.rank)
-    place = Place(ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device)
+    member = GroupMember(ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device)
     elements = whole_elements(case)
     works = tiling.slot_of(world.rank) < case.siblings
-    call = CALLS[case.collective](place, elements, dtype) if works else rest
+    call = CALLS[case.collective](member, elements, dtype) if works else rest
     name = f"torch {world.backend} {case.collective.value}"
     operations = 2 if case.collective is Collective.P2P else 1
     return Launched(case=case, calls=(call,), implementation=name, collective=True, operations=operations)
@@ -87,64 +87,64 @@ def whole_elements(case: CollectiveCase | OverlapCase) -> int:
     return case.size_bytes // width
 
 
-def filled(elements: int, place: Place, dtype: torch.dtype) -> torch.Tensor:
+def filled(elements: int, member: GroupMember, dtype: torch.dtype) -> torch.Tensor:
     """A buffer of random numbers: links that compress, and power, tell zeros from data."""
-    return torch.rand(elements, device=place.where).to(dtype)
+    return torch.rand(elements, device=member.where).to(dtype)
 
 
-def all_reduce_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+def all_reduce_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Sum of one buffer, in place; that sums of sums leave the range of numbers changes no time."""
-    buffer = filled(elements, place, dtype)
-    return lambda: torch_collectives.all_reduce(buffer, place.handle)
+    buffer = filled(elements, member, dtype)
+    return lambda: torch_collectives.all_reduce(buffer, member.handle)
 
 
-def all_gather_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+def all_gather_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Whole array from the members' parts."""
-    whole = filled(elements, place, dtype)
-    part = filled(elements // len(place.ranks), place, dtype)
-    return lambda: torch_collectives.all_gather(whole, part, place.handle)
+    whole = filled(elements, member, dtype)
+    part = filled(elements // len(member.ranks), member, dtype)
+    return lambda: torch_collectives.all_gather(whole, part, member.handle)
 
 
-def reduce_scatter_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+def reduce_scatter_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Part of the sum of the members' whole arrays."""
-    whole = filled(elements, place, dtype)
-    part = filled(elements // len(place.ranks), place, dtype)
-    return lambda: torch_collectives.reduce_scatter(part, whole, place.handle)
+    whole = filled(elements, member, dtype)
+    part = filled(elements // len(member.ranks), member, dtype)
+    return lambda: torch_collectives.reduce_scatter(part, whole, member.handle)
 
 
-def all_to_all_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+def all_to_all_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Equal parts of one buffer to every member."""
-    sent, received = filled(elements, place, dtype), filled(elements, place, dtype)
-    return lambda: torch_collectives.all_to_all(received, sent, place.handle)
+    sent, received = filled(elements, member, dtype), filled(elements, member, dtype)
+    return lambda: torch_collectives.all_to_all(received, sent, member.handle)
 
 
-def broadcast_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+def broadcast_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """One buffer of the group's first rank to the others."""
-    buffer = filled(elements, place, dtype)
-    source = place.ranks[0]
-    return lambda: torch_collectives.broadcast(buffer, source, place.handle)
+    buffer = filled(elements, member, dtype)
+    source = member.ranks[0]
+    return lambda: torch_collectives.broadcast(buffer, source, member.handle)
 
 
-def message_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+def message_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """A message from the first rank of a pair to the second, and one back: neither side can run ahead, as it could
     with messages one way, which wait in buffers."""
-    if len(place.ranks) != 2:
-        raise UnsupportedCaseError(f"a message joins two ranks, not {len(place.ranks)}")
-    buffer = filled(elements, place, dtype)
-    first, second = place.ranks
+    if len(member.ranks) != 2:
+        raise UnsupportedCaseError(f"a message joins two ranks, not {len(member.ranks)}")
+    buffer = filled(elements, member, dtype)
+    first, second = member.ranks
 
     def there() -> None:
-        torch_collectives.send(buffer, second, place.handle)
-        torch_collectives.receive(buffer, second, place.handle)
+        torch_collectives.send(buffer, second, member.handle)
+        torch_collectives.receive(buffer, second, member.handle)
 
     def back() -> None:
-        torch_collectives.receive(buffer, first, place.handle)
-        torch_collectives.send(buffer, first, place.handle)
+        torch_collectives.receive(buffer, first, member.handle)
+        torch_collectives.send(buffer, first, member.handle)
 
-    return there if place.rank == first else back
+    return there if member.rank == first else back
 
 
-CALLS: dict[Collective, Callable[[Place, int, torch.dtype], Call]] = {
+CALLS: dict[Collective, Callable[[GroupMember, int, torch.dtype], Call]] = {
     Collective.ALL_REDUCE: all_reduce_call,
     Collective.ALL_GATHER: all_gather_call,
     Collective.REDUCE_SCATTER: reduce_scatter_call,

@@ -14,7 +14,7 @@ import torch
 
 from profdb.cases import ExpertExchangeCase
 from profiler.benchmarks import torch_collectives
-from profiler.benchmarks.collectives import Place, tiling_for
+from profiler.benchmarks.collectives import GroupMember, tiling_for
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.optional_packages import optional_package
 from profiler.benchmarks.torch_dtypes import random_operand
@@ -35,8 +35,8 @@ def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
     ranks = tiling.group_of(world.rank)
     if case.experts % len(ranks) or case.topk > case.experts:
         raise UnsupportedCaseError(f"{case.topk} of {case.experts} experts over {len(ranks)} ranks")
-    place = Place(ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device)
-    call, name = KERNELS[case.kernel](case, place)
+    member = GroupMember(ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device)
+    call, name = KERNELS[case.kernel](case, member)
     return Launched(case=case, calls=(call,), implementation=name, collective=True)
 
 
@@ -46,61 +46,61 @@ def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
     return torch.rand(case.tokens, case.experts, generator=drawn).topk(case.topk, dim=-1).indices
 
 
-def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
+def all_to_all_call(case: ExpertExchangeCase, member: GroupMember) -> tuple[Call, str]:
     """One exchange of rows that are sorted by the rank which holds their expert; or back."""
-    experts_per_rank = case.experts // len(place.ranks)
+    experts_per_rank = case.experts // len(member.ranks)
     counts = {
-        rank: torch.bincount(chosen_experts(case, rank).flatten() // experts_per_rank, minlength=len(place.ranks))
-        for rank in place.ranks
+        rank: torch.bincount(chosen_experts(case, rank).flatten() // experts_per_rank, minlength=len(member.ranks))
+        for rank in member.ranks
     }
-    own = place.ranks.index(place.rank)
-    sent_rows = counts[place.rank].tolist()
-    received_rows = [int(counts[rank][own]) for rank in place.ranks]
+    own = member.ranks.index(member.rank)
+    sent_rows = counts[member.rank].tolist()
+    received_rows = [int(counts[rank][own]) for rank in member.ranks]
     here, there = (
-        random_operand((sum(rows), case.hidden), case.dtype, place.where) for rows in (sent_rows, received_rows)
+        random_operand((sum(rows), case.hidden), case.dtype, member.where) for rows in (sent_rows, received_rows)
     )
 
     def dispatch() -> None:
-        torch_collectives.all_to_all_rows(there, here, received_rows, sent_rows, place.handle)
+        torch_collectives.all_to_all_rows(there, here, received_rows, sent_rows, member.handle)
 
     def combine() -> None:
-        torch_collectives.all_to_all_rows(here, there, sent_rows, received_rows, place.handle)
+        torch_collectives.all_to_all_rows(here, there, sent_rows, received_rows, member.handle)
 
     return (dispatch if case.direction == "dispatch" else combine), "torch all_to_all_single, unequal parts"
 
 
-def deep_ep_exchange(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
+def deep_ep_exchange(case: ExpertExchangeCase, member: GroupMember) -> tuple[Call, str]:
     """DeepEP's kernels on the same tokens."""
-    return deep_ep_call(case, place, chosen_experts(case, place.rank)), "deep_ep.Buffer"
+    return deep_ep_call(case, member, chosen_experts(case, member.rank)), "deep_ep.Buffer"
 
 
-KERNELS: dict[str, Callable[[ExpertExchangeCase, Place], tuple[Call, str]]] = {
+KERNELS: dict[str, Callable[[ExpertExchangeCase, GroupMember], tuple[Call, str]]] = {
     "all2all": all_to_all_call,
     "deepep": deep_ep_exchange,
 }
 
 
-def deep_ep_call(case: ExpertExchangeCase, place: Place, experts: torch.Tensor) -> Call:
+def deep_ep_call(case: ExpertExchangeCase, member: GroupMember, experts: torch.Tensor) -> Call:
     """Dispatch of this rank's tokens to the ranks of their ``experts`` (tokens x topk), as the first forward of a
     micro-batch makes it, counts and all; or the combine of what a dispatch brought.
 
     Raises UnsupportedCaseError without the package, and for what its kernels do not take.
     """
-    package = optional_package("deep_ep") if place.where.type == "cuda" else None
+    package = optional_package("deep_ep") if member.where.type == "cuda" else None
     if package is None or not hasattr(package, "Buffer"):
         raise UnsupportedCaseError("DeepEP is not installed, or there is no GPU")
     if case.dtype != "bf16":
         raise UnsupportedCaseError(f"DeepEP's kernels are asked for bf16 here, not {case.dtype}")
-    ranks, vector_bytes = len(place.ranks), case.hidden * 2
+    ranks, vector_bytes = len(member.ranks), case.hidden * 2
     configs = [package.Buffer.get_dispatch_config(ranks), package.Buffer.get_combine_config(ranks)]
     buffer = package.Buffer(
-        place.handle,
+        member.handle,
         max(config.get_nvl_buffer_size_hint(vector_bytes, ranks) for config in configs),
         max(config.get_rdma_buffer_size_hint(vector_bytes, ranks) for config in configs),
     )
-    tokens = torch.randn(case.tokens, case.hidden, device=place.where).to(torch.bfloat16)
-    chosen = experts.to(device=place.where, dtype=getattr(package, "topk_idx_t", torch.int64))
-    weights = torch.ones(case.tokens, case.topk, dtype=torch.float32, device=place.where)
+    tokens = torch.randn(case.tokens, case.hidden, device=member.where).to(torch.bfloat16)
+    chosen = experts.to(device=member.where, dtype=getattr(package, "topk_idx_t", torch.int64))
+    weights = torch.ones(case.tokens, case.topk, dtype=torch.float32, device=member.where)
 
     def dispatch() -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         of_rank, of_node, of_expert, in_rank, _ = buffer.get_dispatch_layout(chosen, case.experts)

@@ -124,7 +124,7 @@ def mx_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Fp8Scaling:
     """The ``scales`` of an m x k by k x n product, and what torch calls those of A and B (``kinds``,
     functional.ScalingType) and the ``order`` they lie in (functional.SwizzleType)."""
 
@@ -133,11 +133,11 @@ class Recipe:
     order: str = "NO_SWIZZLE"
 
 
-RECIPES: dict[str, Recipe] = {
-    "tensor": Recipe(scales=tensor_scales, kinds=("TensorWise", "TensorWise")),
-    "row": Recipe(scales=row_scales, kinds=("RowWise", "RowWise")),
-    "block": Recipe(scales=block_scales, kinds=("BlockWise1x128", "BlockWise128x128")),
-    "mx": Recipe(scales=mx_scales, kinds=("BlockWise1x32", "BlockWise1x32"), order="SWIZZLE_32_4_4"),
+RECIPES: dict[str, Fp8Scaling] = {
+    "tensor": Fp8Scaling(scales=tensor_scales, kinds=("TensorWise", "TensorWise")),
+    "row": Fp8Scaling(scales=row_scales, kinds=("RowWise", "RowWise")),
+    "block": Fp8Scaling(scales=block_scales, kinds=("BlockWise1x128", "BlockWise128x128")),
+    "mx": Fp8Scaling(scales=mx_scales, kinds=("BlockWise1x32", "BlockWise1x32"), order="SWIZZLE_32_4_4"),
 }
 
 

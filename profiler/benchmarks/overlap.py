@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from profdb.cases import GemmCase, OverlapCase
-from profiler.benchmarks.collectives import CALLS, Place, tiling_for, whole_elements
+from profiler.benchmarks.collectives import CALLS, GroupMember, tiling_for, whole_elements
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.linear import launch_gemm
 from profiler.benchmarks.torch_dtypes import torch_dtype
@@ -29,13 +29,13 @@ def launch_overlap(case: OverlapCase, world: World) -> Launched:
     if case.collective not in CALLS or case.collective is Collective.P2P:
         raise UnsupportedCaseError(f"{case.collective} beside products is not measured")
     tiling = tiling_for(case, world)
-    place = Place(
+    member = GroupMember(
         ranks=tiling.group_of(world.rank),
         rank=world.rank,
         handle=world.group_for(tiling),
         where=world.device.torch_device,
     )
-    exchange = CALLS[case.collective](place, whole_elements(case), torch_dtype(case.dtype))
+    exchange = CALLS[case.collective](member, whole_elements(case), torch_dtype(case.dtype))
     product = GemmCase(m=case.m, k=case.k, n=case.n, dtype_in=case.dtype, dtype_out=case.dtype)
     multiplied = launch_gemm(product, world.device)
     exchanges = [exchange] * case.collectives

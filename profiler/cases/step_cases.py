@@ -16,7 +16,7 @@ BESIDE = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class OverlapGrid:
     """The product (m, k, n) of overlap cases, the sizes of their collectives, and ``mixes`` of (products, collectives):
     each alone, and together with either side much the longer (profdb.overlap_losses)."""
 
@@ -25,7 +25,7 @@ class Beside:
     mixes: tuple[tuple[int, int], ...]
 
 
-ON_GPU = Beside(
+ON_GPU = OverlapGrid(
     product=(8192, 4096, 4096),
     sizes=(4 * MIB, 64 * MIB, 512 * MIB),
     mixes=((8, 0), (0, 8), (1, 8), (8, 1), (64, 1)),
@@ -33,10 +33,10 @@ ON_GPU = Beside(
 """The product takes about 0.4 ms on an H100, a collective of these sizes 0.03 to 20 ms by links and ranks: from one
 product beside eight collectives to 64 beside one, some mix has either side the longer."""
 
-ON_CPU = Beside(product=(128, 256, 256), sizes=(64 * 1024,), mixes=((8, 0), (0, 8), (1, 8), (64, 1)))
+ON_CPU = OverlapGrid(product=(128, 256, 256), sizes=(64 * 1024,), mixes=((8, 0), (0, 8), (1, 8), (64, 1)))
 
 
-def overlap_cases(beside: Beside, domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
+def overlap_cases(beside: OverlapGrid, domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
     """Every collective of training beside products, over whole domains and one rank of each."""
     plans: list[PlannedCase] = []
     m, k, n = beside.product

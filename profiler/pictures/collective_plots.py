@@ -125,7 +125,7 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class FittedCurve:
     """A fit at ``size_bytes``, and its relative error as a factor (``band``)."""
 
     size_bytes: IntArray
@@ -133,7 +133,7 @@ class Curve:
     band: FloatArray
 
 
-def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> Curve:
+def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> FittedCurve:
     """The profile's own curve through the series."""
     place: dict[str, Any] = {
         "size_bytes": size_bytes,
@@ -145,11 +145,11 @@ def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -
         fit = cost_model.p2p_s(P2PQuery(**place))
     else:
         fit = cost_model.collective_s(CollectiveQuery(collective=series.collective, **place))
-    return Curve(size_bytes=size_bytes, seconds=fit.seconds, band=1.0 + fit.relative_std)
+    return FittedCurve(size_bytes=size_bytes, seconds=fit.seconds, band=1.0 + fit.relative_std)
 
 
 def draw_fit(
-    axes: Axes, series: Series, curve: Curve, value: Callable[[FloatArray, IntArray], FloatArray], label: str
+    axes: Axes, series: Series, curve: FittedCurve, value: Callable[[FloatArray, IntArray], FloatArray], label: str
 ) -> None:
     """The middle half of each sample's trials and the fitted curve in its band of error; ``value`` of seconds and
     sizes is what the panel shows."""
@@ -163,7 +163,7 @@ def draw_fit(
     powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
 
 
-def draw_bandwidth(axes: Axes, series: Series, curve: Curve) -> None:
+def draw_bandwidth(axes: Axes, series: Series, curve: FittedCurve) -> None:
     """busbw and algbw over size."""
     sizes, factor = series.size_bytes, series.busbw_factor
 
@@ -180,7 +180,7 @@ def draw_bandwidth(axes: Axes, series: Series, curve: Curve) -> None:
     legend_above(axes)
 
 
-def draw_latency(axes: Axes, series: Series, curve: Curve) -> None:
+def draw_latency(axes: Axes, series: Series, curve: FittedCurve) -> None:
     """Time over size."""
     axes.plot(series.size_bytes, series.median_s, "o", color=COLOURS[2], label="median")
     draw_fit(axes, series, curve, lambda seconds, _: seconds, "fit")

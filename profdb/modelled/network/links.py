@@ -89,7 +89,7 @@ HOPS: dict[str, HopLatency] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class CommGroup:
     """A group: ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per
     domain at once; on clusters of three domains ``outer_intra`` of its ranks and ``outer_siblings``
     groups in a second domain (0: not said, as many as lie side by side). 1-D int64 arrays of one length."""
@@ -141,16 +141,16 @@ class Way:
         return np.asarray(np.where(self.crossed, rate, np.inf), dtype=np.float64)
 
 
-def ways_out(cluster: ClusterSpec, shape: Shape) -> tuple[Way, ...]:
+def ways_out(cluster: ClusterSpec, group: CommGroup) -> tuple[Way, ...]:
     """The ways out of every level of domains, innermost first. A level's way is taken where the group has
     more ranks in the next larger domain: two ranks in two servers pass no link between processors."""
-    side_by_side = np.minimum(shape.ranks, float(cluster.middle_ranks or 1)).astype(np.int64)
-    said = shape.outer_intra > 0
-    outer_intra = np.where(said, shape.outer_intra, side_by_side)
+    side_by_side = np.minimum(group.ranks, float(cluster.middle_ranks or 1)).astype(np.int64)
+    said = group.outer_intra > 0
+    outer_intra = np.where(said, group.outer_intra, side_by_side)
     alone = np.maximum(cluster.middle_ranks // side_by_side, 1)
-    outer_siblings = np.where(said, shape.outer_siblings, alone)
-    levels = [(shape.intra, shape.siblings), (outer_intra, outer_siblings)][: len(cluster.domains) - 1]
-    reached = [*(members for members, _ in levels[1:]), shape.ranks]
+    outer_siblings = np.where(said, group.outer_siblings, alone)
+    levels = [(group.intra, group.siblings), (outer_intra, outer_siblings)][: len(cluster.domains) - 1]
+    reached = [*(members for members, _ in levels[1:]), group.ranks]
     ways: list[Way] = []
     for level, (members, siblings) in enumerate(levels):
         inner, outer = cluster.domains[level : level + 2]
@@ -194,47 +194,47 @@ def _switched_rate(cluster: ClusterSpec, domain: NetworkDomain) -> float:
     return domain.bandwidth
 
 
-def network_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+def network_rate(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
     """Payload bytes/s that one group sends out of a domain, one way, all its links together: the slowest
     way out that it takes. Infinite for groups inside one domain."""
-    rates = [way.rate for way in ways_out(cluster, shape)]
-    return np.asarray(np.minimum.reduce([np.full(shape.intra.shape, np.inf), *rates]), dtype=np.float64)
+    rates = [way.rate for way in ways_out(cluster, group)]
+    return np.asarray(np.minimum.reduce([np.full(group.intra.shape, np.inf), *rates]), dtype=np.float64)
 
 
-def bus_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+def bus_rate(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
     """Bytes/s around the ring: the slower of the links inside a domain and the group's NICs."""
-    inside = np.where(shape.intra > 1, scale_up_rate(cluster, shape.intra), np.inf)
-    outside = np.where(shape.inter > 1, network_rate(cluster, shape), np.inf)
+    inside = np.where(group.intra > 1, scale_up_rate(cluster, group.intra), np.inf)
+    outside = np.where(group.inter > 1, network_rate(cluster, group), np.inf)
     return np.asarray(np.minimum(inside, outside), dtype=np.float64)
 
 
-def long_share(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+def long_share(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
     """Share of the rate that long messages of a collective reach: less where a node holds one rank."""
-    alone = outside_server(cluster, shape) & (shape.intra == 1)
+    alone = outside_server(cluster, group) & (group.intra == 1)
     return np.where(alone, ONE_RANK_SHARE, LONG_SHARE)
 
 
-def ll_cap(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+def ll_cap(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
     """NCCL's cap on LL, by architecture in one server and by node count beyond."""
     nccl = cluster.gpu.architecture.nccl
     alone = nccl.ll_max_rate if nccl else np.inf
     two, more = LL_MAX_RATE_NODES
-    return np.where(~outside_server(cluster, shape), alone, np.where(shape.inter == 2, two, more))
+    return np.where(~outside_server(cluster, group), alone, np.where(group.inter == 2, two, more))
 
 
-def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
+def outside_server(cluster: ClusterSpec, group: CommGroup) -> BoolArray:
     """Returns whether a group sends over a network, and not only between the processors of a server."""
-    crossed = [way.crossed for way in ways_out(cluster, shape) if way.domain.link != "socket"]
-    return np.asarray(np.any([np.zeros(shape.intra.shape, dtype=np.bool_), *crossed], axis=0), dtype=np.bool_)
+    crossed = [way.crossed for way in ways_out(cluster, group) if way.domain.link != "socket"]
+    return np.asarray(np.any([np.zeros(group.intra.shape, dtype=np.bool_), *crossed], axis=0), dtype=np.bool_)
 
 
-def outer_hop_seconds(cluster: ClusterSpec, shape: Shape, protocol: Protocol, *, tree: bool = False) -> FloatArray:
+def outer_hop_seconds(cluster: ClusterSpec, group: CommGroup, protocol: Protocol, *, tree: bool = False) -> FloatArray:
     """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain. One rank a
     node has no other step to hide it behind: NCCL takes the tree's figure (``interLat`` where ppn is 1)."""
-    seconds = np.zeros(shape.intra.shape)
-    for way in ways_out(cluster, shape):
+    seconds = np.zeros(group.intra.shape)
+    for way in ways_out(cluster, group):
         alone = hop_seconds(way.domain, protocol, tree=True)
-        hop = np.where(shape.intra == 1, alone, hop_seconds(way.domain, protocol, tree=tree))
+        hop = np.where(group.intra == 1, alone, hop_seconds(way.domain, protocol, tree=tree))
         seconds = np.where(way.crossed, hop, seconds)
     return seconds
 
@@ -251,9 +251,9 @@ def hop_seconds(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False
     return (hops.tree if tree else hops.ring)[protocol] + own_latency_s(domain, protocol)
 
 
-def start_seconds(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+def start_seconds(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
     """Returns what a collective between servers takes before its first hop, beyond NCCL's base."""
-    return np.where(outside_server(cluster, shape), NETWORK_START_S, 0.0)
+    return np.where(outside_server(cluster, group), NETWORK_START_S, 0.0)
 
 
 def own_latency_s(domain: NetworkDomain, protocol: Protocol) -> float:

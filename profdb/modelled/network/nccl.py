@@ -13,8 +13,8 @@ import numpy as np
 
 from profdb.modelled.network import links
 from profdb.modelled.network.links import (
+    CommGroup,
     Protocol,
-    Shape,
     bus_rate,
     hop_seconds,
     ll_cap,
@@ -77,10 +77,10 @@ _TREE_CORRECTION_ROWS = (
 TREE_CORRECTION: FloatArray = np.array([f"{row} 1".split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64)
 
 
-def ring_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+def ring_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
     """The fastest protocol; between processes of one server's memory only the plain one exists."""
     protocols = (Protocol.SIMPLE,) if cluster.domains[0].link == "memory" else tuple(Protocol)
-    times = [_ring_with(cluster, kind, size, shape, protocol) for protocol in protocols]
+    times = [_ring_with(cluster, kind, size, group, protocol) for protocol in protocols]
     return np.asarray(np.minimum.reduce(times), dtype=np.float64)
 
 
@@ -93,53 +93,53 @@ def ring_steps(kind: Collective, ranks: FloatArray) -> FloatArray:
     return ranks - 1.0
 
 
-def ring_rate(cluster: ClusterSpec, shape: Shape, protocol: Protocol) -> FloatArray:
+def ring_rate(cluster: ClusterSpec, group: CommGroup, protocol: Protocol) -> FloatArray:
     """Payload bytes/s of the ring under a protocol."""
-    bus = bus_rate(cluster, shape)
+    bus = bus_rate(cluster, group)
     if protocol is Protocol.SIMPLE:
-        return bus * long_share(cluster, shape)
+        return bus * long_share(cluster, group)
     if protocol is Protocol.LL128:
         return bus * RING_LL128_SHARE
-    return np.asarray(np.minimum(bus * RING_LL_SHARE, ll_cap(cluster, shape)), dtype=np.float64)
+    return np.asarray(np.minimum(bus * RING_LL_SHARE, ll_cap(cluster, group)), dtype=np.float64)
 
 
-def ring_latency(cluster: ClusterSpec, kind: Collective, shape: Shape, protocol: Protocol) -> FloatArray:
+def ring_latency(cluster: ClusterSpec, kind: Collective, group: CommGroup, protocol: Protocol) -> FloatArray:
     """Base plus one hop latency per step.
 
     A turn has ``inter`` links between domains, and the last chunk to arrive has passed them all (NCCL counts
     one fewer; aws-ofi-nccl's tuner, src/tuner/nccl_ofi_model.cpp, takes 2 inter for all_reduce, as here).
     """
-    steps = ring_steps(kind, shape.ranks)
+    steps = ring_steps(kind, group.ranks)
     turns = 2.0 if kind is Collective.ALL_REDUCE else 1.0
-    crossing = np.where(shape.inter > 1, np.minimum(turns * shape.inter, steps), 0.0)
-    inner = np.full(shape.inter.shape, hop_seconds(cluster.domains[0], protocol))
-    inner = np.where(outside_server(cluster, shape), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
-    outer = outer_hop_seconds(cluster, shape, protocol)
+    crossing = np.where(group.inter > 1, np.minimum(turns * group.inter, steps), 0.0)
+    inner = np.full(group.inter.shape, hop_seconds(cluster.domains[0], protocol))
+    inner = np.where(outside_server(cluster, group), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
+    outer = outer_hop_seconds(cluster, group, protocol)
     base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
-    start = base + start_seconds(cluster, shape)
+    start = base + start_seconds(cluster, group)
     return np.asarray(start + (steps - crossing) * inner + crossing * outer, dtype=np.float64)
 
 
 def _ring_with(
-    cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape, protocol: Protocol
+    cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup, protocol: Protocol
 ) -> FloatArray:
-    ranks = np.maximum(shape.ranks, 1.0)
+    ranks = np.maximum(group.ranks, 1.0)
     steps = ring_steps(kind, ranks)
-    latency = ring_latency(cluster, kind, shape, protocol)
+    latency = ring_latency(cluster, kind, group, protocol)
     nccl = cluster.gpu.architecture.nccl
     if protocol is Protocol.SIMPLE and nccl and cluster.domains[0].link != "memory":
-        across = outside_server(cluster, shape)
+        across = outside_server(cluster, group)
         gathered = nccl.gathers_plateau and kind in GATHERED
         held = across if kind is Collective.ALL_REDUCE else ~across & gathered
         latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
-    rate = ring_rate(cluster, shape, protocol)
+    rate = ring_rate(cluster, group, protocol)
     if protocol is Protocol.LL128:
-        latency = np.where(outside_server(cluster, shape) & (size >= LL128_MAX_BYTES), np.inf, latency)
-    seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, shape, rate))
+        latency = np.where(outside_server(cluster, group) & (size >= LL128_MAX_BYTES), np.inf, latency)
+    seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, group, rate))
     return np.asarray(seconds, dtype=np.float64)
 
 
-def own_chunk(cluster: ClusterSpec, shape: Shape, ring: FloatArray) -> FloatArray:
+def own_chunk(cluster: ClusterSpec, group: CommGroup, ring: FloatArray) -> FloatArray:
     """Seconds per byte of a rank's own chunk.
 
     A copy inside the GPU: ``OWN_CHUNK`` of a step over NVLink, where it was seen, whatever the step takes
@@ -147,41 +147,41 @@ def own_chunk(cluster: ClusterSpec, shape: Shape, ring: FloatArray) -> FloatArra
     """
     link = cluster.domains[0].link
     if link in ("nvlink", "mesh"):
-        return np.where(shape.inter > 1, links.OWN_CHUNK / scale_up_rate(cluster, shape.intra), links.OWN_CHUNK / ring)
+        return np.where(group.inter > 1, links.OWN_CHUNK / scale_up_rate(cluster, group.intra), links.OWN_CHUNK / ring)
     if link == "memory":
         return links.OWN_CHUNK / ring
     return np.full(ring.shape, 2.0 / cluster.gpu.memory_bandwidth)
 
 
-def tree_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+def tree_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
     """The fastest protocol."""
-    times = [_tree_with(cluster, size, shape, protocol) for protocol in Protocol]
+    times = [_tree_with(cluster, size, group, protocol) for protocol in Protocol]
     return np.asarray(np.minimum.reduce(times), dtype=np.float64)
 
 
-def _tree_with(cluster: ClusterSpec, size: FloatArray, shape: Shape, protocol: Protocol) -> FloatArray:
+def _tree_with(cluster: ClusterSpec, size: FloatArray, group: CommGroup, protocol: Protocol) -> FloatArray:
     """NCCL tree.cc: down and up a chain inside the domain and a double binary tree across domains.
 
     Each rank passes the buffer on twice. Between domains a node is a leaf of one tree and inside the other, which
     is twice the buffer out of it as well, but of two nodes: each is the other's only child, so half goes up
     and half comes down.
     """
-    inside = np.where(shape.intra > 1, scale_up_rate(cluster, shape.intra), np.inf)
-    outside = network_rate(cluster, shape) * np.where(shape.inter == 2, 2.0, 1.0)
+    inside = np.where(group.intra > 1, scale_up_rate(cluster, group.intra), np.inf)
+    outside = network_rate(cluster, group) * np.where(group.inter == 2, 2.0, 1.0)
     rate = np.minimum(inside, outside) * TREE_SHARE
     if protocol is Protocol.LL:
-        rate = np.minimum(rate * TREE_LL_SHARE, ll_cap(cluster, shape))
+        rate = np.minimum(rate * TREE_LL_SHARE, ll_cap(cluster, group))
     elif protocol is Protocol.LL128:
-        rate = rate * np.where(~outside_server(cluster, shape), TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
-    rate = 0.5 * rate * long_share(cluster, shape) * tree_correction(protocol, size)
+        rate = rate * np.where(~outside_server(cluster, group), TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
+    rate = 0.5 * rate * long_share(cluster, group) * tree_correction(protocol, size)
     inner = hop_seconds(cluster.domains[0], protocol, tree=True)
-    outer = outer_hop_seconds(cluster, shape, protocol, tree=True)
-    depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
+    outer = outer_hop_seconds(cluster, group, protocol, tree=True)
+    depth = np.ceil(np.log2(np.maximum(group.inter, 1)))
     latency = (
-        TREE_BASE_S[protocol] + start_seconds(cluster, shape) + 2.0 * ((shape.intra - 1.0) * inner + depth * outer)
+        TREE_BASE_S[protocol] + start_seconds(cluster, group) + 2.0 * ((group.intra - 1.0) * inner + depth * outer)
     )
     if protocol is Protocol.LL128:
-        latency = np.where(outside_server(cluster, shape) & (size >= LL128_MAX_BYTES), np.inf, latency)
+        latency = np.where(outside_server(cluster, group) & (size >= LL128_MAX_BYTES), np.inf, latency)
     return np.asarray(latency + size / rate, dtype=np.float64)
 
 
@@ -191,39 +191,39 @@ def tree_correction(protocol: Protocol, size_bytes: FloatArray) -> FloatArray:
     return np.asarray(TREE_CORRECTION[protocol][np.minimum(column, TREE_CORRECTION.shape[1] - 1)])
 
 
-def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
     """NCCL nvls.cc: the switch reduces and copies; across domains only all_reduce (NVLSTree).
 
     In an all_reduce each rank's links carry its whole buffer to the switch and its part of the sum back,
     and the same the other way round: 1 + 1/n of the buffer one way.
     """
-    ranks = np.maximum(shape.ranks, 1.0)
+    ranks = np.maximum(group.ranks, 1.0)
     nccl = cluster.gpu.architecture.nccl
     if nccl is None or nccl.nvls_share == 0.0:
         return np.full(size.shape, np.inf)
-    link = scale_up_rate(cluster, shape.intra) * nccl.nvls_share * links.NVLS_SHARE
+    link = scale_up_rate(cluster, group.intra) * nccl.nvls_share * links.NVLS_SHARE
     if kind is not Collective.ALL_REDUCE:
-        usable = (shape.inter == 1) & (shape.intra <= NVLS_MAX_RANKS)
+        usable = (group.inter == 1) & (group.intra <= NVLS_MAX_RANKS)
         return np.where(usable, NVLS_HOP_S + size * (ranks - 1.0) / ranks / link, np.inf)
-    outside = np.where(shape.inter > 1, network_rate(cluster, shape) * links.LONG_SHARE, np.inf)
-    outside = outside * np.where(shape.inter == 2, 2.0, 1.0)
+    outside = np.where(group.inter > 1, network_rate(cluster, group) * links.LONG_SHARE, np.inf)
+    outside = outside * np.where(group.inter == 2, 2.0, 1.0)
     outside = outside * tree_correction(Protocol.SIMPLE, size)
-    depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
+    depth = np.ceil(np.log2(np.maximum(group.inter, 1)))
     hop = NVLS_TREE_NET_HOP_S + own_latency_s(cluster.domains[-1], Protocol.SIMPLE)
-    start = np.where(shape.inter > 1, links.NVLS_TREE_START_S, 0.0)
+    start = np.where(group.inter > 1, links.NVLS_TREE_START_S, 0.0)
     latency = NVLS_HOP_S + start + 2.0 * depth * hop
-    inside_s = size * (1.0 + 1.0 / shape.intra) / link
+    inside_s = size * (1.0 + 1.0 / group.intra) / link
     outside_s = size * 2.0 * (ranks - 1.0) / ranks / outside
-    return np.where(shape.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
+    return np.where(group.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
 
 
-def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
+def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
     """NCCL pat.cc: all_gather and reduce_scatter over one rank per node, logarithmic in hops."""
-    ranks = np.maximum(shape.ranks, 1.0)
+    ranks = np.maximum(group.ranks, 1.0)
     depth = np.ceil(np.log2(ranks))
-    latency = PAT_BASE_S + start_seconds(cluster, shape) + depth * PAT_NET_HOP_S + ranks * PAT_RANK_S
-    seconds = latency + size / (bus_rate(cluster, shape) * PAT_RATE * long_share(cluster, shape))
-    return np.where((shape.intra == 1) & outside_server(cluster, shape), seconds, np.inf)
+    latency = PAT_BASE_S + start_seconds(cluster, group) + depth * PAT_NET_HOP_S + ranks * PAT_RANK_S
+    seconds = latency + size / (bus_rate(cluster, group) * PAT_RATE * long_share(cluster, group))
+    return np.where((group.intra == 1) & outside_server(cluster, group), seconds, np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class Algorithm:
     it cannot serve; arrays of one length."""
 
     kinds: tuple[Collective, ...]
-    seconds: Callable[[ClusterSpec, Collective, FloatArray, Shape], FloatArray]
+    seconds: Callable[[ClusterSpec, Collective, FloatArray, CommGroup], FloatArray]
     exists: Callable[[ClusterSpec], bool]
 
 
@@ -259,11 +259,11 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 
 
-def collective_seconds(cluster: ClusterSpec, kind: Collective, size_bytes: FloatArray, shape: Shape) -> FloatArray:
+def collective_seconds(cluster: ClusterSpec, kind: Collective, size_bytes: FloatArray, group: CommGroup) -> FloatArray:
     """Seconds of all_reduce, all_gather, reduce_scatter or broadcast; arrays of one length."""
     size = np.asarray(size_bytes, dtype=np.float64)
     best = np.full(size.shape, np.inf)
     for one in ALGORITHMS:
         if kind in one.kinds and one.exists(cluster):
-            best = np.minimum(best, one.seconds(cluster, kind, size, shape))
-    return np.where((shape.ranks <= 1.0) | (size == 0.0), 0.0, best)
+            best = np.minimum(best, one.seconds(cluster, kind, size, group))
+    return np.where((group.ranks <= 1.0) | (size == 0.0), 0.0, best)

@@ -9,8 +9,8 @@ import numpy as np
 
 from profdb.modelled.network import links
 from profdb.modelled.network.links import (
+    CommGroup,
     Protocol,
-    Shape,
     hop_seconds,
     ll_cap,
     network_rate,
@@ -31,30 +31,30 @@ ALL_TO_ALL_SHARE = 0.88
 P2P_STD = 0.25  # Assumption: somewhat worse known than collectives
 
 
-def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> FloatArray:
+def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup) -> FloatArray:
     """Seconds; arrays of one length. Nothing for a group of one or an empty buffer.
 
     Latency: base, one hop per peer inside the domain, one network hop, and NCCL's network posting
     overhead for each further peer outside.
     """
     size = np.asarray(size_bytes, dtype=np.float64)
-    ranks = np.maximum(shape.ranks, 1.0)
-    outer_peers = ranks - shape.intra
-    inner_bytes = size * (shape.intra - 1.0 + links.OWN_CHUNK) / ranks
-    across = outside_server(cluster, shape)
-    ways = ways_out(cluster, shape)
+    ranks = np.maximum(group.ranks, 1.0)
+    outer_peers = ranks - group.intra
+    inner_bytes = size * (group.intra - 1.0 + links.OWN_CHUNK) / ranks
+    across = outside_server(cluster, group)
+    ways = ways_out(cluster, group)
     best = np.full(size.shape, np.inf)
     memory = cluster.domains[0].link == "memory"
     for protocol in (Protocol.LL, Protocol.SIMPLE):
         share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
-        cap = ll_cap(cluster, shape) if protocol is Protocol.LL else np.inf
-        inside = np.minimum(scale_up_rate(cluster, shape.intra) * ALL_TO_ALL_SHARE * share, cap)
+        cap = ll_cap(cluster, group) if protocol is Protocol.LL else np.inf
+        inside = np.minimum(scale_up_rate(cluster, group.intra) * ALL_TO_ALL_SHARE * share, cap)
         base = 0.0 if memory else RING_BASE_S[protocol]
         hop, outer_hop = (
             hop_seconds(cluster.domains[0], protocol),
-            outer_hop_seconds(cluster, shape, protocol),
+            outer_hop_seconds(cluster, group, protocol),
         )
-        latency = base + start_seconds(cluster, shape) + (shape.intra - 1.0) * hop + outer_hop
+        latency = base + start_seconds(cluster, group) + (group.intra - 1.0) * hop + outer_hop
         latency = latency + np.where(across, outer_peers * NET_OVERHEAD_S[protocol], 0.0)
         slowest = inner_bytes / inside
         for way in ways:
@@ -62,31 +62,31 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shap
             outside = np.minimum(way.rate / np.maximum(way.members, 1) * ALL_TO_ALL_SHARE * share, cap)
             slowest = np.maximum(slowest, np.where(way.crossed, outer_bytes / outside, 0.0))
         best = np.minimum(best, latency + slowest)
-    return np.where((shape.ranks <= 1.0) | (size == 0.0), 0.0, best)
+    return np.where((group.ranks <= 1.0) | (size == 0.0), 0.0, best)
 
 
-def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> FloatArray:
-    """Seconds of one message; arrays of one length. ``shape`` is (2, 1) inside a scale-up domain and
+def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup) -> FloatArray:
+    """Seconds of one message; arrays of one length. ``group`` is (2, 1) inside a scale-up domain and
     (1, 2) across; ``siblings`` pairs per domain send at once. Nothing to send costs nothing."""
     size = np.asarray(size_bytes, dtype=np.float64)
-    across = shape.inter > 1
-    one = Shape(
-        intra=np.minimum(shape.intra, 1),
-        inter=shape.inter,
-        siblings=shape.siblings,
-        outer_intra=shape.outer_intra,
-        outer_siblings=shape.outer_siblings,
+    across = group.inter > 1
+    one = CommGroup(
+        intra=np.minimum(group.intra, 1),
+        inter=group.inter,
+        siblings=group.siblings,
+        outer_intra=group.outer_intra,
+        outer_siblings=group.outer_siblings,
     )
-    stream = np.where(outside_server(cluster, shape), links.NIC_STREAM_SHARE, links.LONG_SHARE)
+    stream = np.where(outside_server(cluster, group), links.NIC_STREAM_SHARE, links.LONG_SHARE)
     outside = network_rate(cluster, one) * stream
-    inside = scale_up_rate(cluster, shape.intra) * links.LONG_SHARE
+    inside = scale_up_rate(cluster, group.intra) * links.LONG_SHARE
     rate = np.where(across, outside, inside)
     best = np.full(size.shape, np.inf)
     for protocol in (Protocol.LL, Protocol.SIMPLE):
         inner_hop = hop_seconds(cluster.domains[0], protocol)
-        hop = np.where(across, outer_hop_seconds(cluster, shape, protocol), inner_hop)
+        hop = np.where(across, outer_hop_seconds(cluster, group, protocol), inner_hop)
         base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
         share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
-        reached = np.minimum(rate * share, ll_cap(cluster, shape) if protocol is Protocol.LL else np.inf)
+        reached = np.minimum(rate * share, ll_cap(cluster, group) if protocol is Protocol.LL else np.inf)
         best = np.minimum(best, base + hop + size / reached)
     return np.where(size == 0.0, 0.0, best)

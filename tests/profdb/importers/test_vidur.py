@@ -7,7 +7,7 @@ import pytest
 from profdb.cases import AttentionCase, CollectiveCase, GemmCase, MemoryBoundCase
 from profdb.cost_model import ProfileCostModel
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
-from profdb.importers.csv_rows import Row
+from profdb.importers.csv_rows import CsvRow
 from profdb.importers.vidur import mlp_cases, read_attention, read_mlp, read_network, read_vidur_folder
 from profdb.sample import Sample
 from spec.collectives import Collective
@@ -127,7 +127,7 @@ def compute_samples() -> list[Sample]:
             "num_tokens": tokens,
             "num_tensor_parallel_workers": 1,
         }
-        row = Row(Path("x"), 1, {name: str(value) for name, value in sizes.items()})
+        row = CsvRow(Path("x"), 1, {name: str(value) for name, value in sizes.items()})
         for _, case in mlp_cases(row):
             if isinstance(case, GemmCase):
                 found.append(sample(GemmCase(m=case.m, k=case.k, n=case.n), 1e-6 * tokens))

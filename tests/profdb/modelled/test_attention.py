@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.modelled.attention import Heads, core_seconds, flash_seconds, is_aligned
+from profdb.modelled.attention import AttentionShapes, core_seconds, flash_seconds, is_aligned
 from profdb.modelled.gemm import DRAM_EFFICIENCY, FILL_CYCLES, LAUNCH_S, gemm_seconds
 from profdb.modelled.memory_bound import adamw_seconds, memory_bound_seconds, streaming_seconds
 from profdb.modelled.rates import flops_rates
@@ -29,8 +29,8 @@ def heads(
     batch: int = 1,
     kv_heads: int = 16,
     width: int = 128,
-) -> Heads:
-    return Heads(
+) -> AttentionShapes:
+    return AttentionShapes(
         batch=ints(batch),
         q_len=ints(q_len),
         kv_len=ints(kv_len),
@@ -164,7 +164,7 @@ def test_heads_off_16_bytes_multiply_at_the_fp32_rate() -> None:
 
 
 def test_alignment_is_asked_row_by_row() -> None:
-    mixed = Heads(
+    mixed = AttentionShapes(
         batch=ints([1, 1]),
         q_len=ints([512, 512]),
         kv_len=ints([512, 512]),

@@ -11,7 +11,7 @@ from ops.layout import Layout
 from ops.op import Attention, AttentionCall, Phase, declared
 from ops.roles import Module, Role
 from profdb.cost_model import attention_query
-from profdb.modelled.attention import Heads, flash_seconds
+from profdb.modelled.attention import AttentionShapes, flash_seconds
 from profdb.modelled.flash_generations import (
     BACKWARD_FULL,
     FORWARD_CAUSAL,
@@ -48,8 +48,8 @@ def call(
     batch: int = 1,
     mask: str = "causal",
     kernel: str = "flash2",
-) -> Heads:
-    return Heads(
+) -> AttentionShapes:
+    return AttentionShapes(
         batch=ints(batch),
         q_len=ints(length),
         kv_len=ints(length),
@@ -286,7 +286,7 @@ def test_fp8_attention_takes_the_measured_multiple_of_16_bits(name: str, directi
         attention(direction=direction, dtype="bf16"),
         cluster(name).gpu,
     )
-    told = [float(flash_seconds(gpu, Heads(**declared(AttentionCall, one)))[0]) for one in (narrow, wide)]
+    told = [float(flash_seconds(gpu, AttentionShapes(**declared(AttentionCall, one)))[0]) for one in (narrow, wide)]
     assert told[0] == pytest.approx(ratio * told[1])
     asked = [attention_price(SixteenBitsAlone(), gpu, attention_query(one)) for one in (narrow, wide)]
     assert asked[0].seconds == pytest.approx(ratio * asked[1].seconds)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from profdb.cases import ExpertExchangeCase
 from profiler.benchmarks import expert_exchange
-from profiler.benchmarks.collectives import Place
+from profiler.benchmarks.collectives import GroupMember
 from profiler.benchmarks.expert_exchange import all_to_all_call, chosen_experts, deep_ep_call, launch_expert_exchange
 from profiler.benchmarks.launched import UnsupportedCaseError
 from tests.profiler.fakes import fake_world
@@ -21,8 +21,8 @@ CASE = ExpertExchangeCase(
 )
 
 
-def place(rank: int) -> Place:
-    return Place(ranks=(0, 1), rank=rank, handle="group", where=CPU)
+def place(rank: int) -> GroupMember:
+    return GroupMember(ranks=(0, 1), rank=rank, handle="group", where=CPU)
 
 
 @pytest.mark.parametrize("direction", ["dispatch", "combine"])
@@ -95,7 +95,7 @@ def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None
     package = SimpleNamespace(Buffer=Buffer, topk_idx_t=torch.int64)
     monkeypatch.setattr(expert_exchange, "optional_package", lambda name: package)
     bf16 = replace(CASE, dtype="bf16", direction="combine")
-    gpu = Place(ranks=(0, 1), rank=0, handle="group", where=torch.device("cpu"))
+    gpu = GroupMember(ranks=(0, 1), rank=0, handle="group", where=torch.device("cpu"))
     with pytest.raises(UnsupportedCaseError, match="no GPU"):
         deep_ep_call(bf16, gpu, chosen_experts(bf16, 0))
     meta = SimpleNamespace(ranks=(0, 1), rank=0, handle="group", where=SimpleNamespace(type="cuda"))

@@ -10,7 +10,7 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, Shape, network_rate, scale_up_rate
+from profdb.modelled.network.links import LONG_SHARE, OWN_CHUNK, CommGroup, network_rate, scale_up_rate
 from profdb.modelled.network.send_recv import ALL_TO_ALL_SHARE
 from profdb.queries import CollectiveQuery
 from solver.times.op_times import OpTimer
@@ -127,7 +127,7 @@ def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() ->
 
 def test_a_group_over_servers_is_held_to_its_slowest_way_out() -> None:
     """All 16 ranks of two servers: NICs 8 x 12.5 GB/s together, processors 16 GB/s."""
-    shape = Shape(intra=ints(4), inter=ints(4), siblings=ints(1), outer_intra=ints(8), outer_siblings=ints(1))
+    shape = CommGroup(intra=ints(4), inter=ints(4), siblings=ints(1), outer_intra=ints(8), outer_siblings=ints(1))
     assert network_rate(PCIE, shape)[0] == pytest.approx(AMD_LINK)
     slow = replace(PCIE, domains=(*PCIE.domains[:2], replace(PCIE.domains[2], bandwidth=1e9)))
     assert network_rate(slow, shape)[0] == pytest.approx(8e9, rel=0.02)
@@ -138,7 +138,7 @@ def test_two_levels_ask_as_before() -> None:
     h100 = read_cluster("h100-sxm", root=ROOT)
     assert h100.middle_ranks == 0
     assert PCIE.middle_ranks == 8
-    whole = Shape(intra=ints(8), inter=ints(2), siblings=ints(1))
+    whole = CommGroup(intra=ints(8), inter=ints(2), siblings=ints(1))
     assert np.isfinite(network_rate(h100, whole)[0])
 
 

@@ -15,8 +15,8 @@ from profdb.modelled.network.links import (
     NIC_EFFICIENCY,
     NVLS_SHARE,
     OWN_CHUNK,
+    CommGroup,
     Protocol,
-    Shape,
     bus_rate,
     long_share,
     network_rate,
@@ -49,11 +49,11 @@ A100, H100 = CLUSTERS["a100-sxm-80g"], CLUSTERS["h100-sxm"]
 KINDS = GROUP_COLLECTIVES
 
 
-def shape(intra: int, inter: int, siblings: int = 1) -> Shape:
-    return Shape(intra=ints(intra), inter=ints(inter), siblings=ints(siblings))
+def shape(intra: int, inter: int, siblings: int = 1) -> CommGroup:
+    return CommGroup(intra=ints(intra), inter=ints(inter), siblings=ints(siblings))
 
 
-def seconds(cluster: ClusterSpec, kind: Collective, size: float, group: Shape) -> float:
+def seconds(cluster: ClusterSpec, kind: Collective, size: float, group: CommGroup) -> float:
     if kind is Collective.ALL_TO_ALL:
         return float(all_to_all_seconds(cluster, floats(size), group)[0])
     return float(collective_seconds(cluster, kind, floats(size), group)[0])
@@ -255,7 +255,7 @@ def test_short_trees_run_at_under_a_fourth_of_the_links_rate() -> None:
     assert many - few == pytest.approx(256 / rate)
 
 
-def pat_s(size: float, group: Shape) -> float:
+def pat_s(size: float, group: CommGroup) -> float:
     return float(pat_seconds(H100, Collective.ALL_GATHER, floats(size), group)[0])
 
 

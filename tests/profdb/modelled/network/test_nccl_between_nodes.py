@@ -15,8 +15,8 @@ from profdb.modelled.network.links import (
     NVLS_TREE_START_S,
     ONE_RANK_SHARE,
     RATE_LOSS,
+    CommGroup,
     Protocol,
-    Shape,
     hop_seconds,
     network_rate,
 )
@@ -44,8 +44,8 @@ P4D, P5 = (read_cluster(name, root=ROOT) for name in ("aws-p4d", "aws-p5"))
 LONG = 64 * 2**30
 
 
-def shape(intra: int, inter: int, siblings: int = 1) -> Shape:
-    return Shape(intra=ints(intra), inter=ints(inter), siblings=ints(siblings))
+def shape(intra: int, inter: int, siblings: int = 1) -> CommGroup:
+    return CommGroup(intra=ints(intra), inter=ints(inter), siblings=ints(siblings))
 
 
 def with_latency(cluster: ClusterSpec, latency_s: float) -> ClusterSpec:

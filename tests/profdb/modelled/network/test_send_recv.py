@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from profdb.modelled.network import links
-from profdb.modelled.network.links import Protocol, Shape, hop_seconds, scale_up_rate
+from profdb.modelled.network.links import CommGroup, Protocol, hop_seconds, scale_up_rate
 from profdb.modelled.network.send_recv import p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 
 ROOT = Path(__file__).resolve().parents[4]
-PAIR = Shape(intra=ints(2), inter=ints(1), siblings=ints(1))
+PAIR = CommGroup(intra=ints(2), inter=ints(1), siblings=ints(1))
 
 
 def seconds(name: str, size: float) -> float:

@@ -170,13 +170,15 @@ GroupedCase = CollectiveCase | OverlapCase | ExpertExchangeCase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SustainedCase:
-    """One product m x k by k x n, both operands stored along k (layout NT), over and over for ``seconds`` seconds, a
-    trial for each: the rate that clocks hold when every product before has drawn power too."""
+    """One product m x k by k x n, both operands stored along k (layout NT), for ``seconds`` seconds, a trial for each: the
+    rate that clocks hold under load. Products run for ``percent`` of the time and copies through memory for the rest, as in
+    a training step; a trial is the seconds of one product."""
 
     seconds: int
     m: int
     k: int
     n: int
+    percent: int = 70
     dtype_in: str = "bf16"
     dtype_accumulate: str = "fp32"
     dtype_out: str = "bf16"

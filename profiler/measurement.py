@@ -1,21 +1,22 @@
 """One case measured: launch, agree, warm up, trials, and a sample under what was launched."""
 
 import math
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from profdb.cases import Case
+from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, LayerCase
 from profdb.sample import Sample, WorldShape
 from profiler.benchmarks.host import HostStopwatch
-from profiler.benchmarks.launched import Launched, Launcher
+from profiler.benchmarks.launched import Launched, Launcher, Stopwatch
 from profiler.clocks import MOST_DROP, ClockMonitor
 from profiler.distributed.world import World
 from profiler.outcome import DeviceLostError, Outcome, run_on_all_ranks
 from profiler.sample_quality import AGAIN, CLOCK
 from profiler.timing import (
+    REST,
     ColdStopwatch,
-    Stopwatch,
     TrialPlan,
     launches,
     outliers,
@@ -27,6 +28,9 @@ from profiler.timing import (
 FIRST_AND_TYPICAL = 2
 
 Notes = dict[str, str | int | float | bool]
+
+POWER_BOUND = (GemmCase, GroupedGemmCase, AttentionCase, LayerCase)
+"""Cases whose launches draw more than a GPU may draw for long; kernels that move bytes draw less."""
 
 LONG_CALL_S = 0.05
 """A call this long fills the caches and raises the clocks by itself."""
@@ -46,8 +50,10 @@ class Bench:
     clocks: ClockMonitor = field(default_factory=ClockMonitor)
 
     def clock_for(self, launched: Launched) -> Stopwatch:
-        """The device's clock, that for what ranks do together, or the host's for host costs."""
+        """The stopwatch of the case itself, the device's, that for what ranks do together, or the host's for host costs."""
         device = self.world.device
+        if launched.clock is not None:
+            return launched.clock
         if launched.on_host:
             self.host_clock = self.host_clock or HostStopwatch(device=device)
             return self.host_clock
@@ -56,6 +62,10 @@ class Bench:
             return self.shared_clock
         self.device_clock = self.device_clock or stopwatch_for(device)
         return self.device_clock
+
+    def rest_s(self, case: Case, burst_s: float) -> float:
+        """Seconds to leave a GPU idle after a burst, so that its clocks stay up."""
+        return REST * burst_s if self.world.device.kind == "cuda" and isinstance(case, POWER_BOUND) else 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,8 +175,10 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
     trials_s: list[float] = []
     bench.clocks.begin()
     for _ in range(rounds):
-        trials_s.append(clock.burst(launched.calls, count, align) / launched.operations)
+        call_s = clock.burst(launched.calls, count, align)
+        trials_s.append(call_s / launched.operations)
         bench.clocks.read()
+        time.sleep(bench.rest_s(launched.case, count * call_s))
     return trials_s
 
 

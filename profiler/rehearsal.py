@@ -43,9 +43,9 @@ from profiler.cases.sweep_plan import (
 from profiler.cases.tiers import PlannedCase, in_tier
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.restart import restarts
-from profiler.measurement import FIRST_AND_TYPICAL, LONG_CALL_S
+from profiler.measurement import FIRST_AND_TYPICAL, LONG_CALL_S, POWER_BOUND
 from profiler.profiling_run import RunOptions, device_and_sheet, domain_of, run_profiling, sweep_plan
-from profiler.timing import TrialPlan, burst_length
+from profiler.timing import REST, TrialPlan, burst_length
 from spec.arrays import FloatArray, floats
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective
@@ -54,9 +54,10 @@ from spec.errors import ConfigError, MissingCurveError
 
 SHORT = TrialPlan(warmup=1, min_trials=3, max_trials=3, seconds=0.01)
 
-CASE_S = 0.03
-"""Assumption: seconds a case costs beside its launches (allocating, filling with random numbers, agreeing). The two
-gloo ranks of a processor take 0.02 to 0.05."""
+CASE_S = 0.075
+"""Seconds a case costs beside its launches (allocating, filling with random numbers, loading kernels, agreeing): 0.069 and
+0.080 in two sweeps of 1,902 cases on an H100 (benchmarks/notes/h100.md); the two gloo ranks of a processor take 0.02 to
+0.05."""
 
 COMPILE_S = 3.0
 """Assumption: seconds of torch.compile for one graph that its cache on disk does not hold. Eleven of these
@@ -107,7 +108,7 @@ def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPl
         [
             CASE_S
             + COMPILE_S * (row in compiled)
-            + (case.seconds if isinstance(case, SustainedCase) else launches_s(call_s, plan))
+            + (case.seconds if isinstance(case, SustainedCase) else launches_s(case, call_s, plan))
             for row, (case, call_s) in enumerate(zip(cases, calls_s(cases, cluster), strict=True))
         ]
     )
@@ -125,11 +126,12 @@ def first_compiled(cases: Sequence[Case]) -> set[int]:
     return set(first.values())
 
 
-def launches_s(call_s: float, plan: TrialPlan) -> float:
-    """Seconds of warm-up and trials of a call, as profiler.measurement makes them."""
+def launches_s(case: Case, call_s: float, plan: TrialPlan) -> float:
+    """Seconds of warm-up and trials of a case's call on a GPU, as profiler.measurement makes them."""
     count = burst_length(call_s)
     warm = FIRST_AND_TYPICAL if call_s >= LONG_CALL_S else plan.warmup + count
-    return call_s * (warm + count * plan.trials(call_s * count))
+    rest = REST if isinstance(case, POWER_BOUND) else 0.0
+    return call_s * (warm + (1.0 + rest) * count * plan.trials(call_s * count))
 
 
 def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:

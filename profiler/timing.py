@@ -10,12 +10,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from profiler.benchmarks.launched import Call
+from profiler.benchmarks.launched import Call, Stopwatch
 from profiler.device import Device, core_cache_bytes
 from spec.arrays import BoolArray, FloatArray
 
@@ -39,6 +38,14 @@ FASTEST_CLOCK_HZ = 2.0e9
 
 LONGEST_HOLD_S = 0.02
 
+PERIOD_S = 0.02
+"""Of products and what runs between them: about a layer of a training step."""
+
+REST = 1.5
+"""Times as long as a burst, a GPU rests after it. Measured on an H100 (benchmarks/notes/h100.md): it may draw a third more
+than its limit for some ten milliseconds, then clocks fall, and products after others take up to a tenth longer; with 40 %
+of the time at work it stays below its limit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan:
@@ -48,20 +55,12 @@ class TrialPlan:
     warmup: int = 3
     min_trials: int = 5
     max_trials: int = 20
-    seconds: float = 0.15
+    seconds: float = 0.05
 
     def trials(self, one_trial_s: float) -> int:
         """Number of trials of ``one_trial_s`` seconds."""
         affordable = int(self.seconds / max(one_trial_s, 1e-9))
         return min(max(affordable, self.min_trials), self.max_trials)
-
-
-class Stopwatch(Protocol):
-    """Reads the clock around a burst of launches."""
-
-    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
-        """Seconds of one launch, averaged over ``count``; ``align`` runs before the clock starts."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +124,44 @@ class CudaStopwatch:
         end.synchronize()
         self.host_s_per_call = max(issued_s / count, 1e-6)
         return float(begin.elapsed_time(end)) * 1e-3 / count
+
+
+@dataclass(slots=True, kw_only=True)
+class SustainedStopwatch:
+    """CUDA events around the products of a load that goes on: in every period of PERIOD_S products run for ``share`` of
+    the time and ``between`` for the rest, which takes ``between_s`` whatever the clocks are."""
+
+    device: Device
+    between: Call
+    between_s: float
+    share: float
+    product_s: float = 1e-3
+
+    @classmethod
+    def of(cls, device: Device, between: Call, share: float) -> "SustainedStopwatch":
+        """A stopwatch that has measured ``between``."""
+        clock = CudaStopwatch(device=device)
+        clock.burst((between,), 1, None)
+        return cls(device=device, between=between, between_s=clock.burst((between,), 10, None), share=share)
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Device seconds of one product (see Stopwatch); what runs between is queued as well, but not counted."""
+        whole = max(1, round(self.share * PERIOD_S / self.product_s))
+        spans = []
+        for first in range(0, count, whole):
+            products = range(first, min(first + whole, count))
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for index in products:
+                calls[index % len(calls)]()
+            end.record()
+            spans.append((begin, end))
+            rest_s = len(products) * self.product_s * (1.0 - self.share) / self.share
+            for _ in range(round(rest_s / self.between_s)):
+                self.between()
+        self.device.synchronize()
+        self.product_s = sum(begin.elapsed_time(end) for begin, end in spans) * 1e-3 / count
+        return self.product_s
 
 
 def raise_clocks(device: Device, seconds: float = 1.0) -> None:

@@ -1,6 +1,6 @@
 """Result of a launcher: one case turned into calls that can be timed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,14 @@ Call = Callable[[], object]
 
 OUT_OF_MEMORY: tuple[type[Exception], ...] = (getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),)
 """What a device without room for the operands raises; torch 2.5 gave it its shorter name."""
+
+
+class Stopwatch(Protocol):
+    """Reads the clock around a burst of launches."""
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Seconds of one launch, averaged over ``count``; ``align`` runs before the clock starts."""
+        ...
 
 
 class UnsupportedCaseError(Exception):
@@ -28,7 +36,7 @@ class Launched:
     training step would have to fetch. ``implementation`` names the library and kernel.
     ``collective`` calls have to run on every rank of the world together; ``on_host`` calls are timed
     by what the host takes to issue them. Each call runs the operation ``operations`` times. ``sustained_s`` > 0: trials
-    of a second each for so many seconds.
+    of a second each for so many seconds. ``clock``: the stopwatch to read instead of the device's.
     """
 
     case: Case
@@ -38,6 +46,7 @@ class Launched:
     on_host: bool = False
     operations: int = 1
     sustained_s: int = 0
+    clock: Stopwatch | None = None
 
 
 class Launcher(Protocol):

@@ -10,9 +10,13 @@ from profiler.benchmarks.fp8 import launch_fp8
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import random_operand, rotating_calls, torch_dtype
 from profiler.device import Device
+from profiler.timing import SustainedStopwatch
 from spec.dtypes import dtype_bytes
 
 Operands = tuple[torch.Tensor, torch.Tensor]
+
+COPIED_ELEMENTS = 1 << 28
+"""Of the copies between sustained products: half a GiB each way, a tenth of a millisecond and more on any GPU."""
 
 
 def launch_gemm(case: GemmCase, device: Device) -> Launched:
@@ -64,7 +68,8 @@ def gemm_call(case: GemmCase, where: torch.device) -> Call:
 
 
 def launch_sustained(case: SustainedCase, device: Device) -> Launched:
-    """One product over and over until clocks have settled, a trial a second.
+    """One product until clocks have settled, a trial a second; on a GPU in turn with copies of an array that no cache
+    holds.
 
     Raises UnsupportedCaseError as launch_gemm does.
     """
@@ -77,4 +82,10 @@ def launch_sustained(case: SustainedCase, device: Device) -> Launched:
         dtype_out=case.dtype_out,
         scale_recipe=case.scale_recipe,
     )
-    return replace(launch_gemm(product, device), case=case, sustained_s=case.seconds)
+    launched = replace(launch_gemm(product, device), case=case, sustained_s=case.seconds)
+    if device.kind != "cuda":
+        return launched
+    source = torch.randn(COPIED_ELEMENTS, dtype=torch.bfloat16, device=device.torch_device)
+    target = torch.empty_like(source)
+    clock = SustainedStopwatch.of(device, lambda: target.copy_(source), case.percent / 100.0)
+    return replace(launched, clock=clock)

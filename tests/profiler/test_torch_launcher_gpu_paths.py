@@ -4,6 +4,7 @@ tensors without data check layouts and formats, and a fake CUDA tells the order 
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,17 +13,17 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._inductor.exc import InductorError
 from torch.nn.attention import SDPBackend
 
-from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
-from profiler import timing
+from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase, SustainedCase
+from profiler import measurement, timing
 from profiler.benchmarks import attention, memory_bound
 from profiler.benchmarks.attention import Order, attention_operands, torch_varlen_forward
 from profiler.benchmarks.fp8 import fp8_call, grouped_fp8_call, launch_fp8, launch_grouped_fp8
 from profiler.benchmarks.grouped_gemm import grouped_call, grouped_product, launch_grouped_gemm
-from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.benchmarks.launched import Launched, UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.device import Device
 from spec.cluster.reader import read_architecture
-from tests.profiler.fakes import device_like
+from tests.profiler.fakes import device_like, fake_bench
 
 ROOT = Path(__file__).resolve().parents[2]
 META = torch.device("meta")
@@ -133,6 +134,68 @@ def test_a_trial_on_a_gpu_is_queued_behind_a_hold(monkeypatch: pytest.MonkeyPatc
     read = clock.burst((lambda: order.append("call"),), 3, lambda: order.append("align"))
     assert order == ["drain", "hold", "align", "record", "call", "call", "call", "record", "wait"]
     assert read == pytest.approx(2e-3)
+
+
+def test_sustained_products_alternate_with_what_runs_between_and_are_timed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ms = 0.0
+    order: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at_ms = 0.0
+
+        def record(self) -> None:
+            self.at_ms = now_ms
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: "Event") -> float:
+            return end.at_ms - self.at_ms
+
+    def takes(name: str, milliseconds: float) -> Any:
+        def call() -> None:
+            nonlocal now_ms
+            now_ms += milliseconds
+            order.append(name)
+
+        return call
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: None)
+    clock = timing.SustainedStopwatch.of(Device(kind="cuda"), takes("copy", 0.5), 0.7)
+    assert clock.between_s == pytest.approx(0.5e-3)
+    product = takes("product", 2.0)
+    assert clock.burst((product,), 1, None) == pytest.approx(2e-3)
+    order.clear()
+    # 20 ms are 7 products and 12 copies: 6 ms beside 14
+    assert clock.burst((product,), 14, None) == pytest.approx(2e-3)
+    assert order == (["product"] * 7 + ["copy"] * 12) * 2
+
+
+@pytest.mark.parametrize(
+    ("case", "share"),
+    [
+        (GemmCase(m=8, k=8, n=8), 1.5),
+        (MemoryBoundCase(kernel="copy", direction="forward", rows=8, width=8), 0.0),
+        (SustainedCase(seconds=2, m=8, k=8, n=8), 0.0),
+    ],
+)
+def test_a_gpu_rests_after_each_burst_of_what_draws_more_than_its_limit(
+    case: Any, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(measurement.time, "sleep", rests.append)
+    bench = fake_bench()
+    bench.world.device = Device(kind="cuda")
+    launched = Launched(case=case, calls=(lambda: None,), implementation="fake")
+    bench.device_clock = SimpleNamespace(burst=lambda calls, count, align: 2e-3)  # type: ignore[assignment]
+    trials_s = measurement.time_trials(launched, bench, 2e-3)
+    assert trials_s == [2e-3] * 20
+    assert rests == pytest.approx([share * 2e-3] * 20)
 
 
 def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,11 +113,11 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
         forward = phase is Phase.FORWARD
         # A's input is the frozen product's or a copy, B's the result of A.
         inward = _input_bytes(context, 1.0 * tokens * inputs) * times
-        kept = context.activations(tokens, rank) * times if role is Role.ADAPTER_UP else inward
+        saved = context.activations(tokens, rank) * times if role is Role.ADAPTER_UP else inward
         return replace(
             gemm(what, phase, shape, layout, product_dtype(job)),
             repeat=times,
-            saved_bytes=kept if forward else none,
+            saved_bytes=saved if forward else none,
             parameters=times * k * n if forward else 0 * n,
         )
 
@@ -227,8 +227,8 @@ def _is_product(op: Op) -> bool:
 
 
 def _frozen(op: Op, share: float = 1.0) -> Op:
-    held = np.ceil(op.parameters * share).astype(np.int64)
-    return replace(op, frozen=op.frozen + held, parameters=0 * op.parameters)
+    elements = np.ceil(op.parameters * share).astype(np.int64)
+    return replace(op, frozen=op.frozen + elements, parameters=0 * op.parameters)
 
 
 def _frozen_share(context: LayerContext, product: Op) -> float:
@@ -247,8 +247,8 @@ def _forward(context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], a
             result.append(_frozen(op))
             continue
         result.extend(_dequantize(context, op, Phase.FORWARD, op.parameters))
-        kept = op.saved_bytes if _keeps_input(context, op, op.key in adapters) else 0.0 * op.saved_bytes
-        result.append(replace(_frozen(op, _frozen_share(context, op)), saved_bytes=kept))
+        saved = op.saved_bytes if _keeps_input(context, op, op.key in adapters) else 0.0 * op.saved_bytes
+        result.append(replace(_frozen(op, _frozen_share(context, op)), saved_bytes=saved))
         result.extend(adapters[op.key].forward if op.key in adapters else ())
     return result
 
@@ -290,6 +290,6 @@ def _dequantize(context: LayerContext, product: Op, phase: Phase, elements: IntA
         return []
     # A copy reads and writes an element of the parameters' format.
     rows = np.ceil(elements * (1.0 + share) / 2.0).astype(np.int64)
-    wide = context.job.precision.parameter
+    dtype = context.job.precision.parameter
     what = product.key.served_by(Role.CAST, f"{product.name}.widen")
-    return [memory_pass(what, phase, "copy", rows, wide)]
+    return [memory_pass(what, phase, "copy", rows, dtype)]

@@ -163,7 +163,7 @@ EXPERT_BULK_CAST_CALLS = 4.4 / 8.7
 # (__torch_function__): its gradient's stand-in and hook, and its autograd node, take 7.5 us more of a call's
 # 8.7 (Transformer Engine 2.9 and 2.13, GroupedLinear of 16 experts with Megatron-Core 0.15's hook, run as in
 # docs/formulas.md: backwards of 408 to 497 us where 283 to 369 were).
-NARROW_GRADIENT_CALLS = 7.5 / 8.7
+LOW_PRECISION_GRADIENT_CALLS = 7.5 / 8.7
 # Fitted: a part of a layer whose saved tensors go to the host, forward and backward, and each tensor of it in each
 # (fine_grained_activation_offload.py of August 2026, run on a CPU with streams and events that do nothing, groups of
 # 1, 2 and 5 tensors, 500 rounds in turn with the linear: 2.9 to 3.4, 3.5 to 4.3 and 5.2 to 6.8 of its calls forward,
@@ -176,7 +176,7 @@ OFFLOADED_TENSOR_CALLS = 0.7
 # module, 0.7 for each of its parameters and 2.4 for each held in fp8.
 HOOK_CALLS = 2.3 / 8.7
 HOOKED_PARAMETER_CALLS = 0.7 / 8.7
-NARROW_HOOKED_PARAMETER_CALLS = 2.4 / 8.7
+LOW_PRECISION_HOOKED_PARAMETER_CALLS = 2.4 / 8.7
 
 
 # Kernels of an operation beyond its first, (forward, backward): those that PyTorch's dispatcher counted in the
@@ -308,7 +308,7 @@ def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec, *, low_precision_
     """Returns those of a product: one call forward and one backward, which launches both products; fp8's casts are
     operations of their own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
-        return (NARROW_GRADIENT_CALLS * (low_precision_weights and op.scale_recipe != ""), 1.0)
+        return (LOW_PRECISION_GRADIENT_CALLS * (low_precision_weights and op.scale_recipe != ""), 1.0)
     if op.role is Role.ROUTER:
         back = int(op.phase is Phase.INPUT_GRAD)
         launches = OF_ROLE[op.role][back] - FUSED_ROUTER[back] * job.moe_router_fusion
@@ -331,7 +331,7 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls, *, low_precision_weights: bool
         return (0.0, experts)
     if op.phase is Phase.WEIGHT_GRAD:
         return (
-            experts * (EXPERT_GRADIENT_CALLS + NARROW_GRADIENT_CALLS * (low_precision_weights and fp8)),
+            experts * (EXPERT_GRADIENT_CALLS + LOW_PRECISION_GRADIENT_CALLS * (low_precision_weights and fp8)),
             experts,
         )
     cast = EXPERT_BULK_CAST_CALLS if op.scale_recipe in BLOCK_SCALES else EXPERT_CAST_CALLS
@@ -385,9 +385,11 @@ def gather_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     parameters = floats(0.0 * layout.zero_stage)
     if isinstance(op, BatchedGemm | GroupedGemm) and op.role is not Role.CORE:
         modules = modules or 1.0
-        held = op.groups if isinstance(op, GroupedGemm) else 1
-        narrow = job.precision.low_precision_parameters and op.scale_recipe != ""
-        parameters = floats(held * (NARROW_HOOKED_PARAMETER_CALLS if narrow else HOOKED_PARAMETER_CALLS))
+        weights = op.groups if isinstance(op, GroupedGemm) else 1
+        low_precision = job.precision.low_precision_parameters and op.scale_recipe != ""
+        parameters = floats(
+            weights * (LOW_PRECISION_HOOKED_PARAMETER_CALLS if low_precision else HOOKED_PARAMETER_CALLS)
+        )
     return (modules * HOOK_CALLS + parameters) * (layout.zero_stage >= 1)
 
 
@@ -426,8 +428,8 @@ MODULES = {Role.NORM: 1, Role.ACTIVATION: 1, Role.RESIDUAL: 1, Role.CORE: 1}
 def sharding_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     """Returns the calls beside what ``op`` stands for, per row and repeat; nothing below stage 2."""
     third, second = layout.zero_stage >= 3, layout.zero_stage == 2
-    apart = op.role is Role.QKV and not job.preset.layers.joined_qkv
-    matrices = (3 if apart else 1) * (isinstance(op, BatchedGemm) and op.role is not Role.CORE)
+    separate = op.role is Role.QKV and not job.preset.layers.joined_qkv
+    matrices = (3 if separate else 1) * (isinstance(op, BatchedGemm) and op.role is not Role.CORE)
     norms = int(isinstance(op, MemoryBound) and op.role is Role.NORM)
     modules = matrices or MODULES.get(op.role, 0)
     gradient = np.where(third, GRADIENT_CALLS + SLICE_CALLS * layout.zero_size, second * BUCKETED_CALLS)

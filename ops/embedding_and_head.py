@@ -70,17 +70,17 @@ def _table_gradient(context: LayerContext) -> Pass:
     layout, hidden = context.layout, context.layout.constant(context.model.hidden)
     accumulation, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
     rows = ceil_div(embedding_elements(context), hidden)
-    joined = (layout.pp == 1) & (context.model.tied_embeddings and accumulation not in ADDED_APART)
+    sums_with_head = (layout.pp == 1) & (context.model.tied_embeddings and accumulation not in ADDED_APART)
     table = OpKey(Module.EMBEDDING, Role.TABLE)
     backward = []
-    if joined.any():
+    if sums_with_head.any():
         what = table.served_by(Role.ACCUMULATE, "embedding.table.join")
-        shared_rows = np.where(joined, rows, 0)
+        shared_rows = np.where(sums_with_head, rows, 0)
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "accumulate", shared_rows, dtype, hidden))
     if accumulation:
         what = table.served_by(Role.ACCUMULATE, "embedding.table.accumulate")
         added = ADDED_APART.get(accumulation, accumulation)
-        own_rows = np.where(joined, 0, rows)
+        own_rows = np.where(sums_with_head, 0, rows)
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, added, own_rows, dtype, hidden))
     return Pass(backward=tuple(backward))
 
@@ -205,17 +205,17 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     train_step: outputs).
     """
     preset, logit_bytes = context.job.preset, context.activation_bytes
-    kept_bytes = logit_bytes if preset.pipeline.keeps_stage_outputs else 0.0
+    output_bytes = logit_bytes if preset.pipeline.keeps_stage_outputs else 0.0
     if preset.loss.chunked:
         return "cross_entropy_fused", 0.0, 0.0
     if preset.loss.fused and preset.loss.upcasts:
-        return "cross_entropy_fused", 4.0, 4.0 + kept_bytes
+        return "cross_entropy_fused", 4.0, 4.0 + output_bytes
     if preset.loss.fused:
-        return "cross_entropy_fused", logit_bytes, kept_bytes
+        return "cross_entropy_fused", logit_bytes, output_bytes
     if preset.loss.keeps_fp32_logits:
         return "cross_entropy", 4.0, 4.0
     if preset.loss.low_precision:
-        return "cross_entropy_16bit", 2 * logit_bytes, kept_bytes + 2 * logit_bytes
+        return "cross_entropy_16bit", 2 * logit_bytes, output_bytes + 2 * logit_bytes
     if preset.loss.plain:
-        return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0
-    return "cross_entropy", logit_bytes + 4.0, kept_bytes
+        return "cross_entropy_unfused", output_bytes + 4.0, output_bytes + 8.0
+    return "cross_entropy", logit_bytes + 4.0, output_bytes

@@ -79,21 +79,21 @@ def exchange_heads(context: LayerContext, tensors: HeadTensors, over: HeadExchan
         )
         return message, _copies(context, message, np.where(over.ranks > 1, elements, 0), copies)
 
-    def way(side: tuple[HeadTensor, ...], phase: Phase, copies: int) -> tuple[Op, ...]:
+    def one_direction(side: tuple[HeadTensor, ...], phase: Phase, copies: int) -> tuple[Op, ...]:
         return tuple(op for tensor in side for op in exchange(tensor, phase, copies))
 
-    def both_ways(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Pass:
+    def both_directions(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Pass:
         return Pass(
-            forward=way(side, Phase.FORWARD, forward),
-            backward=way(tuple(reversed(side)), Phase.INPUT_GRAD, backward),
+            forward=one_direction(side, Phase.FORWARD, forward),
+            backward=one_direction(tuple(reversed(side)), Phase.INPUT_GRAD, backward),
         )
 
-    return both_ways(tensors.into, scatters, gathers), both_ways(tensors.out, gathers, scatters)
+    return both_directions(tensors.into, scatters, gathers), both_directions(tensors.out, gathers, scatters)
 
 
 def _copies(context: LayerContext, message: Comm, elements: IntArray, copies: int) -> MemoryBound:
     """Returns so many copies of what a ``message`` sends or has brought."""
     key = OpKey(message.module, Role.HEAD_EXCHANGE)
     what = key.served_by(Role.COPY, f"{message.name}_in_order")
-    done = memory_pass(what, message.phase, "copy", elements, context.job.precision.activation)
-    return replace(done, repeat=copies)
+    copy = memory_pass(what, message.phase, "copy", elements, context.job.precision.activation)
+    return replace(copy, repeat=copies)

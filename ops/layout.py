@@ -5,7 +5,7 @@ number of ranks at a stride. The expert grid is etp, ep, edp, pp over the same r
 (arXiv 2504.14960 sec. 3.2).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -47,14 +47,8 @@ class Layout:
 
     def take(self, rows: IntArray) -> "Layout":
         """Returns these rows, in that order."""
-        taken = (column[rows] for column in attrgetter(*COLUMNS)(self))
-        return Layout(world_size=self.world_size, **dict(zip(COLUMNS, taken, strict=True)))
-
-    @staticmethod
-    def joined(parts: Sequence["Layout"]) -> "Layout":
-        """Returns the rows of all parts, of one world, one part after another."""
-        columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in COLUMNS}
-        return Layout(world_size=parts[0].world_size, **columns)
+        columns = (column[rows] for column in attrgetter(*COLUMNS)(self))
+        return Layout(world_size=self.world_size, **dict(zip(COLUMNS, columns, strict=True)))
 
     @property
     def edp(self) -> IntArray:
@@ -74,10 +68,10 @@ class Layout:
     def of(world_size: int, **columns: object) -> "Layout":
         """Returns a layout from plain numbers or sequences; degrees left out are 1, sharding and offloading 0, and dp
         fills the world."""
-        left_out = {"zero_stage": 0, "optimizer_offload": 0.0, "offloaded_layers": 0}
+        defaults = {"zero_stage": 0, "optimizer_offload": 0.0, "offloaded_layers": 0}
         names = tuple(name for name in COLUMNS if name != "dp")
-        given = (np.atleast_1d(np.asarray(columns.get(name, left_out.get(name, 1)))) for name in names)
-        whole = dict(zip(names, np.broadcast_arrays(*given), strict=True))
+        values = (np.atleast_1d(np.asarray(columns.get(name, defaults.get(name, 1)))) for name in names)
+        whole = dict(zip(names, np.broadcast_arrays(*values), strict=True))
         for name, column in whole.items():
             dtype = np.float64 if name == "optimizer_offload" else np.int64
             whole[name] = np.ascontiguousarray(column, dtype=dtype)

@@ -40,12 +40,12 @@ def linear(context: LayerContext, layer: Linear) -> Pass:
     if layer.bias:
         what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
-    made = Pass(forward=(forward,), backward=tuple(backward))
+    products = Pass(forward=(forward,), backward=tuple(backward))
     if layer.dtype or not precision.narrows:
-        return made
+        return products
     from ops.low_precision import cast_linear
 
-    return cast_linear(context, layer, made)
+    return cast_linear(context, layer, products)
 
 
 def _accumulate(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
@@ -82,12 +82,12 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pa
         replace(gradient, phase=Phase.WEIGHT_GRAD, layout="TN"),
         *_accumulate(context, layer, groups * i),
     )
-    made = Pass(forward=(forward,), backward=backward)
+    products = Pass(forward=(forward,), backward=backward)
     if not precision.narrows:
-        return made
+        return products
     from ops.low_precision import with_weight_copies
 
-    return with_weight_copies(context, made)
+    return with_weight_copies(context, products)
 
 
 def rows_on_device(context: LayerContext) -> bool:

@@ -55,12 +55,12 @@ class Passes:
 
     reads: float = 0.0
     writes: float = 0.0
-    narrow_reads: float = 0.0
+    low_precision_reads: float = 0.0
     kernels: int = 1
 
-    def bytes_per_element(self, wide: float, narrow: float) -> float:
+    def bytes_per_element(self, high_bytes: float, low_bytes: float) -> float:
         """Bytes through memory for one element."""
-        return self.reads * wide + (self.writes + self.narrow_reads) * narrow
+        return self.reads * high_bytes + (self.writes + self.low_precision_reads) * low_bytes
 
 
 def cast_calls(passes: Passes, rows: IntArray, times: FloatArray, precision: Precision) -> tuple[KernelCalls, ...]:
@@ -70,7 +70,7 @@ def cast_calls(passes: Passes, rows: IntArray, times: FloatArray, precision: Pre
     Two copies are one kernel's where the tensor is read for them once, beside a search for its maximum, else one's
     each."""
     widths = (dtype_bytes(precision.activation), dtype_bytes(precision.linear))
-    if widths != (2.0, 1.0) or passes.narrow_reads or not passes.reads or not passes.writes:
+    if widths != (2.0, 1.0) or passes.low_precision_reads or not passes.reads or not passes.writes:
         return ()
     apart = float(passes.kernels)
     kernel = "quantize" if passes.writes == apart else "quantize_transpose"
@@ -84,7 +84,7 @@ class CastRecipe:
     """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a
     weight (in the backward again), whether the input is kept narrow, whether it and the output gradient are cast
     before they are gathered over tp, and whether what the products of the backward make is scaled after them.
-    ``made_input`` and ``made_gradient`` hold where elementwise code makes the tensor for this product alone (None: as
+    ``fused_input`` and ``fused_gradient`` hold where elementwise code makes the tensor for this product alone (None: as
     any other)."""
 
     input: Passes
@@ -93,25 +93,25 @@ class CastRecipe:
     gradient: Passes
     weight: Passes
     weight_again: Passes = Passes()
-    made_input: Passes | None = None
-    made_gradient: Passes | None = None
-    keeps_narrow: bool = True
-    gathers_narrow: bool = True
+    fused_input: Passes | None = None
+    fused_gradient: Passes | None = None
+    saves_cast_input: bool = True
+    casts_before_gather: bool = True
     scales_gradients: bool = False
 
 
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
 APART = Passes(reads=3, writes=2, kernels=2)
-TRANSPOSED = Passes(narrow_reads=1, writes=1)  # a narrow copy brought into another order
+TRANSPOSED = Passes(low_precision_reads=1, writes=1)  # a low-precision copy brought into another order
 ALONG_K = BLOCK_SCALES | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 
 
 def _again(once: Passes, gradient: Passes) -> CastRecipe:
     """Inputs and weights kept in 16 bits and cast ``once`` in each pass (torchao)."""
-    kept = CastRecipe(input=once, normed_input=once, gradient=gradient, weight=once, keeps_narrow=False)
-    return replace(kept, input_again=once, weight_again=once)
+    recipe = CastRecipe(input=once, normed_input=once, gradient=gradient, weight=once, saves_cast_input=False)
+    return replace(recipe, input_again=once, weight_again=once)
 
 
 DYNAMIC = _again(SEARCHED, SEARCHED_BOTH)
@@ -124,9 +124,9 @@ RECIPES: dict[str, CastRecipe] = {
     ),
     "block": CastRecipe(input=BOTH, normed_input=BOTH, gradient=BOTH, weight=BOTH),
     "dynamic": DYNAMIC,
-    "row": replace(DYNAMIC, gradient=BY_ROWS, gathers_narrow=False, scales_gradients=True),
+    "row": replace(DYNAMIC, gradient=BY_ROWS, casts_before_gather=False, scales_gradients=True),
 }
-CAST_AGAIN = replace(_again(ONCE, Passes(reads=2, writes=2, kernels=2)), gathers_narrow=False)
+CAST_AGAIN = replace(_again(ONCE, Passes(reads=2, writes=2, kernels=2)), casts_before_gather=False)
 """torchao's MXFP8: dynamic scaling of blocks, whose scales nobody looks for first."""
 
 NVFP4 = CastRecipe(input=APART, normed_input=APART, gradient=APART, weight=SEARCHED_BOTH)
@@ -134,10 +134,10 @@ NVFP4 = CastRecipe(input=APART, normed_input=APART, gradient=APART, weight=SEARC
 FUSED = CastRecipe(
     input=ONCE,
     normed_input=Passes(),
-    made_input=Passes(),
+    fused_input=Passes(),
     input_again=TRANSPOSED,
-    gradient=Passes(writes=2, narrow_reads=1),
-    made_gradient=TRANSPOSED,
+    gradient=Passes(writes=2, low_precision_reads=1),
+    fused_gradient=TRANSPOSED,
     weight=BOTH,
 )
 """Delayed scaling where casts run inside the kernel that makes what they read (XLA priority_fusion.cc), and a product's other
@@ -201,26 +201,26 @@ def one_copy(passes: Passes) -> Passes:
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
 
 
-def cast_linear(context: LayerContext, layer: Linear, made: Pass) -> Pass:
-    """Returns the products ``made`` of a linear with the casts of the job's recipe, which may keep inputs and weights
-    in the products' format."""
+def cast_linear(context: LayerContext, layer: Linear, products: Pass) -> Pass:
+    """Returns a linear's ``products`` with the casts of the job's recipe, which may save inputs and weights in the
+    products' format."""
     recipe, precision = recipe_of(context), context.job.precision
-    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
-    if layer.kept_whole and shares_kept_inputs(context):
-        share = layer.kept_share
-    (product, *others) = made.forward
-    kept = replace(product, saved_bytes=layer.saved_bytes * share)
-    made = with_weight_copies(context, replace(made, forward=(kept, *others)))
+    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.saves_cast_input else 1.0
+    if layer.saved_elsewhere and shares_saved_inputs(context):
+        share = layer.saved_share
+    (product, *others) = products.forward
+    product = replace(product, saved_bytes=layer.saved_bytes * share)
+    products = with_weight_copies(context, replace(products, forward=(product, *others)))
     before, behind = _casts(context, recipe, layer)
-    return Pass(forward=(*before, *made.forward), backward=(*behind, *made.backward))
+    return Pass(forward=(*before, *products.forward), backward=(*behind, *products.backward))
 
 
 def keeps_low_precision(context: LayerContext) -> bool:
     """Returns whether products keep their inputs in their own, lower precision."""
-    return recipe_of(context).keeps_narrow
+    return recipe_of(context).saves_cast_input
 
 
-def shares_kept_inputs(context: LayerContext) -> bool:
+def shares_saved_inputs(context: LayerContext) -> bool:
     """Returns whether a low-precision product keeps an input that another operation keeps whole as that one does
     (Megatron-LM d98e8a6 ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the
     output of the fused core_attn is saved by itself, and linear_proj also saves the quantized tensor of this
@@ -231,26 +231,26 @@ def shares_kept_inputs(context: LayerContext) -> bool:
 
 def keeps_own_input(context: LayerContext) -> bool:
     """Returns whether a product keeps a low-precision copy of an input that another operation keeps too."""
-    return keeps_low_precision(context) and not shares_kept_inputs(context)
+    return keeps_low_precision(context) and not shares_saved_inputs(context)
 
 
-def with_weight_copies(context: LayerContext, made: Pass) -> Pass:
+def with_weight_copies(context: LayerContext, products: Pass) -> Pass:
     """Returns products whose low-precision weights stay from step to step, or from each forward that casts them to its
     backward: one copy along rows, and one along columns where products want both orders (Transformer Engine
     ``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving); none for recipes that cast
     again in the backward (torchao), and one less where the weight itself is stored so."""
     recipe, precision = recipe_of(context), context.job.precision
     width = dtype_bytes(precision.linear)
-    copies = recipe.weight.writes if recipe.keeps_narrow else 0.0
+    copies = recipe.weight.writes if recipe.saves_cast_input else 0.0
     stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
     forward = []
-    for op in made.forward:
-        held = op.parameters * width * max(copies - stored, 0.0)
+    for op in products.forward:
+        copy_bytes = op.parameters * width * max(copies - stored, 0.0)
         if precision.casts_every_forward:
-            forward.append(replace(op, saved_bytes=op.saved_bytes + held))
+            forward.append(replace(op, saved_bytes=op.saved_bytes + copy_bytes))
         else:
-            forward.append(replace(op, cached_bytes=held))
-    return replace(made, forward=tuple(forward))
+            forward.append(replace(op, cached_bytes=copy_bytes))
+    return replace(products, forward=tuple(forward))
 
 
 def _input_and_gradient(recipe: CastRecipe, layer: Linear) -> tuple[Passes, Passes]:
@@ -258,9 +258,9 @@ def _input_and_gradient(recipe: CastRecipe, layer: Linear) -> tuple[Passes, Pass
     gradients but those that the residual path carries on."""
     entering, leaving = recipe.normed_input if layer.after_norm else recipe.input, recipe.gradient
     if layer.role is Role.DOWN:
-        entering = recipe.made_input or entering
+        entering = recipe.fused_input or entering
     if layer.role not in (Role.OUT, Role.DOWN):
-        leaving = recipe.made_gradient or leaving
+        leaving = recipe.fused_gradient or leaving
     return entering, leaving
 
 
@@ -270,11 +270,11 @@ def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tu
     t, i, o = layer.tokens, layer.inputs, layer.outputs
     entering, leaving = _input_and_gradient(recipe, layer)
     own = float(layer.saved_bytes.any())
-    parts_of = {way: _cast_parts(context, layer, way) for way in ("input", "gradient")}
+    parts_of = {tensor: _cast_parts(context, layer, tensor) for tensor in ("input", "gradient")}
     input_parts, gradient_parts = parts_of["input"], parts_of["gradient"]
     each = _weight_casts(context)
     precision = context.job.precision
-    wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
+    high_bytes, low_bytes = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
     turned = transpose_after_gather(precision)
     weight, weight_again = weight_casts(context, recipe)
 
@@ -296,7 +296,7 @@ def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tu
         )
 
     def bytes_of(passes: Passes, rows: FloatArray) -> FloatArray:
-        return rows * passes.bytes_per_element(wide, narrow)
+        return rows * passes.bytes_per_element(high_bytes, low_bytes)
 
     def of_part(passes: Passes) -> Passes:
         return passes if precision.scale_recipe in ALONG_K else one_copy(passes)
@@ -314,7 +314,7 @@ def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tu
         )
 
     def scaling_bytes(rows: FloatArray, wanted: bool) -> FloatArray:
-        return rows * (2.0 * wide * (recipe.scales_gradients and wanted))
+        return rows * (2.0 * high_bytes * (recipe.scales_gradients and wanted))
 
     def behind(parts: IntArray) -> FloatArray:
         return np.where(parts > 1, bytes_of(turned, t * 1.0), 0.0)
@@ -368,14 +368,14 @@ def attention_saved_share(context: LayerContext) -> float:
     return dtype_bytes(precision.attention) / dtype_bytes(precision.activation)
 
 
-def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: FloatArray) -> Pass:
-    """Passes over q, k and v (``read_bytes`` as layers hand them on) and over the output (``made_bytes``), forward and
+def attention_casts(context: LayerContext, read_bytes: FloatArray, output_bytes: FloatArray) -> Pass:
+    """Passes over q, k and v (``read_bytes`` as layers hand them on) and over the output (``output_bytes``), forward and
     backward; float64 arrays of a row each."""
     precision = context.job.precision
-    wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.attention)
+    high_bytes, low_bytes = dtype_bytes(precision.activation), dtype_bytes(precision.attention)
     searched = finds_scale_first(precision)
-    cast = (wide + narrow + wide * searched) / wide
-    back = (narrow + wide) / wide if precision.scaling == "delayed" else 0.0
+    cast = (high_bytes + low_bytes + high_bytes * searched) / high_bytes
+    back = (low_bytes + high_bytes) / high_bytes if precision.scaling == "delayed" else 0.0
 
     def cast_pass(what: str, phase: Phase, moved_bytes: FloatArray) -> MemoryBound:
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
@@ -386,10 +386,10 @@ def attention_casts(context: LayerContext, read_bytes: FloatArray, made_bytes: F
     return Pass(
         forward=(
             cast_pass("cast_inputs", Phase.FORWARD, read_bytes * cast),
-            cast_pass("cast_output", Phase.FORWARD, made_bytes * back),
+            cast_pass("cast_output", Phase.FORWARD, output_bytes * back),
         ),
         backward=(
-            cast_pass("cast_gradient", Phase.INPUT_GRAD, made_bytes * cast),
+            cast_pass("cast_gradient", Phase.INPUT_GRAD, output_bytes * cast),
             cast_pass("cast_input_gradients", Phase.INPUT_GRAD, read_bytes * back),
         ),
     )
@@ -425,7 +425,7 @@ def scale_bytes(precision: Precision) -> float:
 
 def gathers_low_precision(context: LayerContext, linear: OpKey) -> bool:
     """Returns whether what ``linear`` reads is cast before it is gathered."""
-    if not recipe_of(context).gathers_narrow or linear.module is Module.HEAD:
+    if not recipe_of(context).casts_before_gather or linear.module is Module.HEAD:
         return False
     return not (linear.module is Module.SHARED_EXPERTS and context.job.overlap_shared_experts)
 

@@ -210,7 +210,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     # Unfused, autograd keeps the input in fp32 (the input itself is not) and, for the weight's gradient, the scaled
     # input in 16 bits.
     scaled_bytes = 0.0 if job.adapter_rank else context.activation_bytes
-    kept_bytes = scaled_bytes + 4.0 if unfused else 4.0 if fp32 else context.activation_bytes
+    element_bytes = scaled_bytes + 4.0 if unfused else 4.0 if fp32 else context.activation_bytes
     normed = kernel(
         context,
         Kernel(
@@ -218,7 +218,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
             f"{kind.kernel}_unfused" if unfused else kind.kernel,
             rows,
             hidden,
-            saved_bytes=kept_bytes * rows * hidden,
+            saved_bytes=element_bytes * rows * hidden,
             parameters=kind.vectors * hidden,
             dtype="fp32" if fp32 else "",
         ),
@@ -255,9 +255,9 @@ def soft_cap(context: LayerContext, what: Identity, rows: IntArray, width: IntAr
         )
         return kernel(context, named)
 
-    kept = context.activations(rows, width)
+    saved = context.activations(rows, width)
     return sequence(
-        step("divide", "copy", 0.0 * kept), step("tanh", "gelu", kept), step("multiply", "copy", 0.0 * kept)
+        step("divide", "copy", 0.0 * saved), step("tanh", "gelu", saved), step("multiply", "copy", 0.0 * saved)
     )
 
 

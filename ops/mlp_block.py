@@ -19,23 +19,23 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     hidden = layout.constant(context.model.hidden)
     rows, saved_rows = context.gemm_rows, context.saved_rows * keeps_input
     width = ceil_div(layout.constant(mlp.ffn_hidden), context.sharding.weight_shards(layout))
-    joined = mlp.gated and context.job.preset.layers.joined_gate
+    fused_gate = mlp.gated and context.job.preset.layers.joined_gate
     inward = tuple(
         Linear(
             module=module,
             role=role,
             tokens=rows,
             inputs=hidden,
-            outputs=width * (2 if joined else 1),
+            outputs=width * (2 if fused_gate else 1),
             # Two linears that read one input keep it once.
             saved_bytes=context.activations(saved_rows, context.model.hidden) * (role is Role.UP),
             bias=mlp.bias,
             after_norm=context.norm_place.leads,
             # The router reads and keeps what the shared experts do.
-            kept_whole=module is Module.SHARED_EXPERTS,
+            saved_elsewhere=module is Module.SHARED_EXPERTS,
             gathered="input",
         )
-        for role in ((Role.UP,) if joined or not mlp.gated else (Role.GATE, Role.UP))
+        for role in ((Role.UP,) if fused_gate or not mlp.gated else (Role.GATE, Role.UP))
     )
     down = Linear(
         module=module,
@@ -50,13 +50,13 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     fused = context.job.preset.layers.fused_activation
     return sequence(
         *(column_parallel(context, layer, first=layer is inward[0]) for layer in inward),
-        *((_joined_gradients(context, inward[0], rows),) if joined and not fused else ()),
+        *((_join_gradients(context, inward[0], rows),) if fused_gate and not fused else ()),
         activation(context, mlp.gated, rows, width, module),
         row_parallel(context, down),
     )
 
 
-def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pass:
+def _join_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pass:
     """Gate and up are views of one product's result; backward their gradients are copied into one tensor
     (PyTorch tools/autograd/derivatives.yaml, split: cat)."""
     copied = Kernel(OpKey(layer.module, Role.COPY, layer.role), "copy", rows, layer.outputs)
@@ -75,8 +75,8 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
     fp8_inputs = context.job.fp8_activation_inputs
     fp8 = gated and (fp8_inputs == "all" or (fp8_inputs == "experts" and module is not Module.MLP))
     what = OpKey(module, Role.ACTIVATION)
-    made = kernel(context, Kernel(what, kernel_name, rows, width, saved_bytes=saved_bytes * (0.0 if fp8 else 1.0)))
-    return sequence(made, _fp8_copy(context, rows, 2 * width, module)) if fp8 else made
+    activated = kernel(context, Kernel(what, kernel_name, rows, width, saved_bytes=saved_bytes * (0.0 if fp8 else 1.0)))
+    return sequence(activated, _fp8_copy(context, rows, 2 * width, module)) if fp8 else activated
 
 
 def _fp8_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Pass:

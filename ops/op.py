@@ -287,8 +287,8 @@ class Attention(Op, AttentionCall[IntArray]):
         (arXiv 2204.02311 App. B); twice that in the backward."""
         factor = 2.0 if self.direction == "forward" else 4.0
         dims = self.qk_dim + self.v_dim
-        seen = np.where(self.window > 0, self.window, self.kv_len)
-        keys = np.minimum(self.kv_len, seen)
+        visible = np.where(self.window > 0, self.window, self.kv_len)
+        keys = np.minimum(self.kv_len, visible)
         return factor * self.repeat * self.batch * self.heads * self.q_len * keys * dims
 
 
@@ -386,7 +386,7 @@ class Linear(Identity):
     ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
     where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
     hands it its input. ``gathered`` over tp is its "input" (of a column-parallel linear) or its output "gradient" (of a
-    row-parallel one). An input ``kept_whole`` by another operation too may be kept once, then as ``kept_share`` of its
+    row-parallel one). An input ``saved_elsewhere`` by another operation too may be kept once, then as ``saved_share`` of its
     bytes.
     """
 
@@ -397,8 +397,8 @@ class Linear(Identity):
     bias: bool = False
     dtype: str = ""
     after_norm: bool = False
-    kept_whole: bool = False
-    kept_share: float = 1.0
+    saved_elsewhere: bool = False
+    saved_share: float = 1.0
     gathered: str = ""
 
     @property

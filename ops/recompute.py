@@ -29,13 +29,13 @@ from spec.frameworks import Recomputation
 # A layer's input, which recomputation keeps, and the norm that reads it.
 
 
-def rerun_bytes(first: Op, kept: FloatArray) -> FloatArray:
-    """Bytes that a layer's first operation holds while the layer runs again, beyond the ``kept`` bytes of its input:
+def rerun_bytes(first: Op, input_bytes: FloatArray) -> FloatArray:
+    """Bytes that a layer's first operation holds while the layer runs again, beyond the ``input_bytes`` of its input:
     a norm that keeps what it reads as it is keeps that very tensor."""
-    held: FloatArray = first.transient_bytes + first.saved_bytes
+    transient: FloatArray = first.transient_bytes + first.saved_bytes
     if first.role is not Role.NORM:
-        return held
-    return held - np.where(first.saved_bytes == kept, kept, 0.0)
+        return transient
+    return transient - np.where(first.saved_bytes == input_bytes, input_bytes, 0.0)
 
 
 # torchtitan's selective recomputation: of the matrix products every second runs again.
@@ -62,23 +62,23 @@ def every_second_product(block: Pass, input_bytes: FloatArray, until: int | None
     products = 0
     last = len(block.forward) if until is None else until
     for index, op in enumerate(block.forward):
-        kept = input_bytes if index == 0 else 0.0 * op.saved_bytes
+        saved = input_bytes if index == 0 else 0.0 * op.saved_bytes
         if isinstance(op, BatchedGemm) and op.role is not Role.CORE:
-            widths = _products(op, core, joined=gated and not apart)
+            widths = _products(op, core, fused_gate=gated and not apart)
             stay = sum((w for i, w in enumerate(widths) if (products + i) % 2 == 0), 0 * op.n)
             products += len(widths)
             # Results of 8-bit products are 16-bit.
-            kept = kept + max(dtype_bytes(op.dtype), 2.0) * op.m * stay
+            saved = saved + max(dtype_bytes(op.dtype), 2.0) * op.m * stay
             if op.key == ATTENTION_OUT:
-                kept = kept + op.saved_bytes
+                saved = saved + op.saved_bytes
             if np.any(op.n > stay) and index < last:
                 repeated.append(as_recompute(replace(op, n=op.n - stay)))
         elif isinstance(op, Attention):
-            kept = kept + op.saved_bytes - op.input_bytes
-        elif not _is_kept(op) and index < last:
+            saved = saved + op.saved_bytes - op.input_bytes
+        elif not _is_saved(op) and index < last:
             repeated.append(as_recompute(op))
-        held = op.transient_bytes + op.saved_bytes if index else rerun_bytes(op, input_bytes)
-        forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
+        transient = op.transient_bytes + op.saved_bytes if index else rerun_bytes(op, input_bytes)
+        forward.append(replace(op, saved_bytes=saved, transient_bytes=transient))
     return Pass(forward=tuple(forward), backward=(*repeated, *block.backward))
 
 
@@ -87,21 +87,21 @@ def _is_gate(op: Op) -> bool:
     return isinstance(op, MemoryBound) and KERNELS[op.kernel].gated and op.role is Role.ACTIVATION
 
 
-def _is_kept(op: Op) -> bool:
+def _is_saved(op: Op) -> bool:
     """Returns whether its result is kept: a reduce-scatter's, and that of all that attention to parts of a sequence
     takes."""
-    if op.role is Role.RING_HOP or op.serves is Role.CORE:
+    if op.role is Role.RING_P2P or op.serves is Role.CORE:
         return True
     return isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER
 
 
-def _products(op: BatchedGemm, core: Attention | None, *, joined: bool) -> list[IntArray]:
+def _products(op: BatchedGemm, core: Attention | None, *, fused_gate: bool) -> list[IntArray]:
     """Output widths of the products that one of ours stands for."""
     if op.role is Role.QKV and core is not None:
         key = core.kv_heads * core.qk_dim
         value = core.kv_heads * core.v_dim
         return [op.n - key - value, key, value]
-    if joined and op.role is Role.UP:
+    if fused_gate and op.role is Role.UP:
         return [op.n // 2, op.n - op.n // 2]
     return [op.n]
 
@@ -118,15 +118,15 @@ SCORES = frozenset(
     {
         OpKey(Module.ATTENTION, Role.CORE),
         OpKey(Module.ATTENTION, Role.RING),
-        OpKey(Module.ATTENTION, Role.RING_HOP),
+        OpKey(Module.ATTENTION, Role.RING_P2P),
         OpKey(Module.ATTENTION, Role.BIAS),
         OpKey(Module.ATTENTION, Role.SOFTMAX),
         OpKey(Module.ATTENTION, Role.DROPOUT),
-        OpKey(Module.ATTENTION, Role.JOINED_HEADS),
+        OpKey(Module.ATTENTION, Role.JOIN_HEADS),
         OpKey(Module.MOE, Role.TOP_K),
     }
 )
-WIDE_BYTES = 2.0  # of an element that stays, in 16 bits
+BF16_BYTES = 2.0
 
 
 class Recompute(StrEnum):
@@ -172,13 +172,13 @@ MAKERS: dict[str, frozenset[OpKey]] = {
 }
 
 
-def _keep(block: Pass, again: Pass, kept: Collection[str], input_bytes: FloatArray) -> Pass:
+def _keep(block: Pass, again: Pass, names: Collection[str], input_bytes: FloatArray) -> Pass:
     """Queries, keys and values stay as attention reads them, its own result, its output product's (as large
     as a layer's input) or those of gate and up, and what makes them does not run again (MaxText
     ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the rotary embedding, the
     kernel and each product). Casts do, of inputs for the weight gradients. ``Assumption:`` of weights too,
     which nobody needs and which take little."""
-    makers = frozenset[OpKey]().union(*(MAKERS[name] for name in kept))
+    makers = frozenset[OpKey]().union(*(MAKERS[name] for name in names))
 
     def makes(op: Op) -> bool:
         return op.served in makers and op.role is not Role.CAST
@@ -186,16 +186,16 @@ def _keep(block: Pass, again: Pass, kept: Collection[str], input_bytes: FloatArr
     def more(op: Op) -> FloatArray:
         none = 0.0 * input_bytes
         if isinstance(op, Attention):
-            beside = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
-            both: FloatArray = ("qkv" in kept) * op.input_bytes + ("context" in kept) * beside
+            output_bytes = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
+            both: FloatArray = ("qkv" in names) * op.input_bytes + ("context" in names) * output_bytes
             return both
         if not isinstance(op, (BatchedGemm, GroupedGemm)) or op.phase is not Phase.FORWARD:
             return none
         if op.role is Role.OUT:
             # a wide product reads what attention made, beside a narrow one the kernel keeps it itself
-            read = op.saved_bytes if dtype_bytes(op.dtype) >= WIDE_BYTES else none
-            return ("out" in kept) * input_bytes + ("context" in kept) * read
-        return WIDE_BYTES * op.m * op.n if "up" in kept and op.served in MAKERS["up"] else none
+            read = op.saved_bytes if dtype_bytes(op.dtype) >= BF16_BYTES else none
+            return ("out" in names) * input_bytes + ("context" in names) * read
+        return BF16_BYTES * op.m * op.n if "up" in names and op.served in MAKERS["up"] else none
 
     forward = tuple(
         replace(op, saved_bytes=op.saved_bytes + more(was), transient_bytes=op.transient_bytes - more(was))
@@ -224,13 +224,13 @@ def _repeat(block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, 
         if not chosen(op):
             forward.append(op)
             continue
-        kept: FloatArray = 0.0 * op.saved_bytes
-        held: FloatArray = op.transient_bytes + op.saved_bytes
+        saved: FloatArray = 0.0 * op.saved_bytes
+        transient: FloatArray = op.transient_bytes + op.saved_bytes
         if keep is None:
-            kept = _inputs_of_core(op)
+            saved = _inputs_of_core(op)
         elif op is block.forward[0]:
-            kept, held = keep, rerun_bytes(op, keep)
-        forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
+            saved, transient = keep, rerun_bytes(op, keep)
+        forward.append(replace(op, saved_bytes=saved, transient_bytes=transient))
     backward = tuple(op for op in block.backward if keep is None or not _gathers_weights(op))
     return Pass(forward=tuple(forward), backward=again + backward)
 
@@ -376,7 +376,7 @@ def recompute_parts(block: Pass, names: Iterable[str], *, norms_lead: bool = Tru
 
 def _drop_saved(op: Op) -> Op:
     """Returns the operation with what it saved living only while its layer runs."""
-    kept = 0.0 * op.saved_bytes
+    saved = 0.0 * op.saved_bytes
     if isinstance(op, Attention):
-        kept = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
-    return replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes - kept)
+        saved = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
+    return replace(op, saved_bytes=saved, transient_bytes=op.transient_bytes + op.saved_bytes - saved)

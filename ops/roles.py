@@ -57,7 +57,7 @@ class Role(StrEnum):
     RING = "ring"
     SOFTMAX = "softmax"
     DROPOUT = "dropout"
-    JOINED_HEADS = "join_heads"
+    JOIN_HEADS = "join_heads"
     # other kernels
     CONVOLUTION = "convolution"
     TABLE = "table"
@@ -88,7 +88,7 @@ class Role(StrEnum):
     GATHER = "gather"
     REDUCE = "reduce"
     HEAD_EXCHANGE = "head_exchange"
-    RING_HOP = "ring_hop"
+    RING_P2P = "ring_p2p"
     DISPATCH = "dispatch"
     COMBINE = "combine"
     EXPERT_GATHER = "expert_gather"

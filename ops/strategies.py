@@ -229,14 +229,14 @@ core/parallel_state.py, initialize_model_parallel), and its experts only up to Z
 
 ISP = replace(OWN_TOKENS, copies=WeightCopies(linear_owner=Owner.WEIGHT), gathers_weights=True)
 
-KNOWN: tuple[Sharding, ...] = (
+ALL: tuple[Sharding, ...] = (
     MegatronTensor(name="mtp", traits=Traits(uncut=True)),
     SequenceParallel(name="msp", regather=False, traits=replace(CUT_TOKENS, shares_gathered_input=True)),
     SequenceParallel(name="fsp", regather=True, traits=replace(CUT_TOKENS, saves_shards=True)),
     ShardedWeights(name="isp", traits=ISP),
     ULYSSES,
 )
-STRATEGIES: dict[str, Sharding] = {one.name: one for one in KNOWN}
+STRATEGIES: dict[str, Sharding] = {one.name: one for one in ALL}
 
 
 def strategy_named(name: str, *, where: str) -> Sharding:

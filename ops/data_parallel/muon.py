@@ -59,17 +59,17 @@ class MatrixCount:
     count: IntArray
 
     def take(self, rows: IntArray) -> "MatrixCount":
-        """The rows asked for."""
+        """Returns these rows."""
         return replace(self, count=self.count[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixShards:
-    """The matrices of one owner among ``shards`` ranks: ``elements`` of the busiest one's, whole; its work is
+    """The matrices of one owner among ``num_shards`` ranks: ``elements`` of the busiest one's, whole; its work is
     ``load`` times the mean."""
 
     matrices: tuple[MatrixCount, ...]
-    shards: IntArray
+    num_shards: IntArray
     elements: FloatArray
     load: FloatArray
 
@@ -80,9 +80,9 @@ def matrices_of_stage(
     """The matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts those of a
     rank."""
     counts: dict[Matrix, IntArray] = {}
-    known = {run.block: _layer_matrices(model, job, run.block) for run in model.blocks}
+    per_block = {run.block: _layer_matrices(model, job, run.block) for run in model.blocks}
     for index, number in enumerate(layers):
-        for matrix, each in known[model.blocks[index % len(model.blocks)].block].items():
+        for matrix, each in per_block[model.blocks[index % len(model.blocks)].block].items():
             ranks = layout.ep if matrix.owner is Owner.EXPERT else 1
             counts[matrix] = counts.get(matrix, 0 * number) + number * each // ranks
     return tuple(MatrixCount(matrix=matrix, count=count) for matrix, count in counts.items())
@@ -114,9 +114,9 @@ def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:
     return (queries * mixer.qk_dim, *gates, keys * mixer.qk_dim, keys * mixer.v_dim)
 
 
-def shard_matrices(held: tuple[MatrixCount, ...], owner: Owner, shards: IntArray) -> MatrixShards:
+def shard_matrices(matrices: tuple[MatrixCount, ...], owner: Owner, shards: IntArray) -> MatrixShards:
     """Returns the matrices of ``owner`` on ``shards`` ranks."""
-    own = tuple(one for one in held if one.matrix.owner is owner)
+    own = tuple(one for one in matrices if one.matrix.owner is owner)
 
     def busiest_and_mean(weights: list[float]) -> tuple[FloatArray, FloatArray]:
         """Returns the weight on the busiest rank, and on the mean one."""
@@ -128,14 +128,14 @@ def shard_matrices(held: tuple[MatrixCount, ...], owner: Owner, shards: IntArray
     elements, _ = busiest_and_mean([float(one.matrix.elements) for one in own])
     most, mean = busiest_and_mean([one.matrix.cost for one in own])
     load = np.divide(most, mean, out=np.ones_like(most), where=mean > 0)
-    return MatrixShards(matrices=own, shards=shards, elements=elements, load=load)
+    return MatrixShards(matrices=own, num_shards=shards, elements=elements, load=load)
 
 
-def update_ops(context: LayerContext, dealt_out: MatrixShards, owner: Owner) -> list[Op]:
+def update_ops(context: LayerContext, shards: MatrixShards, owner: Owner) -> list[Op]:
     """The busiest rank's update of its matrices of ``owner``."""
     axis, ranks = (Axis.ETP, context.layout.etp) if owner is Owner.EXPERT else (Axis.TP, context.layout.tp)
-    whole = np.ceil(dealt_out.elements).astype(np.int64)
-    own = np.ceil(dealt_out.elements / ranks).astype(np.int64)
+    whole = np.ceil(shards.elements).astype(np.int64)
+    own = np.ceil(shards.elements / ranks).astype(np.int64)
 
     def step_pass(name: str, kernel: str, elements: IntArray, dtype: str = "fp32") -> MemoryBound:
         what = Identity(module=Module.STEP, role=Role.UPDATE, name=f"{Module.STEP}.muon_{owner.value}_{name}")
@@ -156,19 +156,19 @@ def update_ops(context: LayerContext, dealt_out: MatrixShards, owner: Owner) -> 
         step_pass("norm", "norm_reduce", whole),
         step_pass("normed", "copy", whole),
         step_pass("narrow", "cast", whole, "bf16"),
-        *(product for one in dealt_out.matrices for product in _newton_schulz(one, dealt_out)),
+        *(product for one in shards.matrices for product in _newton_schulz(one, shards)),
         step_pass("wide", "cast", whole, "bf16"),
         step_pass("scale", "copy", own),
         step_pass("add", "add", own),
     ]
 
 
-def _newton_schulz(held: MatrixCount, dealt_out: MatrixShards) -> list[Op]:
+def _newton_schulz(matrices: MatrixCount, shards: MatrixShards) -> list[Op]:
     """muon_utils.py, newton_schulz_step: A = X X^T, B = b A + c A A, X = a X + B X, for the rank's share of
     the matrices.
     """
-    small, large = (np.full(len(held.count), side) for side in (held.matrix.small, held.matrix.large))
-    share = STEPS * held.count / dealt_out.shards * dealt_out.load
+    small, large = (np.full(len(matrices.count), side) for side in (matrices.matrix.small, matrices.matrix.large))
+    share = STEPS * matrices.count / shards.num_shards * shards.load
     shapes = {
         "gram": (small, large, small, "NT"),
         "square": (small, small, small, "NN"),
@@ -178,7 +178,7 @@ def _newton_schulz(held: MatrixCount, dealt_out: MatrixShards) -> list[Op]:
         replace(
             gemm(
                 OpKey(Module.STEP, Role.UPDATE).named(
-                    f"{Module.STEP}.muon_{name}_{held.matrix.small}x{held.matrix.large}"
+                    f"{Module.STEP}.muon_{name}_{matrices.matrix.small}x{matrices.matrix.large}"
                 ),
                 Phase.STEP,
                 (m, k, n),
@@ -191,13 +191,13 @@ def _newton_schulz(held: MatrixCount, dealt_out: MatrixShards) -> list[Op]:
     ]
 
 
-def working_bytes(context: LayerContext, held: tuple[MatrixCount, ...]) -> FloatArray:
+def working_bytes(context: LayerContext, matrices: tuple[MatrixCount, ...]) -> FloatArray:
     """Bytes that the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32
     under tensor parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
     gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)
     needed = [
         (one.count > 0)
         * (one.matrix.elements * (gathered + FP32_BYTES + 2.0 * BF16_BYTES) + 2.0 * BF16_BYTES * one.matrix.small**2)
-        for one in held
+        for one in matrices
     ]
     return np.asarray(np.max(needed, axis=0) if needed else np.zeros(len(context.layout)), dtype=np.float64)

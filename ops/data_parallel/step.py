@@ -46,7 +46,7 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     """
     precision, preset, layout = context.job.precision, context.job.preset, context.layout
     gradient, master = precision.gradient, precision.master
-    wide = master or gradient
+    optimizer_dtype = master or gradient
     copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
     whole = np.where(layout.zero_stage < 2, on_rank, 0)
     divided = np.where(copies > 1, whole, 0)
@@ -73,10 +73,10 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     if master and dtype_bytes(gradient) < dtype_bytes(master):
         before.append(("master_gradients", "cast", owned, gradient))
     if precision.compute == "fp16":
-        before.append(("unscale_gradients", "copy", owned, wide))
+        before.append(("unscale_gradients", "copy", owned, optimizer_dtype))
     if preset.data_parallel.clips_gradients:
-        before.append(("gradient_norm", "norm_reduce", owned, wide))
-        before.append(("clip_gradients", "copy", owned, wide))
+        before.append(("gradient_norm", "norm_reduce", owned, optimizer_dtype))
+        before.append(("clip_gradients", "copy", owned, optimizer_dtype))
     if not master and dtype_bytes(gradient) > dtype_bytes(precision.parameter):
         # torch takes no gradient of another format than its parameter's (Picotron
         # picotron/data_parallel/data_parallel.py, _post_backward: p.grad = p.main_grad.to(p.dtype))
@@ -89,7 +89,7 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
 
         # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards
         if finds_scale_first(precision):
-            after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
+            after.insert(0, ("parameter_maxima", "norm_reduce", owned, optimizer_dtype))
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
     return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
 
@@ -140,24 +140,24 @@ def broadcast_by_owners(ops: Ops, tensors: Mapping[Owner, IntArray]) -> Ops:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParameters:
     """Trained elements on one rank by owner, one entry per row, those among them that Muon updates, and those that
-    products of 8 bits or fewer read (``narrow``, of the same owners; None: none)."""
+    products of 8 bits or fewer read (``low_precision``, of the same owners; None: none)."""
 
     dense: IntArray
     weight: IntArray
     expert: IntArray
     matrices: "tuple[MatrixCount, ...]" = ()
-    narrow: "RankParameters | None" = None
+    low_precision: "RankParameters | None" = None
 
     @staticmethod
     def by_owner(
-        count: Callable[[Owner], IntArray], narrow: Callable[[Owner], IntArray] | None = None
+        count: Callable[[Owner], IntArray], low_precision: Callable[[Owner], IntArray] | None = None
     ) -> "RankParameters":
-        """Returns as many of each owner as ``count`` says, ``narrow`` of them read by narrow products."""
+        """Returns as many of each owner as ``count`` says, ``low_precision`` of them read by low-precision products."""
         return RankParameters(
             dense=count(Owner.DENSE),
             weight=count(Owner.WEIGHT),
             expert=count(Owner.EXPERT),
-            narrow=None if narrow is None else RankParameters.by_owner(narrow),
+            low_precision=None if low_precision is None else RankParameters.by_owner(low_precision),
         )
 
     @property
@@ -171,8 +171,8 @@ class RankParameters:
             dense=self.dense[rows],
             weight=self.weight[rows],
             expert=self.expert[rows],
-            matrices=tuple(held.take(rows) for held in self.matrices),
-            narrow=None if self.narrow is None else self.narrow.take(rows),
+            matrices=tuple(count.take(rows) for count in self.matrices),
+            low_precision=None if self.low_precision is None else self.low_precision.take(rows),
         )
 
     def of(self, owner: Owner) -> IntArray:
@@ -182,11 +182,11 @@ class RankParameters:
     @property
     def low_precision_total(self) -> IntArray:
         """All elements that products of 8 bits or fewer read."""
-        return np.zeros_like(self.total) if self.narrow is None else self.narrow.total
+        return np.zeros_like(self.total) if self.low_precision is None else self.low_precision.total
 
     def low_precision_of(self, owner: Owner) -> IntArray:
         """The elements of one owner that products of 8 bits or fewer read."""
-        return np.zeros_like(self.of(owner)) if self.narrow is None else self.narrow.of(owner)
+        return np.zeros_like(self.of(owner)) if self.low_precision is None else self.low_precision.of(owner)
 
 
 def shards(context: LayerContext, owner: Owner) -> IntArray:
@@ -316,8 +316,8 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
 
         here = owned - host_elements(context, owned)
         to_host, on_host = gradients_to_host(context, owned), host_updates(context, owned)
-    kept = np.where(context.layout.zero_stage < 2, on_rank.total, owned)
-    before, after = optimizer_passes(context, kept, here)
+    gradient_elements = np.where(context.layout.zero_stage < 2, on_rank.total, owned)
+    before, after = optimizer_passes(context, gradient_elements, here)
     by_adam = here - owned_by_muon(context, on_rank) if on_rank.matrices else here
     updates: list[Op] = [Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=by_adam)]
     if context.job.preset.data_parallel.update_copies:
@@ -340,9 +340,9 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     if job.precision.narrows and job.precision.gathers_narrow:
         low, whole = on_rank.low_precision_of(owner), on_rank.of(owner)
         share = np.divide(low, whole, out=np.zeros(len(whole)), where=whole > 0)
-        wide = dtype_bytes(job.precision.wide_gather)
+        high_precision_bytes = dtype_bytes(job.precision.wide_gather)
         dtype = dtype if low.any() else job.precision.wide_gather
-        width = wide - (wide - dtype_bytes(dtype)) * share
+        width = high_precision_bytes - (high_precision_bytes - dtype_bytes(dtype)) * share
     here = parts > 1
     if (layout.zero_stage >= 2).any():
         every_forward = (layout.zero_stage == 2) & job.preset.data_parallel.gathers_every_forward

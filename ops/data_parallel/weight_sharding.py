@@ -47,21 +47,23 @@ def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: st
     for owner in (Owner.DENSE, Owner.EXPERT):
         shard_axis = context.traits.copies.shard_axis(owner)
         elements = _elements(piece, owner, len(layout))
-        held = elements + _elements(piece, owner, len(layout), lambda op: op.frozen)
-        if not held.any():
+        stored = elements + _elements(piece, owner, len(layout), lambda op: op.frozen)
+        if not stored.any():
             continue
         ranks, _ = ranks_and_stride(shard_axis, layout)
         every_forward = (layout.zero_stage == 2) & data_parallel.gathers_every_forward
         gathers = ((layout.zero_stage >= 3) | every_forward) & ~once
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
-        narrow = _elements(piece, owner, len(layout), _low_precision_elements(context))
-        weights = WeightGather(axis=shard_axis, ranks=ranks, wide=held - narrow, narrow=narrow)
+        low_precision = _elements(piece, owner, len(layout), _low_precision_elements(context))
+        weights = WeightGather(
+            axis=shard_axis, ranks=ranks, high_precision=stored - low_precision, low_precision=low_precision
+        )
         gather = _gather(context, what, weights.where(gathers), Phase.FORWARD)
         shard = _cast_shard(context, what, weights.where(gathers), Phase.FORWARD)
-        kept = weights.where((layout.zero_stage >= 3) & (not stays) & ~once)
-        again = _gather(context, what, kept, Phase.INPUT_GRAD)
-        shard_again = _cast_shard(context, what, kept, Phase.INPUT_GRAD)
+        backward_weights = weights.where((layout.zero_stage >= 3) & (not stays) & ~once)
+        again = _gather(context, what, backward_weights, Phase.INPUT_GRAD)
+        shard_again = _cast_shard(context, what, backward_weights, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
         forward += [*shard, gather, *_copy_out(context, gather)]
         reduced = _reduce(context, reduction, owner, np.where(summed, 0, elements)) if elements.any() else []
@@ -83,8 +85,8 @@ def _add_up(context: LayerContext, reduction: Identity, elements: IntArray) -> l
     added = memory_pass(what, Phase.WEIGHT_GRAD, kernel, elements, context.job.precision.activation)
     if not joins:
         return [added]
-    joined = reduction.key.served_by(Role.COPY, f"{reduction.name}_join")
-    return [_pass(context, joined, "copy", Phase.WEIGHT_GRAD, floats(elements)), added]
+    join = reduction.key.served_by(Role.COPY, f"{reduction.name}_join")
+    return [_pass(context, join, "copy", Phase.WEIGHT_GRAD, floats(elements)), added]
 
 
 def _elements(
@@ -105,12 +107,16 @@ class WeightGather:
 
     axis: Axis
     ranks: IntArray
-    wide: IntArray
-    narrow: IntArray
+    high_precision: IntArray
+    low_precision: IntArray
 
     def where(self, gathers: BoolArray) -> "WeightGather":
         """Nothing in the other rows."""
-        return replace(self, wide=np.where(gathers, self.wide, 0), narrow=np.where(gathers, self.narrow, 0))
+        return replace(
+            self,
+            high_precision=np.where(gathers, self.high_precision, 0),
+            low_precision=np.where(gathers, self.low_precision, 0),
+        )
 
 
 def _low_precision_elements(context: LayerContext) -> Callable[[Op], IntArray]:
@@ -125,22 +131,22 @@ def _cast_shard(context: LayerContext, what: Identity, weights: WeightGather, ph
     WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA (collective_quantizer.cc: what is cast behind
     a gather is cast before it)."""
     recipe, precision = recipe_of(context), context.job.precision
-    if recipe is None or precision.low_precision_parameters or not weights.narrow.any():
+    if recipe is None or precision.low_precision_parameters or not weights.low_precision.any():
         return []
     passes = one_copy(recipe.weight)
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
-    rows = np.ceil(ceil_div(weights.narrow, weights.ranks) * moved / copied).astype(np.int64)
+    rows = np.ceil(ceil_div(weights.low_precision, weights.ranks) * moved / copied).astype(np.int64)
     cast = what.key.served_by(Role.CAST, f"{what.name}_cast")
     return [memory_pass(cast, phase, "copy", rows, precision.activation)]
 
 
 def _gather(context: LayerContext, what: Identity, weights: WeightGather, phase: Phase) -> Comm:
     precision, ranks = context.job.precision, weights.ranks
-    dtype = precision.parameter_gather if weights.narrow.any() else precision.wide_gather
-    size = padded_to_ranks(weights.wide, ranks, dtype_bytes(precision.wide_gather))
-    if weights.narrow.any():
-        size = size + padded_to_ranks(weights.narrow, ranks, dtype_bytes(precision.parameter_gather))
+    dtype = precision.parameter_gather if weights.low_precision.any() else precision.wide_gather
+    size = padded_to_ranks(weights.high_precision, ranks, dtype_bytes(precision.wide_gather))
+    if weights.low_precision.any():
+        size = size + padded_to_ranks(weights.low_precision, ranks, dtype_bytes(precision.parameter_gather))
     return replace(
         collective(what, phase, Collective.ALL_GATHER, weights.axis, size, dtype),
         lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,

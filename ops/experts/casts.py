@@ -41,12 +41,11 @@ class ExpertRows:
 def saved_input_bytes(context: LayerContext) -> float:
     """Bytes of one element of a product's input as it is kept."""
     precision = context.job.precision
-    return dtype_bytes(precision.linear if recipe_of(context).keeps_narrow else precision.activation)
+    return dtype_bytes(precision.linear if recipe_of(context).saves_cast_input else precision.activation)
 
 
-def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, made: Pass) -> Pass:
-    """Returns the products ``made`` of a rank's ``experts`` with the casts of their inputs, weights and output
-    gradients."""
+def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, products: Pass) -> Pass:
+    """Returns the ``products`` of a rank's ``experts`` with the casts of their inputs, weights and output gradients."""
     recipe = recipe_of(context)
     entering = ExpertRows(role=layer.role, rows=layer.tokens, width=layer.inputs, experts=experts)
     leaving = replace(entering, width=layer.outputs)
@@ -54,12 +53,12 @@ def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, made: 
     again = _cast(context, entering, recipe.input_again).backward if recipe.input_again.writes else ()
     inputs = Pass(forward=_cast(context, entering, recipe.input).forward, backward=again)
     gradient = Pass(backward=_cast(context, leaving, recipe.gradient).backward)
-    if recipe.keeps_narrow:
+    if recipe.saves_cast_input:
         # Weights are cast once a step, which is left out.
-        return sequence(inputs, made, gradient)
+        return sequence(inputs, products, gradient)
     # Every forward casts all of a rank's weights, and every backward again.
     cast, recast = (_cast(context, weights, one) for one in (recipe.weight, recipe.weight_again))
-    return sequence(inputs, Pass(forward=cast.forward, backward=recast.backward), made, gradient)
+    return sequence(inputs, Pass(forward=cast.forward, backward=recast.backward), products, gradient)
 
 
 SCALE_KERNELS = 3
@@ -71,7 +70,7 @@ def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Pass:
     """
     precision, recipe = context.job.precision, recipe_of(context)
     what = OpKey(Module.MOE, Role.CAST, shared.role)
-    together = precision.scaling == "delayed" or not recipe.keeps_narrow
+    together = precision.scaling == "delayed" or not recipe.saves_cast_input
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
     apart = np.ones_like(shared.experts) if together else shared.experts
@@ -101,13 +100,13 @@ def padded_rows(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: In
     have the same number.
     """
     precision = context.job.precision
-    multiple = MXFP8_ROWS if precision.scale_recipe == "mx" else NARROW_ROWS
+    multiple = MXFP8_ROWS if precision.scale_recipe == "mx" else LOW_PRECISION_ROWS
     if context.job.capacity_factor(moe) is not None:
         return np.asarray(ceil_div(rows, multiple * experts) * multiple * experts, dtype=np.int64)
     return np.asarray(rows + ceil_div(experts * (multiple - 1), 2), dtype=np.int64)
 
 
-MXFP8_ROWS, NARROW_ROWS = 32, 16
+MXFP8_ROWS, LOW_PRECISION_ROWS = 32, 16
 
 
 def padding(context: LayerContext, name: str, rows: tuple[IntArray, IntArray], width: int) -> Pass:

@@ -86,9 +86,9 @@ def _with_probabilities(context: LayerContext, sent: Pass, tokens: FloatArray) -
     def carrying(op: Op, *, back: bool) -> Op:
         if not isinstance(op, Comm) or op.routed is None:
             raise ValueError("a dispatch that is no exchange of routed tokens")
-        beside = tokens * probability_bytes(dispatcher, op.routed.routing, back=back)
-        routed = replace(op.routed, weight_bytes=beside, weights_of_domain=dispatcher == "hybridep")
-        arriving = beside * places_visited(context.layout.ep, routed.routing)
+        probabilities = tokens * probability_bytes(dispatcher, op.routed.routing, back=back)
+        routed = replace(op.routed, weight_bytes=probabilities, weights_of_domain=dispatcher == "hybridep")
+        arriving = probabilities * places_visited(context.layout.ep, routed.routing)
         return replace(op, size_bytes=op.size_bytes + np.ceil(arriving).astype(np.int64), routed=routed)
 
     return Pass(

@@ -29,8 +29,8 @@ def busiest_share(context: LayerContext, moe: MoeSpec) -> FloatArray:
     """
     job, ep = context.job, context.layout.ep
     experts = moe.num_experts
-    held = np.maximum(experts // ep, 1)
-    spread = job.moe_expert_spread * np.sqrt((experts - held) / max(experts - 1, 1) / held)
+    local = np.maximum(experts // ep, 1)
+    spread = job.moe_expert_spread * np.sqrt((experts - local) / max(experts - 1, 1) / local)
     ranks = np.unique(ep)
     largest = np.asarray([expected_largest(int(count)) for count in ranks])[np.searchsorted(ranks, ep)]
     together = np.sqrt(ep / np.maximum(ep - 1, 1))
@@ -147,8 +147,8 @@ def move_rows(context: LayerContext, role: Role, rows: tuple[IntArray, IntArray]
     The kernel moves its rows in and out, so it is given the mean of both; its backward needs the map alone.
     """
     before, after = rows
-    what, kept = OpKey(Module.MOE, role).named(name), 8.0 * np.maximum(before, after)
-    return kernel(context, Kernel(what, "permute", (before + after + 1) // 2, width, saved_bytes=kept))
+    what, map_bytes = OpKey(Module.MOE, role).named(name), 8.0 * np.maximum(before, after)
+    return kernel(context, Kernel(what, "permute", (before + after + 1) // 2, width, saved_bytes=map_bytes))
 
 
 def expert_all_to_all(

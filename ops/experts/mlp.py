@@ -46,12 +46,12 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
             saved_bytes=input_bytes * rows * inputs,
             bias=moe.bias,
         )
-        made = grouped_linear(context, layer, experts)
+        product_ops = grouped_linear(context, layer, experts)
         if not context.job.precision.narrows:
-            return made
+            return product_ops
         from ops.experts.casts import cast_experts
 
-        return cast_experts(context, layer, experts, made)
+        return cast_experts(context, layer, experts, product_ops)
 
     return sequence(
         before,
@@ -115,12 +115,12 @@ def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, w
 def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Pass:
     """Each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
     dispatcher hands probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
-    wide = context.job.sends_tokens_once
+    in_fp32 = context.job.sends_tokens_once
     one = kernel(
         context,
         Kernel(
             OpKey(Module.MOE, Role.BIAS),
-            "expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
+            "expert_bias_fp32_unfused" if in_fp32 else "expert_bias_unfused",
             ceil_div(rows, experts),
             moe.routed_hidden(context.model.hidden),
         ),

@@ -80,8 +80,8 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
         dtype="fp32",
     )
     scores = linear(context, layer)
-    wide = context.job.precision.router == "fp32"
-    return sequence(_fp32_gradients(context, scores) if wide else scores, kernel(context, best))
+    in_fp32 = context.job.precision.router == "fp32"
+    return sequence(_fp32_gradients(context, scores) if in_fp32 else scores, kernel(context, best))
 
 
 def _shared_gate(context: LayerContext, rows: IntArray) -> Pass:

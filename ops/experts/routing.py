@@ -49,11 +49,13 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
     in_group = routing.num_experts / routing.groups
     here = routing.num_experts / np.maximum(count, 1.0)
     spanned = np.maximum(np.round(routing.groups / np.maximum(count, 1.0)), 1.0)
-    met = np.zeros_like(count)
+    hit_chance = np.zeros_like(count)
     for chosen in range(1, routing.chosen_groups + 1):
-        held = np.minimum(here, chosen * in_group)
-        met = met + _exactly(chosen, spanned, routing) * (1.0 - _miss_chance(held, reachable, routing.topk))
-    return np.asarray(count * met, dtype=np.float64)
+        local = np.minimum(here, chosen * in_group)
+        hit_chance = hit_chance + _exactly(chosen, spanned, routing) * (
+            1.0 - _miss_chance(local, reachable, routing.topk)
+        )
+    return np.asarray(count * hit_chance, dtype=np.float64)
 
 
 def _span_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
@@ -67,25 +69,25 @@ def _span_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
     return np.asarray(np.minimum(spans, count).mean(axis=0), dtype=np.float64)
 
 
-def _miss_chance(held: FloatArray, reachable: float, topk: int) -> FloatArray:
-    """Chance that none of ``topk`` experts out of ``reachable`` is one of ``held``."""
-    missed = np.ones_like(held)
-    for drawn in range(topk):
-        missed = missed * np.maximum(reachable - held - drawn, 0.0) / (reachable - drawn)
+def _miss_chance(local: FloatArray, reachable: float, topk: int) -> FloatArray:
+    """Chance that none of ``topk`` experts out of ``reachable`` is one of ``local``."""
+    missed = np.ones_like(local)
+    for index in range(topk):
+        missed = missed * np.maximum(reachable - local - index, 0.0) / (reachable - index)
     return missed
 
 
 def _exactly(chosen: int, spanned: FloatArray, routing: Routing) -> FloatArray:
     """Chance that exactly ``chosen`` of a token's groups are among the ``spanned`` ones of a place."""
     others = routing.groups - spanned
-    ways = _choices(spanned, chosen) * _choices(others, routing.chosen_groups - chosen)
+    combinations = _choices(spanned, chosen) * _choices(others, routing.chosen_groups - chosen)
     total = _choices(np.full_like(spanned, routing.groups), routing.chosen_groups)
-    return np.asarray(ways / total, dtype=np.float64)
+    return np.asarray(combinations / total, dtype=np.float64)
 
 
 def _choices(of: FloatArray, count: int) -> FloatArray:
     """Binomial coefficients, 0 where there are too few to choose from."""
-    ways = np.ones_like(of)
-    for drawn in range(count):
-        ways = ways * np.maximum(of - drawn, 0.0) / (drawn + 1.0)
-    return ways
+    combinations = np.ones_like(of)
+    for index in range(count):
+        combinations = combinations * np.maximum(of - index, 0.0) / (index + 1.0)
+    return combinations

@@ -32,8 +32,8 @@ def output(context: LayerContext, attention: AttentionSpec) -> Pass:
     """Returns the heads' outputs, gated where the layer gates them, times the output matrix."""
     inputs = projected_heads(context, attention.num_heads) * attention.v_dim
     key = OpKey(Module.ATTENTION, Role.OUT)
-    kept = context.job.flash_attention
-    product = out_of_mixer(context, key, inputs, bias=attention.out_bias, kept_whole=kept)
+    saved_elsewhere = context.job.flash_attention
+    product = out_of_mixer(context, key, inputs, bias=attention.out_bias, saved_elsewhere=saved_elsewhere)
     return sequence(_gate(context, inputs), product) if attention.output_gate else product
 
 
@@ -203,9 +203,9 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
         kv_heads = core_heads(context, attention.num_kv_heads)
     read = heads if job.preset.layers.repeats_keys and repeats_keys(context, attention) else kv_heads
     inputs = context.activations(rows, heads * attention.qk_dim + read * (attention.qk_dim + attention.v_dim))
-    made = context.activations(rows, heads * attention.v_dim) * _keeps_output(context, attention)
+    outputs = context.activations(rows, heads * attention.v_dim) * _keeps_output(context, attention)
     if job.flash_attention:
-        saved = inputs + made
+        saved = inputs + outputs
         if low_precision:
             from ops.low_precision import attention_saved_share
 
@@ -213,7 +213,7 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
         saved = saved + 4.0 * rows * heads
     else:
         num_scores = (rows * heads * layout.constant(job.seq_len)).astype(np.float64)
-        saved = inputs + made + score_saved_bytes(job, attention) * num_scores
+        saved = inputs + outputs + score_saved_bytes(job, attention) * num_scores
     forward = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
@@ -242,7 +242,7 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     if low_precision:
         from ops.low_precision import attention_casts
 
-        pieces.append(attention_casts(context, inputs, made))
+        pieces.append(attention_casts(context, inputs, outputs))
     if not context.exchanges_context and (layout.cp > 1).any():
         from ops.mixers.context_parallel import parts_of_sequence
 

@@ -33,19 +33,19 @@ def copy_heads(
     """
     queries, keys_values = widths
     together = attention.num_kv_heads == attention.num_heads
-    beside = int(context.job.preset.tensor_parallel.overlap_backward)
+    overlaps = int(context.job.preset.tensor_parallel.overlap_backward)
     transposed = np.where(context.layout.micro_batch > 1, queries, 0)
 
-    joining = QKV.served_by(Role.COPY, "attention.qkv.join")
+    join = QKV.served_by(Role.COPY, "attention.qkv.join")
     permuted = queries + 2 * keys_values + transposed
-    kept = keys_values * together + transposed * (1 - beside)
+    saved = keys_values * together + transposed * (1 - overlaps)
     forward = (
-        *_kernel(context, QKV_COPY, "strided_copy", rows, permuted, kept).forward,
-        *_kernel(context, joining, "copy", rows, keys_values).forward,
+        *_kernel(context, QKV_COPY, "strided_copy", rows, permuted, saved).forward,
+        *_kernel(context, join, "copy", rows, keys_values).forward,
     )
-    returned = (queries + keys_values) * together + transposed * (1 + beside)
+    returned = (queries + keys_values) * together + transposed * (1 + overlaps)
     backward = (
-        *_kernel(context, joining, "copy", rows, queries + 2 * keys_values).backward,
+        *_kernel(context, join, "copy", rows, queries + 2 * keys_values).backward,
         *_kernel(context, QKV_COPY, "strided_copy", rows, returned).backward,
     )
     return Pass(forward=forward, backward=backward)
@@ -143,19 +143,19 @@ def score_saved_bytes(job: JobSpec, attention: AttentionSpec) -> float:
 
 def join_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
     """The output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
-    return Pass(forward=_kernel(context, _of(Role.JOINED_HEADS), "strided_copy", rows, width).forward)
+    return Pass(forward=_kernel(context, _of(Role.JOIN_HEADS), "strided_copy", rows, width).forward)
 
 
 def split_projection(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Pass:
     """Bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
     gradients of the three views written into one array."""
-    joining = QKV.served_by(Role.COPY, "attention.qkv.join")
-    joined = _kernel(context, joining, "copy", rows, width).backward
+    join = QKV.served_by(Role.COPY, "attention.qkv.join")
+    gradients = _kernel(context, join, "copy", rows, width).backward
     if not attention.qkv_bias:
-        return Pass(backward=joined)
+        return Pass(backward=gradients)
     adding = QKV.served_by(Role.BIAS, "attention.qkv.add_bias")
     added = _kernel(context, adding, "bias", rows, width).forward
-    return Pass(forward=added, backward=joined)
+    return Pass(forward=added, backward=gradients)
 
 
 def _of(role: Role, label: str = "") -> Identity:
@@ -168,7 +168,7 @@ def _kernel(
     word: str,
     rows: IntArray,
     width: IntArray,
-    kept: IntArray | int = 0,
+    saved: IntArray | int = 0,
 ) -> Pass:
     """Returns a kernel that keeps so many channels of its ``width``."""
-    return kernel(context, Kernel(what, word, rows, width, saved_bytes=context.activations(rows, kept)))
+    return kernel(context, Kernel(what, word, rows, width, saved_bytes=context.activations(rows, saved)))

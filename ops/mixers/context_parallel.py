@@ -38,7 +38,7 @@ from spec.mixers.attention import AttentionSpec
 # Softmax statistics, one number a row and head, are left out.
 
 CORE = OpKey(Module.ATTENTION, Role.CORE)
-WIDE = 4.0  # bytes of fp32
+FP32_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +67,16 @@ def around_parts(context: LayerContext, parts: Parts) -> Pass:
     gathers = context.job.context_parallel == "all_gather"
     if context.job.preset.tensor_parallel.partial_attention == "torch":
         forward, backward = _torch(parts, a)
-        held = 3.0 * WIDE * parts.output
+        transient_bytes = 3.0 * FP32_BYTES * parts.output
     elif gathers:
         forward, backward = _fused_gather(parts, a)
-        held = a * (parts.output + (parts.later + 1) * parts.keys)
+        transient_bytes = a * (parts.output + (parts.later + 1) * parts.keys)
     else:
         forward, backward = _fused_ring(parts, a)
-        held = a * parts.output * (parts.later + 1)
+        transient_bytes = a * parts.output * (parts.later + 1)
     return Pass(
-        forward=_kernels(context, forward, Phase.FORWARD, held),
-        backward=_kernels(context, backward, Phase.INPUT_GRAD, 0.0 * held),
+        forward=_kernels(context, forward, Phase.FORWARD, transient_bytes),
+        backward=_kernels(context, backward, Phase.INPUT_GRAD, 0.0 * transient_bytes),
     )
 
 
@@ -85,15 +85,15 @@ def _fused_ring(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKern
     weighs, the first by itself, the others onto it; gradients added up in 16 bits."""
     o, q, kv, later = parts.output, parts.queries, parts.keys, parts.later
     halves = CopyKernel(name="half_keys", moved_bytes=a * kv, times=later)
-    joined = CopyKernel(name="join_keys", moved_bytes=2 * a * kv)
+    join = CopyKernel(name="join_keys", moved_bytes=2 * a * kv)
     forward = [
-        joined,
+        join,
         halves,
         CopyKernel(name="first_output", moved_bytes=2 * a * o),
         CopyKernel(name="merge_outputs", moved_bytes=3 * a * o, times=later),
     ]
     backward = [
-        joined,
+        join,
         halves,
         CopyKernel(name="first_gradient", moved_bytes=2 * a * (q + kv)),
         CopyKernel(name="add_query_gradients", moved_bytes=3 * a * q, times=later),
@@ -122,31 +122,31 @@ def _torch(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
     values put together again (_partial_update) and joined to travel each time."""
     o, q, kv, later = parts.output, parts.queries, parts.keys, parts.later
     every = later + 1
-    joined = CopyKernel(name="join_keys", moved_bytes=2 * a * kv, times=later)
-    added = a + 2 * WIDE
+    join = CopyKernel(name="join_keys", moved_bytes=2 * a * kv, times=later)
+    added = a + 2 * FP32_BYTES
     forward = [
-        joined,
-        CopyKernel(name="widen_outputs", moved_bytes=(a + WIDE) * o, times=every),
-        CopyKernel(name="subtract_outputs", moved_bytes=3 * WIDE * o, times=2 * later),
-        CopyKernel(name="scale_outputs", moved_bytes=2 * WIDE * o, times=later),
-        CopyKernel(name="narrow_output", moved_bytes=(a + WIDE) * o),
+        join,
+        CopyKernel(name="widen_outputs", moved_bytes=(a + FP32_BYTES) * o, times=every),
+        CopyKernel(name="subtract_outputs", moved_bytes=3 * FP32_BYTES * o, times=2 * later),
+        CopyKernel(name="scale_outputs", moved_bytes=2 * FP32_BYTES * o, times=later),
+        CopyKernel(name="narrow_output", moved_bytes=(a + FP32_BYTES) * o),
     ]
     backward = [
-        joined,
+        join,
         CopyKernel(name="add_query_gradients", moved_bytes=added * q, times=every),
         CopyKernel(name="add_first_key_gradients", moved_bytes=added * kv),
         CopyKernel(name="add_key_gradients", moved_bytes=added * kv / 2, times=later),
-        CopyKernel(name="update_key_gradients", moved_bytes=2 * WIDE * kv, times=later),
-        CopyKernel(name="join_key_gradients", moved_bytes=2 * WIDE * kv, times=every),
-        CopyKernel(name="narrow_gradients", moved_bytes=(a + WIDE) * (q + kv)),
+        CopyKernel(name="update_key_gradients", moved_bytes=2 * FP32_BYTES * kv, times=later),
+        CopyKernel(name="join_key_gradients", moved_bytes=2 * FP32_BYTES * kv, times=every),
+        CopyKernel(name="narrow_gradients", moved_bytes=(a + FP32_BYTES) * (q + kv)),
     ]
     return forward, backward
 
 
 def _kernels(
-    context: LayerContext, moved: Sequence[CopyKernel], phase: Phase, held_bytes: FloatArray
+    context: LayerContext, moved: Sequence[CopyKernel], phase: Phase, transient_bytes: FloatArray
 ) -> tuple[MemoryBound, ...]:
-    """Each as a copy of as many bytes, nothing where sequences are whole; the first holds ``held_bytes``."""
+    """Each as a copy of as many bytes, nothing where sequences are whole; the first holds ``transient_bytes``."""
     several = context.layout.cp > 1
     a = context.activation_bytes
     result = []
@@ -154,13 +154,13 @@ def _kernels(
         rows = np.where(several, np.ceil(one.moved_bytes / (2.0 * a)), 0.0).astype(np.int64)
         what = CORE.served_by(Role.COPY, f"attention.{one.name}")
         copied = memory_pass(what, phase, "copy", rows, context.job.precision.activation)
-        held = np.where(several & (index == 0), held_bytes, 0.0)
-        result.append(replace(copied, repeat=one.times, transient_bytes=held))
+        transient = np.where(several & (index == 0), transient_bytes, 0.0)
+        result.append(replace(copied, repeat=one.times, transient_bytes=transient))
     return tuple(result)
 
 
 ROLES = {
-    Collective.P2P: Role.RING_HOP,
+    Collective.P2P: Role.RING_P2P,
     Collective.ALL_GATHER: Role.GATHER,
     Collective.REDUCE_SCATTER: Role.REDUCE,
 }
@@ -185,7 +185,7 @@ def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: At
     keys_bytes = keys * context.activation_bytes
     if not gathers:
         # Gradients go along in the format they are added up in.
-        brought = _hops(context, keys_bytes, gradients=2.0 if torch else 1.0)
+        brought = _ring_messages(context, keys_bytes, gradients=2.0 if torch else 1.0)
     elif torch:
         brought = _gather_alongside(context, keys_bytes)
     else:
@@ -210,13 +210,13 @@ def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> P
     return Pass(forward=(later,), backward=(replace(later, phase=Phase.INPUT_GRAD, direction="backward"),))
 
 
-def _hops(context: LayerContext, keys_bytes: FloatArray, *, gradients: float) -> Pass:
+def _ring_messages(context: LayerContext, keys_bytes: FloatArray, *, gradients: float) -> Pass:
     """A block a step beside its attention; the backward's brings ``gradients`` times as many bytes of gradients."""
 
-    def hop(phase: Phase, blocks: float) -> Comm:
+    def message(phase: Phase, blocks: float) -> Comm:
         return _comm(context, phase, Collective.P2P, blocks * keys_bytes, beside=RING)
 
-    return Pass(forward=(hop(Phase.FORWARD, 1.0),), backward=(hop(Phase.INPUT_GRAD, 1.0 + gradients),))
+    return Pass(forward=(message(Phase.FORWARD, 1.0),), backward=(message(Phase.INPUT_GRAD, 1.0 + gradients),))
 
 
 def _gather_alongside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
@@ -227,9 +227,9 @@ def _gather_alongside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     def gather(phase: Phase) -> Comm:
         return _comm(context, phase, Collective.ALL_GATHER, everything, beside=CORE)
 
-    hop = _comm(context, Phase.INPUT_GRAD, Collective.P2P, 2.0 * keys_bytes, beside=RING)
-    home = replace(hop, lane=Lane.MAIN, beside=None, repeat=1)
-    return Pass(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), hop, home))
+    message = _comm(context, Phase.INPUT_GRAD, Collective.P2P, 2.0 * keys_bytes, beside=RING)
+    home = replace(message, lane=Lane.MAIN, beside=None, repeat=1)
+    return Pass(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), message, home))
 
 
 def _gather_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
@@ -251,10 +251,10 @@ def _comm(
 ) -> Comm:
     """Over cp; a message to the next rank once for every other one."""
     several = context.layout.cp > 1
-    hops = kind is Collective.P2P
+    is_message = kind is Collective.P2P
     return replace(
         collective(
-            OpKey(Module.ATTENTION, ROLES[kind], None if hops else Role.CORE),
+            OpKey(Module.ATTENTION, ROLES[kind], None if is_message else Role.CORE),
             phase,
             kind,
             Axis.CP,
@@ -264,5 +264,5 @@ def _comm(
         lane=Lane.BESIDE if beside else Lane.MAIN,
         beside=beside,
         beside_phase=phase,
-        repeat=context.layout.cp - 1 if hops else 1,
+        repeat=context.layout.cp - 1 if is_message else 1,
     )

@@ -92,12 +92,12 @@ def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
     )
     convolution, decays, gate = _passes(context, spec)
     recurrence = _recurrence(context, chunks)
-    made_again = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
+    recomputed = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
     return Pass(
         forward=(*convolution.forward, *decays.forward, *recurrence.forward, *gate.forward),
         backward=(
             *gate.backward,
-            *map(as_recompute, made_again),
+            *map(as_recompute, recomputed),
             *recurrence.backward,
             *decays.backward,
             *convolution.backward,

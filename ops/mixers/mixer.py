@@ -47,7 +47,7 @@ class MixerRow(Generic[Spec]):
 
 # The linears in and out of a mixer, and the share of it that a rank holds.
 
-KEPT_SHARE = {"": 1.0, "e5m6": 12 / 16}
+SAVED_SHARE = {"": 1.0, "e5m6": 12 / 16}
 """Of the bytes of 16-bit activations: a sign, five bits of exponent and six of mantissa."""
 
 
@@ -83,10 +83,10 @@ def into_mixer(context: LayerContext, key: OpKey, outputs: IntArray, *, bias: bo
 
 
 def out_of_mixer(
-    context: LayerContext, key: OpKey, inputs: IntArray, *, bias: bool = False, kept_whole: bool = False
+    context: LayerContext, key: OpKey, inputs: IntArray, *, bias: bool = False, saved_elsewhere: bool = False
 ) -> Pass:
     """Returns the linear back to hidden states, cut over tp by its ``inputs`` on one rank, which the mixer may keep as
-    well (``kept_whole``), then in the preset's format of it."""
+    well (``saved_elsewhere``), then in the preset's format of it."""
     rows = context.gemm_rows
     layer = Linear(
         module=key.module,
@@ -96,8 +96,8 @@ def out_of_mixer(
         outputs=context.layout.constant(context.model.hidden),
         saved_bytes=context.activations(rows, inputs),
         bias=bias,
-        kept_whole=kept_whole,
-        kept_share=KEPT_SHARE[context.job.preset.layers.kept_attention],
+        saved_elsewhere=saved_elsewhere,
+        saved_share=SAVED_SHARE[context.job.preset.layers.kept_attention],
         gathered="gradient",
     )
     return row_parallel(context, layer)

@@ -192,9 +192,9 @@ def elements_of(kinds: list[LayerBytes], name: str, row: IntArray, numbers: tupl
         elements: RankParameters = getattr(kind, name)
         for owner in Owner:
             whole[owner] = whole[owner] + elements.of(owner)[row] * number
-            if elements.narrow is not None:
-                narrow[owner] = narrow[owner] + elements.narrow.of(owner)[row] * number
-    low_precision = any(getattr(kind, name).narrow is not None for kind in kinds)
+            if elements.low_precision is not None:
+                narrow[owner] = narrow[owner] + elements.low_precision.of(owner)[row] * number
+    low_precision = any(getattr(kind, name).low_precision is not None for kind in kinds)
     return RankParameters.by_owner(whole.__getitem__, narrow.__getitem__ if low_precision else None)
 
 

@@ -223,7 +223,7 @@ def test_what_ran_beside_a_dropped_gradient_is_waited_for() -> None:
 def test_what_ran_beside_anything_else_stays_there() -> None:
     """The hops of a ring beside the attention core, which is no weight's."""
     (block,) = ops_of(lora("qkv"), "mtp", Layout.of(2, cp=2)).blocks
-    hops = [op for op in block.backward if op.role is Role.RING_HOP]
+    hops = [op for op in block.backward if op.role is Role.RING_P2P]
     assert hops
     assert {op.lane for op in hops} == {Lane.BESIDE}
 

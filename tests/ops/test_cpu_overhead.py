@@ -13,8 +13,8 @@ from ops.cpu_overhead import (
     HOOK_CALLS,
     HOOKED_PARAMETER_CALLS,
     HOOKS,
-    NARROW_GRADIENT_CALLS,
-    NARROW_HOOKED_PARAMETER_CALLS,
+    LOW_PRECISION_GRADIENT_CALLS,
+    LOW_PRECISION_HOOKED_PARAMETER_CALLS,
     NCCL_CALLS,
     REPLAY_CALLS,
     SLICE_CALLS,
@@ -95,7 +95,7 @@ def test_gradients_of_weights_held_in_fp8_take_python_more() -> None:
     narrow = replace(job(), precision=precision)
     for one, weights in ((gemm(phase=Phase.WEIGHT_GRAD, recipe="mx"), 1), (grouped(16, Phase.WEIGHT_GRAD, "mx"), 16)):
         more = cpu_overhead(one, narrow).calls[0] - cpu_overhead(one, job()).calls[0]
-        assert more == pytest.approx(weights * NARROW_GRADIENT_CALLS)
+        assert more == pytest.approx(weights * LOW_PRECISION_GRADIENT_CALLS)
         assert more * 8.7 == pytest.approx(weights * 7.5)
         wide = replace(one, scale_recipe="")
         assert cpu_overhead(wide, narrow) == cpu_overhead(wide, job())
@@ -362,7 +362,7 @@ def test_parameters_held_in_fp8_take_longer_to_look_up() -> None:
     assert calls(GROUPED, narrow) * 8.7 == pytest.approx(2.3 + 16 * 2.4)
     assert calls(replace(GROUPED, scale_recipe=""), narrow) == calls(GROUPED, job())
     more = calls(GROUPED, narrow) - calls(GROUPED, job())
-    assert more == pytest.approx(16 * (NARROW_HOOKED_PARAMETER_CALLS - HOOKED_PARAMETER_CALLS))
+    assert more == pytest.approx(16 * (LOW_PRECISION_HOOKED_PARAMETER_CALLS - HOOKED_PARAMETER_CALLS))
 
 
 def test_modules_without_parameters_are_hooked_too() -> None:

@@ -246,8 +246,8 @@ def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
     preset = framework_preset("fsdp").changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)
     predicted = written(small_model(), job(seq_len=SEQUENCE, preset=preset), "mtp", layout, "selective").blocks[0]
-    assert any(op.name == "attention.ring_hop" for op in predicted.forward)
-    assert not {"attention.ring", "attention.ring_hop", "attention.subtract_outputs"} & set(rerun_names(predicted))
+    assert any(op.name == "attention.ring_p2p" for op in predicted.forward)
+    assert not {"attention.ring", "attention.ring_p2p", "attention.subtract_outputs"} & set(rerun_names(predicted))
 
 
 def test_some_layers_of_a_stage_are_whole_and_the_others_plain() -> None:

@@ -249,7 +249,7 @@ def test_updated_shards_return_narrow_where_narrow_products_read_them() -> None:
         dense=ints(4000),
         weight=nothing,
         expert=nothing,
-        narrow=RankParameters(dense=ints(3000), weight=nothing, expert=nothing),
+        low_precision=RankParameters(dense=ints(3000), weight=nothing, expert=nothing),
     )
     back = [
         [int(op.size_bytes[0]) for op in step(question, held) if op.role is Role.PARAMETER_GATHER]

@@ -248,7 +248,10 @@ RANKS = 8
 def elements(dense: int, narrow: int = 0) -> RankParameters:
     none = ints(0)
     return RankParameters(
-        dense=ints(dense), weight=none, expert=none, narrow=RankParameters(dense=ints(narrow), weight=none, expert=none)
+        dense=ints(dense),
+        weight=none,
+        expert=none,
+        low_precision=RankParameters(dense=ints(narrow), weight=none, expert=none),
     )
 
 

@@ -73,7 +73,9 @@ def test_bubble_is_that_of_1f1b(schedule: Schedule, pp: int, vpp: int, rounds: i
     """(p - 1) of m + p - 1 (arXiv 1811.06965 sec. 2.3), a v-th of it with v chunks (arXiv 2211.05953 eq. 3)."""
     shape = (pp, 1 if schedule is Schedule.GPIPE else vpp, rounds * pp)
     forward, backward = (np.full((pp, shape[1], 1), seconds / shape[1]) for seconds in (1.0, 2.0))
-    times = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=0.0 * forward, p2p_s=floats(0.0), blocking=False)
+    times = ChunkTimes(
+        forward_s=forward, backward_s=backward, weight_s=0.0 * forward, p2p_s=floats(0.0), blocking=False
+    )
     _, ended = run(task_graph(schedule, shape), times)
     closed = equal_stages_s(pp, shape[1], shape[2], 1.0, 2.0)
     assert ended.max() == pytest.approx(closed, rel=1e-12)

@@ -274,7 +274,7 @@ def _backward(
             if op.role is Role.REGATHER and op.served in adapters:
                 result.append(op)
             continue
-        if op.lane is Lane.BESIDE and op.beside in bases and op.beside_phase is Phase.WEIGHT_GRAD:
+        if op.lane is Lane.OVERLAP and op.overlaps in bases and op.overlap_phase is Phase.WEIGHT_GRAD:
             result.append(replace(op, lane=Lane.MAIN))
             continue
         if base and op.key in bases:

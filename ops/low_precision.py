@@ -461,7 +461,7 @@ def other_order(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
     if gather.pieces is None:
         return (replace(gather, name=name),)
     whole = Pieces(count=context.layout.constant(1), last_waits=True, thread_blocks=0)
-    return (replace(gather, name=name, lane=Lane.BESIDE, beside_phase=Phase.INPUT_GRAD, pieces=whole),)
+    return (replace(gather, name=name, lane=Lane.OVERLAP, overlap_phase=Phase.INPUT_GRAD, pieces=whole),)
 
 
 def agreed_scale(context: LayerContext, linear: OpKey, phase: Phase) -> Ops:

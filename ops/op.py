@@ -42,15 +42,15 @@ class Per(StrEnum):
 class Lane(StrEnum):
     """The lane it runs in, which says whether the rank waits for it.
 
-    MAIN: one after another. BESIDE: runs beside the operation named in ``beside`` in the phase
-    ``beside_phase`` and costs what outlasts it. PREFETCH: runs beside everything the layer does in the
-    same pass (weights of the next layer coming, gradients of the last one going). COPY: the same on the copy
-    engines, which take no multiprocessor and another link. PIECES: it and the product named in ``beside`` are cut
-    into ``pieces`` that take turns. ACROSS: runs beside another micro-batch's pass in the other direction.
+    MAIN: one after another. OVERLAP: runs beside the operation ``overlaps`` in the phase ``overlap_phase`` and
+    costs what outlasts it. PREFETCH: runs beside everything the layer does in the same pass (weights of the
+    next layer coming, gradients of the last one going). COPY: the same on the copy engines, which take no
+    multiprocessor and another link. PIECES: it and the product that it overlaps are cut into ``pieces`` that
+    take turns. ACROSS: runs beside another micro-batch's pass in the other direction.
     """
 
     MAIN = "main"
-    BESIDE = "beside"
+    OVERLAP = "overlap"
     PREFETCH = "prefetch"
     COPY = "copy"
     PIECES = "pieces"
@@ -115,8 +115,8 @@ class Op(Identity):
     phase: Phase
     per: Per = Per.MICRO_BATCH
     lane: Lane = Lane.MAIN
-    beside: OpKey | None = None
-    beside_phase: Phase = Phase.FORWARD
+    overlaps: OpKey | None = None
+    overlap_phase: Phase = Phase.FORWARD
     pieces: Pieces | None = None
     repeat: int | IntArray | FloatArray = 1
     synchronises: bool = False
@@ -457,7 +457,7 @@ def as_recompute(op: Op) -> Op:
     return replace(
         op,
         phase=Phase.RECOMPUTE,
-        beside_phase=Phase.RECOMPUTE,
+        overlap_phase=Phase.RECOMPUTE,
         saved_bytes=0.0 * op.saved_bytes,
         parameters=0 * op.parameters,
         frozen=0 * op.frozen,

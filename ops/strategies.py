@@ -42,8 +42,8 @@ def backward_collective(context: LayerContext, comm: Comm, linear: OpKey, phase:
     the framework overlaps nothing): beside its INPUT_GRAD the input gathered again, beside its WEIGHT_GRAD the input
     gradient reduced."""
     choices = context.job.preset.tensor_parallel
-    lane = Lane.BESIDE if choices.overlap_backward or _in_bulk(choices, phase) else Lane.MAIN
-    return replace(comm, lane=lane, beside=linear, beside_phase=phase)
+    lane = Lane.OVERLAP if choices.overlap_backward or _in_bulk(choices, phase) else Lane.MAIN
+    return replace(comm, lane=lane, overlaps=linear, overlap_phase=phase)
 
 
 def _in_bulk(choices: TensorParallel, phase: Phase) -> bool:

@@ -89,7 +89,7 @@ def _ring(context: LayerContext) -> Pieces:
 
 
 def _in_pieces(comm: Comm, product: OpKey, pieces: Pieces) -> Comm:
-    return replace(comm, lane=Lane.PIECES, beside=product, beside_phase=comm.phase, pieces=pieces)
+    return replace(comm, lane=Lane.PIECES, overlaps=product, overlap_phase=comm.phase, pieces=pieces)
 
 
 def _sum_pieces(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound:

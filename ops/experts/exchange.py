@@ -76,8 +76,8 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
     # ``Assumption:`` none where another micro-batch runs beside the exchange, whose compute hides them too.
     sends_probabilities = job.preset.layers.sends_probabilities and not job.overlap_expert_a2a
 
-    def exchange(role: Role, beside: OpKey | None) -> Pass:
-        return expert_all_to_all(context, role, copies, kernel="" if padded else "all2all", beside=beside)
+    def exchange(role: Role, overlaps: OpKey | None) -> Pass:
+        return expert_all_to_all(context, role, copies, kernel="" if padded else "all2all", overlaps=overlaps)
 
     def into_order(role: Role) -> Pass:
         if padded and job.preset.layers.transposes_chunks:
@@ -152,20 +152,20 @@ def move_rows(context: LayerContext, role: Role, rows: tuple[IntArray, IntArray]
 
 
 def expert_all_to_all(
-    context: LayerContext, role: Role, elements: FloatArray, *, kernel: str, beside: OpKey | None = None
+    context: LayerContext, role: Role, elements: FloatArray, *, kernel: str, overlaps: OpKey | None = None
 ) -> Pass:
-    """Returns the all-to-all of ``elements`` per rank over ep, mirrored in the backward; ``beside`` the shared experts'
+    """Returns the all-to-all of ``elements`` per rank over ep, mirrored in the backward; ``overlaps`` the shared experts'
     product that may hide it."""
     precision = context.job.precision
-    lane = Lane.BESIDE if beside else Lane.MAIN
+    lane = Lane.OVERLAP if overlaps else Lane.MAIN
 
     def one_way(phase: Phase, dtype: str) -> Comm:
         size = elements * dtype_bytes(dtype)
         return replace(
             collective(OpKey(Module.MOE, role), phase, Collective.ALL_TO_ALL, Axis.EP, size, dtype),
             lane=Lane.ACROSS if context.job.overlap_expert_a2a else lane,
-            beside=beside,
-            beside_phase=phase,
+            overlaps=overlaps,
+            overlap_phase=phase,
             kernel=kernel,
         )
 

@@ -214,7 +214,7 @@ def _ring_messages(context: LayerContext, keys_bytes: FloatArray, *, gradients: 
     """A block a step beside its attention; the backward's brings ``gradients`` times as many bytes of gradients."""
 
     def message(phase: Phase, blocks: float) -> Comm:
-        return _comm(context, phase, Collective.P2P, blocks * keys_bytes, beside=RING)
+        return _comm(context, phase, Collective.P2P, blocks * keys_bytes, overlaps=RING)
 
     return Pass(forward=(message(Phase.FORWARD, 1.0),), backward=(message(Phase.INPUT_GRAD, 1.0 + gradients),))
 
@@ -225,10 +225,10 @@ def _gather_alongside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
     everything = keys_bytes * context.layout.cp
 
     def gather(phase: Phase) -> Comm:
-        return _comm(context, phase, Collective.ALL_GATHER, everything, beside=CORE)
+        return _comm(context, phase, Collective.ALL_GATHER, everything, overlaps=CORE)
 
-    message = _comm(context, Phase.INPUT_GRAD, Collective.P2P, 2.0 * keys_bytes, beside=RING)
-    home = replace(message, lane=Lane.MAIN, beside=None, repeat=1)
+    message = _comm(context, Phase.INPUT_GRAD, Collective.P2P, 2.0 * keys_bytes, overlaps=RING)
+    home = replace(message, lane=Lane.MAIN, overlaps=None, repeat=1)
     return Pass(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), message, home))
 
 
@@ -247,7 +247,7 @@ def _gather_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
 
 
 def _comm(
-    context: LayerContext, phase: Phase, kind: Collective, size_bytes: FloatArray, beside: OpKey | None = None
+    context: LayerContext, phase: Phase, kind: Collective, size_bytes: FloatArray, overlaps: OpKey | None = None
 ) -> Comm:
     """Over cp; a message to the next rank once for every other one."""
     several = context.layout.cp > 1
@@ -261,8 +261,8 @@ def _comm(
             np.where(several, size_bytes, 0.0),
             context.job.precision.activation,
         ),
-        lane=Lane.BESIDE if beside else Lane.MAIN,
-        beside=beside,
-        beside_phase=phase,
+        lane=Lane.OVERLAP if overlaps else Lane.MAIN,
+        overlaps=overlaps,
+        overlap_phase=phase,
         repeat=context.layout.cp - 1 if is_message else 1,
     )

@@ -134,8 +134,8 @@ def _put_off(one: TimedOp, timed: Sequence[TimedOp]) -> bool:
     ``module/_common.py``, WeightGradStore: none that a bulk collective hides under)."""
     if one.op.phase is not Phase.WEIGHT_GRAD or one.op.lane is not Lane.MAIN:
         return False
-    hosts = (other.op for other in timed if other.op.lane is Lane.BESIDE)
-    return all((op.beside, op.beside_phase) != (one.op.key, one.op.phase) for op in hosts)
+    hosts = (other.op for other in timed if other.op.lane is Lane.OVERLAP)
+    return all((op.overlaps, op.overlap_phase) != (one.op.key, one.op.phase) for op in hosts)
 
 
 def _with_waits(timed_pass: TimedPass, waits: dict[int, FloatArray]) -> TimedPass:

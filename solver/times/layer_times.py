@@ -169,7 +169,7 @@ def _without_partner(ops: Ops, *, bulk: bool) -> Ops:
     """Returns what ran beside a weight gradient is waited for; what user buffers run there in bulk only where said."""
 
     def alone(op: Op) -> bool:
-        hidden = op.lane is Lane.BESIDE and op.beside_phase is Phase.WEIGHT_GRAD
+        hidden = op.lane is Lane.OVERLAP and op.overlap_phase is Phase.WEIGHT_GRAD
         return hidden and (bulk or op.pieces is None)
 
     return tuple(replace(op, lane=Lane.MAIN) if alone(op) else op for op in ops)

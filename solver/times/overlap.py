@@ -43,7 +43,7 @@ def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> Flo
             *contention.lost(partner.seconds, partner.products_s, measured=timed.losses),
         )
     taken = contention.sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
-    if timed.op.lane is Lane.BESIDE:
+    if timed.op.lane is Lane.OVERLAP:
         return beside(timed.seconds, partner.seconds, taken)
     cut = in_pieces(timed.seconds, partner.seconds, pieces, taken)
     return np.where(timed.crosses, timed.seconds, cut)
@@ -71,11 +71,11 @@ def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list
             partners[timed.op.key, timed.op.phase] = timed
     main_s, products_s = np.zeros(rows), np.zeros(rows)
     for index, timed in enumerate(pass_ops):
-        lane, named = timed.op.lane, (timed.op.beside, timed.op.beside_phase)
+        lane, named = timed.op.lane, (timed.op.overlaps, timed.op.overlap_phase)
         if lane in (Lane.PREFETCH, Lane.COPY, Lane.ACROSS):
             continue
         # What is kept is not made again, and then pieces have no product to take turns with.
-        if lane is Lane.BESIDE or (lane is Lane.PIECES and named in partners):
+        if lane is Lane.OVERLAP or (lane is Lane.PIECES and named in partners):
             shares[index] = replace(timed, seconds=_beside_one(timed, partners[named], contention))
         main_s = main_s + shares[index].seconds
         products_s = products_s + timed.products_s

@@ -225,7 +225,7 @@ def test_what_ran_beside_anything_else_stays_there() -> None:
     (block,) = ops_of(lora("qkv"), "mtp", Layout.of(2, cp=2)).blocks
     hops = [op for op in block.backward if op.role is Role.RING_P2P]
     assert hops
-    assert {op.lane for op in hops} == {Lane.BESIDE}
+    assert {op.lane for op in hops} == {Lane.OVERLAP}
 
 
 def test_the_result_of_a_cut_is_summed_over_tp() -> None:

@@ -248,8 +248,8 @@ def test_context_parallel_layers_can_be_recomputed(recompute: str, kind: str) ->
     block = written(gpt(), asked, "fsp", Layout.of(4, cp=4), recompute).blocks[0]
     for ops in (block.forward, block.backward):
         present = {(op.key, op.phase) for op in ops}
-        beside = [op for op in ops if op.lane is Lane.BESIDE]
-        assert all((op.beside, op.beside_phase) in present for op in beside)
+        beside = [op for op in ops if op.lane is Lane.OVERLAP]
+        assert all((op.overlaps, op.overlap_phase) in present for op in beside)
 
 
 def test_a_ring_does_the_work_of_the_whole_sequence() -> None:

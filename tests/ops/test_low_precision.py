@@ -481,9 +481,9 @@ def test_columns_of_a_gradient_travel_beside_the_product_of_the_rows() -> None:
     """User buffers hand rows on in pieces, and columns by copy engines on the streams of that product."""
     piece = gathering_layer(gathering_job("mxfp8", **{"tensor_parallel.overlap": True}))
     ops = [op for op in piece.backward if isinstance(op, Comm) and op.name.startswith("mlp.down.leave")]
-    assert [op.lane for op in ops] == [Lane.PIECES, Lane.BESIDE]
+    assert [op.lane for op in ops] == [Lane.PIECES, Lane.OVERLAP]
     assert ops[1].pieces is not None
-    assert (ops[1].pieces.thread_blocks, ops[1].beside_phase) == (0, Phase.INPUT_GRAD)
+    assert (ops[1].pieces.thread_blocks, ops[1].overlap_phase) == (0, Phase.INPUT_GRAD)
 
 
 @pytest.mark.parametrize(("beside", "width"), [(False, 1), (True, 2)])

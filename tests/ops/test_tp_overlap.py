@@ -38,11 +38,11 @@ def test_methods_by_default_are_those_of_initialize_ub() -> None:
         ("mlp.up.enter", Phase.FORWARD): Lane.PIECES,
         ("mlp.down.leave", Phase.FORWARD): Lane.PIECES,
         ("mlp.down.leave", Phase.INPUT_GRAD): Lane.PIECES,
-        ("mlp.up.regather", Phase.WEIGHT_GRAD): Lane.BESIDE,
-        ("mlp.up.enter", Phase.INPUT_GRAD): Lane.BESIDE,
+        ("mlp.up.regather", Phase.WEIGHT_GRAD): Lane.OVERLAP,
+        ("mlp.up.enter", Phase.INPUT_GRAD): Lane.OVERLAP,
         ("attention.out.leave", Phase.INPUT_GRAD): Lane.PIECES,
-        ("attention.qkv.regather", Phase.WEIGHT_GRAD): Lane.BESIDE,
-        ("attention.qkv.enter", Phase.INPUT_GRAD): Lane.BESIDE,
+        ("attention.qkv.regather", Phase.WEIGHT_GRAD): Lane.OVERLAP,
+        ("attention.qkv.enter", Phase.INPUT_GRAD): Lane.OVERLAP,
     }
     cuts = {
         op.role: (int(op.pieces.count[0]), op.pieces.last_waits, op.pieces.thread_blocks)
@@ -50,7 +50,7 @@ def test_methods_by_default_are_those_of_initialize_ub() -> None:
         if op.pieces
     }
     assert cuts == {Role.ENTER: (TP, False, 0), Role.LEAVE: (4, True, 16)}
-    bulk = [op.pieces for op in layer.backward if op.lane is Lane.BESIDE]
+    bulk = [op.pieces for op in layer.backward if op.lane is Lane.OVERLAP]
     assert [(int(one.count[0]), one.thread_blocks) for one in bulk if one] == [(1, 16)] * 4
     plain = _layer({"tensor_parallel.overlap": False})
     assert not any(op.pieces for op in (*plain.forward, *plain.backward))
@@ -83,7 +83,7 @@ def test_each_bulk_overlap_has_its_own_switch(choice: str, whole: Role | None) -
     (bulk_wgrad) the input gradient's reduction; without the switch it runs there as any collective does,
     through NCCL."""
     layer = _layer({"tensor_parallel.overlap": True, f"tensor_parallel.{choice}": False})
-    through_buffers = {op.role: op.pieces is not None for op in layer.backward if op.lane is Lane.BESIDE}
+    through_buffers = {op.role: op.pieces is not None for op in layer.backward if op.lane is Lane.OVERLAP}
     assert through_buffers == {role: role is not whole for role in (Role.REGATHER, Role.ENTER)}
 
 
@@ -105,7 +105,7 @@ def test_a_ring_exchange_adds_up_what_came() -> None:
     scatter = next(op for op in layer.forward if isinstance(op, Comm) and op.role is Role.LEAVE)
     assert isinstance(sums[0], MemoryBound)
     assert bytes_moved(sums[0])[0] == scatter.size_bytes[0] * (1 + 1 / TP)
-    assert not any(op.lane is Lane.BESIDE for op in layer.backward)
+    assert not any(op.lane is Lane.OVERLAP for op in layer.backward)
 
 
 def test_one_rank_has_no_pieces_to_add_up() -> None:

@@ -181,13 +181,13 @@ def test_shared_experts_hide_exchanges_where_asked() -> None:
     asked = job(seq_len=SEQ, overlap_shared_experts=True)
     found = exchanges(layer(asked, shared_ffn_hidden=WIDTH))
     up, down = (OpKey(Module.SHARED_EXPERTS, role) for role in (Role.UP, Role.DOWN))
-    assert [(op.role, op.beside, op.beside_phase) for op in found] == [
+    assert [(op.role, op.overlaps, op.overlap_phase) for op in found] == [
         (Role.DISPATCH, up, Phase.FORWARD),
         (Role.COMBINE, down, Phase.FORWARD),
         (Role.COMBINE, down, Phase.INPUT_GRAD),
         (Role.DISPATCH, up, Phase.INPUT_GRAD),
     ]
-    assert all(op.lane is Lane.BESIDE for op in found)
+    assert all(op.lane is Lane.OVERLAP for op in found)
     assert all(op.lane is Lane.MAIN for op in exchanges(layer(asked)))
 
 

@@ -134,7 +134,9 @@ def test_a_gradient_that_hides_a_bulk_reduction_is_not_put_off() -> None:
     host = backward[-1].op
     hidden = replace(
         _exchange(Role.ENTER, Phase.INPUT_GRAD, 0.0),
-        op=replace(backward[0].op, role=Role.ENTER, lane=Lane.BESIDE, beside=host.key, beside_phase=Phase.WEIGHT_GRAD),
+        op=replace(
+            backward[0].op, role=Role.ENTER, lane=Lane.OVERLAP, overlaps=host.key, overlap_phase=Phase.WEIGHT_GRAD
+        ),
     )
     host_timed = replace(backward[-1], part="attention")
     waits = []

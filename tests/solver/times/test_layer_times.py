@@ -69,8 +69,8 @@ def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off()
 
     def beside(split: bool) -> list[Phase]:
         passes = timed_passes(op_timer, asked, piece, layout, split=split)
-        lanes = [(one.op.lane, one.op.beside_phase) for timed, _ in passes[1:] for one in timed]
-        return [phase for lane, phase in lanes if lane is Lane.BESIDE]
+        lanes = [(one.op.lane, one.op.overlap_phase) for timed, _ in passes[1:] for one in timed]
+        return [phase for lane, phase in lanes if lane is Lane.OVERLAP]
 
     assert beside(split=False).count(Phase.WEIGHT_GRAD) == 2
     assert beside(split=True) == [Phase.INPUT_GRAD] * 2

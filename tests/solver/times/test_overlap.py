@@ -129,8 +129,8 @@ def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
         role=Role.ENTER,
         phase=Phase.FORWARD,
         lane=Lane.PIECES,
-        beside=key,
-        beside_phase=Phase.FORWARD,
+        overlaps=key,
+        overlap_phase=Phase.FORWARD,
         pieces=_pieces(4, last_waits=False),
         collective=Collective.ALL_GATHER,
         axis=Axis.TP,
@@ -145,7 +145,7 @@ def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
     ("lane", "last_waits", "blocks", "wait"),
     [
         # 16 of the 20 blocks that take a fifth: for a second, 0.16 s of the product
-        (Lane.BESIDE, True, 16, 0.16),
+        (Lane.OVERLAP, True, 16, 0.16),
         # four pieces: a quarter is waited for, the rest costs 0.16 a second
         (Lane.PIECES, True, 16, 0.25 + 0.16 * 0.75),
         # copy engines
@@ -164,9 +164,9 @@ def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
         role=Role.LEAVE,
         phase=Phase.FORWARD,
         lane=lane,
-        beside=key,
-        beside_phase=Phase.FORWARD,
-        pieces=Pieces(count=ints(1 if lane is Lane.BESIDE else 4), last_waits=last_waits, thread_blocks=blocks),
+        overlaps=key,
+        overlap_phase=Phase.FORWARD,
+        pieces=Pieces(count=ints(1 if lane is Lane.OVERLAP else 4), last_waits=last_waits, thread_blocks=blocks),
         collective=Collective.REDUCE_SCATTER,
         axis=Axis.TP,
         size_bytes=ints(1),

@@ -1,8 +1,8 @@
-"""Sections of AICB's file in which the operations of the forward are timed, by AICB's names where it has them.
+"""The verb ``aiob``: times the submodules of a model on this device, in AICB's file format.
 
-A dense half as AICB's AiobMegatron.py names it; latent attention as its training/AiobDeepSeek.py; the router as its
-inference/AiobQwen3Moe.py, for its training files have none. What it has no name for (the rows of experts put in
-order and back, shared experts, mixers other than attention) is called by module and role.
+Sections have AICB's names: a dense layer's as in AiobMegatron.py, latent attention's as in training/AiobDeepSeek.py, the
+router's as in inference/AiobQwen3Moe.py, for its training files have none. Operations without a name of AICB's (the
+permutation of tokens for experts, shared experts, mixers other than attention) are named by module and role.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,8 @@ LATENT_SECTIONS: dict[OpKey, str] = {
     OpKey(Module.ATTENTION, Role.CORE): "attention_kv_column",
     OpKey(Module.ATTENTION, Role.OUT): "attention_o_row",
 }
-"""OperationComparison the others: a latent's norm is timed with the product before it, and the core with that of keys and values."""
+"""Sections of latent attention: a latent's norm is timed with the product before it, the core with that of keys and
+values."""
 UNTIMED = (
     Module.EMBEDDING,
     Module.ATTENTION,
@@ -75,33 +76,31 @@ UNTIMED = (
     Module.STEP,
     Module.OTHER,
 )
-"""Modules of which AICB times the operations above alone: no rotary embedding, no residual add, no loss."""
+"""Modules of which AICB times the operations above and no other: no rotary embedding, no residual add, no loss."""
 
 
 def section_of(op: Op, *, latent: bool) -> str | None:
-    """The section; None for what is not timed, collectives and the host's work among it. ``latent``: of a layer with
-    latent attention."""
+    """The section of an operation; None for one that is not timed, such as a collective or host work. ``latent``: its
+    layer has latent attention."""
     if isinstance(op, Comm | CpuOverhead):
         return None
-    named = SECTIONS | LATENT_SECTIONS if latent else SECTIONS
-    if op.key in named:
-        return named[op.key]
+    sections = SECTIONS | LATENT_SECTIONS if latent else SECTIONS
+    if op.key in sections:
+        return sections[op.key]
     if op.module in UNTIMED:
         return None
     return f"{op.module.value}_{op.role.value}"
 
 
-# The benchmark cases behind each submodule of a model: those that the solver asks for, read from the same
-# list of operations.
+# The benchmark cases of each submodule of a model: those that the solver looks up, from the same list of operations.
 
 SectionCases = Mapping[str, tuple[Case, ...]]
-"""Cases of each section, in the order of the forward; their times add up."""
+"""Cases of each section, in the order of the forward; the section's time is their sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRun:
-    """A request to time: a model, the ranks that share each layer and those that share the experts, sequences per
-    micro-batch and their length."""
+    """What to time: a model, its tensor- and expert-parallel ranks, sequences per micro-batch and their length."""
 
     model: ModelSpec
     tp: int = 1
@@ -112,18 +111,18 @@ class ModuleRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCases:
-    """``usual`` are the sections of the kind of layer that there is most of, with embedding, head and optimizer step;
-    ``others`` those of the other kinds, as far as they differ, by what the kind is."""
+    """``usual`` are the sections of the most common kind of layer, with embedding, head and optimizer step; ``others``
+    those in which another kind differs, by the first layer of that kind."""
 
     usual: SectionCases
     others: Mapping[str, SectionCases]
 
 
 def module_cases(run: ModuleRun) -> ModuleCases:
-    """The cases of one rank's forward under Megatron-LM, tokens cut over tp where there are experts (as AICB demands),
-    and of one AdamW step over what the rank holds.
+    """The cases of one rank's forward under Megatron-LM and of one AdamW step over its parameters. A model with experts
+    has sequence parallelism, as AICB requires.
 
-    Raises ConfigError for degrees that do not divide what they cut.
+    Raises ConfigError for degrees that do not divide the model.
     """
     _check(run)
     world = lcm(run.tp, run.ep)
@@ -136,20 +135,20 @@ def module_cases(run: ModuleRun) -> ModuleCases:
     )
     table = estimate_memory(run.model, job, PlanTable.of(_plan(run, world)))
     blocks = run.model.main_blocks
-    most = max(range(len(blocks)), key=lambda place: blocks[place].count)
-    pieces = table.layers.ops
-    layers = [_sections(pieces.blocks[place].forward, one.block) for place, one in enumerate(blocks)]
+    common = max(range(len(blocks)), key=lambda index: blocks[index].count)
+    ops = table.layers.ops
+    layers = [_sections(ops.blocks[index].forward, blocks[index].block) for index in range(len(blocks))]
     usual = {
-        **_sections(pieces.embedding.forward),
-        **layers[most],
-        **_sections(pieces.head.forward),
+        **_sections(ops.embedding.forward),
+        **layers[common],
+        **_sections(ops.head.forward),
         **_sections(step_operations(run.model, job, table)),
     }
     others: dict[str, SectionCases] = {}
-    for place, layer in enumerate(layers):
-        beside = {name: cases for name, cases in layer.items() if usual.get(name) != cases}
-        if beside and beside not in others.values():
-            others[f"layer {sum(each.count for each in blocks[:place]) + 1}"] = beside
+    for index, sections in enumerate(layers):
+        differing = {name: cases for name, cases in sections.items() if usual.get(name) != cases}
+        if differing and differing not in others.values():
+            others[f"layer {sum(each.count for each in blocks[:index]) + 1}"] = differing
     return ModuleCases(usual=usual, others=others)
 
 
@@ -197,22 +196,22 @@ def _check(run: ModuleRun) -> None:
         raise ConfigError(where="aiob", key="--ep", value=run.ep, allowed=allowed)
 
 
-# The submodules of a model timed on one device: AICB's text, and samples of a profile.
+# The times of submodules on one device: AICB's text, and samples of a profile.
 
 DROPPED_ABOVE = 3.0
-"""AICB leaves out what took longer than so many times the shortest."""
+"""AICB drops trials that took longer than this many times the shortest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTimes:
-    """The samples of each case; those of status oom or failed have no time."""
+    """The sample of each case; a sample of status oom or failed has no time."""
 
     cases: ModuleCases
     samples: Mapping[Case, Sample]
 
     @property
     def left_out(self) -> list[str]:
-        """Sections that could not be measured, with the reason."""
+        """A line for each section that could not be measured, with the reason."""
         lines = []
         for kind, sections in (("", self.cases.usual), *self.cases.others.items()):
             for name, cases in sections.items():
@@ -223,7 +222,7 @@ class ModuleTimes:
         return lines
 
     def times(self, sections: SectionCases) -> dict[str, ModuleTime]:
-        """Microseconds of the sections all of whose cases were measured."""
+        """Microseconds of each section of which all cases were measured."""
         return {
             name: sum_of([aiob_time(self.samples[case].trials_s) for case in cases])
             for name, cases in sections.items()
@@ -231,7 +230,7 @@ class ModuleTimes:
         }
 
     def file(self) -> AiobFile:
-        """The file, of the kind of layer that there is most of. Raises WorkloadError when nothing was measured."""
+        """The file of the most common kind of layer. Raises WorkloadError when nothing was measured."""
         times = self.times(self.cases.usual)
         if not times:
             raise WorkloadError(f"no submodule could be measured: {'; '.join(self.left_out)}")
@@ -240,15 +239,15 @@ class ModuleTimes:
 
 
 def aiob_time(trials_s: tuple[float, ...]) -> ModuleTime:
-    """Largest, smallest and mean of the trials that AICB would keep; microseconds."""
-    least = min(trials_s)
-    kept = [trial / US for trial in trials_s if trial <= DROPPED_ABOVE * least]
-    mean = sum(kept) / len(kept)
-    return ModuleTime(max_us=max(kept), min_us=min(kept), avg_us=min(max(mean, min(kept)), max(kept)))
+    """Maximum, minimum and mean of the trials that AICB keeps, in microseconds."""
+    shortest_s = min(trials_s)
+    trials = [trial / US for trial in trials_s if trial <= DROPPED_ABOVE * shortest_s]
+    mean = sum(trials) / len(trials)
+    return ModuleTime(max_us=max(trials), min_us=min(trials), avg_us=min(max(mean, min(trials)), max(trials)))
 
 
 def sum_of(times: Sequence[ModuleTime]) -> ModuleTime:
-    """Time of cases that run one after another."""
+    """The time of cases that run one after another."""
     return ModuleTime(
         max_us=sum(one.max_us for one in times),
         min_us=sum(one.min_us for one in times),
@@ -257,7 +256,7 @@ def sum_of(times: Sequence[ModuleTime]) -> ModuleTime:
 
 
 def time_modules(run: ModuleRun, device: MeasuringDevice) -> ModuleTimes:
-    """Measure every section; equal cases (the norms) once. Raises ConfigError as module_cases."""
+    """The times of every section; equal cases (the norms) are measured once. Raises ConfigError as module_cases."""
     cases = module_cases(run)
     every_case = (
         case for sections in (cases.usual, *cases.others.values()) for section in sections.values() for case in section
@@ -266,7 +265,7 @@ def time_modules(run: ModuleRun, device: MeasuringDevice) -> ModuleTimes:
 
 
 def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into: Path | None) -> list[str]:
-    """Write AICB's text, and merge the samples into a profile; what was done, in lines.
+    """Lines on what was written: AICB's text, and the samples merged into a profile.
 
     Raises WorkloadError when nothing was measured, ProfileError for a profile of another GPU.
     """
@@ -286,5 +285,5 @@ def write_times(timed: ModuleTimes, device: MeasuringDevice, output: Path, into:
 
 
 def section_lines(sections: Mapping[str, ModuleTime]) -> list[str]:
-    """A line a section."""
+    """One line for each section."""
     return [f"{name:26}{time.avg_us:12.1f} us" for name, time in sections.items()]

@@ -1,4 +1,4 @@
-"""Predicted beside measured, the largest gap between them, and what it suggests."""
+"""The verb ``compare``: a measured run and its prediction, the largest gap between them, and what it suggests. No torch."""
 
 import argparse
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ from spec.settings.setting import typed, typed_values
 from spec.units import bytes_to_gib, seconds_to_ms
 
 MOST_PARTS = 3
-"""Parts of the step that are named as a cause."""
-WORKING = 0.9
-"""Share of a step, CPU time by the clock, from which a rank hardly waited."""
+"""Most parts of the step that are named as a cause."""
+BUSY = 0.9
+"""Share of CPU time in a step above which a rank hardly waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One quantity in its unit: ``ratio`` is measured over predicted."""
+class ComparedQuantity:
+    """One quantity, predicted and measured, in its unit."""
 
     name: str
     unit: str
@@ -53,18 +53,18 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """1 where the prediction is right."""
+        """Measured over predicted."""
         return self.measured / self.predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A run beside the answer for its plan; rows of what both say."""
+class RunComparison:
+    """A run, the answer for its plan, and the quantities that both have."""
 
     run: MeasuredRun
     problem: Problem
     answer: Answer
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedQuantity, ...]
 
     @property
     def inside(self) -> bool:
@@ -72,127 +72,132 @@ class Comparison:
         return self.answer.interval_low_s <= self.run.step_s <= self.answer.interval_high_s
 
     @property
-    def largest(self) -> Row:
-        """The row of step or memory (tokens and MFU follow from the step) whose ratio is farthest from 1."""
+    def largest(self) -> ComparedQuantity:
+        """The step or memory, whichever ratio is farther from 1; tokens and MFU follow from the step."""
         own = [row for row in self.rows if row.unit in ("ms", "GiB")]
         return max(own, key=lambda row: abs(log(row.ratio)))
 
 
-def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> Comparison:
+def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> RunComparison:
     """The comparison of every quantity that the run reports."""
     step_s = np.array([run.step_s])
     tgs = float(tokens_per_gpu_per_s(problem.job, step_s)[0])
-    used = float(mfu(problem.model, problem.job, problem.cluster, step_s)[0])
-    pairs = [
+    run_mfu = float(mfu(problem.model, problem.job, problem.cluster, step_s)[0])
+    quantities = [
         ("step", "ms", seconds_to_ms(answer.step_s), seconds_to_ms(run.step_s)),
         ("tokens/s per GPU", "", answer.tgs, tgs),
-        ("MFU", "%", 100 * answer.mfu, 100 * used),
+        ("MFU", "%", 100 * answer.mfu, 100 * run_mfu),
     ]
     memory = (
         ("allocated", answer.allocated_bytes, run.allocated_bytes),
         ("reserved", answer.reserved_bytes, run.reserved_bytes),
     )
-    pairs += [
-        (name, "GiB", bytes_to_gib(predicted), bytes_to_gib(result))
-        for name, predicted, result in memory
-        if result is not None
+    quantities += [
+        (name, "GiB", bytes_to_gib(predicted), bytes_to_gib(measured))
+        for name, predicted, measured in memory
+        if measured is not None
     ]
-    rows = [Row(name=name, unit=unit, predicted=predicted, measured=result) for name, unit, predicted, result in pairs]
-    return Comparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
+    rows = [
+        ComparedQuantity(name=name, unit=unit, predicted=predicted, measured=measured)
+        for name, unit, predicted, measured in quantities
+    ]
+    return RunComparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 
 
-def lines(one: Comparison) -> list[str]:
-    """The comparison in words."""
-    run, answer = one.run, one.answer
+def lines(comparison: RunComparison) -> list[str]:
+    """The comparison as text."""
+    run, answer = comparison.run, comparison.answer
     low_s, high_s = run.spread_s
     cells = [
-        [f"{row.name} {row.unit}".strip(), _shown(row.predicted), _shown(row.measured), f"{row.ratio:.3f}"]
-        for row in one.rows
+        [f"{row.name} {row.unit}".strip(), _number_text(row.predicted), _number_text(row.measured), f"{row.ratio:.3f}"]
+        for row in comparison.rows
     ]
-    counted = "steps" if run.form == TRAIN else "lines of steps"
+    what_counts = "steps" if run.form == TRAIN else "lines of steps"
     return [
-        f"{one.problem.model.name}, {answer.plan.world_size} x {one.problem.cluster.gpu.name}, {answer.plan.label()}",
-        f"measured: {run.source} ({run.form}), median of {len(run.steps_s)} {counted} after {run.warmup} of warm-up, "
-        f"8 in 10 within {seconds_to_ms(low_s):.4g}..{seconds_to_ms(high_s):.4g} ms",
+        f"{comparison.problem.model.name}, {answer.plan.world_size} x {comparison.problem.cluster.gpu.name}, {answer.plan.label()}",
+        f"measured: {run.source} ({run.form}), median of {len(run.steps_s)} {what_counts} after {run.warmup} of warm-up, "
+        f"80 % of them {seconds_to_ms(low_s):.4g}..{seconds_to_ms(high_s):.4g} ms",
         "",
         table(cells, ["", "predicted", "measured", "ratio"]),
         "",
-        *_worked(one),
+        *_waiting_line(comparison),
         f"80 % interval of the step {seconds_to_ms(answer.interval_low_s):.4g}.."
-        f"{seconds_to_ms(answer.interval_high_s):.4g} ms: the measured one lies {'inside' if one.inside else 'outside'}",
-        f"largest gap: {one.largest.name}, measured {one.largest.ratio:.3f} x the prediction",
-        *suggestions(one),
+        f"{seconds_to_ms(answer.interval_high_s):.4g} ms: the measured step is {'inside' if comparison.inside else 'outside'}",
+        f"largest gap: {comparison.largest.name}, measured {comparison.largest.ratio:.3f} x the prediction",
+        *suggestions(comparison),
     ]
 
 
-def _worked(one: Comparison) -> list[str]:
-    """A line on ranks of a processor that waited: how long they worked, which other programs on it do not lengthen."""
-    cpu_s = one.run.step_cpu_s
-    if cpu_s is None or cpu_s > WORKING * one.run.step_s:
+def _waiting_line(comparison: RunComparison) -> list[str]:
+    """A line on CPU ranks that waited: their CPU time, to which other programs on the machine do not add."""
+    cpu_s = comparison.run.step_cpu_s
+    if cpu_s is None or cpu_s > BUSY * comparison.run.step_s:
         return []
     return [
-        f"the busiest rank worked {seconds_to_ms(cpu_s):.4g} ms of a step (CPU time, {cpu_s / one.answer.step_s:.3f} x the "
-        f"prediction); else it waited, for other ranks or for a processor that others used"
+        f"the busiest rank used {seconds_to_ms(cpu_s):.4g} ms of CPU time in a step ({cpu_s / comparison.answer.step_s:.3f} x the "
+        f"prediction); the rest was spent waiting for other ranks or for a shared CPU"
     ]
 
 
-def _shown(value: float) -> str:
-    """Four digits, all of those before the point."""
+def _number_text(value: float) -> str:
+    """Four significant digits; a value of 1000 or more without decimals."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def suggestions(one: Comparison) -> list[str]:
-    """Changes by which the prediction would be right, in words."""
-    advice = [] if one.inside else [_step_words(one)]
-    modelled = one.answer.origins_s.get("modelled", 0.0) / one.answer.step_s
-    if not one.inside and modelled > 0.5:
+def suggestions(comparison: RunComparison) -> list[str]:
+    """What would bring the prediction closer, in sentences."""
+    advice = [] if comparison.inside else [_step_words(comparison)]
+    modelled = comparison.answer.origins_s.get("modelled", 0.0) / comparison.answer.step_s
+    if not comparison.inside and modelled > 0.5:
         advice.append(
             f"{100 * modelled:.0f} % of the predicted step is modelled from the hardware spec: measure a profile of this cluster first"
         )
-    if not one.inside:
-        advice.append("rows of several plans (--append) are what python -m solver.calibrate fits its factors to")
-    if one.largest.unit == "GiB":
-        named = sorted(one.answer.memory_bytes.items(), key=lambda item: -item[1])[:MOST_PARTS]
-        words = ", ".join(f"{name} {bytes_to_gib(size):.3g}" for name, size in named)
+    if not comparison.inside:
+        advice.append(
+            "to calibrate: append rows of several plans (--append), then run python -m solver.calibrate --steps"
+        )
+    if comparison.largest.unit == "GiB":
+        terms = sorted(comparison.answer.memory_bytes.items(), key=lambda item: -item[1])[:MOST_PARTS]
+        words = ", ".join(f"{name} {bytes_to_gib(size):.3g}" for name, size in terms)
         advice.append(f"memory: the largest predicted terms are {words} GiB; memory is not calibrated")
     return advice
 
 
-def _step_words(one: Comparison) -> str:
-    """By how much each of the largest parts, alone, would have to change."""
-    gap_s = one.run.step_s - one.answer.step_s
-    able = [(part, part_s) for part, part_s in one.answer.parts_s.items() if part_s > max(0.0, -gap_s)]
-    able = sorted(able, key=lambda item: -item[1])[:MOST_PARTS]
-    more = f"{seconds_to_ms(abs(gap_s)):.4g} ms {'more' if gap_s > 0 else 'less'} than predicted"
-    if not able:
-        return f"{more}: no part of the step is that long alone, so several are priced too long"
-    times = [(PART_TITLES[part], f"{(part_s + gap_s) / part_s:.2f} x") for part, part_s in able]
+def _step_words(comparison: RunComparison) -> str:
+    """By how much each of the largest parts alone would have to change."""
+    gap_s = comparison.run.step_s - comparison.answer.step_s
+    candidates = [(part, part_s) for part, part_s in comparison.answer.parts_s.items() if part_s > max(0.0, -gap_s)]
+    candidates = sorted(candidates, key=lambda item: -item[1])[:MOST_PARTS]
+    difference = f"{seconds_to_ms(abs(gap_s)):.4g} ms {'more' if gap_s > 0 else 'less'} than predicted"
+    if not candidates:
+        return f"{difference}: no part of the step is that long alone, so several are priced too long"
+    times = [(PART_TITLES[part], f"{(part_s + gap_s) / part_s:.2f} x") for part, part_s in candidates]
     causes = ", or ".join((times[0][1], *(" ".join(other) for other in times[1:])))
-    return f"{more}: to explain it alone, {times[0][0]} would have to take {causes} its predicted time"
+    return f"{difference}: to explain it alone, {times[0][0]} would have to take {causes} its predicted time"
 
 
-def record(one: Comparison) -> dict[str, object]:
+def record(comparison: RunComparison) -> dict[str, object]:
     """Everything as plain values with the unit in the name."""
-    low_s, high_s = one.run.spread_s
+    low_s, high_s = comparison.run.spread_s
     return {
-        "question": question_record(one.problem),
-        "predicted": answer_record(one.answer),
-        "measured": asdict(one.run) | {"step_s": one.run.step_s, "spread_s": [low_s, high_s]},
-        "ratios": {row.name: row.ratio for row in one.rows},
-        "inside_interval": one.inside,
-        "largest_gap": one.largest.name,
-        "suggestions": suggestions(one),
+        "question": question_record(comparison.problem),
+        "predicted": answer_record(comparison.answer),
+        "measured": asdict(comparison.run) | {"step_s": comparison.run.step_s, "spread_s": [low_s, high_s]},
+        "ratios": {row.name: row.ratio for row in comparison.rows},
+        "inside_interval": comparison.inside,
+        "largest_gap": comparison.largest.name,
+        "suggestions": suggestions(comparison),
     }
 
 
-# The verb ``compare``: a measured run beside the prediction for its plan. Needs no torch.
+# The options of ``compare``, and the question that a run is the answer to.
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricedRun:
-    """The question that a run answers, and its plan."""
+class RunPrediction:
+    """The question that predicts a run, and the run's plan."""
 
     request: Request
     inputs: LoadedProblem
@@ -200,7 +205,7 @@ class PricedRun:
 
 
 def add_compare(verb: argparse.ArgumentParser) -> None:
-    """All options of ``compare``, called as simulation_train_formulaic.py has them."""
+    """All options of ``compare``, named as in simulation_train_formulaic.py."""
     verb.add_argument(
         "result",
         type=Path,
@@ -212,7 +217,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
         type=Path,
         help="in addition to RESULT: a trace or *_log.csv, compared operation by operation",
     )
-    what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
+    what = verb.add_argument_group("what ran (a JSON of train has all but the config)")
     add_config(what, required=True)
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked")
     what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
@@ -225,18 +230,20 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     what.add_argument("--framework", help="preset (default: the result's, else the config's)")
     what.add_argument("--job", action="append", default=[], help="settings of the job (docs/configs.md)")
     what.add_argument("--warmup", type=whole(0, MOST_EPOCHS), help=f"steps to leave out (default {WARMUP} of a log)")
-    where = verb.add_argument_group("what predicts it")
+    where = verb.add_argument_group("how it is predicted")
     where.add_argument("--pre_profiling_data_path", type=Path, help="profile (default prof_data/data.pt)")
     where.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
-    where.add_argument("--missing", choices=("error", "modelled"), default="error", help="curves that lack")
-    where.add_argument("--calibration", type=Path, help="factors that python -m solver.calibrate wrote")
+    where.add_argument(
+        "--missing", choices=("error", "modelled"), default="error", help="what to do about missing curves"
+    )
+    where.add_argument("--calibration", type=Path, help="factors from python -m solver.calibrate")
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument("--append", type=Path, help="add a row to this CSV for python -m solver.calibrate --steps")
 
 
 def compare(options: argparse.Namespace, root: Path) -> int:
-    """Print a run beside its prediction, and write what was asked for."""
+    """Print a run and its prediction, and write the requested files."""
     inputs = {
         "RESULT": options.result,
         "--operations": options.operations,
@@ -244,42 +251,42 @@ def compare(options: argparse.Namespace, root: Path) -> int:
         "--calibration": options.calibration,
     }
     check_outputs({"--json": options.json, "--append": options.append}, folders={}, inputs=inputs)
-    launched = read_launch_file(options.result)
-    text = "" if launched else _text(options.result)
-    recorded = None if launched else train_record(options.result, text, options.warmup or 0)
-    beside_it = read_launch_file(options.operations) if options.operations else launched
-    if options.operations and beside_it is None:
+    launch_file = read_launch_file(options.result)
+    text = "" if launch_file else _text(options.result)
+    recorded = None if launch_file else train_record(options.result, text, options.warmup or 0)
+    operations_file = read_launch_file(options.operations) if options.operations else launch_file
+    if options.operations and operations_file is None:
         raise ConfigError(
             where="compare",
             key="--operations",
             value=str(options.operations),
             allowed=f"a trace, or a *{LOG_ENDING}",
         )
-    if options.append and launched is not None and launched.log is not None:
+    if options.append and launch_file is not None and launch_file.log is not None:
         raise ConfigError(
             where="--append",
             key="RESULT",
             value=options.result.name,
-            allowed="steps of a training: a played workload runs one operation after another and hides nothing",
+            allowed="training steps: a replayed workload runs one operation after another, without overlap",
         )
-    priced = _priced(options, root, recorded, launched)
-    problem = priced.inputs.problem
-    run = recorded.run if recorded else _run(options, text, launched, priced)
-    answers = price_plan(problem, PlanTable.of(priced.plan))
-    check_believable(answers, priced.inputs.source)
-    one = compare_run(run, problem, answers[0])
+    loaded = _load_run(options, root, recorded, launch_file)
+    problem = loaded.inputs.problem
+    run = recorded.run if recorded else _run(options, text, launch_file, loaded)
+    answers = price_plan(problem, PlanTable.of(loaded.plan))
+    check_believable(answers, loaded.inputs.source)
+    comparison = compare_run(run, problem, answers[0])
     if recorded and recorded.cluster != problem.cluster.name:
         print(f"note: the run was on {recorded.cluster}, the prediction is for {problem.cluster.name}")
-    print("\n".join([*assumed_lines(problem.model), *lines(one)]))
-    values = record(one)
-    if beside_it is not None:
-        own = beside_it is launched
-        operations = compare_launches(beside_it, problem, priced.plan, (options.warmup or 0) if own else 0)
+    print("\n".join([*assumed_lines(problem.model), *lines(comparison)]))
+    values = record(comparison)
+    if operations_file is not None:
+        own = operations_file is launch_file
+        operations = compare_launches(operations_file, problem, loaded.plan, (options.warmup or 0) if own else 0)
         print("\n".join(["", *operation_lines(operations)]))
         values["operations"] = operation_record(operations)
     if options.append:
-        ran = RowSource(config=options.config, request=priced.request, problem=problem, answer=answers[0])
-        append_row(options.append, ran, run.step_s)
+        source = RowSource(config=options.config, request=loaded.request, problem=problem, answer=answers[0])
+        append_row(options.append, source, run.step_s)
         print(f"appended to {options.append}")
     if options.json:
         write_json(options.json, values)
@@ -294,20 +301,20 @@ def _text(path: Path) -> str:
         raise ConfigError(where="compare", key="result", value=str(path), allowed=str(error)) from error
 
 
-def _run(options: argparse.Namespace, text: str, launched: LaunchFile | None, priced: PricedRun) -> MeasuredRun:
-    """The steps of a trace, a played workload or a framework's log."""
-    if launched is not None:
-        return measured(launched, options.warmup or 0)
+def _run(options: argparse.Namespace, text: str, launch_file: LaunchFile | None, loaded: RunPrediction) -> MeasuredRun:
+    """The steps of a trace, a replayed workload or a framework's log."""
+    if launch_file is not None:
+        return measured(launch_file, options.warmup or 0)
     warmup = WARMUP if options.warmup is None else options.warmup
-    return logged_run(options.result, text, priced.inputs.problem.job, priced.plan, warmup)
+    return logged_run(options.result, text, loaded.inputs.problem.job, loaded.plan, warmup)
 
 
-def _priced(
-    options: argparse.Namespace, root: Path, recorded: TrainRecord | None, launched: LaunchFile | None
-) -> PricedRun:
-    """Open the question; what both the command and a result say must agree (ConfigError)."""
-    said = recorded.world_size if recorded else launched.world_size if launched else None
-    if said is None and options.world_size is None:
+def _load_run(
+    options: argparse.Namespace, root: Path, recorded: TrainRecord | None, launch_file: LaunchFile | None
+) -> RunPrediction:
+    """The question and the plan of a run. Raises ConfigError where the command and the result contradict each other."""
+    world_size = recorded.world_size if recorded else launch_file.world_size if launch_file else None
+    if world_size is None and options.world_size is None:
         raise ConfigError(where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run")
     job = _job(options, recorded)
     request = Request(
@@ -315,7 +322,7 @@ def _priced(
         profile=options.pre_profiling_data_path,
         config=options.config,
         assume=options.assume,
-        world_size=_agreed("--world_size", options.world_size, said),
+        world_size=_agreed("--world_size", options.world_size, world_size),
         global_batch_tokens=_agreed(
             "--global_batch_size", options.global_batch_size, recorded and recorded.global_batch_tokens
         ),
@@ -328,8 +335,8 @@ def _priced(
     )
     parsed = read_request(request)
     if recorded is not None and recorded.job is not None and options.job:
-        ran_job = read_request(replace(request, job=recorded.job)).job
-        if parsed.job != ran_job:
+        recorded_job = read_request(replace(request, job=recorded.job)).job
+        if parsed.job != recorded_job:
             _agreed("--job", ",".join(options.job), _words(recorded.job))
     if recorded is not None:
         _agreed("--config", parsed.config.model.name, recorded.model)
@@ -338,22 +345,22 @@ def _priced(
             parsed = replace(parsed, job=replace(parsed.job, precision=precision))
     inputs = load_parsed(request, parsed)
     requested_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
-    written = requested_plan or (recorded.plan if recorded else inputs.config.plan) or WrittenPlan()
+    written_plan = requested_plan or (recorded.plan if recorded else inputs.config.plan) or WrittenPlan()
     where = "--plan" if requested_plan else str(options.result if recorded else options.config)
-    plan = plan_of(written, inputs.problem, where)
+    plan = plan_of(written_plan, inputs.problem, where)
     check_dp(plan, dp)
     check_order(plan, inputs.problem, where)
     if recorded is not None:
-        ran = plan_of(recorded.plan, inputs.problem, str(options.result))
-        if plan != ran:
-            _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
-    return PricedRun(request=request, inputs=inputs, plan=plan)
+        recorded_plan = plan_of(recorded.plan, inputs.problem, str(options.result))
+        if plan != recorded_plan:
+            _agreed("--plan", plan_words(plan.written), plan_words(recorded_plan.written))
+    return RunPrediction(request=request, inputs=inputs, plan=plan)
 
 
 def _job(options: argparse.Namespace, recorded: TrainRecord | None) -> dict[str, object]:
-    """Settings of the job: the result's, and what was typed."""
-    said = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
-    return {**(recorded.job or {}), **said} if recorded else said
+    """Settings of the job: the result's, overridden by those requested."""
+    requested = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
+    return {**(recorded.job or {}), **requested} if recorded else requested
 
 
 def _words(job: Mapping[str, object]) -> str:
@@ -361,10 +368,10 @@ def _words(job: Mapping[str, object]) -> str:
     return ",".join(f"{key}={typed(value)}" for key, value in job.items())
 
 
-def _agreed(option: str, typed: Value | None, recorded: Value | None) -> Value | None:
-    """The typed value, else the result's; ConfigError where they differ."""
-    if typed is not None and recorded is not None and typed != recorded:
+def _agreed(option: str, requested: Value | None, recorded: Value | None) -> Value | None:
+    """The requested value, else the result's. Raises ConfigError if they differ."""
+    if requested is not None and recorded is not None and requested != recorded:
         raise ConfigError(
-            where="compare", key=option, value=typed, allowed=f"{recorded!r}, what the result was run with"
+            where="compare", key=option, value=requested, allowed=f"{recorded!r}, what the result was run with"
         )
-    return recorded if typed is None else typed
+    return recorded if requested is None else requested

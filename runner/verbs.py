@@ -1,4 +1,7 @@
-"""The options of the verbs ``run``, ``suite``, ``analyse`` and ``aiob``; no torch, so that --help is quick."""
+"""The verbs of run_workload.py that this package does: their options and what runs them.
+
+torch is imported when a verb runs, so that --help is quick.
+"""
 
 import argparse
 from collections.abc import Callable
@@ -7,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.compare_verb import add_compare, compare
-from runner.replay.program import DegreeOptions, Work, planned_work, read_work
+from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
 from solver.problem.request import Request
 from spec.errors import ConfigError
 from spec.files import check_outputs
@@ -22,7 +25,7 @@ from workload.verbs import WorkloadVerb
 
 if TYPE_CHECKING:
     from profiler.distributed.rank_layout import RankLayout
-    from runner.replay.run import RunOptions
+    from runner.replay.run import ReplayOptions
 
 
 MOST_SECONDS = 1e6
@@ -38,7 +41,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="*",
         metavar="FILE",
-        help="general workload (CSV), or one for each pipeline stage (one whose name ends in -stage0 finds its likes)",
+        help="general workload (CSV), or one for each pipeline stage (NAME-stage0.csv finds the other stages' files)",
     )
     plan = verb.add_argument_group("a plan instead of files")
     plan.add_argument("--plan", help="tp=2,pp=2,micro_batch=1,... as simulation_train_formulaic.py takes it")
@@ -54,20 +57,20 @@ def add_run(verb: argparse.ArgumentParser) -> None:
         verb.add_argument(
             f"--{axis}",
             type=whole(1, MOST_GPUS),
-            help="ranks (default: what the workload's arguments say, else 1)",
+            help="ranks (default: the workload's arguments, else 1)",
         )
     verb.add_argument("--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})")
-    _how(verb)
+    _add_run_options(verb)
 
 
 def add_suite(verb: argparse.ArgumentParser) -> None:
     """All options of ``suite``."""
     verb.add_argument("suite", type=Path, help="TOML file of workloads, such as configs/suites/aicb.toml")
-    _how(verb)
+    _add_run_options(verb)
 
 
-def _how(verb: argparse.ArgumentParser) -> None:
-    """Options of how to run, of ``run`` and ``suite``."""
+def _add_run_options(verb: argparse.ArgumentParser) -> None:
+    """Options of how to run, which ``run`` and ``suite`` share."""
     how = verb.add_argument_group("how to run")
     how.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
     how.add_argument(
@@ -80,7 +83,7 @@ def _how(verb: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--epoch_num",
         type=whole(1, MOST_EPOCHS),
-        help="iterations; beyond those of the file its last again (default: as many as it has)",
+        help="iterations; the file's last one repeats (default: as many as the file has)",
     )
     how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=1, help="iterations before (default 1)")
     how.add_argument(
@@ -90,13 +93,13 @@ def _how(verb: argparse.ArgumentParser) -> None:
         help="longest wait of one rank for another (default 120)",
     )
     how.add_argument("--results", type=Path, default=Path("results"), help="folder (default results)")
-    how.add_argument("--quiet", action="store_true", help="the summary alone, no line an operation")
+    how.add_argument("--quiet", action="store_true", help="print the summary alone, no line for each operation")
 
 
 def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
-    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw into it: three PNG and one HTML page")
+    verb.add_argument("--pictures", type=Path, metavar="FOLDER", help="folder for three PNG files and one HTML page")
 
 
 def add_aiob(verb: argparse.ArgumentParser) -> None:
@@ -116,14 +119,11 @@ def add_aiob(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--into", type=Path, help="profile of this GPU to merge the samples into")
 
 
-# The verb ``train``: its options, and what runs it. torch is imported when it runs, so that --help is quick.
-
-
 def add_train(verb: argparse.ArgumentParser) -> None:
-    """All options of ``train``, called as simulation_train_formulaic.py has them where it has them."""
+    """All options of ``train``, named as in simulation_train_formulaic.py."""
     what = verb.add_argument_group("what to train")
     add_config(what, required=True)
-    what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is checked, it follows")
+    what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is only checked")
     batch = what.add_mutually_exclusive_group()
     batch.add_argument(
         "--global_batch_size",
@@ -133,7 +133,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     batch.add_argument(
         "--micro_batches",
         type=whole(1, MOST_STEP_TOKENS),
-        help="micro-batches of a step on each rank, instead",
+        help="micro-batches of a step on each rank, instead of tokens",
     )
     what.add_argument(
         "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
@@ -149,7 +149,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
         help="settings of the job (docs/configs.md): context_parallel=all_gather,...",
     )
     what.add_argument("--dtype", choices=("bf16", "fp32"), help="of the products (default: the job's)")
-    where = verb.add_argument_group("on what")
+    where = verb.add_argument_group("where to run")
     where.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
     where.add_argument(
         "--cluster",
@@ -168,7 +168,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument(
-        "--trace", type=Path, metavar="DIR", help="afterwards run steps under torch.profiler, a trace a rank"
+        "--trace", type=Path, metavar="DIR", help="also run steps under torch.profiler and write a trace of each rank"
     )
     out.add_argument("--results", type=Path, help="folder for NAME_train.json and NAME_steps.csv")
 
@@ -179,7 +179,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
         from runner.training.run import TrainOptions, run_training
         from runner.training.task import TrainRequest
 
-    typed = TrainRequest(
+    request = TrainRequest(
         root=root,
         config=options.config,
         assume=options.assume,
@@ -194,7 +194,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
         compiled=options.compile,
     )
     train_options = TrainOptions(
-        typed=typed,
+        request=request,
         device=options.device,
         steps=options.steps,
         warmup=options.warmup,
@@ -207,22 +207,17 @@ def train(options: argparse.Namespace, root: Path) -> int:
     return _print_in_ranks(lambda layout: run_training(train_options, layout), "interrupted")
 
 
-def _print_in_ranks(work: "Callable[[RankLayout], list[str]]", interrupted: str) -> int:
-    """The exit status of this rank; the lines of ``work`` are printed, or ``interrupted`` after Ctrl-C."""
+def _print_in_ranks(lines_of: "Callable[[RankLayout], list[str]]", interrupted: str) -> int:
+    """The exit status of this rank, after printing the lines of ``lines_of``, or ``interrupted`` after Ctrl-C."""
     with uninterrupted():
         from profiler.distributed.rank_exit import status_in_ranks
 
-    def done(layout: "RankLayout") -> int:
-        for line in work(layout):
+    def print_lines(layout: "RankLayout") -> int:
+        for line in lines_of(layout):
             print(line)
         return 0
 
-    return status_in_ranks(done, interrupted=lambda layout: "" if layout.rank else interrupted)
-
-
-# The verbs of run_workload.py that this package does: their options, and what runs them.
-#
-# What needs torch is imported when a verb runs.
+    return status_in_ranks(print_lines, interrupted=lambda layout: "" if layout.rank else interrupted)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -231,25 +226,25 @@ def run(options: argparse.Namespace, root: Path) -> int:
         from runner.replay.run import run_workload
 
     read = reader(options, root)
-    return _in_ranks(options, lambda request, layout: run_workload(request, read, layout))
+    return _in_ranks(options, lambda replay, layout: run_workload(replay, read, layout))
 
 
 def suite(options: argparse.Namespace, root: Path) -> int:
-    """Run the workloads of a suite that are not done, on the processes of this launch."""
+    """Run the unfinished workloads of a suite on the processes of this launch."""
     with uninterrupted():
         from runner.replay.suite import read_suite, run_suite
 
     entries = read_suite(options.suite)
-    return _in_ranks(options, lambda request, layout: run_suite(entries, request, root, layout))
+    return _in_ranks(options, lambda replay, layout: run_suite(entries, replay, root, layout))
 
 
-def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayout], list[str]]") -> int:
-    """The exit status of this rank; what ``work`` gives is printed."""
+def _in_ranks(options: argparse.Namespace, lines_of: "Callable[[ReplayOptions, RankLayout], list[str]]") -> int:
+    """The exit status of this rank, after printing the lines of ``lines_of``."""
     with uninterrupted():
         from runner.replay.operations import Compute
-        from runner.replay.run import RunOptions
+        from runner.replay.run import ReplayOptions
 
-    request = RunOptions(
+    replay_options = ReplayOptions(
         results=options.results,
         device=options.device,
         compute=Compute(options.compute),
@@ -260,20 +255,20 @@ def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayo
         quiet=options.quiet,
     )
 
-    return _print_in_ranks(lambda layout: work(request, layout), "interrupted; what was logged is kept")
+    return _print_in_ranks(lambda layout: lines_of(replay_options, layout), "interrupted; what was logged is kept")
 
 
-def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:
-    """A function that makes the work of the command line for a number of ranks, from its files or its plan.
+def reader(options: argparse.Namespace, root: Path) -> Callable[[int], ReplayTask]:
+    """A function that makes the task of the command line for a number of ranks, from its files or its plan.
 
-    Raises ConfigError for both, neither, and a plan with typed degrees or no config.
+    Raises ConfigError for both, neither, and a plan with --tp, --pp, ... or without a config.
     """
-    typed = DegreeOptions(degrees={axis: getattr(options, axis) for axis in DEGREES}, order=options.order)
+    degrees = DegreeOptions(degrees={axis: getattr(options, axis) for axis in DEGREES}, order=options.order)
     if options.plan is None:
         if not options.files:
             raise ConfigError(where="run", key="files", value=None, allowed="a general workload, or --plan")
-        return lambda world: read_work(options.files, typed, world)
-    if options.files or options.config is None or any(typed.degrees.values()):
+        return lambda world: task_from_files(options.files, degrees, world)
+    if options.files or options.config is None or any(degrees.degrees.values()):
         raise ConfigError(
             where="run",
             key="--plan",
@@ -291,7 +286,7 @@ def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:
         framework=options.framework,
         missing="modelled",
     )
-    return lambda world: planned_work(request, options.plan, world)
+    return lambda world: task_from_request(request, options.plan, world)
 
 
 def aiob(options: argparse.Namespace, root: Path) -> int:
@@ -322,7 +317,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
 
 
 def analyse(options: argparse.Namespace, root: Path) -> int:
-    """Summarise a log, name what stands out, and draw it."""
+    """Summarise a log, name its outliers, and draw it."""
     with uninterrupted():
         from runner.logs.analysis import analysis_lines
 
@@ -340,7 +335,7 @@ VERBS: dict[str, WorkloadVerb] = {
     ),
     "run": WorkloadVerb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
     "suite": WorkloadVerb(
-        what="run many workloads in a row, and go on where it ended (torchrun)",
+        what="run many workloads one after another, and resume where it stopped (torchrun)",
         add_flags=add_suite,
         run=suite,
     ),

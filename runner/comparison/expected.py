@@ -1,4 +1,4 @@
-"""Launches of one rank in a step, in the order of its schedule, as the solver prices them."""
+"""The operations that one rank is expected to launch in a step, in the order of its schedule, with predicted seconds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,18 +16,20 @@ from workload.aicb.csv_workload import GeneralItem
 from workload.aicb.plan_rows import step_items
 from workload.stage_work import StageWork, WorkItem, stage_works
 
-ROUTED = (Role.DISPATCH, Role.COMBINE, Role.GATE, Role.UP, Role.DOWN)
-"""Roles of experts' exchanges and products do in their module."""
-LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
+ROUTED_ROLES = (Role.DISPATCH, Role.COMBINE, Role.GATE, Role.UP, Role.DOWN)
+"""Roles in the MoE module whose sizes the router decides: the exchanges of tokens and the experts' products."""
+BACKWARD_PHASES = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
 """Phases that run in the backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """An operation with the seconds of one launch, nothing hidden, ``count`` of them in a row; ``label`` says
-    phase and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step,
-    ``pairs`` those of queries and keys that an attention looks at, of all heads. ``routed``: the router
-    decides how large it is; ``weight`` are then the sides of one expert's matrix, in a product."""
+    """An operation that is launched ``count`` times in a row; ``seconds`` of one launch, without overlap.
+
+    ``label`` is phase and name, ``axis`` the parallel axis of a collective, ``place`` its position in the step, ``pairs``
+    the pairs of queries and keys of an attention over all heads. ``routed``: the router decides the size; a routed
+    product has in ``weight`` the sides of one expert's matrix.
+    """
 
     key: Key
     label: str
@@ -41,11 +43,11 @@ class Expected:
 
 
 def expected_step(problem: Problem, plan: Plan, rank: int) -> list[Expected]:
-    """The launches of ``rank`` in a step. Raises ExportError for a schedule that runs two chunks of a stage at once."""
+    """The operations of ``rank`` in a step. Raises ExportError for a schedule that runs two chunks of a stage at once."""
     stage = rank // (plan.world_size // plan.pp)
     works = stage_works(problem, plan)
-    work = next(one for one in works if one.position <= stage < one.position + one.count)
-    return [replace(one, place=place) for place, one in enumerate(_step(plan, work))]
+    work = next(operation for operation in works if operation.position <= stage < operation.position + operation.count)
+    return [replace(operation, place=place) for place, operation in enumerate(_step(plan, work))]
 
 
 def _step(plan: Plan, work: StageWork) -> Iterator[Expected]:
@@ -76,7 +78,7 @@ def _key(stage: str, item: WorkItem) -> Key:
         return collective_key(item.collective.value, item.size_bytes, item.ranks)
     if item.shape:
         batch, m, k, n = item.shape
-        return product_key(batch, m, k, n, BACKWARD if item.phase in LATE else FORWARD)
+        return product_key(batch, m, k, n, BACKWARD if item.phase in BACKWARD_PHASES else FORWARD)
     if item.attention is not None:
         call = item.attention
         return Key(part=Part.ATTENTION, what="attention", direction=call.direction, shape=(_first_operand(call),))
@@ -85,7 +87,7 @@ def _key(stage: str, item: WorkItem) -> Key:
 
 
 def _is_routed(item: WorkItem) -> bool:
-    return item.module is Module.MOE and item.role in ROUTED and item.serves is None
+    return item.module is Module.MOE and item.role in ROUTED_ROLES and item.serves is None
 
 
 def _pairs(call: AttentionCase) -> float:
@@ -93,13 +95,13 @@ def _pairs(call: AttentionCase) -> float:
 
 
 def _first_operand(call: AttentionCase) -> int:
-    """Elements of the queries; in the backward of the outputs' gradient."""
+    """Elements of the queries, or in the backward of the outputs' gradient."""
     width = call.qk_dim if call.direction == FORWARD else call.v_dim
     return prod((call.batch, call.q_len, call.heads, width))
 
 
 def seconds_by_part(expected: list[Expected]) -> Mapping[Part, float]:
-    """Seconds of a step, nothing hidden."""
+    """Seconds of each part of a step, without overlap."""
     total: dict[Part, float] = {}
     for one in expected:
         total[one.key.part] = total.get(one.key.part, 0.0) + one.seconds * one.count

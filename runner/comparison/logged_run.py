@@ -1,4 +1,4 @@
-"""Measurements of a run, whoever ran it, and the readers of frameworks' logs."""
+"""The measurements of a run, and the readers of frameworks' logs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,17 @@ from spec.job import JobSpec
 from spec.units import GIB, MIB, MS
 
 TRAIN = "train"
-"""The form of what run_workload.py train wrote."""
+"""The form of a result of run_workload.py train."""
 TRACE = "torch.profiler"
 REPLAY = "run"
-"""The form of what run_workload.py run logged: operations one after another, nothing hidden."""
+"""The form of a log of run_workload.py run: operations one after another, without overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """Seconds of each step counted (of a line of a log: the mean of the steps it covers), after ``warmup``
-    steps or lines left out, and the most bytes of a rank that torch's allocator gave out and kept, where they
-    are said. ``source`` is the file and ``form`` what wrote it. ``steps_cpu_s`` on a processor: CPU seconds
-    of the busiest rank."""
+    """Seconds of each step (of each line of a log: the mean of the steps that it covers) after ``warmup`` steps or lines
+    that are left out, and the largest allocated and reserved bytes of a rank, if reported. ``source`` is the file,
+    ``form`` says what wrote it. ``steps_cpu_s``, on a CPU, are CPU seconds of the busiest rank."""
 
     source: str
     form: str
@@ -37,35 +36,35 @@ class MeasuredRun:
 
     @property
     def step_s(self) -> float:
-        """Median."""
+        """Median seconds of a step."""
         return float(np.median(self.steps_s))
 
     @property
     def step_cpu_s(self) -> float | None:
-        """Median; None where nobody counted."""
+        """Median CPU seconds of a step; None if not measured."""
         return float(np.median(self.steps_cpu_s)) if self.steps_cpu_s else None
 
     @property
     def spread_s(self) -> tuple[float, float]:
-        """Eight steps in ten lie between these."""
+        """The 10th and 90th percentile of the steps."""
         low_s, high_s = np.quantile(self.steps_s, (0.1, 0.9))
         return float(low_s), float(high_s)
 
 
-# What frameworks write of a step into their logs: one pattern a form, its groups named by what they hold and its unit.
+# What frameworks log of a step: one pattern per form, with groups named by quantity and unit.
 #
 # Groups: ``step`` (number), and one of ``ms``, ``seconds``, ``tgs`` (tokens per second and GPU), ``samples_per_s``;
 # ``batch`` (sequences of a step), ``consumed`` (tokens since the start), ``allocated_gib``, ``reserved_gib``.
 
 NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""Of a terminal; torchtitan's lines have them."""
+"""A terminal's colour codes; torchtitan's lines have them."""
 LONGEST_LINE = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogForm:
-    """A framework's line of a step; ``mark`` is in every such line."""
+    """How a framework logs a step; every such line contains ``mark``."""
 
     name: str
     mark: str
@@ -129,58 +128,62 @@ MEGATRON_DEGREES = re.compile(
 """megatron/training/arguments.py, validate_args."""
 
 
-# The steps of a framework's log, recognised by its form.
+# The steps of a framework's log, whose form is recognised.
 
-Found = Mapping[str, str | None]
+StepLine = Mapping[str, str | None]
 WARMUP = 3
-"""Steps of a log that are left out unless said: the first compile, connect and fill the allocator."""
+"""Default number of steps of a log to leave out: the first ones compile, connect and fill the allocator."""
 
 
 def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WARMUP) -> MeasuredRun:
-    """The run that a log reports, for the job and the plan that it is said to be of.
+    """The run of a log, which should be of this job and plan.
 
-    A line counts if all steps that it may cover come after ``warmup`` steps. Of a log in which a run began again the
-    last run counts; a step that several ranks log counts once. Raises ConfigError for a log of no known form, one of
-    another batch, world or degrees, and one without a step after the warm-up.
+    A line counts if all steps that it may cover come after ``warmup`` steps. If the run was restarted, the last one
+    counts; a step that several ranks log counts once. Raises ConfigError for a log of an unknown form, of another batch,
+    world or degrees, or without a step after the warm-up.
     """
     lines = [COLOUR.sub("", line) for line in text.splitlines() if len(line) <= LONGEST_LINE]
-    form, result = _steps(path, lines)
+    form, step_lines = _steps(path, lines)
     _check_degrees(path, lines, plan)
-    counted = [one for before, one in pairwise(result) if _after(result, before, warmup)] if warmup else result
-    if not counted:
+    steps = (
+        [one for before, one in pairwise(step_lines) if _after_warmup(step_lines, before, warmup)]
+        if warmup
+        else step_lines
+    )
+    if not steps:
         raise ConfigError(
             where=str(path),
             key="steps",
-            value=len(result),
+            value=len(step_lines),
             allowed=f"one after {warmup} of warm-up (--warmup)",
         )
-    _check_batch(path, counted, job)
-    memory = _memory(lines, result)
+    _check_batch(path, steps, job)
+    memory = _memory(lines, step_lines)
     return MeasuredRun(
         source=str(path),
         form=form.name,
-        steps_s=tuple(_seconds(path, one, job) for one in counted),
-        warmup=len(result) - len(counted),
+        steps_s=tuple(_seconds(path, one, job) for one in steps),
+        warmup=len(step_lines) - len(steps),
         allocated_bytes=memory.get("allocated"),
         reserved_bytes=memory.get("reserved"),
     )
 
 
-def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[Found]]:
-    """The form of the log and its lines of steps, by rising number."""
+def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[StepLine]]:
+    """The form of the log and its lines of steps, by increasing number."""
     for form in FORMS:
-        result: list[Found] = []
+        step_lines: list[StepLine] = []
         for line in lines:
             match = form.step.search(line) if form.mark in line else None
             if match is None:
                 continue
-            number, last = int(match["step"]), _number(result[-1]) if result else -1
-            if number < last:
-                result.clear()
+            number, last = int(match["step"]), _number(step_lines[-1]) if step_lines else -1
+            if number < last:  # the run was restarted
+                step_lines.clear()
             if number != last:
-                result.append(match.groupdict())
-        if result:
-            return form, result
+                step_lines.append(match.groupdict())
+        if step_lines:
+            return form, step_lines
     names = ", ".join(form.name for form in FORMS)
     raise ConfigError(
         where=str(path),
@@ -190,30 +193,30 @@ def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[Found]]:
     )
 
 
-def _number(one: Found) -> int:
+def _number(one: StepLine) -> int:
     return int(one["step"] or 0)
 
 
-def _after(found: Sequence[Found], before: Found, warmup: int) -> bool:
-    """True if the line after ``before`` comes after the warm-up: counted from 0 or 1, or from an interval
-    before the first line of a run that went on from a checkpoint."""
-    first = _number(found[0])
-    interval = 1 if first <= 1 else _number(found[1]) - first
+def _after_warmup(step_lines: Sequence[StepLine], before: StepLine, warmup: int) -> bool:
+    """True if the line after ``before`` covers steps after the warm-up alone. Steps count from 0 or 1, or from one
+    interval before the first line of a run that resumed from a checkpoint."""
+    first = _number(step_lines[0])
+    interval = 1 if first <= 1 else _number(step_lines[1]) - first
     return _number(before) >= first - interval + warmup
 
 
 def _check_degrees(path: Path, lines: Sequence[str], plan: Plan) -> None:
     """Raise ConfigError if Megatron-LM logs other degrees than the plan's."""
-    said = next((match for line in lines if (match := MEGATRON_DEGREES.search(line))), None)
-    if said is None:
+    logged = next((match for line in lines if (match := MEGATRON_DEGREES.search(line))), None)
+    if logged is None:
         return
-    for key, value in said.groupdict().items():
+    for key, value in logged.groupdict().items():
         planned = getattr(plan, key)
         if int(value) != planned:
-            raise ConfigError(where=str(path), key=key, value=int(value), allowed=f"{planned}, as was asked")
+            raise ConfigError(where=str(path), key=key, value=int(value), allowed=f"{planned}, as requested")
 
 
-def _check_batch(path: Path, counted: Sequence[Found], job: JobSpec) -> None:
+def _check_batch(path: Path, counted: Sequence[StepLine], job: JobSpec) -> None:
     """Raise ConfigError if a line's batch, or the tokens between two lines in a row, are not the job's."""
     for one in counted:
         if (batch := one.get("batch")) and int(batch) != job.global_batch_sequences:
@@ -221,7 +224,7 @@ def _check_batch(path: Path, counted: Sequence[Found], job: JobSpec) -> None:
                 where=f"{path}, step {_number(one)}",
                 key="global batch size",
                 value=int(batch),
-                allowed=f"{job.global_batch_sequences} sequences, as was asked (--global_batch_size)",
+                allowed=f"{job.global_batch_sequences} sequences, as requested (--global_batch_size)",
             )
     for before, one in pairwise(counted):
         start, end = before.get("consumed"), one.get("consumed")
@@ -232,11 +235,11 @@ def _check_batch(path: Path, counted: Sequence[Found], job: JobSpec) -> None:
                 where=f"{path}, step {_number(one)}",
                 key="tokens of the step",
                 value=int(end) - int(start),
-                allowed=f"{job.global_batch_tokens}, as was asked (--global_batch_size)",
+                allowed=f"{job.global_batch_tokens}, as requested (--global_batch_size)",
             )
 
 
-def _seconds(path: Path, one: Found, job: JobSpec) -> float:
+def _seconds(path: Path, one: StepLine, job: JobSpec) -> float:
     """Seconds of a step from its line; ConfigError where the line gives none."""
     kind = next(kind for kind in ("ms", "seconds", "tgs", "samples_per_s") if one.get(kind))
     value = float((one[kind] or "").replace(",", ""))
@@ -251,11 +254,11 @@ def _seconds(path: Path, one: Found, job: JobSpec) -> float:
     return job.global_batch_sequences / value
 
 
-def _memory(lines: Sequence[str], found: Sequence[Found]) -> dict[str, float]:
-    """Most bytes allocated and reserved that any line says."""
+def _memory(lines: Sequence[str], step_lines: Sequence[StepLine]) -> dict[str, float]:
+    """The largest allocated and reserved bytes of any line."""
     most: dict[str, float] = {}
     reports = [match.groupdict() for line in lines if (match := MEGATRON_MEMORY.search(line))]
-    for one in (*reports, *found):
+    for one in (*reports, *step_lines):
         for key, value in one.items():
             unit = re.fullmatch(r"(allocated|reserved)_(gib|mib)", key)
             if unit is not None and value is not None:

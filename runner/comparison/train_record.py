@@ -1,4 +1,4 @@
-"""The JSON that ``run_workload.py train`` writes."""
+"""Reads the JSON that ``run_workload.py train`` writes, and appends measured steps to the CSV of the calibration."""
 
 import csv
 import io
@@ -30,8 +30,8 @@ FORMATS: tuple[Wide, ...] = ("bf16", "fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecord:
-    """A training run and its measurements, by the names of the file. ``job`` are the settings that were typed, by key;
-    None where the file does not say them."""
+    """A training run and its measurements, under the names of the file. ``job`` are its requested settings by key, None
+    if the file does not have them."""
 
     run: MeasuredRun
     plan: WrittenPlan
@@ -46,46 +46,46 @@ class TrainRecord:
 
 
 def plan_words(plan: WrittenPlan) -> str:
-    """The plan as after --plan: what it says beyond the defaults."""
+    """The plan as after --plan, without defaults."""
     default = WrittenPlan()
-    said = {key: getattr(plan, key) for key in typed_plan_settings()}
-    words = [f"{key}={typed(value)}" for key, value in said.items() if value != getattr(default, key)]
+    values = {key: getattr(plan, key) for key in typed_plan_settings()}
+    words = [f"{key}={typed(value)}" for key, value in values.items() if value != getattr(default, key)]
     return ",".join(words)
 
 
 def train_record(path: Path, text: str, warmup: int = 0) -> TrainRecord | None:
-    """The record of that text, ``warmup`` more steps left out than the run itself did; None for what is no JSON object.
+    """The record of a text, with ``warmup`` further steps left out; None for text that is not a JSON object.
 
     Raises ConfigError for an object that lacks what ``train`` writes.
     """
     try:
-        plain = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(plain, dict):
+    if not isinstance(document, dict):
         return None
     where = str(path)
     for key in (*WHOLE, *WORDS):
-        value = plain.get(key)
+        value = document.get(key)
         kind: type = int if key in WHOLE else str
-        if not isinstance(value, kind) or isinstance(value, bool) or (key in WHOLE and plain[key] < 1):
-            raise _lacking(where, key, value)
-    written = plain.get("plan")
-    if not isinstance(written, dict):
-        raise _lacking(where, "plan", written)
-    dtype = next((name for name in FORMATS if name == plain.get("dtype")), None)
+        if not isinstance(value, kind) or isinstance(value, bool) or (key in WHOLE and document[key] < 1):
+            raise _invalid(where, key, value)
+    plan = document.get("plan")
+    if not isinstance(plan, dict):
+        raise _invalid(where, "plan", plan)
+    dtype = next((name for name in FORMATS if name == document.get("dtype")), None)
     if dtype is None:
-        raise _lacking(where, "dtype", plain.get("dtype"))
+        raise _invalid(where, "dtype", document.get("dtype"))
     return TrainRecord(
-        run=_run(where, plain, warmup),
-        plan=_plan(where, written),
+        run=_run(where, document, warmup),
+        plan=_plan(where, plan),
         dtype=dtype,
-        job=_job(where, plain.get("job")),
-        **{name: plain[name] for name in (*WHOLE, *WORDS)},
+        job=_job(where, document.get("job")),
+        **{name: document[name] for name in (*WHOLE, *WORDS)},
     )
 
 
-def _lacking(where: str, key: str, value: object) -> ConfigError:
+def _invalid(where: str, key: str, value: object) -> ConfigError:
     return ConfigError(where=where, key=key, value=value, allowed="what run_workload.py train --json writes")
 
 
@@ -97,11 +97,11 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
         )
     before = plain.get("warmup_steps")
     if not isinstance(before, int):
-        raise _lacking(where, "warmup_steps", before)
+        raise _invalid(where, "warmup_steps", before)
     memory = {name: plain.get(name) for name in ("allocated_bytes", "reserved_bytes")}
     for name, value in memory.items():
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise _lacking(where, name, value)
+            raise _invalid(where, name, value)
     on_processor = memory["allocated_bytes"] is None and "steps_cpu_s" in plain
     cpu = _record_seconds(where, plain, "steps_cpu_s") if on_processor else []
     return MeasuredRun(
@@ -117,25 +117,25 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
 def _record_seconds(where: str, plain: Mapping[str, Any], key: str) -> list[float]:
     steps = plain.get(key)
     if not isinstance(steps, list) or not all(isinstance(one, float) and 0 < one < math.inf for one in steps):
-        raise _lacking(where, key, steps)
+        raise _invalid(where, key, steps)
     return steps
 
 
-def _job(where: str, said: object) -> dict[str, object] | None:
-    """The settings of the file, through the one table of them."""
-    if said is None:
+def _job(where: str, values: object) -> dict[str, object] | None:
+    """The job settings of the file."""
+    if values is None:
         return None
     settings = job_settings()
-    if not isinstance(said, dict) or not all(key in settings and isinstance(said[key], str) for key in said):
-        raise _lacking(where, "job", said)
-    return {key: settings[key].read(value, where) for key, value in said.items()}
+    if not isinstance(values, dict) or not all(key in settings and isinstance(values[key], str) for key in values):
+        raise _invalid(where, "job", values)
+    return {key: settings[key].read(value, where) for key, value in values.items()}
 
 
-def _plan(where: str, written: Mapping[str, Any]) -> WrittenPlan:
-    """The plan of the file, through the one reader of typed plans."""
+def _plan(where: str, plan: Mapping[str, Any]) -> WrittenPlan:
+    """The plan of the file, read as --plan is."""
     default = WrittenPlan()
-    said = {key: written[key] for key in typed_plan_settings() if key in written}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    given = {key: plan[key] for key in typed_plan_settings() if key in plan}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     words = [f"{key}={typed(value)}" for key, value in values.items() if value != getattr(default, key)]
     return parse_plan(",".join(words), where) if words else default
 
@@ -147,7 +147,7 @@ COLUMNS = ("config", "world_size", "global_batch", "measured_step_s", "plan", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:
-    """Contents of a row beside its time: the ``config``, the ``request``, the problem and its answer."""
+    """What a row holds beside its time."""
 
     config: Path
     request: Request
@@ -155,16 +155,16 @@ class RowSource:
     answer: Answer
 
 
-def append_row(path: Path, ran: RowSource, step_s: float) -> None:
-    """Add the row to the file, which is made where it is missing; columns that it lacks are added.
+def append_row(path: Path, source: RowSource, step_s: float) -> None:
+    """Append a row to the file, which is created if missing; missing columns are added.
 
-    The file is whole before or after. Raises ConfigError for a file of other columns, and for a job that a
-    row cannot say.
+    The file is replaced as a whole. Raises ConfigError for a file of other columns, and for a job that a row cannot
+    express.
     """
-    request, problem, answer = ran.request, ran.problem, ran.answer
+    request, problem, answer = source.request, source.problem, source.answer
     columns, rows = _rows(path) if path.exists() else (COLUMNS, [])
     row = {
-        "config": os.path.relpath(ran.config.resolve(), path.parent.resolve()),
+        "config": os.path.relpath(source.config.resolve(), path.parent.resolve()),
         "world_size": str(problem.job.world_size),
         "global_batch": str(problem.job.global_batch_tokens),
         "measured_step_s": f"{step_s:.9g}",
@@ -181,21 +181,21 @@ def append_row(path: Path, ran: RowSource, step_s: float) -> None:
 
 
 def job_words(request: Request, job: JobSpec) -> str:
-    """The settings as after --job by which a job differs from that of the config under its framework.
+    """The settings, as after --job, by which a job differs from the config's under its framework.
 
-    Raises ConfigError where a question with these is another (a setting taken back that the config says).
+    Raises ConfigError if these settings do not lead back to the job, which may undo a setting of the config.
     """
     plain = replace(request, framework=job.preset.name, job={})
     settings = settings_beside(job, read_request(plain).job)
     words = ",".join(f"{key}={typed(value)}" for key, value in settings.items())
-    said = typed_values(words, job_settings(), "--append") if words else {}
-    if read_request(replace(plain, job=said)).job != job:
+    parsed = typed_values(words, job_settings(), "--append") if words else {}
+    if read_request(replace(plain, job=parsed)).job != job:
         raise ConfigError(where="--append", key="job", value=words, allowed="settings that --job can give")
     return words
 
 
 def _rows(path: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
-    """Columns and rows of a file that is there."""
+    """Columns and rows of an existing file."""
     try:
         reader = csv.DictReader(io.StringIO(read_file_text(path, MAX_FILE_BYTES), newline=""))
         rows = list(reader)

@@ -1,1 +1,1 @@
-"""Ranks of each group that a workload names, and torch's handles of them."""
+"""Parallel degrees, the ranks of each group of a workload, and their process groups."""

@@ -1,4 +1,4 @@
-"""One end for all ranks of what may fail on some of them alone."""
+"""Agreement of all ranks on what may fail on some of them, and the orderly end of a run that fails or is killed."""
 
 import os
 import signal
@@ -13,31 +13,31 @@ from profiler.distributed.world import World
 from spec.errors import UserError
 from spec.program.command import WRONG_INPUT, complain
 
-Found = TypeVar("Found")
-FINE = ""
+Value = TypeVar("Value")
+NO_ERROR = ""
 
 
 class NotAgreedError(RankFailedError):
-    """Raised on all ranks at the same place, which could go on with something else."""
+    """Raised on all ranks at the same point; the world stays usable for other work."""
 
 
-def agree(world: World, action: Callable[[], Found]) -> Found:
-    """The result of ``action`` on this rank, when it went well on all.
+def agree(world: World, action: Callable[[], Value]) -> Value:
+    """The result of ``action`` on this rank, if it succeeded on all ranks.
 
-    Raises NotAgreedError, said once, with the ranks on which it raised a UserError and what that was.
+    Raises NotAgreedError, reported once, with the ranks on which it raised a UserError and the error's text.
     """
-    result: list[Found] = []
-    word = FINE
+    result: list[Value] = []
+    message = NO_ERROR
     try:
         result.append(action())
     except UserError as error:
-        word = str(error) or type(error).__name__
-    words = world.gather(word)
-    failed = [rank for rank, said in enumerate(words) if said != FINE]
+        message = str(error) or type(error).__name__
+    messages = world.gather(message)
+    failed = [rank for rank, other in enumerate(messages) if other != NO_ERROR]
     if not failed:
         return result[0]
-    first = words[failed[0]]
-    alike = [rank for rank in failed if words[rank] == first]
+    first = messages[failed[0]]
+    alike = [rank for rank in failed if messages[rank] == first]
     who = "" if len(alike) == world.size else f"{rank_names(alike)}: "
     raise NotAgreedError(f"{who}{first}", speaker=0)
 
@@ -45,47 +45,48 @@ def agree(world: World, action: Callable[[], Found]) -> Found:
 def check_same(world: World, word: str, what: str) -> None:
     """Raises NotAgreedError naming the ranks whose ``word`` is not rank 0's; ``what`` differs on them."""
     words = world.gather(word)
-    others = [rank for rank, said in enumerate(words) if said != words[0]]
+    others = [rank for rank, other in enumerate(words) if other != words[0]]
     if others:
         raise NotAgreedError(
             f"{rank_names(others)}: {what} differs from rank 0's: put the same on every node", speaker=0
         )
 
 
-# The end of a run that an error or its launcher breaks off: one rank speaks, all keep what they have.
+# The end of a run that an error or its launcher stops: one rank reports, all save what they have.
 
 OUTSIDE = "ended from outside (SIGTERM)"
 
 
 @dataclass(slots=True)
 class AbortHook:
-    """``keep`` saves what the run has so far; whoever has something to save puts it here."""
+    """``save`` writes what the run has so far; whoever has something to write sets it."""
 
-    keep: Callable[[], None] = lambda: None
+    save: Callable[[], None] = lambda: None
 
 
 def install_abort_hook(world: World) -> AbortHook:
-    """Install the hook: from now on a run that hangs, or that its launcher ends because a rank is gone, keeps what it has before this
-    process ends with WRONG_INPUT. Nothing happens in a world of one process."""
-    words, watch = AbortHook(), world.watch
+    """The hook that saves what a run has before this process ends with WRONG_INPUT: when the run hangs, or when its
+    launcher kills it because another rank is gone. A world of one process installs nothing."""
+    hook, watch = AbortHook(), world.watch
     if watch is None:
-        return words
+        return hook
 
-    def ends(status: int) -> None:
-        words.keep()
+    def end_process(status: int) -> None:
+        hook.save()
         os._exit(status)
 
     def terminate() -> None:
         if watch.stopped:
             return  # this rank is ending by itself
-        result = watch.diagnose(outside=OUTSIDE)
-        if result.speaker == world.rank:
-            complain(f"error: {result}")
-        ends(WRONG_INPUT)
+        # Every rank gets SIGTERM; only the one that the diagnosis names reports it.
+        failure = watch.diagnose(outside=OUTSIDE)
+        if failure.speaker == world.rank:
+            complain(f"error: {failure}")
+        end_process(WRONG_INPUT)
 
-    watch.ends = ends
+    watch.ends = end_process
     on_termination(terminate)
-    return words
+    return hook
 
 
 def report_failure(world: World, error: BaseException) -> None:

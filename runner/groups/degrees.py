@@ -1,4 +1,4 @@
-"""A plan typed with the dp that follows from its other degrees: ``tp=2,dp=2``."""
+"""Parallel degrees of a run: from a plan that may name dp (``tp=2,dp=2``), a workload's arguments, or options."""
 
 import re
 from collections.abc import Mapping
@@ -16,30 +16,30 @@ PLAN = "--plan"
 
 
 def plan_and_dp(text: str) -> tuple[WrittenPlan, int | None]:
-    """The plan, and the dp that was typed with it (None: not said).
+    """The plan of ``text`` and its dp, which other plans do not name as it follows from the world size; None if absent.
 
-    Raises ConfigError for a dp that is no number or said twice, and as parse_plan.
+    Raises ConfigError for a dp that is not a number or given twice, and as parse_plan.
     """
     words = [word.strip() for word in text.split(",")]
-    said = [word for word in words if word.startswith("dp=")]
-    if not said:
+    dp_words = [word for word in words if word.startswith("dp=")]
+    if not dp_words:
         return parse_plan(text), None
-    result = DP.fullmatch(said[0])
-    if result is None or len(said) > 1:
-        raise ConfigError(where=PLAN, key="dp", value=",".join(said), allowed="dp=N once, a whole number")
-    rest = ",".join(word for word in words if word not in said)
-    return (parse_plan(rest) if rest else WrittenPlan()), int(result[1])
+    match = DP.fullmatch(dp_words[0])
+    if match is None or len(dp_words) > 1:
+        raise ConfigError(where=PLAN, key="dp", value=",".join(dp_words), allowed="dp=N once, a whole number")
+    rest = ",".join(word for word in words if word not in dp_words)
+    return (parse_plan(rest) if rest else WrittenPlan()), int(match[1])
 
 
 def check_dp(plan: Plan, dp: int | None) -> None:
-    """Raise ConfigError where the typed dp is not that of the plan."""
+    """Raise ConfigError if the requested dp is not that of the plan."""
     if dp is not None and plan.dp != dp:
         split = f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp}"
         allowed = f"{plan.dp}, what {split} leave of {plan.world_size} processes"
         raise ConfigError(where=PLAN, key="dp", value=dp, allowed=allowed)
 
 
-# The degrees of a run: what a workload's arguments say, or what was typed.
+# The degrees of a run, from options or from a workload's arguments.
 
 # Degree -> its name among AICB's arguments.
 NAMES = {
@@ -53,8 +53,8 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Ranks along each axis; world = tp x cp x dp x pp. ``etp`` cuts experts, whose grid is etp x ep x edp over a
-    stage's ranks (arXiv 2504.14960 sec. 3.2); ``wp`` are isp's weight groups. ``order`` as RankGenerator's."""
+    """Ranks along each axis; world = tp x cp x dp x pp. Experts have a grid of their own, etp x ep x edp over a stage's
+    ranks (arXiv 2504.14960 sec. 3.2); ``wp`` is the size of isp's weight groups. ``order`` as RankGenerator's."""
 
     tp: int = 1
     cp: int = 1
@@ -77,12 +77,12 @@ class Degrees:
 
     @property
     def dense(self) -> RankOrder:
-        """The grid of everything but experts."""
+        """The rank grid of everything but experts."""
         return RankOrder(tp=self.tp, cp=self.cp, dp=self.dp, pp=self.pp, order=self.order)
 
     @property
     def expert(self) -> RankOrder:
-        """The grid of experts. Raises ConfigError when ep x etp does not divide a stage."""
+        """The rank grid of experts. Raises ConfigError when ep x etp does not divide a stage."""
         if self.stage_ranks % (self.ep * self.etp):
             raise ConfigError(
                 where="run",
@@ -98,34 +98,34 @@ class Degrees:
 
     def label(self) -> str:
         """``tp 2 x dp 4``."""
-        shown = [f"{name} {getattr(self, name)}" for name in ("tp", "cp", "dp", "pp") if getattr(self, name) > 1]
-        return " x ".join(shown) or "one rank"
+        axes = [f"{name} {getattr(self, name)}" for name in ("tp", "cp", "dp", "pp") if getattr(self, name) > 1]
+        return " x ".join(axes) or "one rank"
 
 
-def degrees_of(arguments: Arguments, typed: Mapping[str, int | None], world: int, order: str) -> Degrees:
-    """The degrees for ``world`` ranks: typed ones beat those in a workload's arguments; what neither says is 1, and dp
-    is the rest. Experts are cut by tp unless etp says otherwise, as Megatron-LM does.
+def degrees_of(arguments: Arguments, requested: Mapping[str, int | None], world: int, order: str) -> Degrees:
+    """The degrees for ``world`` ranks: requested ones take precedence over a workload's arguments, others are 1, and dp
+    is the rest. etp is tp unless given, as in Megatron-LM.
 
     Raises ConfigError for a workload of another number of ranks, and for degrees that do not divide them.
     """
-    result = {name: typed.get(name) or _number(arguments, key) or 1 for name, key in NAMES.items()}
-    if not (typed.get("etp") or _number(arguments, NAMES["etp"])):
-        result["etp"] = result["tp"] if result["ep"] > 1 else 1
-    split = result["tp"] * result["cp"] * result["pp"]
-    wanted = workload_ranks(arguments)
-    if wanted is not None and wanted != world:
-        more = "start as many (torchrun --nproc-per-node)" if wanted > world else "start no more than that"
+    degrees = {name: requested.get(name) or _number(arguments, key) or 1 for name, key in NAMES.items()}
+    if not (requested.get("etp") or _number(arguments, NAMES["etp"])):
+        degrees["etp"] = degrees["tp"] if degrees["ep"] > 1 else 1
+    split = degrees["tp"] * degrees["cp"] * degrees["pp"]
+    ranks = workload_ranks(arguments)
+    if ranks is not None and ranks != world:
+        advice = "start as many (torchrun --nproc-per-node)" if ranks > world else "start no more than that"
         raise ConfigError(
-            where="run", key="processes", value=world, allowed=f"{wanted}, the ranks of the workload: {more}"
+            where="run", key="processes", value=world, allowed=f"{ranks}, the ranks of the workload: {advice}"
         )
     if world % split:
-        axes = f"tp {result['tp']} x cp {result['cp']} x pp {result['pp']}"
+        axes = f"tp {degrees['tp']} x cp {degrees['cp']} x pp {degrees['pp']}"
         raise ConfigError(where="run", key="processes", value=world, allowed=f"a multiple of {axes} = {split}")
-    return Degrees(**result, dp=world // split, order=order)
+    return Degrees(**degrees, dp=world // split, order=order)
 
 
 def workload_ranks(arguments: Arguments) -> int | None:
-    """The ranks that a workload's arguments speak of; None where they say nothing."""
+    """The ranks of a workload by its arguments; None if they do not give them."""
     world = _number(arguments, "world_size")
     nodes, per_node = _number(arguments, "nnodes"), _number(arguments, "nproc_per_node")
     return world or (nodes * per_node if nodes and per_node else None)

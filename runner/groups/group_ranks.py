@@ -1,4 +1,4 @@
-"""The ranks of each group that a general workload names: its word and its size say which."""
+"""The ranks of each group of a general workload, by the group's name and size."""
 
 from collections.abc import Iterator
 
@@ -11,24 +11,24 @@ STAGE = "tp-cp-dp"
 
 
 def ranks_of_group(group: str, ranks: int, degrees: Degrees) -> RankGroups:
-    """All groups called ``group`` of ``ranks`` members each (0: a file that does not say, the usual ones), each in
-    rank order.
+    """All groups named ``group`` of ``ranks`` members each, in rank order; ``ranks`` 0 (a file without sizes) takes the
+    likeliest.
 
-    dp_group stands for every group over which weights are alike: dp with cp (Megatron-LM's), dp, a ZeRO shard of
-    neighbours in it, and with sequence-parallel weights also tp. Raises WorkloadError for a size that the degrees do
-    not give.
+    dp_group stands for every group of ranks with the same weights: dp x cp (Megatron-LM's), dp, a ZeRO shard of
+    neighbours in it, and with sequence-parallel weights also tp. Raises WorkloadError for a size that no group of these
+    degrees has.
     """
     sizes = []
-    for result in candidates(group, ranks, degrees):
-        if not ranks or len(result[0]) == ranks:
-            return result
-        sizes.append(len(result[0]))
+    for groups in candidates(group, ranks, degrees):
+        if not ranks or len(groups[0]) == ranks:
+            return groups
+        sizes.append(len(groups[0]))
     has = " or ".join(str(size) for size in dict.fromkeys(sizes)) or "none"
     raise WorkloadError(f"{group} of {ranks} ranks: {degrees.label()} has {has}")
 
 
 def candidates(group: str, ranks: int, degrees: Degrees) -> Iterator[RankGroups]:
-    """Groups that the name may mean, the likeliest first."""
+    """Groups that the name may stand for, the likeliest first."""
     dense = degrees.dense
     pipeline = rank_groups(dense, "pp")
     match group:
@@ -70,10 +70,10 @@ def _copies(ranks: int, degrees: Degrees) -> Iterator[RankGroups]:
 
 
 def _neighbours(groups: RankGroups, size: int) -> RankGroups:
-    """Each group cut into runs of ``size``."""
+    """Each group split into runs of ``size`` neighbours."""
     return tuple(one[low : low + size] for one in groups for low in range(0, len(one), size))
 
 
 def _every(groups: RankGroups, stride: int) -> RankGroups:
-    """Each group dealt into ``stride`` ones, whose members stand ``stride`` apart in it."""
+    """Each group split into ``stride`` groups of members that are ``stride`` apart in it."""
     return tuple(one[first::stride] for one in groups for first in range(stride))

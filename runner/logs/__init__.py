@@ -1,1 +1,1 @@
-"""A run's log: a line an operation, its summary, what stands out, pictures. No torch."""
+"""Logs of runs: one line per operation, summary, outliers, pictures. No torch."""

@@ -1,4 +1,4 @@
-"""Analysis of a log: outliers, the summary, slow ranks."""
+"""Analysis of a log: outliers, a summary by operation, slow ranks."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,12 +14,12 @@ from spec.program.kinds import plain_number
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.diagnostics import WorkloadError
 
-MOST_NAMED = 10
+MOST_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
-    """An operation of an iteration (1: the first), its place in it, and the median of its like."""
+    """A slow operation: its iteration (from 1), its place in the iteration, and the median time of equal operations."""
 
     iteration: int
     place: int
@@ -38,8 +38,8 @@ class Outlier:
 
 
 def slow_operations(log: Log) -> list[Outlier]:
-    """Those of the iterations that profiler.timing calls outliers among all of their kind, group, size,
-    shapes and stage, and that are above the median; the longest delay first."""
+    """Outliers (profiler.timing) above the median of their kind, group, size, shapes and stage, over all iterations; the
+    longest delay first."""
     like: dict[object, list[tuple[int, int, GeneralItem]]] = {}
     for iteration, epoch in enumerate(log.comm_log_each_epoch[1:], start=1):
         for place, item in enumerate(epoch, start=1):
@@ -66,18 +66,18 @@ def slow_operations(log: Log) -> list[Outlier]:
 
 
 def outlier_lines(log: Log) -> list[str]:
-    """The worst by name, and how many more there are."""
-    result = slow_operations(log)
-    more = [f"and {len(result) - MOST_NAMED} outliers more"] if len(result) > MOST_NAMED else []
-    return [one.line() for one in result[:MOST_NAMED]] + more
+    """A line for each of the worst outliers, and the number of the others."""
+    slow = slow_operations(log)
+    more = [f"and {len(slow) - MOST_LISTED} outliers more"] if len(slow) > MOST_LISTED else []
+    return [one.line() for one in slow[:MOST_LISTED]] + more
 
 
-# The summary of a log: operations by kind, group and size, initialisation and iterations apart.
+# The summary of a log: operations by kind, group and size, initialisation and iterations in separate tables.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Milliseconds of several readings; ``std`` of the readings themselves (divided by their number)."""
+class TimeSpread:
+    """Statistics of several times in milliseconds; ``std_ms`` is the population's (divided by the count)."""
 
     count: int
     mean_ms: float
@@ -87,10 +87,10 @@ class Spread:
     std_ms: float
 
     @staticmethod
-    def of(readings_ms: Sequence[float]) -> "Spread":
-        """The spread of at least one reading."""
+    def of(readings_ms: Sequence[float]) -> "TimeSpread":
+        """The statistics of at least one time."""
         values = np.asarray(readings_ms, dtype=np.float64)
-        return Spread(
+        return TimeSpread(
             count=len(values),
             mean_ms=float(values.mean()),
             min_ms=float(values.min()),
@@ -106,30 +106,30 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """All operations of one kind, group and size. ``busbw`` in GiB/s, the mean."""
+class SummaryRow:
+    """All operations of one kind, group and size; ``busbw`` is their mean in GiB/s."""
 
     kind: str
     group: str
     ranks: int
     size_bytes: int
-    spread: Spread
+    spread: TimeSpread
     busbw: float
 
 
-def rows_by_size(items: Sequence[GeneralItem]) -> list[Row]:
-    """One row for each kind, group and size, in that order; computation is one row, whatever its shapes."""
+def rows_by_size(items: Sequence[GeneralItem]) -> list[SummaryRow]:
+    """One row for each kind, group and size, sorted; computation is a single row, whatever its shapes."""
     result: dict[tuple[str, str, int, int], list[GeneralItem]] = {}
     for item in items:
         size = 0 if item.comm_type == COMPUTATION else item.msg_size
         result.setdefault((item.comm_type, item.comm_group, item.comm_group_size, size), []).append(item)
     return [
-        Row(
+        SummaryRow(
             kind=kind,
             group=group,
             ranks=ranks,
             size_bytes=size,
-            spread=Spread.of([item.elapsed_ms or 0.0 for item in same]),
+            spread=TimeSpread.of([item.elapsed_ms or 0.0 for item in same]),
             busbw=float(np.mean([item.busbw or 0.0 for item in same])),
         )
         for (kind, group, ranks, size), same in sorted(result.items())
@@ -157,11 +157,11 @@ def _table(items: Sequence[GeneralItem]) -> Iterator[str]:
         f"{'min':>10} {'max':>10} {'p90':>10} {'busbw':>9}"
     )
     for row in rows_by_size(items):
-        one = row.spread
+        spread = row.spread
         size = "-" if row.kind == COMPUTATION else size_text(row.size_bytes)
         yield (
-            f"{row.kind:16} {row.group or '-':16} {row.ranks or '-':>5} {size:>10} {one.count:6d} {one.mean_ms:10.3f} "
-            f"{one.std_ms:9.3f} {one.min_ms:10.3f} {one.max_ms:10.3f} {one.p90_ms:10.3f} {row.busbw:9.2f}"
+            f"{row.kind:16} {row.group or '-':16} {row.ranks or '-':>5} {size:>10} {spread.count:6d} {spread.mean_ms:10.3f} "
+            f"{spread.std_ms:9.3f} {spread.min_ms:10.3f} {spread.max_ms:10.3f} {spread.p90_ms:10.3f} {row.busbw:9.2f}"
         )
 
 
@@ -170,10 +170,10 @@ def _iterations(epoch_times: Sequence[float]) -> Iterator[str]:
         return
     yield f"init time: {epoch_times[0]:.3f} ms"
     if len(epoch_times) > 1:
-        one = Spread.of(epoch_times[1:])
+        spread = TimeSpread.of(epoch_times[1:])
         yield (
-            f"iteration time over {one.count}: mean {one.mean_ms:.3f} ms, min {one.min_ms:.3f}, max {one.max_ms:.3f}, "
-            f"p90 {one.p90_ms:.3f}, std {one.std_ms:.3f}, jitter {100 * one.jitter:.1f} % of the mean"
+            f"iteration time over {spread.count}: mean {spread.mean_ms:.3f} ms, min {spread.min_ms:.3f}, max {spread.max_ms:.3f}, "
+            f"p90 {spread.p90_ms:.3f}, std {spread.std_ms:.3f}, jitter {100 * spread.jitter:.1f} % of the mean"
         )
 
 
@@ -181,12 +181,12 @@ def _iterations(epoch_times: Sequence[float]) -> Iterator[str]:
 
 MAX_FILE_BYTES = 2**28
 SLOWER = 0.1
-"""Above the others of its stage by this share a rank is named."""
+"""A rank is reported if it is slower than the others of its stage by this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """One rank in one epoch (0: initialisation). Communication holds the waiting for other ranks."""
+    """Times of one rank in one epoch (0: initialisation). Communication includes waiting for other ranks."""
 
     rank: int
     stage: int
@@ -203,7 +203,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRank:
-    """A rank whose ``own_ms``, the median over iterations, lies above that of the others of its stage."""
+    """A rank whose ``own_ms``, the median over iterations, is above that of the others of its stage."""
 
     rank: int
     stage: int
@@ -229,7 +229,7 @@ def write_ranks(path: Path, everyone: Iterable[RankTimes]) -> None:
 
 
 def read_ranks(path: Path) -> list[RankTimes]:
-    """The lines of a file. Raises WorkloadError naming the line that is none."""
+    """The times of a file. Raises WorkloadError for a line that cannot be read."""
     try:
         rows = list(csv.reader(read_file_text(path, MAX_FILE_BYTES).splitlines()))
     except (UnreadableFileError, csv.Error) as error:
@@ -262,19 +262,19 @@ def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
     return sorted(result, key=lambda one: one.others_ms - one.own_ms)
 
 
-# What a log says, in lines: the summary, outliers, slow ranks, pictures written.
+# The verb ``analyse``: summary, outliers, slow ranks, pictures.
 
 LOG_ENDING = "_log"
 
 
 def analysis_lines(path: Path, pictures: Path | None) -> list[str]:
-    """The lines; the pictures are drawn into their folder. Raises WorkloadError for a file that is no log."""
+    """The analysis of a log as lines, after drawing its pictures. Raises WorkloadError for a file that is not a log."""
     log = Log.load(path)
     name = path.stem.removesuffix(LOG_ENDING)
     ranks = path.with_name(f"{name}_ranks.csv")
     slow = [one.line() for one in slow_ranks(read_ranks(ranks))] if ranks.is_file() else []
-    broken = [f"the log breaks off in epoch {len(log.epoch_times)}"] if log.cut_off else []
-    lines = [*summary_lines(log), *broken, *outlier_lines(log), *slow]
+    incomplete = [f"the log ends inside epoch {len(log.epoch_times)}"] if log.incomplete else []
+    lines = [*summary_lines(log), *incomplete, *outlier_lines(log), *slow]
     if pictures is None:
         return lines
     from runner.logs.pictures import write_page

@@ -1,6 +1,7 @@
-"""Bandwidths of a logged operation as AICB counts them: GiB/s, with its own bus factors.
+"""The log of a run: its operations with times and bandwidths, as AICB writes it.
 
-They differ from nccl-tests' (profdb.busbw): an all-to-all counts whole, a gibibyte is 2^30.
+Bandwidths are AICB's: GiB/s (2^30 bytes), with its own bus factors. These differ from nccl-tests' (profdb.busbw): an
+all-to-all has factor 1.
 """
 
 import csv
@@ -16,7 +17,7 @@ from workload.aicb.csv_workload import COLUMNS, COMPUTATION, EPOCH_END, GeneralI
 from workload.diagnostics import WorkloadError
 
 GIB = 2**30
-HALVES = frozenset({"all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"})
+ONE_WAY = frozenset({"all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"})
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -27,42 +28,39 @@ def bus_factor(kind: str, ranks: int) -> float:
         return 0.0
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in HALVES else 1.0
+    return (ranks - 1) / ranks if kind in ONE_WAY else 1.0
 
 
 def bandwidths(item: GeneralItem, elapsed_ms: float) -> tuple[float, float]:
-    """algbw and busbw in GiB/s; 0 for what moves nothing, and busbw 0 where a file does not say the group's size."""
+    """algbw and busbw in GiB/s; 0 for a barrier and computation, and busbw 0 if the size of the group is unknown."""
     if item.comm_type in ("barrier", COMPUTATION) or elapsed_ms <= 0:
         return 0.0, 0.0
     algbw = item.msg_size / GIB / (elapsed_ms * 1e-3)
     return algbw, algbw * bus_factor(item.comm_type, item.comm_group_size) if item.comm_group_size else 0.0
 
 
-# The log of a run: its operations with their times, by iteration.
-
-
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """``comm_log_each_epoch``: operations by epoch, initialisation first; ``epoch_times``: milliseconds of each that
-    ended. An epoch that was cut off has operations and no time."""
+    """``comm_log_each_epoch`` has the operations of each epoch, initialisation first, ``epoch_times`` the milliseconds of
+    each epoch that ended. An interrupted epoch has operations but no time."""
 
     comm_log_each_epoch: list[list[GeneralItem]] = field(default_factory=list)
     epoch_times: list[float] = field(default_factory=list)
 
     @property
     def comm_logs(self) -> list[GeneralItem]:
-        """Every operation in order."""
+        """All operations in order."""
         return [item for epoch in self.comm_log_each_epoch for item in epoch]
 
     @property
-    def cut_off(self) -> bool:
+    def incomplete(self) -> bool:
         """True if the last epoch did not end."""
         return len(self.comm_log_each_epoch) > len(self.epoch_times)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "Log":
-        """A log as this runner or AICB wrote it. Raises WorkloadError for a file that is none, and for one whose
-        operations have no times."""
+        """A log that this runner or AICB wrote. Raises WorkloadError for another file, and for operations without
+        times."""
         log = Log.of(rows_of(Path(path)))
         if not log.comm_logs and not log.epoch_times:
             raise WorkloadError(f"{path}: holds no operation")
@@ -73,7 +71,7 @@ class Log:
 
     @staticmethod
     def of(rows: Iterable[GeneralItem]) -> "Log":
-        """Rows of a log file."""
+        """The log of a file's rows."""
         log = Log()
         epoch: list[GeneralItem] = []
         for item in rows:
@@ -133,12 +131,12 @@ def size_text(size_bytes: int) -> str:
     return f"{size:.1f} {unit}"
 
 
-# The log as it is written while a run goes on: what is done lies on the disk.
+# Writing a log during a run: finished operations are on the disk.
 
 
 class LogFile:
-    """Rows are added to ``path``.part, which takes the place of ``path`` when the log is closed, also by an error that
-    ends the run. Raises ExportError when the disk does not take them; what it took before then is whole rows."""
+    """A log that is written to ``path``.part and renamed to ``path`` when it is closed, also by an error that ends the
+    run. Raises ExportError if the disk is full or fails; the file then still holds whole rows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,11 +150,11 @@ class LogFile:
         self._write([list(COLUMNS)])
 
     def add(self, items: Iterable[GeneralItem]) -> None:
-        """Rows, which are on the disk when this returns."""
+        """Write rows; they are on the disk when this returns."""
         self._write(item.cells() for item in items)
 
     def close(self) -> None:
-        """Give the file its name; once is enough."""
+        """Give the file its final name. Further calls do nothing."""
         if self._handle.closed:
             return
         try:
@@ -166,13 +164,13 @@ class LogFile:
             raise ExportError(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def _write(self, rows: Iterable[list[str]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        left = memoryview(text.getvalue().encode())
-        size_bytes = len(left)
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows(rows)
+        remaining = memoryview(buffer.getvalue().encode())
+        size_bytes = len(remaining)
         try:
-            while left:
-                left = left[self._handle.write(left) :]
+            while remaining:
+                remaining = remaining[self._handle.write(remaining) :]
         except OSError as error:
             with suppress(OSError):
                 self._handle.truncate(self._whole_bytes)

@@ -1,4 +1,4 @@
-"""Pictures of a log, and one page that shows them with the summary."""
+"""Pictures of a log, and an HTML page of them with the summary."""
 
 import base64
 import html
@@ -17,12 +17,12 @@ LEGEND_INCHES = 2.2
 
 
 def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
-    """``folder``/NAME_iterations.png, _operations.png, _bandwidth.png and NAME.html, which holds them and
-    ``lines``; the files written. Raises ExportError where they cannot be."""
+    """The files written into ``folder``: NAME_iterations.png, _operations.png, _bandwidth.png, and NAME.html with these
+    and ``lines``. Raises ExportError if they cannot be written."""
     make_folder(folder)
-    drawn = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
+    figures = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
     pictures = []
-    for what, figure in drawn.items():
+    for what, figure in figures.items():
         path = folder / f"{name}_{what}.png"
         with replaced_path(path) as temporary:
             figure.savefig(temporary, dpi=PICTURE_DPI, format="png")
@@ -34,7 +34,7 @@ def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[
 
 
 def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
-    """One file without links: the pictures lie in it."""
+    """The HTML page; the pictures are embedded."""
     images = "\n".join(
         f"<h2>{html.escape(path.stem.removeprefix(f'{name}_'))}</h2>\n"
         f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,'
@@ -51,13 +51,13 @@ def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
 
 
 def legend_right(figure: Figure, axes: Axes) -> None:
-    """Draw the legend of the colours, right of the axes, where no bar and no point lies."""
+    """Draw the legend to the right of the axes, where it covers no data."""
     figure.set_size_inches(figure.get_figwidth() + LEGEND_INCHES, figure.get_figheight())
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
 
 
 def iterations(log: Log) -> Figure:
-    """Milliseconds of each iteration, initialisation left out."""
+    """The plot of each iteration's milliseconds, without initialisation."""
     figure, (axes,) = new_figure(1)
     times = log.epoch_times[1:]
     axes.plot(range(1, len(times) + 1), times, marker="o", color=COLOURS[0])
@@ -68,7 +68,7 @@ def iterations(log: Log) -> Figure:
 
 
 def operations(log: Log) -> Figure:
-    """Milliseconds of each iteration by kind of operation and group, one upon the other."""
+    """The stacked bars of each iteration's milliseconds by kind of operation and group."""
     figure, (axes,) = new_figure(1)
     epochs = log.comm_log_each_epoch[1:]
     kinds = sorted({(item.comm_type, item.comm_group) for epoch in epochs for item in epoch})
@@ -90,15 +90,15 @@ def operations(log: Log) -> Figure:
 
 
 def bandwidth(log: Log) -> Figure:
-    """Bus bandwidth of each collective of the iterations over its size."""
+    """The plot of bus bandwidth against size for each collective of the iterations."""
     figure, (axes,) = new_figure(1)
     points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for epoch in log.comm_log_each_epoch[1:]:
         for item in epoch:
             if item.busbw and item.msg_size:
                 points.setdefault((item.comm_type, item.comm_group), []).append((item.msg_size, item.busbw))
-    for index, ((kind, group), result) in enumerate(sorted(points.items())):
-        sizes, rates = zip(*result, strict=True)
+    for index, ((kind, group), samples) in enumerate(sorted(points.items())):
+        sizes, rates = zip(*samples, strict=True)
         axes.plot(
             sizes,
             rates,

@@ -1,5 +1,5 @@
-"""Products of the tokens of all ranks of tp that keep this rank's tokens alone and gather the rest again in the
-backward, beside the input gradient (Korthikanti et al., arXiv 2205.05198 sec. 4.2.2)."""
+"""Layers of the reference transformer: column-parallel linears that gather tokens again in the backward, collectives with
+a gradient, feed-forward, attention, and context parallelism."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,15 +20,19 @@ from spec.model import MlpSpec
 
 ProcessGroup = dist.ProcessGroup
 Project = Callable[[Tensor, Sequence[nn.Linear]], tuple[Tensor, ...]]
-"""What several linears make of the same tokens."""
+"""Applies several linears to the same tokens."""
 
 
-def one_by_one(states: Tensor, linears: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
-    """Each on what it is given."""
+# Column-parallel linears under sequence parallelism: they save this rank's tokens alone and gather the others' again in
+# the backward, overlapped with the input gradient (Korthikanti et al., arXiv 2205.05198 sec. 4.2.2).
+
+
+def plain_linears(states: Tensor, linears: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
+    """The linears as they are."""
     return tuple(linear(states) for linear in linears)
 
 
-def regathering(group: ProcessGroup) -> Project:
+def regathered_columns(group: ProcessGroup) -> Project:
     """Linears cut by column over ``group``, on [batch, own tokens, hidden] to [batch, all tokens, own columns]."""
 
     def project(states: Tensor, linears: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
@@ -49,37 +53,39 @@ class _Products(Function):
         ctx.save_for_backward(own, *weights)
         blocks, gathering = _gather(own, group)
         gathering.wait()
-        states = _joined(blocks)
+        states = _token_order(blocks)
         return tuple(states @ weight.t() for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         own, *weights = ctx.saved_tensors
+        # Two collectives are hidden: the gather of tokens behind the input gradients, and the reduce-scatter of those
+        # behind the weight gradients, which need the gathered tokens.
         blocks, gathering = _gather(own, ctx.group)
-        entering = gradients[0] @ weights[0]
+        input_gradients = gradients[0] @ weights[0]
         for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
-            entering += gradient @ weight
+            input_gradients += gradient @ weight
         gathering.wait()
         ranks = dist.get_world_size(ctx.group)
-        apart = torch.stack(entering.chunk(ranks, dim=1)).flatten(0, 1)
+        by_rank = torch.stack(input_gradients.chunk(ranks, dim=1)).flatten(0, 1)
         own_gradient = torch.empty_like(own, memory_format=torch.contiguous_format)
         scatter = collective_by_name("reduce_scatter_single", "reduce_scatter_tensor")
-        scattering = scatter(own_gradient, apart, group=ctx.group, async_op=True)
-        rows = _joined(blocks).flatten(0, 1)
-        of_weights = [gradient.flatten(0, 1).t() @ rows for gradient in gradients]
+        scattering = scatter(own_gradient, by_rank, group=ctx.group, async_op=True)
+        rows = _token_order(blocks).flatten(0, 1)
+        weight_gradients = [gradient.flatten(0, 1).t() @ rows for gradient in gradients]
         scattering.wait()
-        return own_gradient, None, *of_weights
+        return own_gradient, None, *weight_gradients
 
 
 def _gather(own: Tensor, group: ProcessGroup) -> tuple[Tensor, Any]:
-    """[ranks, batch, tokens, hidden], there when the second is waited for."""
+    """The blocks [ranks, batch, tokens, hidden] of all ranks, and the work to wait for before they are read."""
     blocks = own.new_empty((dist.get_world_size(group), *own.shape))
     gather = collective_by_name("all_gather_single", "all_gather_into_tensor")
     return blocks, gather(blocks.flatten(0, 1), own.contiguous(), group=group, async_op=True)
 
 
-def _joined(blocks: Tensor) -> Tensor:
-    """[batch, tokens of all ranks, hidden]."""
+def _token_order(blocks: Tensor) -> Tensor:
+    """Blocks [ranks, batch, tokens, hidden] as [batch, tokens of all ranks, hidden]."""
     return blocks.transpose(0, 1).flatten(1, 2)
 
 
@@ -91,7 +97,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 class _AllToAll(Function):
-    """Rows of dimension 0 to the ranks they are split for; the gradient goes back the same way."""
+    """All-to-all of rows (dimension 0); the gradient takes the opposite way."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -105,7 +111,7 @@ class _AllToAll(Function):
 
 
 class _Gather(Function):
-    """Every rank's block along a new dimension 0; the gradient is the sum of what all ranks make of one's block."""
+    """All-gather of blocks along a new dimension 0; the gradient is a reduce-scatter."""
 
     @staticmethod
     def forward(ctx: Any, block: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -122,19 +128,19 @@ class _Gather(Function):
 
 
 def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-    """``rows`` [sum(sent), ...], ``sent[r]`` of them to rank r of the group; [sum(received), ...] in rank order."""
+    """[sum(received), ...] in rank order, after sending ``sent[r]`` of ``rows`` [sum(sent), ...] to rank r."""
     out: Tensor = _AllToAll.apply(rows, sent, received, group)  # type: ignore[no-untyped-call]
     return out
 
 
 def all_to_all_equal(blocks: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Block r of [ranks, ...] to rank r; gives [ranks, ...] in rank order."""
+    """[ranks, ...] in rank order, after sending block r of ``blocks`` [ranks, ...] to rank r."""
     ones = [1] * dist.get_world_size(group)
     return all_to_all(blocks, ones, ones, group)
 
 
 def gathered(block: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[...] of every rank as [ranks, ...]."""
+    """The blocks [...] of all ranks as [ranks, ...]."""
     out: Tensor = _Gather.apply(block, group)  # type: ignore[no-untyped-call]
     return out
 
@@ -145,7 +151,7 @@ def _exchange(rows: Tensor, sent: list[int], received: list[int], group: dist.Pr
     return arrived
 
 
-# The dense feed-forward layer of the reference transformer, gated (SwiGLU, arXiv 2002.05202) or not.
+# The dense feed-forward layer, gated (SwiGLU, arXiv 2002.05202) or not.
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -165,7 +171,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 class FeedForward(nn.Module):
-    """up, and gate where gated; activation; down."""
+    """up (and gate), activation, down."""
 
     def __init__(self, hidden: int, spec: MlpSpec) -> None:
         super().__init__()
@@ -173,7 +179,7 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(hidden, spec.ffn_hidden, bias=spec.bias)
         self.down = nn.Linear(spec.ffn_hidden, hidden, bias=spec.bias)
         self.activation = ACTIVATIONS[spec.activation]
-        self.project: Project = one_by_one
+        self.project: Project = plain_linears
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., hidden] to the same."""
@@ -187,53 +193,53 @@ class FeedForward(nn.Module):
         return out
 
 
-# Attention of the reference transformer: rotary positions, grouped queries, a causal core.
+# Attention: rotary positions, grouped queries, a causal core.
 #
 # Shapes: activations [batch, tokens, hidden], heads [batch, heads, tokens, head_dim].
 
 
 class Core(Protocol):
-    """Causal attention over whole sequences, of which this rank holds the tokens at ``positions``."""
+    """Causal attention over sequences of which this rank holds the tokens at ``positions``."""
 
     def positions(self, seq_len: int) -> Tensor:
-        """Places in the sequence, from 0, of the tokens of this rank, in the order in which it holds them."""
+        """Positions in the sequence, from 0, of this rank's tokens in their order on it."""
         ...
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-        """The heads' outputs, [batch, heads, tokens, v_dim], for this rank's tokens; each sees the last
+        """The heads' outputs, [batch, heads, tokens, v_dim], of this rank's tokens; a token attends to the last
         ``window`` tokens up to itself (None: all)."""
         ...
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-    """torch's fused kernel, causal, over queries that are the last of the keys' tokens; within a window its
-    kernel that takes a mask."""
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+    """The outputs of torch's attention; the queries are the last tokens of the keys'. Without a window the kernel is the
+    fused causal one, with a window the one that takes a mask."""
     tokens, keys = query.shape[2], key.shape[2]
     if window is None or window >= keys:
         mask = None if tokens == keys else causal_lower_right(tokens, keys)
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
         )
-    back = torch.arange(keys - tokens, keys, device=key.device)[:, None] - torch.arange(keys, device=key.device)
-    inside = (back >= 0) & (back < window)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=inside, enable_gqa=True)
+    distance = torch.arange(keys - tokens, keys, device=key.device)[:, None] - torch.arange(keys, device=key.device)
+    mask_of_window = (distance >= 0) & (distance < window)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask_of_window, enable_gqa=True)
 
 
 class WholeCore:
-    """Every token of the sequence is here."""
+    """Attention of a rank that holds whole sequences."""
 
     def positions(self, seq_len: int) -> Tensor:
-        """All of them."""
+        """All positions."""
         return torch.arange(seq_len)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None = None) -> Tensor:
-        """On this rank alone."""
-        return attended(query, key, value, window)
+        """Causal attention without communication."""
+        return causal_attention(query, key, value, window)
 
 
 class Rotation:
-    """Angles of rotary embeddings for given positions (RoFormer, arXiv 2104.09864 eq. 34; channel i is paired with
-    channel i + half, as Llama's released weights in Hugging Face's form are)."""
+    """Rotary embeddings of given positions (RoFormer, arXiv 2104.09864 eq. 34); channel i is paired with channel
+    i + half, as in Hugging Face's models."""
 
     def __init__(self, rope: RopeSpec, head_dim: int, positions: Tensor) -> None:
         rotated = int(head_dim * rope.share) // 2 * 2
@@ -243,16 +249,16 @@ class Rotation:
         self.cos, self.sin = angles.cos().float(), angles.sin().float()
 
     def __call__(self, heads: Tensor) -> Tensor:
-        """``heads`` turned by their positions, in its own format."""
-        turned, rest = heads[..., : self.rotated].float(), heads[..., self.rotated :]
-        first, second = turned.chunk(2, dim=-1)
+        """``heads`` rotated by their positions, in their own format."""
+        rotated, rest = heads[..., : self.rotated].float(), heads[..., self.rotated :]
+        first, second = rotated.chunk(2, dim=-1)
         left, right = first * self.cos - second * self.sin, second * self.cos + first * self.sin
         return torch.cat([left.to(heads.dtype), right.to(heads.dtype), rest], dim=-1)
 
 
 class SelfAttention(nn.Module):
-    """Projections around a core, norms of each query's and key's channels between them (Qwen3). Where tensor
-    parallelism cuts the projections by heads, this rank's heads follow from their widths."""
+    """Projections around an attention core, with norms of queries and keys before it (Qwen3). Under tensor parallelism
+    the projections are sharded by heads; the number of this rank's heads follows from their widths."""
 
     def __init__(self, hidden: int, spec: AttentionSpec, core: Core, rotation: Rotation | None, epsilon: float) -> None:
         super().__init__()
@@ -265,10 +271,10 @@ class SelfAttention(nn.Module):
         weights = spec.qk_norm_weights is QkNormWeights.HEAD
         self.q_norm = nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
         self.k_norm = nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
-        self.project: Project = one_by_one
+        self.project: Project = plain_linears
         self.core = core
         self.rotation = rotation
-        self.repeats_core = False
+        self.recomputes_core = False
 
     def forward(self, states: Tensor) -> Tensor:
         """[batch, tokens, hidden] to the same."""
@@ -280,7 +286,7 @@ class SelfAttention(nn.Module):
             query, key = self.q_norm(query), self.k_norm(key)
         if self.rotation is not None:
             query, key = self.rotation(query), self.rotation(key)
-        if self.repeats_core:
+        if self.recomputes_core:
             heads: Tensor = checkpoint(self.core, query, key, value, self.window, use_reentrant=False)
         else:
             heads = self.core(query, key, value, self.window)
@@ -288,26 +294,26 @@ class SelfAttention(nn.Module):
         return mixed
 
 
-# Sequences cut over the ranks of cp: keys and values gathered, or heads exchanged for tokens.
+# Context parallelism: sequences sharded over cp, with keys and values gathered, or heads exchanged for tokens.
 #
-# torch's own context parallelism has no path for CPUs; these run wherever torch.distributed does.
+# torch's own context parallelism does not run on CPUs; these cores run wherever torch.distributed does.
 
 
 def chunks_of(rank: int, ranks: int) -> tuple[int, int]:
-    """The two of 2 ``ranks`` chunks that a rank holds: as many from the start as the other is from the end."""
+    """The two of 2 ``ranks`` chunks that a rank holds: the r-th and the r-th from the end."""
     return rank, 2 * ranks - 1 - rank
 
 
 class GatheredKeys:
-    """All-gather of keys and values (Llama 3, arXiv 2407.21783 sec. 3.3.2). The sequence is cut into 2 cp chunks, of
-    which rank r holds the r-th and the r-th from the end, so that every rank has as many pairs under the mask."""
+    """All-gather of keys and values (Llama 3, arXiv 2407.21783 sec. 3.3.2). The sequence is split into 2 cp chunks; rank r
+    holds the r-th and the r-th from the end, which balances the pairs under the causal mask."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
         self.ranks = dist.get_world_size(group)
         self.chunks = chunks_of(dist.get_rank(group), self.ranks)
-        held = [chunk for rank in range(self.ranks) for chunk in chunks_of(rank, self.ranks)]
-        self.order = [held.index(chunk) for chunk in range(2 * self.ranks)]
+        chunks_by_rank = [chunk for rank in range(self.ranks) for chunk in chunks_of(rank, self.ranks)]
+        self.order = [chunks_by_rank.index(chunk) for chunk in range(2 * self.ranks)]
 
     def positions(self, seq_len: int) -> Tensor:
         """Positions of both chunks."""
@@ -315,22 +321,23 @@ class GatheredKeys:
         return torch.cat([torch.arange(chunk * size, (chunk + 1) * size) for chunk in self.chunks])
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-        """Each chunk of queries against all that comes before it, and itself."""
+        """Attention of each chunk of queries to all tokens up to its end."""
         width = key.shape[-1]
-        whole = gathered(torch.cat([key, value], dim=-1), self.group)
-        pieces = [half for rank in whole.unbind(0) for half in rank.chunk(2, dim=2)]
-        whole = torch.cat([pieces[place] for place in self.order], dim=2)
+        # One all-gather for keys and values. Its chunks come by rank; ``order`` puts them in sequence.
+        keys_values = gathered(torch.cat([key, value], dim=-1), self.group)
+        pieces = [half for rank in keys_values.unbind(0) for half in rank.chunk(2, dim=2)]
+        keys_values = torch.cat([pieces[place] for place in self.order], dim=2)
         outputs = []
         for chunk, part in zip(self.chunks, query.chunk(2, dim=2), strict=True):
             size = part.shape[2]
-            seen = whole[:, :, : (chunk + 1) * size]
-            outputs.append(attended(part, seen[..., :width], seen[..., width:], window))
+            visible = keys_values[:, :, : (chunk + 1) * size]
+            outputs.append(causal_attention(part, visible[..., :width], visible[..., width:], window))
         return torch.cat(outputs, dim=2)
 
 
 class ExchangedHeads:
-    """All-to-all: this rank's tokens of all heads become all tokens of its share of the heads, and back (DeepSpeed
-    Ulysses, arXiv 2309.14509 sec. 3.1). Rank r holds the r-th of cp chunks."""
+    """All-to-all: this rank's tokens of all heads become all tokens of some heads, and back (DeepSpeed Ulysses, arXiv
+    2309.14509 sec. 3.1). Rank r holds the r-th of cp chunks."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -344,7 +351,7 @@ class ExchangedHeads:
         return torch.arange(self.rank * size, (self.rank + 1) * size)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-        """Exchange, attend, exchange."""
+        """Attention between two all-to-alls."""
         query, key, value = (self._whole_sequences(each) for each in (query, key, value))
         heads = self.core(query, key, value, window)
         blocks = torch.stack(heads.chunk(self.ranks, dim=2))
@@ -355,8 +362,8 @@ class ExchangedHeads:
         return torch.cat(all_to_all_equal(blocks, self.group).unbind(0), dim=2)
 
 
-def core_of(way: str, group: dist.ProcessGroup | None) -> Core:
-    """The core for sequences cut over ``group`` (None: whole), by "all_gather" or "all_to_all"."""
+def core_of(communication: str, group: dist.ProcessGroup | None) -> Core:
+    """The core for sequences sharded over ``group`` (None: whole sequences), by "all_gather" or "all_to_all"."""
     if group is None:
         return WholeCore()
-    return ExchangedHeads(group) if way == "all_to_all" else GatheredKeys(group)
+    return ExchangedHeads(group) if communication == "all_to_all" else GatheredKeys(group)

@@ -1,7 +1,7 @@
-"""Routed experts of the reference transformer, spread over the ranks of ep: dropless, dispatched by all-to-all.
+"""The reference transformer, as the part of it that one pipeline stage holds.
 
-The steps are those of Switch Transformer (arXiv 2101.03961 sec. 2) with top-k routing: route, send each token to the
-ranks of its experts, run the experts, send back, add up by weight.
+Pre-norm decoder blocks (Llama 2, arXiv 2307.09288 sec. 2.2): RMSNorm, rotary grouped-query attention, a gated
+feed-forward layer or experts. Nothing is fused by hand, so that torch's own kernels are timed.
 """
 
 import zlib
@@ -20,7 +20,7 @@ from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, Positio
 
 
 class Experts(nn.Module):
-    """The experts of this rank: ``local`` of them from number ``first`` on. Weights are stacked: [local, in, out]."""
+    """The experts of this rank: ``local`` of them, from number ``first``. Weights are stacked: [local, in, out]."""
 
     def __init__(self, hidden: int, spec: MoeSpec, first: int, local: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Experts(nn.Module):
         self.activation = ACTIVATIONS[spec.activation]
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """``rows`` [tokens, hidden] in the order of the experts, ``counts`` of them for each."""
+        """The outputs of ``rows`` [tokens, hidden], which are sorted by expert, ``counts`` of them for each."""
         outputs = []
         for place, tokens in enumerate(torch.split(rows, counts)):
             inner = tokens @ self.up[place]
@@ -43,8 +43,12 @@ class Experts(nn.Module):
 
 
 class RoutedFeedForward(nn.Module):
-    """A router, this rank's experts, and the shared experts that every token passes through. ``group`` holds the ranks
-    over which experts are spread; None: all are here."""
+    """A router, this rank's experts, and the shared experts that every token passes through; dropless, dispatched by
+    all-to-all over ``group``, the ranks of ep (None: all experts are on this rank).
+
+    The steps are those of Switch Transformer (arXiv 2101.03961 sec. 2) with top-k routing: route, send each token to
+    the ranks of its experts, run the experts, send back, and sum by weight.
+    """
 
     def __init__(self, hidden: int, spec: MoeSpec, group: dist.ProcessGroup | None) -> None:
         super().__init__()
@@ -68,16 +72,17 @@ class RoutedFeedForward(nn.Module):
         """[batch, tokens, hidden] to the same; tokens are this rank's own."""
         tokens = states.flatten(0, 1)
         weights, chosen = self._route(tokens)
+        # One row per (token, expert) pair, sorted by expert: ``order`` sorts the pairs, ``source`` is a pair's token.
         order = chosen.flatten().argsort(stable=True)
         source = order // self.spec.topk
         per_expert = torch.bincount(chosen.flatten(), minlength=self.spec.num_experts)
-        outputs = self._visit(tokens[source], per_expert)
+        outputs = self._run_experts(tokens[source], per_expert)
         weighted = outputs * weights.flatten()[order, None].to(outputs.dtype)
         mixed = torch.zeros_like(tokens).index_add(0, source, weighted.to(tokens.dtype)).view_as(states)
         return mixed if self.shared is None else mixed + self.shared(states)
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights [tokens, topk] in fp32 and the experts they belong to."""
+        """The topk weights of each token in fp32, and the experts that they are for."""
         logits = self.router(tokens).float()
         scores = logits.softmax(-1) if self.spec.score == "softmax" else logits.sigmoid()
         weights, chosen = scores.topk(self.spec.topk, dim=-1)
@@ -85,48 +90,47 @@ class RoutedFeedForward(nn.Module):
             weights = weights / weights.sum(-1, keepdim=True)
         return weights * self.spec.route_scale, chosen
 
-    def _visit(self, rows: Tensor, per_expert: Tensor) -> Tensor:
-        """``rows`` in the order of all experts, sent to them and back."""
+    def _run_experts(self, rows: Tensor, per_expert: Tensor) -> Tensor:
+        """The experts' outputs of ``rows``, which are sorted by expert, in the same order."""
         if self.group is None:
             out: Tensor = self.experts(rows, per_expert.tolist())
             return out
         ranks = dist.get_world_size(self.group)
+        # Counts travel first, so that every rank knows how many rows it receives.
         arriving = torch.empty_like(per_expert)
         dist.all_to_all_single(arriving, per_expert, group=self.group)
         sent = per_expert.view(ranks, -1).sum(1).tolist()
         from_rank = arriving.view(ranks, -1)
         received = from_rank.sum(1).tolist()
         arrived = all_to_all(rows, sent, received, self.group)
-        by_expert = self._place_of_rows(from_rank)
-        done = self.experts(arrived[by_expert], from_rank.sum(0).tolist())
-        returned = torch.empty_like(done).index_copy(0, by_expert, done)
+        # Rows arrive by rank; the experts want them by expert, and the way back by rank again.
+        by_expert = self._by_expert(from_rank)
+        outputs = self.experts(arrived[by_expert], from_rank.sum(0).tolist())
+        returned = torch.empty_like(outputs).index_copy(0, by_expert, outputs)
         return all_to_all(returned, received, sent, self.group)
 
     @staticmethod
-    def _place_of_rows(from_rank: Tensor) -> Tensor:
-        """Rows as they arrive, by rank and within it by expert, in the order of experts; ``from_rank`` counts
-        [ranks, experts]."""
+    def _by_expert(from_rank: Tensor) -> Tensor:
+        """The order that sorts arrived rows by expert; they arrive by rank, and by expert within a rank. ``from_rank``
+        are their counts, [ranks, experts]."""
         experts = torch.arange(from_rank.shape[1], device=from_rank.device).repeat(from_rank.shape[0])
         return experts.repeat_interleave(from_rank.flatten()).argsort(stable=True)
 
 
-# The reference transformer, as the part of it that one stage of a pipeline holds.
-#
-# Pre-norm decoder blocks (Llama 2, arXiv 2307.09288 sec. 2.2): RMSNorm, rotary grouped-query attention, a gated
-# feed-forward network or experts; nothing fused by hand, so that torch's kernels are what is timed.
+# A stage and its blocks.
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights (GPT-2; Llama's released configs, initializer_range)."""
 NORM_EPSILON = 1e-6
 BLOCK = "blocks."
 
-Cut = Callable[[str, nn.Module], None]
-"""What is done to a part of a stage, by name, when it has its weights: sharding them."""
+Finish = Callable[[str, nn.Module], None]
+"""Finishes a part of a stage, by its name, as soon as it has its weights: shards or compiles it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Part of a model that a stage holds: blocks by their number in it, the embedding, final norm and head."""
+class ModelSlice:
+    """The part of a model that a stage holds: blocks by their number in the model, the embedding, final norm and head."""
 
     blocks: Sequence[int]
     embedding: bool = True
@@ -135,8 +139,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockContext:
-    """Context of blocks beside their spec: the attention core, the ranks over which experts are spread (None: all
-    are here), the places in a sequence of this rank's tokens, the device and the parameters' format."""
+    """What all blocks of a stage share: the attention core, the ranks of ep (None: all experts are on this rank), the
+    positions of this rank's tokens in a sequence, the device and the parameters' format."""
 
     core: Core
     experts: dist.ProcessGroup | None
@@ -146,29 +150,29 @@ class BlockContext:
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind a norm and beside a residual; ``runs_again`` keeps its input
-    alone and repeats it in the backward."""
+    """Attention and a feed-forward layer, each with a norm before it and a residual around both. A ``recomputed`` block
+    saves its input alone and runs again in the backward."""
 
-    def __init__(self, model: ModelSpec, spec: BlockSpec, around: BlockContext) -> None:
+    def __init__(self, model: ModelSpec, spec: BlockSpec, context: BlockContext) -> None:
         super().__init__()
-        self.runs_again = False
+        self.recomputed = False
         hidden, mixer = model.hidden, spec.mixer
         assert isinstance(mixer, AttentionSpec), "checked before (runner.training.task)"
         rotation = None
         if model.position is PositionKind.ROTARY:
-            rotation = Rotation(model.rope or RopeSpec(), mixer.qk_dim, around.positions)
+            rotation = Rotation(model.rope or RopeSpec(), mixer.qk_dim, context.positions)
         self.attention_norm = norm_of(spec.norm, model)
-        self.attention = SelfAttention(hidden, mixer, around.core, rotation, epsilon_of(model))
+        self.attention = SelfAttention(hidden, mixer, context.core, rotation, epsilon_of(model))
         self.feed_forward_norm = norm_of(spec.norm, model)
         if spec.moe is not None:
-            self.feed_forward: nn.Module = RoutedFeedForward(hidden, spec.moe, around.experts)
+            self.feed_forward: nn.Module = RoutedFeedForward(hidden, spec.moe, context.experts)
         else:
             assert spec.mlp is not None, "checked before (runner.training.task)"
             self.feed_forward = FeedForward(hidden, spec.mlp)
 
     def forward(self, states: Tensor) -> Tensor:
         """[batch, tokens, hidden] to the same."""
-        if not self.runs_again:
+        if not self.recomputed:
             return self._run(states)
         out: Tensor = checkpoint(self._run, states, use_reentrant=False)
         return out
@@ -191,7 +195,7 @@ class Stage(nn.Module):
         )
 
     def forward(self, states: Tensor) -> Tensor:
-        """Through what this stage holds."""
+        """The output of the parts that this stage holds."""
         if self.embedding is not None:
             states = self.embedding(states)
         for block in self.blocks.values():
@@ -202,9 +206,9 @@ class Stage(nn.Module):
 
 
 def norm_of(kind: NormKind, model: ModelSpec) -> nn.Module:
-    """A norm of the model's width."""
-    made = nn.RMSNorm if kind is NormKind.RMS else nn.LayerNorm
-    return made(model.hidden, eps=epsilon_of(model))
+    """A norm over the model's hidden size."""
+    norm_class = nn.RMSNorm if kind is NormKind.RMS else nn.LayerNorm
+    return norm_class(model.hidden, eps=epsilon_of(model))
 
 
 def epsilon_of(model: ModelSpec) -> float:
@@ -212,38 +216,41 @@ def epsilon_of(model: ModelSpec) -> float:
     return model.norm_epsilon or NORM_EPSILON
 
 
-def stage_of(model: ModelSpec, share: Share, around: BlockContext, cut: Cut) -> Stage:
-    """The stage with its weights, each part ``cut`` as soon as it is filled: no more than one is ever whole. A weight
-    depends on its name alone, so that every plan starts from the same. Tied, the head has the embedding's."""
+def stage_of(model: ModelSpec, model_slice: ModelSlice, context: BlockContext, finish: Finish) -> Stage:
+    """The stage with its weights. A weight's values depend on its name alone, so that every plan starts from the same
+    model. With tied embeddings the head has the embedding's weight."""
     parts = {}
-    for name, make in makers_of(model, share, around):
-        with torch.device(around.device):
-            part = make().to(around.dtype)
+    # Each part is finished before the next is made: no more than one is ever on the device unsharded.
+    for name, make in makers_of(model, model_slice, context):
+        with torch.device(context.device):
+            part = make().to(context.dtype)
         for path, module in part.named_modules(prefix=name):
             for parameter_name, parameter in module.named_parameters(prefix=path, recurse=False):
-                _fill(parameter.data, parameter_name, module)
-        cut(name, part)
+                _initialise(parameter.data, parameter_name, module)
+        finish(name, part)
         part.place = name  # type: ignore[assignment]
         parts[name] = part
-    if model.tied_embeddings and share.embedding and share.head:
+    if model.tied_embeddings and model_slice.embedding and model_slice.head:
         parts["head"].weight = parts["embedding"].weight
     return Stage(parts)
 
 
-def makers_of(model: ModelSpec, share: Share, around: BlockContext) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
-    """Embedding, blocks, norm and head by name, as far as the stage has them."""
+def makers_of(
+    model: ModelSpec, model_slice: ModelSlice, context: BlockContext
+) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+    """Name and maker of each part of the stage: embedding, blocks, norm and head."""
     specs = [run.block for run in model.main_blocks for _ in range(run.count)]
-    if share.embedding:
+    if model_slice.embedding:
         yield "embedding", partial(nn.Embedding, model.vocab, model.hidden)
-    for place in share.blocks:
-        yield f"{BLOCK}{place}", partial(Block, model, specs[place], around)
-    if share.head:
+    for place in model_slice.blocks:
+        yield f"{BLOCK}{place}", partial(Block, model, specs[place], context)
+    if model_slice.head:
         yield "norm", partial(norm_of, model.norm, model)
         yield "head", partial(nn.Linear, model.hidden, model.vocab, bias=model.head_bias)
 
 
-def _fill(weights: Tensor, name: str, module: nn.Module) -> None:
-    """Norms one, biases zero, all else random by name; experts one by one."""
+def _initialise(weights: Tensor, name: str, module: nn.Module) -> None:
+    """Set initial weights: norms one, biases zero, all else drawn by name, each expert by its own number."""
     if isinstance(module, Experts):
         for place, expert in enumerate(weights.unbind(0)):
             _draw(expert, f"{name}.{module.first + place}")

@@ -17,7 +17,7 @@ from profiler.benchmarks.linear import launch_gemm
 from profiler.device import Device
 from profiler.outcome import OOM, error_status
 from runner.groups.process_groups import RankGroup
-from runner.replay.program import Launch
+from runner.replay.program import ReplayLaunch
 from workload.aicb.csv_workload import COMPUTATION
 from workload.diagnostics import WorkloadError
 
@@ -27,7 +27,7 @@ ATTENTION_WORDS = ("mask", "direction", "kernel", "window")
 
 
 class Compute(StrEnum):
-    """Kinds of computation: products of the shapes, sleep for the file's time, or left out."""
+    """How computation is replayed: as products of its shapes, as a sleep of the file's time, or not at all."""
 
     REAL = "real"
     SLEEP = "sleep"
@@ -36,8 +36,8 @@ class Compute(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Operations:
-    """Calls of one rank. All collectives share two buffers of bf16, as large as the largest needs: ``sent`` and
-    ``received``. ``pending`` are sends that may still be under way."""
+    """The calls of one rank. All collectives share two bf16 buffers of the size of the largest message: ``sent`` and
+    ``received``. ``pending`` are sends that may still be in flight."""
 
     device: Device
     groups: Mapping[tuple[str, int], RankGroup]
@@ -49,16 +49,19 @@ class Operations:
     pending: list[Any] = field(default_factory=list)
     _calls: dict[object, Call | None] = field(default_factory=dict)
 
-    def call(self, launch: Launch) -> Call | None:
-        """The call of a launch, made once for equal ones; None for one that is left out.
+    def call(self, launch: ReplayLaunch) -> Call | None:
+        """The call of a launch; None for computation that is skipped. Equal launches share one call.
 
         Raises torch's out of memory when operands do not fit, UnsupportedCaseError for a product that torch refuses.
         """
+        # All that the call depends on. Times enter because a sleep is one of them; a stage's name does not.
         item = launch.item
         shape = (item.comm_type, item.msg_size, item.shapes, item.additional, item.elapsed_ms)
         key = (*shape, launch.group, item.dst, item.src, launch.peer, launch.channel)
         if key not in self._calls:
-            self._calls[key] = self._computation(launch) if item.comm_type == COMPUTATION else self._moved(launch)
+            self._calls[key] = (
+                self._computation(launch) if item.comm_type == COMPUTATION else self._communication(launch)
+            )
         return self._calls[key]
 
     def finish(self) -> None:
@@ -67,7 +70,7 @@ class Operations:
             work.wait()
         self.pending.clear()
 
-    def _computation(self, launch: Launch) -> Call | None:
+    def _computation(self, launch: ReplayLaunch) -> Call | None:
         item = launch.item
         if self.compute is Compute.REAL and item.shapes is not None:
             if len(item.shapes[0]) == ATTENTION_SIDES:
@@ -78,7 +81,7 @@ class Operations:
             return lambda: time.sleep(seconds)
         return None
 
-    def _moved(self, launch: Launch) -> Call:
+    def _communication(self, launch: ReplayLaunch) -> Call:
         """A collective or a message."""
         if launch.channel is not None:
             return self._message(launch, self.groups[launch.channel.group, launch.ranks])
@@ -103,7 +106,7 @@ class Operations:
         return calls[same.get(item.comm_type, item.comm_type)]
 
     def _shift(self, own: RankGroup, size_bytes: int) -> None:
-        """Every rank of a ring sends to the next and receives from the one before, at once."""
+        """Send to the next rank of a ring and receive from the previous one, both at once."""
         here = own.ranks.index(self.rank)
         after, before = own.ranks[(here + 1) % len(own.ranks)], own.ranks[here - 1]
         sent, received = whole(self.sent, size_bytes, 1), whole(self.received, size_bytes, 1)
@@ -114,18 +117,19 @@ class Operations:
         for work in dist.batch_isend_irecv(both):
             work.wait()
 
-    def _message(self, launch: Launch, own: RankGroup) -> Call:
+    def _message(self, launch: ReplayLaunch, own: RankGroup) -> Call:
         peer = own.ranks[launch.peer]
         sends = launch.item.comm_type == "isend"
         buffer = whole(self.sent if sends else self.received, launch.item.msg_size, 1)
         operation = dist.P2POp(dist.isend if sends else dist.irecv, buffer, peer, group=own.handle)
+        # A receive waits for its message; a send goes on in the background until the pass ends (``finish``).
         if not sends:
             return lambda: torch_collectives.wait_for(operation)
         return lambda: self.pending.extend(dist.batch_isend_irecv([operation]))
 
 
 def product_case(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) -> GemmCase:
-    """The product of two shapes as launched: (s, b, k) or (s, k) by (k, n); every row of the first is one of m."""
+    """The matrix product of two shapes: (s, b, k) or (s, k) by (k, n); all dimensions but the last make up m."""
     first, second = shapes
     rows = 1
     for side in first[:-1]:
@@ -133,7 +137,7 @@ def product_case(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) ->
     return GemmCase(m=rows, k=first[-1], n=second[-1], layout="NN", dtype_in=dtype, dtype_out=dtype)
 
 
-def attention_case(launch: Launch, dtype: str) -> AttentionCase:
+def attention_case(launch: ReplayLaunch, dtype: str) -> AttentionCase:
     """The attention of a row: shapes (batch, heads, tokens, dim) of queries and of keys and values; mask, direction,
     kernel and window in ``additional``. Raises WorkloadError for a row that does not say them."""
     assert launch.item.shapes is not None
@@ -158,8 +162,8 @@ def attention_case(launch: Launch, dtype: str) -> AttentionCase:
     )
 
 
-def sleep_s(launch: Launch) -> float:
-    """Seconds that the file gives a computation: its time, or as AICB's own files have it its size in ns."""
+def sleep_s(launch: ReplayLaunch) -> float:
+    """Seconds of a computation by the file: its time, or its size in ns as in AICB's own files."""
     item = launch.item
     if item.elapsed_ms is not None:
         return item.elapsed_ms * 1e-3
@@ -167,7 +171,7 @@ def sleep_s(launch: Launch) -> float:
 
 
 def whole(buffer: torch.Tensor, size_bytes: int, ranks: int) -> torch.Tensor:
-    """The first ``size_bytes`` of a buffer, rounded up to an equal part for every rank: bf16, or bytes where
+    """The first ``size_bytes`` of a buffer, rounded up to an equal part for every rank: bf16 elements, or bytes if
     the size is odd."""
     if size_bytes % HALF_BYTES:
         return buffer.view(torch.uint8)[: -(-size_bytes // ranks) * ranks]
@@ -175,20 +179,21 @@ def whole(buffer: torch.Tensor, size_bytes: int, ranks: int) -> torch.Tensor:
     return buffer[: -(-elements // ranks) * ranks]
 
 
-def buffer_elements(launches: Sequence[Launch]) -> int:
-    """bf16 elements that the largest message of the launches takes."""
+def buffer_elements(launches: Sequence[ReplayLaunch]) -> int:
+    """bf16 elements of the largest message of the launches, rounded up for every rank."""
     largest = max((one.item.msg_size + HALF_BYTES * one.ranks for one in launches if one.ranks), default=0)
     return -(-largest // HALF_BYTES) + 1
 
 
 def operations_for(
-    launches: Sequence[Launch],
+    launches: Sequence[ReplayLaunch],
     device: Device,
     groups: Mapping[tuple[str, int], RankGroup],
     compute: Compute,
     dtype: str,
 ) -> Operations:
-    """Buffers for all launches, filled with random numbers: links that compress, and power, tell zeros from data.
+    """The calls of a rank with buffers for all launches. Buffers hold random numbers: zeros would draw less power and
+    travel faster over links that compress.
 
     Raises WorkloadError where the largest message has no room.
     """
@@ -197,9 +202,9 @@ def operations_for(
         sent, received = (
             torch.rand(elements, device=device.torch_device, dtype=torch.bfloat16) for _ in ("sent", "received")
         )
-    except (RuntimeError, MemoryError) as problem:
-        if error_status(problem) != OOM:
+    except (RuntimeError, MemoryError) as error:
+        if error_status(error) != OOM:
             raise
         largest = max((one for one in launches if one.ranks), key=lambda one: one.item.msg_size)
-        raise WorkloadError(f"out of memory: no room for two buffers of {largest.label()}") from problem
+        raise WorkloadError(f"out of memory: no room for two buffers of {largest.label()}") from error
     return Operations(device=device, groups=groups, compute=compute, dtype=dtype, sent=sent, received=received)

@@ -1,4 +1,8 @@
-"""Programs of pipeline stages: the rows of its workload, cut into initialisation and iterations, peers named."""
+"""The workload of a run: a program for each pipeline stage, and the check that the stages' programs fit together.
+
+A program holds the rows of the stage's file as launches, cut into initialisation and iterations, each message with the
+stage at its other end. A workload comes from files or from a plan.
+"""
 
 import hashlib
 import re
@@ -29,29 +33,29 @@ from workload.stage_work import stage_works
 MESSAGES = ("isend", "irecv")
 PIPELINE = "pp_group"
 ACROSS_STAGES = (PIPELINE, "embedding_group", "all")
-# Send and receive, and the side they look to -> whether the message goes down the pipeline.
+# A send or a receive and its neighbour -> whether the message goes down the pipeline.
 DOWNSTREAM = {"send_next": True, "recv_prev": True, "send_prev": False, "recv_next": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """Messages of one direction between a stage and the next, or between the last and the first (``wraps``): a stream
-    of their own, in which those sent first arrive first."""
+    """Messages of one direction between a stage and the next, or between the last and the first (``wraps``). They have
+    a stream of their own, in which messages arrive in the order in which they were sent."""
 
     downstream: bool
     wraps: bool
 
     @property
     def group(self) -> str:
-        """A name for the groups that carry it."""
+        """Name of the groups that carry it."""
         return f"pp_{'down' if self.downstream else 'up'}{'_wrap' if self.wraps else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One launch of a row. ``line`` is the row's place in its file; ``ranks`` the size of its group, 0 for
-    computation; ``peer`` the stage at the other end of a message and ``channel`` its stream. A send over another group
-    than the pipeline's has neither: all its ranks send to the next in a ring (context parallelism)."""
+class ReplayLaunch:
+    """One launch of a row. ``line`` is the row's number in its file; ``ranks`` the size of its group, 0 for
+    computation; ``peer`` the stage at the other end of a message and ``channel`` its stream. A send over a group other
+    than the pipeline's has neither: each of its ranks sends to the next in a ring (context parallelism)."""
 
     item: GeneralItem
     line: int
@@ -76,11 +80,11 @@ class Launch:
         return f"{what}{over} ({item.stage or 'no stage'}, row {self.line})"
 
 
-Launches = tuple[Launch, ...]
+Launches = tuple[ReplayLaunch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class StageProgram:
     """All launches of one rank of a stage. ``left_out`` rows are over groups of one rank."""
 
     stage: int
@@ -90,7 +94,7 @@ class Program:
     left_out: int = 0
 
     def iteration(self, index: int) -> Launches:
-        """The launches of an iteration; beyond those of the file the last again."""
+        """The launches of an iteration; the last iteration of the file repeats."""
         return self.iterations[min(index, len(self.iterations) - 1)]
 
     @property
@@ -99,19 +103,19 @@ class Program:
         return self.init + tuple(launch for one in self.iterations for launch in one)
 
 
-def program_of(items: Iterable[GeneralItem], stage: int, degrees: Degrees, where: Path) -> Program:
-    """The rows of a stage's file as launches: a row of ``count`` is so many.
+def program_of(items: Iterable[GeneralItem], stage: int, degrees: Degrees, where: Path) -> StageProgram:
+    """The program of a stage's file; a row of ``count`` n is n launches.
 
-    Raises WorkloadError naming the row whose group or peer the degrees do not have, and for a file without an
-    iteration.
+    Raises WorkloadError for a row whose group or peer the degrees do not have, and for a file without an iteration.
     """
-    parts: list[list[Launch]] = [[]]
+    # An epoch_end row ends a part: the first part is initialisation, each further one an iteration.
+    parts: list[list[ReplayLaunch]] = [[]]
     left_out = 0
-    for line, item in enumerate(items, start=1):
+    for row, item in enumerate(items, start=1):
         if item.comm_type == EPOCH_END:
             parts.append([])
             continue
-        launch = _launch(item, line, stage, degrees, where)
+        launch = _launch(item, row, stage, degrees, where)
         if launch is None:
             left_out += 1
             continue
@@ -120,17 +124,18 @@ def program_of(items: Iterable[GeneralItem], stage: int, degrees: Degrees, where
     if rest or len(ended) < 2:
         raise WorkloadError(f"{where}: has no iteration: two {EPOCH_END} rows, after initialisation and after it")
     init, *iterations = (tuple(part) for part in ended)
-    return Program(stage=stage, where=where, init=init, iterations=tuple(iterations), left_out=left_out)
+    return StageProgram(stage=stage, where=where, init=init, iterations=tuple(iterations), left_out=left_out)
 
 
-def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: Path) -> Launch | None:
+def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: Path) -> ReplayLaunch | None:
     place = f"{where}: row {line}: {item.comm_type}"
-    count = item.count
-    one = replace(item, count=1, elapsed_ms=None if item.elapsed_ms is None else item.elapsed_ms / count)
+    # The time of a row is that of all its launches.
+    elapsed_ms = None if item.elapsed_ms is None else item.elapsed_ms / item.count
+    single = replace(item, count=1, elapsed_ms=elapsed_ms)
     if item.comm_type == COMPUTATION:
-        return Launch(item=one, line=line)
+        return ReplayLaunch(item=single, line=line)
     if item.comm_type in MESSAGES and item.comm_group in (PIPELINE, ""):
-        return _message(one, line, stage, degrees, place)
+        return _message(single, line, stage, degrees, place)
     name = item.comm_group or "all"
     try:
         ranks = len(ranks_of_group(name, item.comm_group_size, degrees)[0])
@@ -140,25 +145,26 @@ def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: P
     for end, value in ends.items():
         if value is not None and value >= max(ranks, 1):
             raise WorkloadError(f"{place}: {end} = {value}: a place in its group of {ranks}, from 0")
-    return (
-        Launch(item=replace(one, comm_group=name, comm_group_size=ranks), line=line, ranks=ranks) if ranks > 1 else None
-    )
+    if ranks == 1:
+        return None
+    return ReplayLaunch(item=replace(single, comm_group=name, comm_group_size=ranks), line=line, ranks=ranks)
 
 
-def _message(item: GeneralItem, line: int, stage: int, degrees: Degrees, place: str) -> Launch:
-    """A send or receive with the stage it reaches."""
+def _message(item: GeneralItem, line: int, stage: int, degrees: Degrees, place: str) -> ReplayLaunch:
+    """A send or a receive with the stage at its other end."""
     if degrees.pp == 1:
-        raise WorkloadError(f"{place} between stages, and there is one: --pp")
+        raise WorkloadError(f"{place} between stages, but there is only one: give --pp")
     sends = item.comm_type == "isend"
     if item.additional not in DOWNSTREAM or item.additional.startswith("send") is not sends:
-        known = ", ".join(word for word in DOWNSTREAM if word.startswith("send") is sends)
-        raise WorkloadError(f"{place}: additional = {item.additional!r}: {known}")
+        allowed = ", ".join(word for word in DOWNSTREAM if word.startswith("send") is sends)
+        raise WorkloadError(f"{place}: additional = {item.additional!r}: {allowed}")
     downstream = DOWNSTREAM[item.additional]
     step = 1 if item.additional.endswith("next") else -1
     peer = (stage + step) % degrees.pp
+    # Interleaved stages: the last rank sends its chunk's output to the first rank, which runs the next chunk.
     sender = stage if sends else peer
     wraps = sender == (degrees.pp - 1 if downstream else 0)
-    return Launch(
+    return ReplayLaunch(
         item=replace(item, comm_group=PIPELINE, comm_group_size=degrees.pp),
         line=line,
         ranks=degrees.pp,
@@ -167,8 +173,8 @@ def _message(item: GeneralItem, line: int, stage: int, degrees: Degrees, place: 
     )
 
 
-def groups_used(programs: Sequence[Program]) -> list[tuple[str, int]]:
-    """Name and size of every group over which something runs, in one order for all ranks."""
+def groups_used(programs: Sequence[StageProgram]) -> list[tuple[str, int]]:
+    """Name and size of every group that a launch uses, sorted: all ranks must create groups in the same order."""
     result = {
         launch.group if launch.channel is None else (launch.channel.group, launch.ranks)
         for program in programs
@@ -177,39 +183,41 @@ def groups_used(programs: Sequence[Program]) -> list[tuple[str, int]]:
     return sorted(group for group in result if group is not None)
 
 
-# Whether the stages' rows fit together: every message is received, and nobody waits for ever.
+# Do the stages' programs fit together? Every message must be received, and no stage may wait for ever.
 #
-# One rank stands for its stage: groups inside a stage run the same rows. Sends go on at once, receives and collectives
-# over several stages wait.
+# One rank stands for its stage, as all ranks of a stage run the same rows. A send returns at once; a receive, or a
+# collective over several stages, waits.
 
 
-def check_stages(programs: Sequence[Program]) -> None:
+def check_stages(programs: Sequence[StageProgram]) -> None:
     """Raises WorkloadError naming the rows at which the stages' files contradict each other."""
     counts = {len(program.iterations) for program in programs}
     if len(counts) > 1:
         raise WorkloadError(
             f"{programs[0].where} and the other stages' files have {', '.join(map(str, sorted(counts)))} iterations"
         )
-    _matches([program.init for program in programs], programs, "initialisation")
+    _check_part([program.init for program in programs], programs, "initialisation")
     for index in range(counts.pop()):
-        _matches([program.iterations[index] for program in programs], programs, f"iteration {index + 1}")
+        _check_part([program.iterations[index] for program in programs], programs, f"iteration {index + 1}")
 
 
-def _matches(parts: Sequence[Launches], programs: Sequence[Program], name: str) -> None:
-    """One part of every stage, until all are through or none gets on."""
+def _check_part(parts: Sequence[Launches], programs: Sequence[StageProgram], name: str) -> None:
+    """Simulate one part of every stage. Raises WorkloadError for a deadlock or a message that nobody receives."""
     places = [0] * len(parts)
-    sent: dict[tuple[Channel, int], deque[Launch]] = {}
-    moved = True
-    while moved:
-        moved = False
+    sent: dict[tuple[Channel, int], deque[ReplayLaunch]] = {}
+    # Each round runs every stage as far as it can go; a round in which no stage moves ends it: all are done, or those
+    # that are not wait for each other.
+    progress = True
+    while progress:
+        progress = False
         for stage in range(len(parts)):
             before = places[stage]
             _advance(stage, parts, places, sent, programs)
-            moved = moved or places[stage] > before
+            progress = progress or places[stage] > before
     stuck = [stage for stage, part in enumerate(parts) if places[stage] < len(part)]
     if stuck:
         waits = "; ".join(f"stage {stage} in {parts[stage][places[stage]].label()}" for stage in stuck[:4])
-        raise WorkloadError(f"{programs[stuck[0]].where}: {name} would wait for ever: {waits}")
+        raise WorkloadError(f"{programs[stuck[0]].where}: {name} would deadlock: {waits}")
     for (_, stage), waiting in sent.items():
         if waiting:
             raise WorkloadError(
@@ -221,30 +229,31 @@ def _advance(
     stage: int,
     parts: Sequence[Launches],
     places: list[int],
-    sent: dict[tuple[Channel, int], deque[Launch]],
-    programs: Sequence[Program],
+    sent: dict[tuple[Channel, int], deque[ReplayLaunch]],
+    programs: Sequence[StageProgram],
 ) -> None:
-    """Run a stage until it has to wait for another."""
+    """Run a stage until it has to wait for another; ``places`` and ``sent`` change."""
     part = parts[stage]
     while places[stage] < len(part):
         launch = part[places[stage]]
         if launch.channel is not None:
             if launch.item.comm_type == "isend":
                 sent.setdefault((launch.channel, launch.peer), deque()).append(launch)
-            elif not _received(launch, sent.get((launch.channel, stage)), programs[stage]):
+            elif not _receive(launch, sent.get((launch.channel, stage)), programs[stage]):
                 return
         elif launch.item.comm_group in ACROSS_STAGES:
             others = _members(launch, len(parts))
             if stage in others:
-                if not _together(launch, others, parts, places):
+                if not _all_arrived(launch, others, parts, places):
                     return
+                # The last stage to arrive takes the others past the collective as well; its own place moves below.
                 for other in others:
                     places[other] += other != stage
         places[stage] += 1
 
 
-def _received(launch: Launch, waiting: deque[Launch] | None, program: Program) -> bool:
-    """True if the message is there, which is then taken. Raises WorkloadError for one of another size."""
+def _receive(launch: ReplayLaunch, waiting: deque[ReplayLaunch] | None, program: StageProgram) -> bool:
+    """Take the next message of the queue; False if there is none. Raises WorkloadError if its size differs."""
     if not waiting:
         return False
     message = waiting.popleft()
@@ -255,14 +264,14 @@ def _received(launch: Launch, waiting: deque[Launch] | None, program: Program) -
     return True
 
 
-def _members(launch: Launch, stages: int) -> tuple[int, ...]:
+def _members(launch: ReplayLaunch, stages: int) -> tuple[int, ...]:
     return (0, stages - 1) if launch.item.comm_group == "embedding_group" else tuple(range(stages))
 
 
-def _together(launch: Launch, stages: Sequence[int], parts: Sequence[Launches], places: Sequence[int]) -> bool:
+def _all_arrived(launch: ReplayLaunch, stages: Sequence[int], parts: Sequence[Launches], places: Sequence[int]) -> bool:
     """True if all stages of a collective have reached it."""
 
-    def key(one: Launch) -> tuple[str, str, int]:
+    def key(one: ReplayLaunch) -> tuple[str, str, int]:
         return one.item.comm_type, one.item.comm_group, one.item.msg_size
 
     here = [parts[stage][places[stage]] for stage in stages if places[stage] < len(parts[stage])]
@@ -276,12 +285,12 @@ NAME_ENDING = "_workload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Work of all ranks: a program a stage. ``digest`` is of its rows and arguments."""
+class ReplayTask:
+    """What all ranks replay: a program for each stage. ``digest`` is the hash of its rows and arguments."""
 
     name: str
     degrees: Degrees
-    programs: tuple[Program, ...]
+    programs: tuple[StageProgram, ...]
     workloads: tuple[Workload, ...]
     arguments: Arguments
     digest: str
@@ -289,34 +298,34 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegreeOptions:
-    """Degrees from the command line, which beat a file's; ``order`` as workload.traffic.ranks has it."""
+    """Degrees from the command line, which take precedence over a file's; ``order`` as in workload.traffic.ranks."""
 
     degrees: Mapping[str, int | None]
     order: str
 
 
-def read_work(files: Sequence[Path], typed: DegreeOptions, world: int) -> Work:
+def task_from_files(files: Sequence[Path], options: DegreeOptions, world: int) -> ReplayTask:
     """The workload of ``files`` for ``world`` ranks.
 
     Raises WorkloadError or ConfigError for files that cannot be read, contradict each other or want other ranks.
     """
     first, arguments = Workload.load(files[0])
-    degrees = degrees_of(arguments, typed.degrees, world, typed.order)
+    degrees = degrees_of(arguments, options.degrees, world, options.order)
     paths = stage_files(files, degrees.pp)
     _check_stage(arguments, files[0])
     workloads = [first if path == files[0] else Workload.load(path)[0] for path in paths]
-    return work_of(workloads, paths, degrees, arguments=arguments, name=work_name(files[0]))
+    return task_from_workloads(workloads, paths, degrees, arguments=arguments, name=task_name(files[0]))
 
 
-def work_of(
+def task_from_workloads(
     workloads: Sequence[Workload],
     paths: Sequence[Path],
     degrees: Degrees,
     *,
     arguments: Arguments,
     name: str,
-) -> Work:
-    """The programs of one workload a stage; WorkloadError when they do not fit together."""
+) -> ReplayTask:
+    """The task of one workload for each stage. Raises WorkloadError when they do not fit together."""
     cells = [" ".join(item.cells()) for workload in workloads for item in workload.items]
     digest = hashlib.sha256("\n".join([repr(sorted(arguments.items())), *cells]).encode())
     programs = tuple(
@@ -324,7 +333,7 @@ def work_of(
         for stage, (workload, path) in enumerate(zip(workloads, paths, strict=True))
     )
     check_stages(programs)
-    return Work(
+    return ReplayTask(
         name=name,
         degrees=degrees,
         programs=programs,
@@ -335,7 +344,7 @@ def work_of(
 
 
 def stage_files(files: Sequence[Path], stages: int) -> list[Path]:
-    """The file of each stage: as many as typed, or those beside the one typed whose names end in -stage0, -stage1, ...
+    """The file of each stage: those requested, or for a single one its siblings named -stage0, -stage1, ...
 
     Raises ConfigError for another number, and for a file that is not there.
     """
@@ -355,7 +364,7 @@ def stage_files(files: Sequence[Path], stages: int) -> list[Path]:
     )
 
 
-def work_name(path: Path) -> str:
+def task_name(path: Path) -> str:
     """The name of the results of a workload file: its own without -stage0 and _workload."""
     return STAGE_ENDING.sub("", path.stem).removesuffix(NAME_ENDING)
 
@@ -367,29 +376,28 @@ def _check_stage(arguments: Arguments, path: Path) -> None:
         raise ConfigError(where=str(path), key="stage", value=stage, allowed="0 in the first file")
 
 
-# The work of a plan that was typed: every stage's rows, made in memory.
+# The workload of a plan: every stage's rows, made in memory.
 
 
-def planned_work(request: Request, typed: str, world: int) -> Work:
-    """The plan ``typed`` (tp=2,dp=2,...) of a request on ``world`` ranks, one iteration a stage, with the
-    times that the request's profile or cluster gives its computation.
+def task_from_request(request: Request, plan_text: str, world: int) -> ReplayTask:
+    """The task of a plan (tp=2,dp=2,...) on ``world`` ranks, one iteration, its computation timed by the request's
+    profile or cluster.
 
-    Raises ConfigError for a plan that does not divide the ranks or that the framework cannot run; otherwise as
-    load_problem.
+    Raises ConfigError for a plan that does not divide the ranks or that the framework cannot run, and as load_problem.
     """
     problem = load_problem(replace(request, world_size=world)).problem
-    written, dp = plan_and_dp(typed)
-    plan = plan_of(written, problem, PLAN)
+    parsed, dp = plan_and_dp(plan_text)
+    plan = plan_of(parsed, problem, PLAN)
     check_dp(plan, dp)
     check_order(plan, problem, PLAN)
     broken = broken_rules(problem, plan)
     if broken:
-        raise ConfigError(where=PLAN, key="plan", value=typed, allowed="; ".join(broken))
-    return work_of_plan(problem, plan)
+        raise ConfigError(where=PLAN, key="plan", value=plan_text, allowed="; ".join(broken))
+    return task_from_plan(problem, plan)
 
 
-def work_of_plan(problem: Problem, plan: Plan) -> Work:
-    """The rows of each stage's first rank."""
+def task_from_plan(problem: Problem, plan: Plan) -> ReplayTask:
+    """The task of a plan: the rows of each stage's first rank."""
     options = GeneralOptions(epochs=1, computation=True, timed=True, everything=True)
     works = [
         replace(work, position=position, count=1)
@@ -399,7 +407,7 @@ def work_of_plan(problem: Problem, plan: Plan) -> Work:
     workloads = [Workload(items=list(general_items(plan, work, options))) for work in works]
     name = re.sub(r"[^\w.=+-]+", "_", f"{problem.model.name}-{plan.label()}")
     degrees = Degrees(tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.etp, dp=plan.dp, pp=plan.pp, wp=plan.wp)
-    return work_of(
+    return task_from_workloads(
         workloads,
         [Path(f"{name}-stage{work.position}") for work in works],
         degrees,

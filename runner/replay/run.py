@@ -1,4 +1,5 @@
-"""A physical run of a workload: its passes, their times and logs, and which rank the others wait for if it hangs."""
+"""A physical run of a workload: initialisation and iterations on real devices, their times and logs, and the rank that
+the others wait for if the run hangs."""
 
 import json
 import time
@@ -25,16 +26,16 @@ from runner.groups.process_groups import close_groups, open_groups
 from runner.logs.analysis import RankTimes, outlier_lines, slow_ranks, summary_lines, write_ranks
 from runner.logs.log import Log, LogFile, epoch_end, epoch_line, operation_line, with_time
 from runner.replay.operations import Compute, Operations, operations_for
-from runner.replay.program import Launch, Launches, Program, Work, groups_used
+from runner.replay.program import Launches, ReplayLaunch, ReplayTask, StageProgram, groups_used
 from spec.errors import ExportError
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.traffic.ranks import rank_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankProgress:
     """Progress of a rank: the number of the pass, the part of its program (0: initialisation), how many communications
-    of it have begun, and whether it computes since."""
+    of that part have begun, and whether the rank computes now."""
 
     passes: int
     part: int
@@ -42,34 +43,36 @@ class Place:
     computes: bool
 
     def text(self) -> str:
-        """One word, for the beat of a rank."""
+        """One word for the heartbeat of a rank."""
         return f"{self.passes}:{self.part}:{self.begun}:{int(self.computes)}"
 
     @staticmethod
-    def read(text: str) -> "Place | None":
-        """The place in a beat; None before the first pass."""
+    def read(text: str) -> "RankProgress | None":
+        """The progress in a heartbeat; None before the first pass."""
         if not text:
             return None
         passes, part, begun, computes = (int(word) for word in text.split(":"))
-        return Place(passes=passes, part=part, begun=begun, computes=bool(computes))
+        return RankProgress(passes=passes, part=part, begun=begun, computes=bool(computes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
-    """The stages' programs, which all ranks know."""
+class StragglerFinder:
+    """Finds the ranks that hold up a hanging run, from the stages' programs and every rank's progress."""
 
-    programs: Sequence[Program]
+    programs: Sequence[StageProgram]
     degrees: Degrees
 
     def behind(self, beats: Mapping[int, Beat]) -> Sequence[int]:
-        """Living ranks for which others wait; all of them where nobody is to blame."""
-        places = {rank: Place.read(beat.place) for rank, beat in beats.items()}
-        ends = [self._end(rank, places) for rank in beats]
+        """Living ranks that others wait for; all ranks if nobody is to blame."""
+        # Follow each rank's chain of waiting to its end: a rank that is not at its own chain's end waits for another.
+        places = {rank: RankProgress.read(beat.place) for rank, beat in beats.items()}
+        ends = [self._root_cause(rank, places) for rank in beats]
         blamed = sorted({end for rank, end in zip(beats, ends, strict=True) if end != rank})
         return blamed or list(beats)
 
-    def _end(self, rank: int, places: Mapping[int, Place | None]) -> int:
+    def _root_cause(self, rank: int, places: Mapping[int, RankProgress | None]) -> int:
         """Rank at which the chain of waiting from ``rank`` ends."""
+        # A cycle ends at the first rank that is met again.
         seen: set[int] = set()
         while rank not in seen:
             seen.add(rank)
@@ -79,73 +82,78 @@ class Blame:
             rank = waits[0]
         return rank
 
-    def _waits_for(self, rank: int, places: Mapping[int, Place | None]) -> list[int]:
+    def _waits_for(self, rank: int, places: Mapping[int, RankProgress | None]) -> list[int]:
+        """Partners of the rank's last communication that have not reached it."""
         here = places[rank]
         if here is None or here.computes or not here.begun:
             return []
-        mine = communications(self._part(self.degrees.stage_of(rank), here.part))
-        launch = mine[here.begun - 1]
+        own = communications(self._part(self.degrees.stage_of(rank), here.part))
+        launch = own[here.begun - 1]
         if launch.item.comm_type == "isend":
             return []
-        kind = _like(launch)
-        turn = sum(_like(one) == kind for one in mine[: here.begun])
+        # Communications of one group or channel happen in the same order on all of its ranks: the n-th of this rank
+        # waits for the n-th of each partner.
+        sequence = _sequence(launch)
+        number = sum(_sequence(other) == sequence for other in own[: here.begun])
         return [
             other
             for other in self._partners(rank, launch)
-            if not self._reached(other, places.get(other), here, (_answer(launch), turn))
+            if not self._reached(other, places.get(other), here, (_counterpart(launch), number))
         ]
 
-    def _partners(self, rank: int, launch: Launch) -> Sequence[int]:
+    def _partners(self, rank: int, launch: ReplayLaunch) -> Sequence[int]:
         if launch.channel is not None:
-            group = next(one for one in rank_groups(self.degrees.dense, "pp") if rank in one)
+            group = next(ranks for ranks in rank_groups(self.degrees.dense, "pp") if rank in ranks)
             return (group[launch.peer],)
         assert launch.group is not None
-        group = next(one for one in ranks_of_group(*launch.group, self.degrees) if rank in one)
+        group = next(ranks for ranks in ranks_of_group(*launch.group, self.degrees) if rank in ranks)
         return [other for other in group if other != rank]
 
-    def _reached(self, other: int, there: Place | None, here: Place, wanted: tuple[object, int]) -> bool:
-        """True if ``other`` has come to the ``turn``-th of its communications of a kind in this pass."""
+    def _reached(self, other: int, there: RankProgress | None, here: RankProgress, wanted: tuple[object, int]) -> bool:
+        """True if ``other`` has begun the communication ``wanted``: a sequence and a number in it, of this pass."""
         if there is None or there.passes != here.passes:
             return there is not None and there.passes > here.passes
-        kind, turn = wanted
+        sequence, number = wanted
         own = communications(self._part(self.degrees.stage_of(other), here.part))
-        return sum(_like(one) == kind for one in own[: there.begun]) >= turn
+        return sum(_sequence(launch) == sequence for launch in own[: there.begun]) >= number
 
     def _part(self, stage: int, part: int) -> Launches:
         program = self.programs[stage]
         return program.iteration(part - 1) if part else program.init
 
 
-def communications(launches: Sequence[Launch]) -> list[Launch]:
+def communications(launches: Sequence[ReplayLaunch]) -> list[ReplayLaunch]:
     """The collectives and messages among launches."""
     return [launch for launch in launches if launch.ranks]
 
 
-def _like(launch: Launch) -> object:
-    """Key of what is counted in turn: collectives of a group, sends or receives of a channel with a peer."""
+def _sequence(launch: ReplayLaunch) -> object:
+    """Key of the ordered sequence that a communication belongs to: collectives of a group, or sends or receives of a
+    channel."""
     if launch.channel is None:
         return launch.group
     return launch.item.comm_type, launch.channel
 
 
-def _answer(launch: Launch) -> object:
-    """Key of the communication at the other end."""
+def _counterpart(launch: ReplayLaunch) -> object:
+    """Key of the sequence at the other end: a receive waits for a send of the same channel."""
     return launch.group if launch.channel is None else ("isend", launch.channel)
 
 
 # Running launches one after another, each with its time.
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 Clock = Callable[[Call], float]
 """Runs a call and waits for it; its seconds."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Pass:
-    """One pass: its launches, the seconds of those that are through, and of all once it has ended."""
+class ReplayPass:
+    """One pass through a part of the program: its launches, the seconds of those that have finished, and of the whole
+    pass once it has ended."""
 
-    launches: Sequence[Launch]
+    launches: Sequence[ReplayLaunch]
     times_s: list[float] = field(default_factory=list)
     elapsed_s: float = 0.0
 
@@ -161,69 +169,71 @@ class Pass:
 
 @dataclass(slots=True, kw_only=True)
 class Replayer:
-    """This rank's side of a run."""
+    """Runs this rank's launches and times them."""
 
     world: World
     operations: Operations
     clock: Clock
     passes: int = 0
 
-    def prepare(self, launches: Sequence[Launch]) -> list[Launch]:
-        """Make every call before anything is timed; the launches that run here.
+    def prepare(self, launches: Sequence[ReplayLaunch]) -> list[ReplayLaunch]:
+        """The launches that run on this rank; every call is made now, before anything is timed.
 
         Raises RankFailedError naming the operation whose operands do not fit or that torch refuses.
         """
-        kept = []
+        runnable = []
         for launch in launches:
             doing = self._begin(launch, "making its operands")
             if self._guarded(launch, doing, partial(self.operations.call, launch)) is not None:
-                kept.append(launch)
-        return kept
+                runnable.append(launch)
+        return runnable
 
-    def play(self, played: Pass, name: str, part: int) -> None:
-        """Run the launches of a pass, after all ranks have come to it; fills ``played`` as it goes. ``part`` 0 is
+    def run(self, replay_pass: ReplayPass, name: str, part: int) -> None:
+        """Run the launches of a pass, which all ranks start together; fills ``replay_pass`` as it goes. ``part`` 0 is
         initialisation."""
         self.world.begin(f"the start of {name}")
-        self.world.gather(name)
+        self.world.gather(name)  # a barrier, so that no rank's time holds another's preparation
         self.passes += 1
-        begun = 0
-        began = time.perf_counter()
-        for launch in played.launches:
+        num_begun = 0
+        start_s = time.perf_counter()
+        for launch in replay_pass.launches:
             call = self.operations.call(launch)
             assert call is not None, "prepare left it out"
-            begun += launch.ranks > 0
-            place = Place(passes=self.passes, part=part, begun=begun, computes=not launch.ranks)
-            doing = self._begin(launch, name, place.text())
-            played.times_s.append(self._guarded(launch, doing, partial(self.clock, call)))
+            num_begun += launch.ranks > 0
+            # The heartbeat says where this rank is before the call, which may never return.
+            progress = RankProgress(passes=self.passes, part=part, begun=num_begun, computes=not launch.ranks)
+            doing = self._begin(launch, name, progress.text())
+            replay_pass.times_s.append(self._guarded(launch, doing, partial(self.clock, call)))
         self.world.begin(f"the end of {name}")
         self._guarded(None, f"the end of {name}", self._finish)
-        played.elapsed_s = time.perf_counter() - began
+        replay_pass.elapsed_s = time.perf_counter() - start_s
 
     def _finish(self) -> None:
         self.operations.finish()
         self.operations.device.synchronize()
 
-    def _begin(self, launch: Launch, name: str, place: str = "") -> str:
+    def _begin(self, launch: ReplayLaunch, name: str, place: str = "") -> str:
         doing = f"{launch.label()}, {name}"
         self.world.begin(doing, place=place)
         return doing
 
-    def _guarded(self, launch: Launch | None, doing: str, action: Callable[[], Found]) -> Found:
-        """The result of one action; what goes wrong in it as the error that ends the run."""
+    def _guarded(self, launch: ReplayLaunch | None, doing: str, action: Callable[[], Value]) -> Value:
+        """The result of one action. Raises RankFailedError for what goes wrong in it."""
         try:
             return action()
         except (RuntimeError, MemoryError, UnsupportedCaseError) as problem:
-            full = error_status(problem) == OOM
-            alone = launch is not None and launch.item.comm_type == COMPUTATION
-            if not (full or alone or self.world.size == 1):
+            out_of_memory = error_status(problem) == OOM
+            computes = launch is not None and launch.item.comm_type == COMPUTATION
+            # An error in a collective is mostly another rank's fault: the watchdog finds out whose.
+            if not (out_of_memory or computes or self.world.size == 1):
                 raise self.world.lost(str(problem)) from problem
-            what = "out of memory" if full else error_message(problem)
+            what = "out of memory" if out_of_memory else error_message(problem)
             rank = self.world.rank
             raise RankFailedError(f"rank {rank}: {what} in {doing}", speaker=rank) from problem
 
 
 def clock_for(device: Device) -> Clock:
-    """CUDA events around a call and a wait for the second; on a CPU the processor's clock."""
+    """The clock of a device: CUDA events around a call on a GPU, the host's clock on a CPU."""
     if device.kind == "cuda":
         return cuda_seconds
     return host_seconds
@@ -237,7 +247,7 @@ def host_seconds(call: Call) -> float:
 
 
 def cuda_seconds(call: Call) -> float:
-    """Device seconds of what a call queues; the host's where it queues nothing (sleep)."""
+    """Device seconds of the kernels that a call queues; host seconds if it queues none (sleep)."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in ("begin", "end"))  # type: ignore[no-untyped-call]
     begin.record()
     call()
@@ -246,19 +256,19 @@ def cuda_seconds(call: Call) -> float:
     return float(begin.elapsed_time(end)) * 1e-3
 
 
-# A physical run: read, form the groups, warm up, play every iteration, log, summarise.
+# A physical run: read, form the groups, warm up, replay every iteration, log, summarise.
 
 LOG_FOLDER = "comm_logs"
 LOG_ENDING, RANKS_ENDING = "_log.csv", "_ranks.csv"
 
 
-Read = Callable[[int], Work]
-"""Gives the work for a number of ranks."""
+Read = Callable[[int], ReplayTask]
+"""The task for a number of ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Options of a run. ``epochs`` None: as many iterations as the file has."""
+class ReplayOptions:
+    """Options of a replay. ``epochs`` None: as many iterations as the file has."""
 
     results: Path
     device: str = "auto"
@@ -272,20 +282,20 @@ class RunOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Record of this rank: its log file, where it is the first of its stage, and its times by epoch."""
+    """This rank's times by epoch and, if it is the first rank of its stage, the log file."""
 
     rank: int
     file: LogFile | None
     prints: bool
     rows: list[GeneralItem] = field(default_factory=list)
-    epochs: list[Pass] = field(default_factory=list)
-    current: Pass | None = None
+    epochs: list[ReplayPass] = field(default_factory=list)
+    current: ReplayPass | None = None
 
-    def take(self, played: Pass) -> None:
-        """A pass that has ended: its rows to the file and, of rank 0, to the terminal."""
+    def take(self, replay_pass: ReplayPass) -> None:
+        """Record a finished pass: its rows go to the file and, on rank 0, to the terminal."""
         self.current = None
-        rows = _rows(played)
-        end = epoch_end(played.elapsed_s)
+        rows = _rows(replay_pass)
+        end = epoch_end(replay_pass.elapsed_s)
         if self.file is not None:
             self.file.add([*rows, end])
             self.rows += [*rows, end]
@@ -295,24 +305,25 @@ class Recorder:
                 "\n".join([*lines, epoch_line(len(self.epochs), end.elapsed_ms or 0.0, self.rank)]),
                 flush=True,
             )
-        self.epochs.append(played)
+        self.epochs.append(replay_pass)
 
-    def keep(self) -> None:
-        """Before the run is ended by an error: what is through of the pass that was broken off."""
+    def save(self) -> None:
+        """Close the log file, with the finished launches of a pass that an error has interrupted."""
         if self.file is not None:
             if self.current is not None:
                 self.file.add(_rows(self.current))
                 self.current = None
             self.file.close()
 
-    def keep_what_is_there(self) -> None:
-        """``keep`` on the way out, where a full disk is what ends the run."""
+    def save_partial(self) -> None:
+        """``save`` while an error ends the run, which may be a full disk."""
         with suppress(ExportError):
-            self.keep()
+            self.save()
 
 
-def _rows(played: Pass) -> list[GeneralItem]:
-    pairs = zip(played.launches, list(played.times_s), strict=False)
+def _rows(replay_pass: ReplayPass) -> list[GeneralItem]:
+    # A pass that was interrupted has fewer times than launches.
+    pairs = zip(replay_pass.launches, list(replay_pass.times_s), strict=False)
     return [with_time(launch.item, seconds) for launch, seconds in pairs]
 
 
@@ -324,122 +335,117 @@ class RunResult:
     lines: list[str]
 
 
-def run_workload(options: RunOptions, read: Read, layout: RankLayout) -> list[str]:
-    """Run one work on all ranks; on rank 0 the lines that say what came of it.
+def run_workload(options: ReplayOptions, read: Read, layout: RankLayout) -> list[str]:
+    """The summary lines of a replay on all ranks; empty on ranks other than 0.
 
     Raises UserError for a workload that does not fit this world, RankFailedError for a rank that cannot go on.
     """
-    result: list[Work] = []
+    tasks: list[ReplayTask] = []
     world = open_world(
         layout,
         choose_device(options.device, layout),
         timeout_s=options.timeout_s,
-        first=lambda world: result.append(read_on_all_ranks(world, read)),
+        first=lambda world: tasks.append(read_on_all_ranks(world, read)),
     )
-    came = run_in_world(options, lambda _: result[0], world, install_abort_hook(world))
+    result = run_in_world(options, lambda _: tasks[0], world, install_abort_hook(world))
     world.close()
-    return came.lines
+    return result.lines
 
 
-def run_in_world(options: RunOptions, read: Read, world: World, words: AbortHook) -> RunResult:
-    """Run one work in a world that stays open. Raises NotAgreedError where the world could go on with another,
-    RankFailedError where it is lost."""
-    work = read_on_all_ranks(world, read)
-    program = work.programs[work.degrees.stage_of(world.rank)]
-    groups = open_groups(world, groups_used(work.programs), work.degrees)
+def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHook) -> RunResult:
+    """The result of one task, run in a world that stays open. Raises NotAgreedError if the world can go on with another
+    task, RankFailedError if it cannot."""
+    task = read_on_all_ranks(world, read)
+    program = task.programs[task.degrees.stage_of(world.rank)]
+    groups = open_groups(world, groups_used(task.programs), task.degrees)
     operations = agree(
         world,
         lambda: operations_for(program.everything, world.device, groups, options.compute, options.dtype),
     )
     operations.rank = world.rank
-    player = Replayer(world=world, operations=operations, clock=clock_for(world.device))
-    recorder = agree(world, lambda: _recorder(options, work, world))
+    replayer = Replayer(world=world, operations=operations, clock=clock_for(world.device))
+    recorder = agree(world, lambda: _recorder(options, task, world))
     if world.watch is not None:
-        world.watch.behind = Blame(programs=work.programs, degrees=work.degrees).behind
-    words.keep = recorder.keep_what_is_there
+        world.watch.behind = StragglerFinder(programs=task.programs, degrees=task.degrees).behind
+    hook.save = recorder.save_partial
     try:
-        _play(options, player, program.init, program.iterations, recorder)
-        agree(world, recorder.keep)
-        came = _report(options, work, world, recorder)
+        _replay(options, replayer, program.init, program.iterations, recorder)
+        agree(world, recorder.save)
+        result = _report(options, task, world, recorder)
     except BaseException as error:
         report_failure(world, error)
-        recorder.keep_what_is_there()
+        recorder.save_partial()
         raise
     close_groups(groups.values())
-    return came
+    return result
 
 
-def read_on_all_ranks(world: World, read: Read) -> Work:
-    """The work, the same on all ranks. Raises NotAgreedError, said once, where it is not or does not fit them."""
+def read_on_all_ranks(world: World, read: Read) -> ReplayTask:
+    """The task, the same on all ranks. Raises NotAgreedError, reported once, if it differs or does not fit the ranks."""
     world.begin("reading the workload")
-    work = agree(world, lambda: read(world.size))
-    check_same(world, work.digest, f"the workload {work.name}")
-    return work
+    task = agree(world, lambda: read(world.size))
+    check_same(world, task.digest, f"the workload {task.name}")
+    return task
 
 
-def _recorder(options: RunOptions, work: Work, world: World) -> Recorder:
-    """The first rank of each stage writes that stage's log, and the workload beside it."""
-    stage = work.degrees.stage_of(world.rank)
-    first = next(rank for rank in range(world.size) if work.degrees.stage_of(rank) == stage)
+def _recorder(options: ReplayOptions, task: ReplayTask, world: World) -> Recorder:
+    """The recorder of this rank; the first rank of each stage writes that stage's log and a copy of its workload."""
+    stage = task.degrees.stage_of(world.rank)
+    first = next(rank for rank in range(world.size) if task.degrees.stage_of(rank) == stage)
     if world.rank != first:
         return Recorder(rank=world.rank, file=None, prints=False)
-    name = work.name if stage == 0 else f"{work.name}-stage{stage}"
+    name = task.name if stage == 0 else f"{task.name}-stage{stage}"
     folder = options.results / LOG_FOLDER
     recorder = Recorder(
         rank=world.rank,
         file=LogFile(folder / f"{name}{LOG_ENDING}"),
         prints=world.leads and not options.quiet,
     )
-    work.workloads[stage].write(folder / f"{name}_workload.csv", work.arguments)
+    task.workloads[stage].write(folder / f"{name}_workload.csv", task.arguments)
     return recorder
 
 
-def _play(
-    options: RunOptions,
-    player: Replayer,
+def _replay(
+    options: ReplayOptions,
+    replayer: Replayer,
     init: Launches,
     iterations: tuple[Launches, ...],
     recorder: Recorder,
 ) -> None:
-    """Initialisation, warm-up of the first iteration, then every iteration."""
-    kept = [player.prepare(one) for one in (init, *iterations)]
+    """Run initialisation, the warm-up (the first iteration, not recorded), then every iteration."""
+    prepared = [replayer.prepare(one) for one in (init, *iterations)]
 
-    def one_pass(index: int, name: str) -> Pass:
-        played = Pass(launches=kept[min(index, len(iterations))])
-        recorder.current = played
-        player.play(played, name, min(index, len(iterations)))
-        return played
+    def one_pass(index: int, name: str) -> ReplayPass:
+        replay_pass = ReplayPass(launches=prepared[min(index, len(iterations))])
+        recorder.current = replay_pass
+        replayer.run(replay_pass, name, min(index, len(iterations)))
+        return replay_pass
 
-    agree(player.world, partial(recorder.take, one_pass(0, "initialisation")))
+    agree(replayer.world, partial(recorder.take, one_pass(0, "initialisation")))
     for _ in range(options.warmup):
         one_pass(1, "warm-up")
         recorder.current = None
     for index in range(1, (options.epochs or len(iterations)) + 1):
-        played = one_pass(index, f"iteration {index}")
-        agree(player.world, partial(recorder.take, played))
+        replay_pass = one_pass(index, f"iteration {index}")
+        agree(replayer.world, partial(recorder.take, replay_pass))
 
 
-def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -> RunResult:
-    """The summary of rank 0, and every rank's times in a file."""
-    stage = work.degrees.stage_of(world.rank)
-    mine = [
-        [
-            world.rank,
-            stage,
-            epoch,
-            *(1e3 * s for s in (one.elapsed_s, one.communicating_s(), one.computing_s())),
-        ]
+def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Recorder) -> RunResult:
+    """The summary, on rank 0; every rank's times go to a file."""
+    stage = task.degrees.stage_of(world.rank)
+    own = [
+        [world.rank, stage, epoch, *(1e3 * s for s in (one.elapsed_s, one.communicating_s(), one.computing_s()))]
         for epoch, one in enumerate(recorder.epochs)
     ]
-    words = world.gather(json.dumps(mine))
-    everyone = [RankTimes(*one) for word in words for one in json.loads(word)]
-    path = options.results / LOG_FOLDER / f"{work.name}{RANKS_ENDING}"
+    gathered = world.gather(json.dumps(own))
+    everyone = [RankTimes(*times) for word in gathered for times in json.loads(word)]
+    path = options.results / LOG_FOLDER / f"{task.name}{RANKS_ENDING}"
     agree(world, lambda: write_ranks(path, everyone) if world.leads else None)
     if not world.leads or recorder.file is None:
         return RunResult(log=Log(), lines=[])
-    left_out = work.programs[stage].left_out
+    left_out = task.programs[stage].left_out
     notes = [f"{left_out} rows over groups of one rank left out"] if left_out else []
     log = Log.of(recorder.rows)
-    slow = [one.line() for one in slow_ranks(everyone)]
+    slow = [times.line() for times in slow_ranks(everyone)]
     wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
     return RunResult(log=log, lines=[*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote])

@@ -1,1 +1,1 @@
-"""Traces of PyTorch's profiler: what a rank launched in its steps, with shapes, groups and seconds. No torch."""
+"""Traces of PyTorch's profiler: the launches of a rank's steps with shapes, groups and seconds. No torch."""

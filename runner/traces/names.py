@@ -1,4 +1,4 @@
-"""Meaning of the names of torch's operations and of kernels: one table a kind."""
+"""What the names of torch's operations and of kernels mean, how operations nest, and their shapes and sizes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ PRODUCTS: dict[str, int] = {
 ATTENTION = re.compile(
     r"aten::_(scaled_dot_product_)?(fused_)?(flash|efficient|cudnn)_attention|flash_attn(_\d)?::|FlashAttn(Varlen)?Func"
 )
-# Which of their inputs is is_causal, and which a mask or bias, where there is one (native_functions.yaml).
+# Positions of their inputs is_causal and mask or bias; None without one (native_functions.yaml).
 CAUSAL_INPUT: dict[str, tuple[int, int | None]] = {
     "aten::_scaled_dot_product_flash_attention": (4, None),
     "aten::_scaled_dot_product_flash_attention_backward": (11, None),
@@ -50,8 +50,8 @@ CAUSAL_INPUT: dict[str, tuple[int, int | None]] = {
 # FlashAttention's and cuDNN's kernels before and after: dot_do_o, convert_dq.
 BACKWARD_NAME = re.compile(r"(?i:backward|bwd|bprop|dot_do_o|convert_dq)|cutlassB")
 
-# What an operation of torch's optimizers, or of the norm and clipping before, is called; the rest by the annotation
-# that torch.optim.Optimizer.profile_hook_step puts around a step.
+# Operations of torch's optimizers, and of the norm and clipping before; others are recognised by the annotation that
+# torch.optim.Optimizer.profile_hook_step puts around a step.
 OPTIMIZER = re.compile(r"aten::_fused_adamw?_?|aten::_foreach_|aten::_fused_sgd")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 
@@ -76,8 +76,8 @@ KERNELS: tuple[tuple[Part, re.Pattern[str]], ...] = (
 )
 
 # Kernels of NCCL (src/device/generate.py names them ncclDevKernel_<function>_..., src/device/symmetric/generate.py
-# ncclSymkDevKernel_<function>_...; ncclKernel_ before 2.19; common.cu's ncclDevKernel_Generic says no function) by
-# function; SendRecv is a message or an exchange, which the collective's name beside it tells.
+# ncclSymkDevKernel_<function>_...; ncclKernel_ before 2.19; common.cu's ncclDevKernel_Generic names no function), by
+# function. SendRecv is a message or an all-to-all; the collective's name in its metadata tells which.
 NCCL = re.compile(
     r"nccl(?:Symk?)?(?:Dev)?Kernel_(?:(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)|Generic)"
 )
@@ -90,8 +90,8 @@ NCCL_FUNCTIONS = {
     "SendRecv": "p2p",
 }
 
-# "Collective name" beside a kernel of NCCL (ProcessGroupNCCL.cpp, RECORD_PARAM_COMMS), the operations c10d::* of
-# torch/csrc/distributed/c10d/Ops.cpp, and what gloo's work is called ("gloo:all_reduce"), without mark and underscores.
+# "Collective name" of a kernel of NCCL (ProcessGroupNCCL.cpp, RECORD_PARAM_COMMS), the operations c10d::* of
+# torch/csrc/distributed/c10d/Ops.cpp, and the names of gloo's works ("gloo:all_reduce"), without prefix and underscores.
 COLLECTIVE_NAMES = {
     "all_reduce": "allreduce allreducecoalesced",
     "all_gather": "allgather allgatherbase allgathersingle allgatherintotensorcoalesced",
@@ -104,7 +104,7 @@ COLLECTIVE_NAMES = {
 }
 COLLECTIVES = {name: kind for kind, names in COLLECTIVE_NAMES.items() for name in names.split()}
 
-# Bytes an element: c10's names ("BFloat16", in args of NCCL's kernels) and those of input types ("c10::BFloat16").
+# Bytes per element by c10's names ("BFloat16", in args of NCCL's kernels) and those of input types ("c10::BFloat16").
 TYPE_BYTES = {
     **dict.fromkeys(("double", "long", "long int"), 8),
     **dict.fromkeys(("float", "int"), 4),
@@ -114,14 +114,14 @@ TYPE_BYTES = {
 }
 
 
-def collective_named(word: str) -> str | None:
-    """The collective that a name stands for; None for what is none."""
+def collective_by_name(word: str) -> str | None:
+    """The collective that a name stands for; None for other names."""
     plain = word.lower().rpartition(":")[2].replace("_", "")
     return COLLECTIVES.get(plain)
 
 
 def nccl_function(kernel: str) -> str | None:
-    """NCCL's name of what a kernel does; None for a kernel of another library, and one that does several things."""
+    """NCCL's name of a kernel's function; None for a kernel of another library and for NCCL's generic kernel."""
     result = NCCL.search(kernel)
     return result[1] if result else None
 
@@ -132,40 +132,40 @@ def type_bytes(name: object) -> int | None:
 
 
 def kernel_part(name: str) -> Part:
-    """Part of a kernel by its own name."""
+    """The part of the step that a kernel belongs to, by its name."""
     return next((part for part, pattern in KERNELS if pattern.search(name)), Part.KERNEL)
 
 
-# Which operation of the host lies in which, by thread: who called whom.
+# How the host's operations nest, by thread.
 
 CALLS = ("cpu_op", "user_annotation")
 BACKWARD_NODE = "autograd::engine::evaluate_function"
 COLLECTIVE_CALL = "c10d::"
 GLOO = "gloo:"
 WORKS = (f"{GLOO}send", f"{GLOO}recv", "nccl:")
-"""Annotations of works that go on beside what their thread does next (torch/csrc/distributed/c10d/Work.cpp
-marks them as asynchronous): gloo's messages until they are through, other works of gloo on its own threads;
-NCCL's as long as the call, but that of a group of calls ("nccl:coalesced") in older ones for ever."""
+"""Annotations of asynchronous works, which run on while their thread does other things (torch/csrc/distributed/c10d/
+Work.cpp): gloo's messages until they arrive, other works of gloo on its own threads; NCCL's as long as the call, but in
+older versions that of a group of calls ("nccl:coalesced") without end."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """An operation of the host inside ``parent``. ``self_s`` are its seconds outside of what it calls;
-    ``wraps``: it calls an operation of its own name (a DTensor's, on what this rank holds). ``work`` is the
-    annotation of a work that began within."""
+    """An operation of the host inside ``parent``. ``self_s`` are its seconds outside of the operations that it calls.
+    ``calls_same``: it calls an operation of its own name (a DTensor's, on its local tensor). ``contains_named``: a named
+    operation is inside it. ``work`` is the annotation of a work that began inside it."""
 
     event: Event
     parent: "Call | None"
     backward: bool
     optimizer: bool
     self_s: float
-    wraps: bool = False
-    holds: bool = field(default=False)
+    calls_same: bool = False
+    contains_named: bool = field(default=False)
     work: Event | None = None
 
     @property
     def named(self) -> bool:
-        """True if it is a product, an attention, a collective or gloo's work for one by name."""
+        """True if its name is that of a product, an attention, a collective or gloo's work for one."""
         name = self.event.name
         return name in PRODUCTS or name.startswith((COLLECTIVE_CALL, GLOO)) or ATTENTION.search(name) is not None
 
@@ -179,7 +179,7 @@ class Call:
 
 
 def nest_calls(events: Iterable[Event]) -> Iterator[Call]:
-    """The calls of every thread, by start. ``holds`` says that a named operation lies within."""
+    """The calls of every thread, sorted by start within a thread."""
     threads: dict[object, list[Event]] = {}
     for one in events:
         if one.category in CALLS:
@@ -209,23 +209,23 @@ def _thread(events: Iterable[Event]) -> list[Call]:
         )
         if parent is not None:
             parent.self_s -= event.seconds
-            parent.wraps = parent.wraps or parent.event.name == event.name
-            _tell(call, parent)
+            parent.calls_same = parent.calls_same or parent.event.name == event.name
+            _mark_parents(call, parent)
         calls.append(call)
         open_calls.append(call)
     return calls
 
 
-def _tell(call: Call, parent: Call | None) -> None:
-    """Mark what lies around a named operation."""
+def _mark_parents(call: Call, parent: Call | None) -> None:
+    """Mark the operations around a named one."""
     if not call.named:
         return
-    while parent is not None and not parent.holds:
-        parent.holds = True
+    while parent is not None and not parent.contains_named:
+        parent.contains_named = True
         parent = parent.parent
 
 
-# What a traced operation was called with: shapes of products and attentions, sizes and groups of collectives.
+# Keys of traced operations: shapes of products and attentions, sizes and groups of collectives.
 
 DIMS = "Input Dims"
 TYPES = "Input type"
@@ -233,17 +233,17 @@ COLLECTIVE = "Collective name"
 
 
 def key_of_call(call: Call) -> Key:
-    """Key of a named operation."""
+    """The key of a named operation."""
     name = call.event.name
     if name in PRODUCTS:
         return _product(call)
     if name.startswith(COLLECTIVE_CALL):
-        return collective_key(collective_named(name) or name, _call_bytes(call.event, None), None)
+        return collective_key(collective_by_name(name) or name, _call_bytes(call.event, None), None)
     return _attention(call.event)
 
 
 def _product(call: Call) -> Key:
-    """By the shapes of both factors; without them where the profiler was not told to record any."""
+    """The key of a product, by the shapes of both factors; without a shape if the profiler recorded none."""
     direction = BACKWARD if call.backward else FORWARD
     unknown = Key(part=Part.PRODUCT, what="product", direction=direction)
     first = PRODUCTS[call.event.name]
@@ -256,7 +256,7 @@ def _product(call: Call) -> Key:
 
 
 def _attention(event: Event) -> Key:
-    """By the elements of its first operand: the queries, or the gradient of the outputs."""
+    """The key of an attention, by the elements of its first operand: the queries, or the gradient of the outputs."""
     tensors = [one for one in shapes_of(event.args) if len(one) >= 3]
     direction = BACKWARD if BACKWARD_NAME.search(event.name) else FORWARD
     shape = (prod(tensors[0]),) if tensors else None
@@ -264,29 +264,29 @@ def _attention(event: Event) -> Key:
 
 
 def key_of_gloo(call: Call, work: Event | None) -> Key:
-    """Key of a collective that gloo runs; its work says the format that the call leaves out."""
-    name = collective_named(call.event.name) or call.event.name
+    """The key of a collective that gloo runs; its work has the format, which the call lacks."""
+    name = collective_by_name(call.event.name) or call.event.name
     return collective_key(name, _call_bytes(call.event, work), None)
 
 
 def key_of_nccl(kernel: Event, metadata: Mapping[str, Any], call: Call | None = None) -> Key:
-    """Key of a kernel of NCCL by what torch says of it (appendCollectiveArgs of Kineto's output_json.cpp), else by the
+    """The key of a kernel of NCCL, by torch's metadata (appendCollectiveArgs of Kineto's output_json.cpp), else by the
     ``call`` of c10d that launched it, else by its name."""
     function = NCCL_FUNCTIONS.get(nccl_function(kernel.name) or "", kernel.name)
     if COLLECTIVE not in metadata and call is not None and call.event.name.startswith(COLLECTIVE_CALL):
-        named = collective_named(call.event.name)
-        return collective_key(named or function, _call_bytes(call.event, call.work), None)
-    named = collective_named(str(metadata.get(COLLECTIVE, "")))
-    each = type_bytes(metadata.get("dtype"))
+        collective = collective_by_name(call.event.name)
+        return collective_key(collective or function, _call_bytes(call.event, call.work), None)
+    collective = collective_by_name(str(metadata.get(COLLECTIVE, "")))
+    bytes_each = type_bytes(metadata.get("dtype"))
     counts = [metadata.get(f"{way} msg nelems") for way in ("In", "Out")]
     numbers = [one for one in counts if isinstance(one, int)]
-    size = max(numbers) * each if numbers and each else None
+    size = max(numbers) * bytes_each if numbers and bytes_each else None
     ranks = metadata.get("Group size")
-    return collective_key(named or function, size, ranks if isinstance(ranks, int) else None)
+    return collective_key(collective or function, size, ranks if isinstance(ranks, int) else None)
 
 
 def _call_bytes(event: Event, work: Event | None) -> int | None:
-    """The largest operand of c10d's: the whole array of an all-gather or a reduce-scatter."""
+    """Bytes of the largest operand of a c10d call: the whole array of an all-gather or a reduce-scatter."""
     dims, types = event.args.get(DIMS), event.args.get(TYPES)
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
@@ -301,7 +301,7 @@ def _types(work: Event | None) -> Sequence[object]:
 
 
 def _elements(dims: object) -> int:
-    """Elements of a tensor's sides, or of a list of tensors; 0 for what is none."""
+    """Number of elements of a tensor, by its shape, or of a list of tensors; 0 for anything else."""
     if not isinstance(dims, list) or not dims:
         return 0
     if all(isinstance(side, int) for side in dims):
@@ -310,7 +310,7 @@ def _elements(dims: object) -> int:
 
 
 def shapes_of(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """Sides of each input; empty for what is no tensor."""
+    """The shape of each input; empty for an input that is not a tensor."""
     dims = args.get(DIMS)
     if not isinstance(dims, list):
         return []
@@ -318,34 +318,35 @@ def shapes_of(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
     return [tuple(one) for one in plain]
 
 
-# How many pairs of queries and keys a traced attention looked at: what stays the same however its calls are cut.
+# Pairs of queries and keys of a traced attention, whose number does not depend on how its calls are split.
 
 CONCRETE = "Concrete Inputs"
 """Scalars of a call, by input (torch/csrc/profiler/collection.cpp, InputOutputEncoder)."""
 
 
 def pairs_of(event: Event) -> float | None:
-    """Pairs of all its heads and sequences; None for a call of another library than ATen, or whose inputs were not recorded.
+    """Pairs of queries and keys over all heads and sequences; None for a library other than ATen, or without recorded
+    inputs.
 
-    A mask that is given as a tensor counts as a causal one: its numbers are in no trace.
+    A mask given as a tensor counts as causal: its values are not in a trace.
     """
     if event.name not in CAUSAL_INPUT:
         return None
     causal, mask = CAUSAL_INPUT[event.name]
-    said, shapes = event.args.get(CONCRETE), shapes_of(event.args)
+    scalars, shapes = event.args.get(CONCRETE), shapes_of(event.args)
     first = 1 if BACKWARD_NAME.search(event.name) else 0
-    if not isinstance(said, list) or min(len(said), len(shapes)) <= causal:
+    if not isinstance(scalars, list) or min(len(scalars), len(shapes)) <= causal:
         return None
     query, key = shapes[first : first + 2]
     if len(query) != 4 or len(key) != 4:
         return None
     # scaled_dot_product: [batch, heads, tokens, width]; the kernels below it: [batch, tokens, heads, width]
     tokens, heads = (2, 1) if "scaled_dot_product" in event.name else (1, 2)
-    masked = said[causal] == "True" or (mask is not None and shapes[mask] != ())
+    masked = scalars[causal] == "True" or (mask is not None and shapes[mask] != ())
     return heads_pairs(query[0] * query[heads], query[tokens], key[tokens], mask="causal" if masked else "full")
 
 
 def heads_pairs(heads: int, q_len: int, kv_len: int, *, mask: str, window: int = 0) -> float:
-    """Pairs of ``heads`` heads of all sequences."""
+    """Pairs of queries and keys of ``heads`` heads, those of all sequences together."""
     columns = {"q_len": np.array([q_len]), "kv_len": np.array([kv_len]), "window": np.array([window])}
     return heads * float(attended_pairs(columns, mask)[0])

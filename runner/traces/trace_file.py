@@ -1,4 +1,4 @@
-"""Launches of a rank, whether a trace or a log reports them, and the reader of traces."""
+"""The launches of a rank, from a trace or a log, and the reader of traces."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from spec.units import US
 
 
 class Part(StrEnum):
-    """Parts of a step, as a comparison adds them up."""
+    """The parts of a step by which a comparison adds up seconds."""
 
     PRODUCT = "products"
     ATTENTION = "attention"
@@ -30,12 +30,12 @@ FORWARD, BACKWARD = "forward", "backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Identity of an operation of a run; None is what its source does not report.
+    """Identity of an operation of a run; a field is None if its source does not report it.
 
-    ``what``: the collective's name (profdb's; p2p for a message either way), else the part. ``direction``: in which
-    pass it ran, of an attention which of its kernels. ``shape``: of a product (batch, smaller of m and n, k, larger),
-    as a weight gradient may be computed as its transpose; of an attention the elements of its queries.
-    ``size_bytes`` and ``ranks`` of a collective.
+    ``what``: the name of a collective (profdb's; p2p for a message in either direction), else the part. ``direction``:
+    forward or backward. ``shape``: of a product (batch, smaller of m and n, k, larger of m and n), because a weight
+    gradient may be computed as its transpose; of an attention the elements of its queries. ``size_bytes`` and ``ranks``
+    are a collective's.
     """
 
     part: Part
@@ -47,9 +47,9 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """A launch: seconds on the device, when it began, and the name that its source gives it. ``pairs`` of
-    queries and keys that an attention looks at, of all heads; None where that is unknown."""
+class MeasuredLaunch:
+    """A launch: its start and seconds on the device, and its name in the source. ``pairs`` of queries and keys over all
+    heads, of an attention; None if unknown."""
 
     key: Key
     name: str
@@ -58,18 +58,18 @@ class Launched:
     pairs: float | None = None
 
 
-Issued = tuple[float, Launched]
+Issued = tuple[float, MeasuredLaunch]
 """When the host issued a launch, and the launch."""
 
 
 def product_key(batch: int, m: int, k: int, n: int, direction: str | None) -> Key:
-    """Key of C = A B with A of m x k."""
+    """The key of C = A B with A of m x k."""
     shape = (batch, min(m, n), k, max(m, n))
     return Key(part=Part.PRODUCT, what="product", direction=direction, shape=shape)
 
 
 def collective_key(what: str, size_bytes: int | None, ranks: int | None) -> Key:
-    """Key of a collective, by the whole array on one rank."""
+    """The key of a collective; ``size_bytes`` of the whole array on one rank."""
     return Key(part=Part.COLLECTIVE, what=what, size_bytes=size_bytes, ranks=ranks)
 
 
@@ -84,7 +84,7 @@ STEP = re.compile(r"ProfilerStep#(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A complete event; ``thread`` is of a process or a device, ``args`` as the profiler wrote them."""
+    """A complete event. ``thread`` is a thread of a process or a stream of a device, ``args`` are the profiler's."""
 
     name: str
     category: str
@@ -95,14 +95,14 @@ class Event:
 
     @property
     def end_s(self) -> float:
-        """When it ended."""
+        """End of the event."""
         return self.start_s + self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Events by start; ``steps`` are those of profiler.step(). ``rank`` and ``world_size`` are None where the file does
-    not say them."""
+    """Events sorted by start; ``steps`` are those of profiler.step(). ``rank`` and ``world_size`` are None if the file does
+    not have them."""
 
     path: Path
     events: Sequence[Event]
@@ -112,7 +112,7 @@ class Trace:
 
 
 def is_trace(path: Path) -> bool:
-    """True if a regular file begins as the profiler's traces do; False for one that cannot be read."""
+    """True if a regular file begins like the profiler's traces; False for one that cannot be read."""
     if not path.is_file():
         return False
     try:
@@ -124,7 +124,7 @@ def is_trace(path: Path) -> bool:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace of a file. Raises ConfigError for what is none, and for one without a step."""
+    """The trace of a file. Raises ConfigError for another file, and for a trace without a step."""
     try:
         plain = json.loads(_plain(path))
     except (UnreadableFileError, ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
@@ -153,7 +153,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _plain(path: Path) -> bytes:
-    """The file's text, unpacked; no more of it than MOST_MEASURED_BYTES."""
+    """The file's content, unpacked; at most MOST_MEASURED_BYTES."""
     result = read_bytes(path, MOST_MEASURED_BYTES)
     if not result.startswith(GZIP):
         return result
@@ -165,7 +165,7 @@ def _plain(path: Path) -> bytes:
 
 
 def _event(path: Path, row: object) -> Event | None:
-    """A complete event; None for the marks and names of rows between them. ConfigError for one without its times."""
+    """A complete event; None for events of other kinds. Raises ConfigError for one without its times."""
     if not isinstance(row, dict) or row.get("ph") != "X":
         return None
     start_us, took_us, args = _number(row.get("ts")), _number(row.get("dur")), row.get("args", {})
@@ -182,12 +182,12 @@ def _event(path: Path, row: object) -> Event | None:
 
 
 def _number(value: object) -> float | None:
-    """Microseconds that can be added; None for anything else."""
+    """A number of microseconds that can be added up; None for anything else."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
 
 
 def _whole(value: object) -> int | None:
-    """A number that older profilers wrote in quotes."""
+    """A whole number, which older profilers wrote in quotes; None for anything else."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 

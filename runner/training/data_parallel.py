@@ -1,5 +1,7 @@
-"""The groups of a plan's ranks, in the order tp, cp, dp, pp from the fastest: device meshes for what torch's own
-APIs cut, process groups for the rest."""
+"""Data parallelism of a training run: the groups of its ranks, replicated and sharded stages, and the optimizer.
+
+Ranks are in the order tp, cp, dp, pp from the fastest. torch's own APIs get device meshes, the rest process groups.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,10 +27,9 @@ Group = dist.ProcessGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """Device meshes of this rank. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x ``shard``
-    are the data ranks, dp x cp of them, and ``shard`` those that share one copy of what ZeRO cuts. A group is
-    None where it would hold one rank; ``experts_data`` are the ranks with the same experts (a mesh of its
-    own, of one axis).
+    """Device meshes and groups of this rank. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x
+    ``shard`` are the dp x cp data ranks, and the ranks of ``shard`` share one copy of what ZeRO shards.
+    ``experts_data`` are the ranks with the same experts (a mesh of its own, of one axis). A group of one rank is None.
     """
 
     whole: DeviceMesh | None
@@ -41,7 +42,7 @@ class Meshes:
     stage: int = 0
 
     def axis(self, *names: str) -> DeviceMesh:
-        """The part of the mesh along these axes."""
+        """The submesh along these axes."""
         assert self.whole is not None, "one process has no mesh"
         return self.whole[names]
 
@@ -75,7 +76,7 @@ def meshes_of(plan: Plan, device_type: str) -> Meshes:
         (plan.pp, data // shard, shard, plan.tp),
         mesh_dim_names=("pp", "replicate", "shard", "tp"),
     )
-    # [pp, dp, cp, tp]
+    # Ranks as [pp, dp, cp, tp]. Each group below moves its own axes last and flattens the others: one row per group.
     ranks = torch.arange(plan.world_size).view(plan.pp, plan.dp, plan.cp, plan.tp)
     rank = dist.get_rank()
     stage_ranks = plan.world_size // plan.pp
@@ -93,35 +94,36 @@ def meshes_of(plan: Plan, device_type: str) -> Meshes:
 
 
 def _own(groups: Sequence[Sequence[int]], name: str) -> Group | None:
-    """The group of this rank, all made by every rank in the same order; None for groups of one."""
+    """The group of this rank; None for groups of one."""
     if len(groups[0]) == 1:
         return None
-    own = None
+    # Every rank creates all groups, also those that it is not in, in the same order (torch.distributed.new_group).
+    own_group = None
     for ranks in groups:
-        made = dist.new_group(list(ranks), group_desc=name)
-        own = made if dist.get_rank() in ranks else own
-    return own
+        group = dist.new_group(list(ranks), group_desc=name)
+        own_group = group if dist.get_rank() in ranks else own_group
+    return own_group
 
 
 def _experts_data(experts: torch.Tensor, device_type: str) -> DeviceMesh:
-    """``experts`` are ranks by [stage, ranks with the same experts, ep]."""
+    """The mesh of the ranks with this rank's experts; ``experts`` are all ranks, [stage, ranks with the same experts, ep]."""
     by_copy = experts.permute(0, 2, 1).reshape(-1, experts.shape[1])
     mesh = DeviceMesh(device_type, by_copy, mesh_dim_names=("experts", "experts_data"))
     return mesh["experts_data"]
 
 
-# Copies of a stage kept equal: DistributedDataParallel, FSDP2, and what neither sees.
+# Replicas of a stage: DistributedDataParallel, FSDP2, and gradients that neither reduces.
 #
 # ZeRO (arXiv 1910.02054 sec. 5) stage 1 is the optimizer's (below); stages 2 and 3 are FSDP2 with
-# ``reshard_after_forward`` off and on. Gradients are means over the dp x cp ranks, each of which has as many tokens.
+# ``reshard_after_forward`` off and on. Gradients are means over the dp x cp ranks, which all have as many tokens.
 
 BUCKET_BYTES = 25 << 20
-"""Of gradients reduced together: the size of DistributedDataParallel's buckets (its bucket_cap_mb)."""
+"""Bytes of gradients reduced together: the size of DistributedDataParallel's buckets (its bucket_cap_mb)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
-    """Gradients to be added up over a group after the backward, and divided."""
+class GradientSum:
+    """Gradients to all-reduce over a group after the backward, and to divide."""
 
     parameters: Sequence[nn.Parameter]
     group: Group | None
@@ -129,17 +131,17 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Parameters whose optimizer state is cut over a group; None: each rank keeps its own."""
+class OptimizerShard:
+    """Parameters whose optimizer state is sharded over a group; None: every rank has all of it."""
 
     parameters: Sequence[nn.Parameter]
     group: Group | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """Replication and sharding of the stages of a plan; formats in which FSDP2 computes and reduces. Where the plan's
-    framework keeps the parameters of embedding and head between the passes, these do."""
+class DataParallelism:
+    """Replicates or shards the stages of a plan; ``compute`` and ``reduce`` are the formats in which FSDP2 computes and
+    reduces. Embedding and head stay gathered between the passes if they do in the plan's framework."""
 
     plan: Plan
     meshes: Meshes
@@ -158,76 +160,81 @@ class Copies:
 
     @property
     def overlaps(self) -> bool:
-        """True if DistributedDataParallel reduces gradients beside the backward. It takes no layer that is cut by
-        DTensor, and torch's schedules other than 1F1B let it reduce twice (its reducer then stops with an error)."""
+        """True if DistributedDataParallel overlaps the reduction with the backward. It does not support DTensor
+        parameters, and torch's schedules other than 1F1B make it reduce twice, which its reducer refuses."""
         plain = self.plan.vpp == 1 and not self.plan.schedule.splits_backward
         return self.ranks > 1 and not self.sharded and self.plan.tp == 1 and plain
 
     def shard_parts(self, *parts: nn.Module) -> None:
-        """Make a block, the embedding, or the norm with the head one unit of FSDP2 (torchtitan's,
-        torchtitan/models/llama3/infra/parallelize.py, apply_fsdp), its experts one of their own."""
+        """Make a block, the embedding, or norm and head, one unit of FSDP2 (as in torchtitan,
+        torchtitan/models/llama3/infra/parallelize.py, apply_fsdp); experts are a unit of their own."""
         if not self.sharded:
             return
         axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
         policy = MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduce)
         reshard = self.plan.zero_stage == 3
         keeps_ends = framework_preset(self.plan.preset).data_parallel.gathers_every_forward
-        copies = self.meshes.experts_data
-        routed = [layer for part in parts for layer in _routed(part)] if copies is not None else []
+        mesh_of_experts = self.meshes.experts_data
+        routed = [layer for part in parts for layer in _routed(part)] if mesh_of_experts is not None else []
+        # Experts first: fully_shard of the block then leaves them alone. Their mesh has fewer ranks than the block's,
+        # but their gradients hold all ranks' tokens, so these are divided by as many ranks as the block's.
         for layer in routed:
-            experts = fully_shard(layer.experts, mesh=copies, reshard_after_forward=reshard, mp_policy=policy)
-            if copies is not None and copies.size() > 1:
+            experts = fully_shard(layer.experts, mesh=mesh_of_experts, reshard_after_forward=reshard, mp_policy=policy)
+            if mesh_of_experts is not None and mesh_of_experts.size() > 1:
                 experts.set_gradient_divide_factor(float(self.ranks))
                 experts.set_force_sum_reduction_for_comms(True)  # gloo knows no sum with a factor
-        lets_go = reshard and not (keeps_ends and not isinstance(parts[0], Block))
+        reshard_part = reshard and not (keeps_ends and not isinstance(parts[0], Block))
         mesh = self.meshes.axis(*axes)
-        fully_shard(list(parts), mesh=mesh, reshard_after_forward=lets_go, mp_policy=policy)
+        fully_shard(list(parts), mesh=mesh, reshard_after_forward=reshard_part, mp_policy=policy)
 
     def wrap(self, stage: Stage) -> nn.Module:
-        """The stage as a pipeline or a loop runs it."""
+        """The stage as it is run: under FSDP2, under DistributedDataParallel, or as it is."""
         if self.sharded:
             axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
             fully_shard(stage, mesh=self.meshes.axis(*axes), reshard_after_forward=False)
             return stage
         if not self.overlaps:
             return stage
-        apart = {id(each) for each in self._experts(stage)}
-        names = [name for name, each in stage.named_parameters() if id(each) in apart]
+        expert_ids = {id(each) for each in self._experts(stage)}
+        names = [name for name, each in stage.named_parameters() if id(each) in expert_ids]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, names)  # type: ignore[no-untyped-call]
         return DistributedDataParallel(stage, process_group=self.meshes.data, init_sync=False)
 
-    def sums(self, stage: Stage) -> list[Sum]:
-        """Returns what is left to add up after the backward.
+    def gradient_sums(self, stage: Stage) -> list[GradientSum]:
+        """The reductions that are left after the backward.
 
-        Experts' gradients hold their tokens of all ranks of ep already, so they are added up over the copies of the
-        experts alone and divided by the same number as the others. Under tensor parallelism the router's hold
-        each rank's share of the tokens, and those of norms of queries and keys its share of the heads.
+        Experts' gradients already hold the tokens of all ranks of ep, so they are summed over the ranks with the same
+        experts alone, and divided by the same number as the others. Under tensor parallelism a router's gradient holds
+        this rank's tokens, and that of the norms of queries and keys this rank's heads.
         """
         experts = self._experts(stage)
         shared = [*self._routers(stage), *_head_norms(stage)] if self.plan.tp > 1 else []
-        result = [Sum(parameters=shared, group=self.meshes.tp, divisor=1)] if shared else []
-        copies = self.meshes.experts_data
-        if experts and copies is not None and not (self.sharded and copies.size() > 1):
-            group = copies.get_group() if copies.size() > 1 else None
-            result.append(Sum(parameters=experts, group=group, divisor=self.ranks))
+        result = [GradientSum(parameters=shared, group=self.meshes.tp, divisor=1)] if shared else []
+        mesh = self.meshes.experts_data
+        if experts and mesh is not None and not (self.sharded and mesh.size() > 1):
+            group = mesh.get_group() if mesh.size() > 1 else None
+            result.append(GradientSum(parameters=experts, group=group, divisor=self.ranks))
         if self.sharded:
             return result
         if self.ranks > 1 and not self.overlaps:
-            apart = {id(each) for each in experts}
-            dense = [each for each in stage.parameters() if id(each) not in apart]
-            result.append(Sum(parameters=dense, group=self.meshes.data, divisor=self.ranks))
+            expert_ids = {id(parameter) for parameter in experts}
+            dense = [parameter for parameter in stage.parameters() if id(parameter) not in expert_ids]
+            result.append(GradientSum(parameters=dense, group=self.meshes.data, divisor=self.ranks))
         return result
 
-    def states(self, stage: Stage) -> list[State]:
-        """Parameters of the optimizers: under ZeRO stage 1 cut over the ranks with the same parameters."""
-        apart = {id(each) for each in self._experts(stage)}
-        dense = [each for each in stage.parameters() if id(each) not in apart]
-        experts = [each for each in stage.parameters() if id(each) in apart]
+    def optimizer_shards(self, stage: Stage) -> list[OptimizerShard]:
+        """Parameters of the optimizers; under ZeRO stage 1 their state is sharded over the ranks with the same ones."""
+        expert_ids = {id(parameter) for parameter in self._experts(stage)}
+        dense = [parameter for parameter in stage.parameters() if id(parameter) not in expert_ids]
+        experts = [parameter for parameter in stage.parameters() if id(parameter) in expert_ids]
         if self.plan.zero_stage != 1:
-            return [State(parameters=[*dense, *experts], group=None)]
-        copies = self.meshes.experts_data
-        edp = copies.get_group() if copies is not None and copies.size() > 1 else None
-        return [State(parameters=dense, group=self.meshes.shard), State(parameters=experts, group=edp)]
+            return [OptimizerShard(parameters=[*dense, *experts], group=None)]
+        mesh = self.meshes.experts_data
+        edp = mesh.get_group() if mesh is not None and mesh.size() > 1 else None
+        return [
+            OptimizerShard(parameters=dense, group=self.meshes.shard),
+            OptimizerShard(parameters=experts, group=edp),
+        ]
 
     def _experts(self, stage: Stage) -> list[nn.Parameter]:
         if self.meshes.experts_data is None:
@@ -238,19 +245,19 @@ class Copies:
         return [each for layer in _routed(stage) for each in layer.router.parameters()]
 
 
-def place(parameters: Iterable[nn.Parameter]) -> None:
-    """Cut gradients as their parameters are: a backward may leave them whole, or as parts to be added up."""
+def match_placements(parameters: Iterable[nn.Parameter]) -> None:
+    """Give gradients the placements of their parameters: a backward may leave them replicated or as partial sums."""
     for each in parameters:
-        held, gradient = each.data, each.grad
-        if not isinstance(held, DTensor) or not isinstance(gradient, DTensor):
+        parameter, gradient = each.data, each.grad
+        if not isinstance(parameter, DTensor) or not isinstance(gradient, DTensor):
             continue
-        if gradient.placements != held.placements:
-            each.grad = gradient.redistribute(placements=held.placements)
+        if gradient.placements != parameter.placements:
+            each.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def add_up(sums: Sequence[Sum]) -> None:
-    """Reduce gradients, in buckets."""
-    for each in sums:
+def reduce_gradients(gradient_sums: Sequence[GradientSum]) -> None:
+    """All-reduce gradients in buckets, and divide them."""
+    for each in gradient_sums:
         gradients = [local(each.grad) for each in each.parameters if each.grad is not None]
         for bucket in buckets_of(gradients):
             flat = torch.cat([each.flatten() for each in bucket])
@@ -263,7 +270,7 @@ def add_up(sums: Sequence[Sum]) -> None:
 
 
 def buckets_of(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Neighbours together, up to BUCKET_BYTES or one alone."""
+    """Gradients in their order, in buckets of up to BUCKET_BYTES; a larger gradient is a bucket of its own."""
     buckets: list[list[Tensor]] = []
     filled = BUCKET_BYTES
     for gradient in gradients:
@@ -276,7 +283,7 @@ def buckets_of(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of what may be cut."""
+    """This rank's part of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -289,41 +296,42 @@ def _routed(stage: nn.Module) -> list[RoutedFeedForward]:
     return [each for each in stage.modules() if isinstance(each, RoutedFeedForward)]
 
 
-# AdamW over what this rank holds, alone or with its state cut by ZeRO stage 1.
+# AdamW over this rank's parameters, with or without its state sharded (ZeRO stage 1).
 
 LEARNING_RATE = 3e-4
-"""Llama 2 7B's (arXiv 2307.09288 sec. 2.2), as its betas and weight decay below. No time depends on them."""
+"""Of Llama 2 7B (arXiv 2307.09288 sec. 2.2), as the betas and the weight decay. No time depends on them."""
 BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 
 
-class WideAdamW(AdamW):
-    """AdamW that keeps an fp32 copy of narrower parameters and updates them through it (mixed precision training,
-    arXiv 1710.03740 sec. 3.1). One kernel updates a tensor, as frameworks' optimizers do and as is profiled and priced
-    (profiler.benchmarks.optimizer); torch's default runs a dozen over each on a processor."""
+class MasterWeightAdamW(AdamW):
+    """AdamW with fp32 master weights of low-precision parameters (mixed precision training, arXiv 1710.03740 sec. 3.1).
+    It is fused, one kernel per tensor, as in frameworks and as profiled (profiler.benchmarks.optimizer); torch's default
+    runs a dozen kernels per tensor on a CPU."""
 
     def __init__(self, params: Iterable[Any], **settings: Any) -> None:
         groups = list(params)
-        narrow = [each for group in groups for each in (group["params"] if isinstance(group, dict) else [group])]
-        wide = [each if each.dtype is torch.float32 else nn.Parameter(each.detach().float()) for each in narrow]
-        self.pairs = list(zip(narrow, wide, strict=True))
-        super().__init__(wide, fused=True, **settings)
+        parameters = [each for group in groups for each in (group["params"] if isinstance(group, dict) else [group])]
+        masters = [each if each.dtype is torch.float32 else nn.Parameter(each.detach().float()) for each in parameters]
+        self.pairs = list(zip(parameters, masters, strict=True))
+        super().__init__(masters, fused=True, **settings)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """One update."""
-        apart = [(narrow, wide) for narrow, wide in self.pairs if narrow is not wide]
-        for narrow, wide in apart:
-            wide.grad = None if narrow.grad is None else narrow.grad.float()
-        done = super().step(closure)
-        for narrow, wide in apart:
-            narrow.data.copy_(wide)
-            wide.grad = None
-        return done
+        # An fp32 parameter is its own master weight.
+        low_precision = [(parameter, master) for parameter, master in self.pairs if parameter is not master]
+        for parameter, master in low_precision:
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+        result = super().step(closure)
+        for parameter, master in low_precision:
+            parameter.data.copy_(master)
+            master.grad = None
+        return result
 
 
 class LocalOptimizer:
-    """An optimizer of this rank's parts of ``parameters``, so that it never sees how they are cut. ``shard`` are the
-    ranks over which ZeRO stage 1 cuts its state."""
+    """An optimizer over this rank's parts of ``parameters``: plain tensors, also where these are DTensors. ZeRO stage 1
+    shards its state over ``shard``."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], shard: Group | None) -> None:
         self.pairs = [(each, _part(each)) for each in parameters]
@@ -331,12 +339,14 @@ class LocalOptimizer:
         settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "weight_decay": WEIGHT_DECAY}
         self.optimizer: Optimizer
         if shard is None:
-            self.optimizer = WideAdamW(parts, **settings)
+            self.optimizer = MasterWeightAdamW(parts, **settings)
         else:
-            self.optimizer = ZeroRedundancyOptimizer(parts, optimizer_class=WideAdamW, process_group=shard, **settings)
+            self.optimizer = ZeroRedundancyOptimizer(
+                parts, optimizer_class=MasterWeightAdamW, process_group=shard, **settings
+            )
 
     def step(self) -> None:
-        """Update the parameters by their gradients, and forget these."""
+        """Update the parameters by their gradients, and drop these."""
         for parameter, part in self.pairs:
             if part is not parameter:
                 part.grad = None if parameter.grad is None else local(parameter.grad)

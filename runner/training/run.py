@@ -1,4 +1,5 @@
-"""A training run: steps, their times and memory, traces, and where a rank failed or stood still, read from its stack."""
+"""A training run: timed steps, peak memory, traces, and what a rank was doing when it failed or hung, read from its
+stack."""
 
 import csv
 import json
@@ -41,19 +42,17 @@ from spec.units import GIB
 MOST_RANKS = 8
 MOST_LETTERS = 120
 PLACE_IN_SOURCE = re.compile(r"^\[[^\]]*\] ")
-"""Gloo's, before what it says."""
+"""The source location before gloo's messages."""
 LOST = ("gloo", "connection", "socket", "broken pipe", "nccl", "timed out", "timeout", "store")
-"""Words, in small letters, by which torch's backends say that another rank is gone. They raise plain RuntimeErrors."""
-PLUMBING = ("wrapper", "inner", "_fn", "wait", "__call__", "decorate_context")
-"""Functions in torch.distributed that stand around an operation."""
+"""Words, in lower case, by which torch's backends report that another rank is gone. They raise plain RuntimeErrors."""
+WRAPPERS = ("wrapper", "inner", "_fn", "wait", "__call__", "decorate_context")
+"""Functions in torch.distributed that call an operation and are none themselves."""
 
 
 @contextmanager
 def guard_step(world: World, doing: str) -> Iterator[None]:
-    """For one thing that all ranks do: full memory and a lost rank become one line that names rank and operation.
-
-    Raises RankFailedError for these; any other error keeps its traceback.
-    """
+    """Run something that all ranks do. Raises RankFailedError, one line with rank and operation, when memory is full or a
+    rank is lost; any other error keeps its traceback."""
     world.begin(doing)
     if world.watch is not None:
         world.watch.inside = place_reader(threading.main_thread().ident)
@@ -61,14 +60,15 @@ def guard_step(world: World, doing: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's out of memory is a RuntimeError
         first = innermost(error)
-        said = PLACE_IN_SOURCE.sub("", str(first).partition("\n")[0])[:MOST_LETTERS]
+        message = PLACE_IN_SOURCE.sub("", str(first).partition("\n")[0])[:MOST_LETTERS]
         where = place_of(frames_of(first.__traceback__))
         if isinstance(first, Exception) and error_status(first) == OOM:
             inside = f"{doing}, in {where}" if where else doing
-            words = f"rank {world.rank}: out of memory in {inside} ({said})"
-            raise RankFailedError(words, speaker=world.rank) from error
+            text = f"rank {world.rank}: out of memory in {inside} ({message})"
+            raise RankFailedError(text, speaker=world.rank) from error
+        # The backend's error says that a rank is gone, not which: the watchdog finds out.
         if world.size > 1 and any(word in str(first).lower() for word in LOST):
-            raise world.lost(f"{where}: {said}" if where else said) from error
+            raise world.lost(f"{where}: {message}" if where else message) from error
         raise
 
 
@@ -80,7 +80,7 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def place_reader(thread: int | None) -> Callable[[], str]:
-    """A function that says, from another thread, what a thread is in."""
+    """A function that tells, from another thread, what a thread is doing."""
 
     def words() -> str:
         frame = sys._current_frames().get(thread or 0)
@@ -104,24 +104,25 @@ def frames_of(trace: TracebackType | None) -> list[FrameType]:
 
 def place_of(frames: list[FrameType]) -> str:
     """``all_reduce over mesh_tp (ranks 0, 1) in FeedForward of blocks.3``, as far as the frames tell."""
-    said = []
+    # Frames come from the innermost: the first hit is the operation, the group and the module closest to the error.
+    parts = []
     operation = next((name for name in map(_operation, frames) if name), "")
     if operation:
         group = next((result for result in map(_group, frames) if result), "")
-        said.append(f"{operation} over {group}" if group else operation)
-    modules = [one for frame in frames if isinstance(one := frame.f_locals.get("self"), nn.Module)]
-    part = next((str(one.place) for one in modules if hasattr(one, "place")), "")
+        parts.append(f"{operation} over {group}" if group else operation)
+    modules = [module for frame in frames if isinstance(module := frame.f_locals.get("self"), nn.Module)]
+    part = next((str(module.place) for module in modules if hasattr(module, "place")), "")
     if part:
-        said.append(f"{type(modules[0]).__name__} of {part}")
+        parts.append(f"{type(modules[0]).__name__} of {part}")
     elif any(frame.f_code.co_name == "_engine_run_backward" for frame in frames):
-        said.append("the backward")
-    return " in ".join(said)
+        parts.append("the backward")
+    return " in ".join(parts)
 
 
 def _operation(frame: FrameType) -> str:
     module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-    outer = module.startswith("torch.distributed") and name not in PLUMBING and not name.startswith("<")
-    return name.strip("_") if outer else ""
+    distributed = module.startswith("torch.distributed") and name not in WRAPPERS and not name.startswith("<")
+    return name.strip("_") if distributed else ""
 
 
 def _group(frame: FrameType) -> str:
@@ -130,22 +131,22 @@ def _group(frame: FrameType) -> str:
             try:
                 ranks = dist.get_process_group_ranks(value)
             except KeyError:
-                # being made or destroyed just now: torch knows it by no ranks
+                # The group is being created or destroyed: torch has no ranks for it.
                 continue
-            shown = ", ".join(map(str, ranks[:MOST_RANKS])) + (", ..." if len(ranks) > MOST_RANKS else "")
-            return f"{value.group_desc or 'all ranks'} (ranks {shown})"
+            listed = ", ".join(map(str, ranks[:MOST_RANKS])) + (", ..." if len(ranks) > MOST_RANKS else "")
+            return f"{value.group_desc or 'all ranks'} (ranks {listed})"
     return ""
 
 
-# What a training run measured, in words and in files.
+# The result of a training run, as text and as files.
 
 STEP_COLUMNS = ("step", "step_s", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The most that a rank held after warm-up: what torch's allocator gave out and what it kept from the device, None
-    on a processor, which has no such allocator; and the process's resident set since its start."""
+    """Peak memory of a rank: what torch's allocator allocated and reserved after warm-up (None on a CPU, which has no
+    such allocator), and the process's resident set since its start."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None
@@ -153,9 +154,9 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A run: seconds of each timed step (of the slowest rank), CPU seconds of each (of the busiest), the loss
-    of each, and the most memory of any rank."""
+class TrainingResult:
+    """What a training run measured: of each timed step the seconds (of the slowest rank), CPU seconds (of the busiest)
+    and loss, and the peak memory of any rank."""
 
     task: TrainTask
     device: str
@@ -206,7 +207,7 @@ def peak_memory(memories: Sequence[Memory]) -> Memory:
 
 
 def heading(task: TrainTask, device: str) -> str:
-    """Lines that announce a run."""
+    """Two lines that announce a run: the model, and the plan with its batch."""
     plan, job = task.plan, task.problem.job
     parameters = num_parameters(task.problem.model).total
     degree = f" dp{plan.dp}" if plan.dp > 1 and "dp" not in plan.label() else ""
@@ -218,26 +219,30 @@ def heading(task: TrainTask, device: str) -> str:
     )
 
 
-def lines(measured: Measured) -> list[str]:
-    """The summary."""
+def lines(measured: TrainingResult) -> list[str]:
+    """The summary of a run."""
     steps, memory, problem = measured.steps_s, measured.memory, measured.task.problem
     spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
-    counted = "" if counts_whole_attention(products(problem.model, problem.job)) else ", half of the attention matrix"
+    attention_note = (
+        "" if counts_whole_attention(products(problem.model, problem.job)) else ", half of the attention matrix"
+    )
     if memory.allocated_bytes is None or memory.reserved_bytes is None:
-        used = f"resident {memory.resident_bytes / GIB:.3f} GiB"
+        memory_text = f"resident {memory.resident_bytes / GIB:.3f} GiB"
     else:
-        used = f"allocated {memory.allocated_bytes / GIB:.3f} GiB, reserved {memory.reserved_bytes / GIB:.3f} GiB"
+        memory_text = (
+            f"allocated {memory.allocated_bytes / GIB:.3f} GiB, reserved {memory.reserved_bytes / GIB:.3f} GiB"
+        )
     return [
-        f"step     {measured.step_s:.4f} s (least {min(steps):.4f}, most {max(steps):.4f}, std {spread:.4f}; "
+        f"step     {measured.step_s:.4f} s (min {min(steps):.4f}, max {max(steps):.4f}, std {spread:.4f}; "
         f"{len(steps)} steps after {measured.warmup} of warm-up)",
         f"tokens   {measured.tokens_per_gpu_per_s:.1f} per second and device",
-        f"mfu      {100 * measured.mfu:.2f} % of the {measured.task.dtype} peak of {problem.cluster.gpu.name}{counted}",
-        f"memory   {used} on the rank with the most",
+        f"mfu      {100 * measured.mfu:.2f} % of the {measured.task.dtype} peak of {problem.cluster.gpu.name}{attention_note}",
+        f"memory   {memory_text} on the rank with the most",
         f"loss     {measured.losses[0]:.4f} to {measured.losses[-1]:.4f}",
     ]
 
 
-def record(measured: Measured) -> dict[str, object]:
+def record(measured: TrainingResult) -> dict[str, object]:
     """Everything, as plain values with the unit in the name; the plan's keys are those of --plan, and dp."""
     task, problem = measured.task, measured.task.problem
     return {
@@ -265,17 +270,17 @@ def record(measured: Measured) -> dict[str, object]:
     }
 
 
-def write(measured: Measured, json_path: Path | None, results: Path | None) -> list[str]:
+def write(measured: TrainingResult, json_path: Path | None, results: Path | None) -> list[str]:
     """The files asked for, and a line for each; ``results`` is made where it is missing."""
     paths = [] if json_path is None else [json_path]
-    written = []
+    messages = []
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
         paths.append(results / f"{measured.name}_train.json")
     for path in paths:
         with replaced_file(path) as handle:
             json.dump(record(measured), handle, indent=1)
-        written.append(f"wrote {path}")
+        messages.append(f"wrote {path}")
     if results is not None:
         path = results / f"{measured.name}_steps.csv"
         with replaced_file(path) as handle:
@@ -283,8 +288,8 @@ def write(measured: Measured, json_path: Path | None, results: Path | None) -> l
             writer.writerow(STEP_COLUMNS)
             rows = zip(measured.steps_s, measured.losses, strict=True)
             writer.writerows([place, f"{seconds:.6f}", f"{loss:.6f}"] for place, (seconds, loss) in enumerate(rows, 1))
-        written.append(f"wrote {path}")
-    return written
+        messages.append(f"wrote {path}")
+    return messages
 
 
 # One step of a training on this rank, timed.
@@ -292,8 +297,8 @@ def write(measured: Measured, json_path: Path | None, results: Path | None) -> l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Seconds of a step by the clock on the wall, and CPU seconds of this process meanwhile, which neither
-    waiting nor other processes lengthen."""
+    """Wall-clock seconds of a step, and CPU seconds of this process in it, to which neither waiting nor other processes
+    add."""
 
     wall_s: float
     cpu_s: float
@@ -310,15 +315,15 @@ def one_step(trainer: Trainer, world: World, step: int) -> Step:
     return Step(wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - began_cpu_s)
 
 
-# Steps under torch's profiler, a trace a rank, after those whose time counts.
+# Steps under torch's profiler, one trace per rank, after the timed ones.
 
 STEPS = 2
 WARMUP = 1
-"""Steps that the profiler sees and does not keep: its own first calls are slow."""
+"""Steps that the profiler records and drops: its own first calls are slow."""
 ENDING = ".trace.json.gz"
 QUIET = "6"
-"""KINETO_LOG_LEVEL above USDT, the highest of Kineto's severities (libkineto/include/ILoggerObserver.h): on a
-processor the marks of start and stop are all that it has to say. On a GPU its errors are worth them."""
+"""KINETO_LOG_LEVEL above USDT, the highest of Kineto's severities (libkineto/include/ILoggerObserver.h). On a CPU Kineto
+only logs that it starts and stops; on a GPU it may log errors, so the level stays."""
 
 
 def trace_path(folder: Path, name: str, rank: int) -> Path:
@@ -347,7 +352,7 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
             activities=activities,
             schedule=window,
             record_shapes=True,
-            on_trace_ready=lambda made: made.export_chrome_trace(str(temporary)),
+            on_trace_ready=lambda trace: trace.export_chrome_trace(str(temporary)),
         ) as profiler,
     ):
         for step in range(first, first + WARMUP + STEPS):
@@ -355,18 +360,18 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
             profiler.step()
 
 
-# A training run: read, build, warm up, time every step, say what came of it.
+# A training run: read the task, build the model, warm up, time every step, summarise.
 
 HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
-"""Warnings of torch's about what this trainer does not do: it changes no output in place."""
+"""Warnings of torch's about in-place changes of outputs, which this trainer never makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """Options of a training run of ``typed``: steps before and while time is taken, the longest wait of one rank for another, the files
-    to write; ``trace`` is the folder of the traces."""
+    """Options of a training run: the request, steps of warm-up and timed steps, the longest wait of one rank for
+    another, the files to write; ``trace`` is the folder of the traces."""
 
-    typed: TrainRequest
+    request: TrainRequest
     device: str = "auto"
     steps: int = 10
     warmup: int = 3
@@ -378,20 +383,20 @@ class TrainOptions:
 
 
 def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
-    """Train on all ranks; on rank 0 the lines that say what was measured.
+    """The summary lines of a training run on all ranks; empty on ranks other than 0.
 
-    Raises UserError for what cannot be run, RankFailedError for a rank that cannot go on.
+    Raises UserError for a request that cannot be run, RankFailedError for a rank that cannot go on.
     """
     device = choose_device(options.device, layout)
-    result: list[TrainTask] = []
+    tasks: list[TrainTask] = []
 
     def first(world: World) -> None:
         world.begin("reading the config and the plan")
-        result.append(agree(world, lambda: read_task(options.typed, device, layout.size)))
-        check_same(world, repr(result[0].training), "the config or the command line")
+        tasks.append(agree(world, lambda: read_task(options.request, device, layout.size)))
+        check_same(world, repr(tasks[0].training), "the config or the command line")
 
     world = open_world(layout, device, timeout_s=options.timeout_s, first=first)
-    task = result[0]
+    task = tasks[0]
     if world.leads:
         options.say(heading(task, device.name))
     install_abort_hook(world)
@@ -403,15 +408,15 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     except BaseException as error:
         report_failure(world, error)
         raise
-    written = agree(world, lambda: write(measured, options.json, options.results) if world.leads else [])
+    messages = agree(world, lambda: write(measured, options.json, options.results) if world.leads else [])
     world.close()
     if options.trace is not None:
-        written.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
-    return [*assumed_lines(task.training.model), *lines(measured), *written] if world.leads else []
+        messages.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
+    return [*assumed_lines(task.training.model), *lines(measured), *messages] if world.leads else []
 
 
-def measure(options: TrainOptions, task: TrainTask, world: World) -> Measured:
-    """Build and run every step; the same on all ranks."""
+def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingResult:
+    """The result of building the model and running every step, the same on all ranks."""
     device = world.device
     with guard_step(world, "building the model"):
         trainer = Trainer(task.training, device.torch_device)
@@ -423,30 +428,31 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> Measured:
         if step == options.warmup and device.kind == "cuda":
             torch.cuda.reset_peak_memory_stats(device.index)
         with guard_step(world, name):
-            took = one_step(trainer, world, step)
+            step_seconds = one_step(trainer, world, step)
             loss = trainer.loss_share()
         if timed:
-            steps.append(took)
+            steps.append(step_seconds)
             losses.append(loss)
-    memory = asdict(memory_of(device))
+    memory = asdict(peak_memory_of(device))
     if options.trace is not None:
         path = trace_path(options.trace, file_name(task), world.rank)
         with guard_step(world, "the steps of the trace"):
             trace_steps(trainer, world, options.warmup + options.steps, path)
-    said = [json.loads(word) for word in world.gather(json.dumps([list(map(asdict, steps)), losses, memory]))]
-    everyone = [[Step(**one) for one in taken] for taken, _, _ in said]
-    return Measured(
+    gathered = [json.loads(word) for word in world.gather(json.dumps([list(map(asdict, steps)), losses, memory]))]
+    steps_by_rank = [[Step(**step) for step in rank_steps] for rank_steps, _, _ in gathered]
+    # A step takes as long as its slowest rank; the loss of the batch is the sum of the ranks' shares.
+    return TrainingResult(
         task=task,
         device=device.name,
         warmup=options.warmup,
-        steps_s=tuple(max(one.wall_s for one in step) for step in zip(*everyone, strict=True)),
-        steps_cpu_s=tuple(max(one.cpu_s for one in step) for step in zip(*everyone, strict=True)),
-        losses=tuple(map(sum, zip(*(shares for _, shares, _ in said), strict=True))),
-        memory=peak_memory([Memory(**each) for _, _, each in said]),
+        steps_s=tuple(max(one.wall_s for one in step) for step in zip(*steps_by_rank, strict=True)),
+        steps_cpu_s=tuple(max(one.cpu_s for one in step) for step in zip(*steps_by_rank, strict=True)),
+        losses=tuple(map(sum, zip(*(shares for _, shares, _ in gathered), strict=True))),
+        memory=peak_memory([Memory(**each) for _, _, each in gathered]),
     )
 
 
-def memory_of(device: Device) -> Memory:
+def peak_memory_of(device: Device) -> Memory:
     """Peaks of this rank."""
     on_gpu = device.kind == "cuda"
     return Memory(

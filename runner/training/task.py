@@ -1,4 +1,4 @@
-"""From the options of ``train`` to a training task: the config, the job, the plan, the device's hardware spec."""
+"""From the options of ``train`` to a training task (config, job, plan, hardware spec), and what ``train`` refuses."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,8 +13,8 @@ from profiler.device import Device
 from profiler.machine import find_sheet
 from runner.groups.degrees import PLAN, check_dp, plan_and_dp
 from runner.reference.layers import ACTIVATIONS
-from runner.training.pipeline import TORCH
-from runner.training.trainer import Training
+from runner.training.pipeline import TORCH_SCHEDULES
+from runner.training.trainer import TrainingConfig
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
@@ -33,8 +33,8 @@ TORCH_FORMATS: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """Options of ``train``; None means not given. ``micro_batches`` of a step on each rank stand for the tokens of the
-    batch; ``job`` are values of spec.settings.job by key."""
+    """Options of ``train``; None means not given. ``micro_batches`` of a step on each rank replace the batch in tokens;
+    ``job`` are values of spec.settings.job by key."""
 
     root: Path
     config: Path
@@ -52,9 +52,9 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainTask:
-    """A training, the problem to which its step time is an answer, and the typed settings of the job."""
+    """A training run, the problem that predicts its step time, and the requested settings of the job."""
 
-    training: Training
+    training: TrainingConfig
     problem: Problem
     config: Path
     dtype: str
@@ -66,35 +66,35 @@ class TrainTask:
         return self.training.plan
 
 
-def read_task(typed: TrainRequest, device: Device, world_size: int) -> TrainTask:
-    """The task of the options, for so many ranks.
+def read_task(options: TrainRequest, device: Device, world_size: int) -> TrainTask:
+    """The task of the options on ``world_size`` ranks.
 
-    Raises ConfigError with one clear line for what does not fit together, and for what torch's APIs do not run.
+    Raises ConfigError for options that contradict each other, and for what torch's APIs do not run.
     """
-    written, dp = written_plan(typed)
+    parsed, dp = requested_plan(options)
     request = Request(
-        root=typed.root,
-        config=typed.config,
-        assume=typed.assume,
+        root=options.root,
+        config=options.config,
+        assume=options.assume,
         world_size=world_size,
-        global_batch_tokens=_tokens(typed, written, world_size),
-        seq_len=typed.seq_len,
-        cluster=typed.cluster or sheet_of(device, typed.root),
-        framework=typed.framework,
-        job=typed.job,
+        global_batch_tokens=_tokens(options, parsed, world_size),
+        seq_len=options.seq_len,
+        cluster=options.cluster or hardware_spec_of(device, options.root),
+        framework=options.framework,
+        job=options.job,
         missing="modelled",
     )
-    read = read_request(request)
-    job = read.job
-    if typed.dtype is not None:
-        job = replace(job, precision=precision_of(job.preset, typed.dtype))
+    question = read_request(request)
+    job = question.job
+    if options.dtype is not None:
+        job = replace(job, precision=precision_of(job.preset, options.dtype))
     problem = Problem(
-        model=read.config.model,
+        model=question.config.model,
         job=job,
-        cluster=read.cluster,
-        op_timer=OpTimer.on(read.cluster, ModelledCostModel(cluster=read.cluster)),
+        cluster=question.cluster,
+        op_timer=OpTimer.on(question.cluster, ModelledCostModel(cluster=question.cluster)),
     )
-    plan = plan_of(written, problem, PLAN if typed.plan else str(typed.config))
+    plan = plan_of(parsed, problem, PLAN if options.plan else str(options.config))
     check_dp(plan, dp)
     check_order(plan, problem, PLAN)
     precision = job.precision
@@ -102,63 +102,63 @@ def read_task(typed: TrainRequest, device: Device, world_size: int) -> TrainTask
         raise ConfigError(
             where="train", key="precision.linear", value=precision.linear, allowed="bf16 or fp32 (--dtype)"
         )
-    check_model(problem.model, str(typed.config))
-    training = Training(
+    check_model(problem.model, str(options.config))
+    training = TrainingConfig(
         model=problem.model,
         plan=plan,
         seq_len=job.seq_len,
         compute=TORCH_FORMATS[precision.linear],
         reduce=TORCH_FORMATS.get(precision.reduce, torch.float32),
         context_parallel=job.context_parallel,
-        compiled=typed.compiled,
+        compiled=options.compiled,
     )
     check_plan(training, job)
-    return TrainTask(training=training, problem=problem, config=typed.config, dtype=precision.linear, job=typed.job)
+    return TrainTask(training=training, problem=problem, config=options.config, dtype=precision.linear, job=options.job)
 
 
-def written_plan(typed: TrainRequest) -> tuple[WrittenPlan, int | None]:
-    """The plan as typed, else the config's, and the dp that was typed with it."""
-    if typed.plan is None:
-        return read_config(typed.config, assume=typed.assume).plan or WrittenPlan(), None
-    return plan_and_dp(typed.plan)
+def requested_plan(options: TrainRequest) -> tuple[WrittenPlan, int | None]:
+    """The requested plan, else the config's, and the requested dp."""
+    if options.plan is None:
+        return read_config(options.config, assume=options.assume).plan or WrittenPlan(), None
+    return plan_and_dp(options.plan)
 
 
-def sheet_of(device: Device, root: Path) -> str:
-    """The sheet of the device by its name; raises ConfigError where there is none."""
-    sheet = find_sheet(device.name, device.kind, root)
-    if sheet is None:
+def hardware_spec_of(device: Device, root: Path) -> str:
+    """Name of the device's hardware spec. Raises ConfigError if there is none."""
+    spec = find_sheet(device.name, device.kind, root)
+    if spec is None:
         raise ConfigError(
             where="command line",
             key="--cluster",
             value=None,
             allowed=f"a hardware spec of configs/clusters: none is of {device.name}",
         )
-    return sheet.stem
+    return spec.stem
 
 
-def _tokens(typed: TrainRequest, written: WrittenPlan, world_size: int) -> int | None:
-    """Tokens of a step as typed."""
-    if typed.micro_batches is None:
-        return typed.global_batch_tokens
-    seq_len = typed.seq_len or read_config(typed.config, assume=typed.assume).seq_len or 0
-    dp = max(1, world_size // ((written.tp or 1) * (written.pp or 1) * written.cp))
-    return dp * (written.micro_batch or 1) * typed.micro_batches * seq_len
+def _tokens(options: TrainRequest, parsed: WrittenPlan, world_size: int) -> int | None:
+    """Tokens of a step as requested; None if not."""
+    if options.micro_batches is None:
+        return options.global_batch_tokens
+    seq_len = options.seq_len or read_config(options.config, assume=options.assume).seq_len or 0
+    dp = max(1, world_size // ((parsed.tp or 1) * (parsed.pp or 1) * parsed.cp))
+    return dp * (parsed.micro_batch or 1) * options.micro_batches * seq_len
 
 
-# What this trainer does not run, each said in one line: what its model has no part for, and plans that torch's own
-# APIs have no way of running.
+# What ``train`` refuses: models that the reference transformer cannot represent, and plans that torch's APIs cannot run.
+# Each function yields its refusals; the first one becomes the error.
 
 Refusal = tuple[str, Any, str]
 """Key, value, what is allowed."""
 
 
 def check_model(model: ModelSpec, where: str) -> None:
-    """Raise ConfigError for a model, read from ``where``, that the reference transformer is not."""
+    """Raise ConfigError for a model, read from ``where``, that the reference transformer cannot represent."""
     _refuse(where, _model(model))
 
 
-def check_plan(training: Training, job: JobSpec) -> None:
-    """Raise ConfigError for a plan or a job that is not run."""
+def check_plan(training: TrainingConfig, job: JobSpec) -> None:
+    """Raise ConfigError for a plan or a job that ``train`` cannot run."""
     _refuse("train", _job(job))
     _refuse("train", _strategy(training))
     _refuse("train", _pipeline(training))
@@ -170,7 +170,7 @@ def check_plan(training: Training, job: JobSpec) -> None:
 
 def _refuse(where: str, refusals: Iterator[Refusal]) -> None:
     for key, value, allowed in refusals:
-        raise ConfigError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
+        raise ConfigError(where=where, key=key, value=value, allowed=f"{allowed} (train supports no other)")
 
 
 def _model(model: ModelSpec) -> Iterator[Refusal]:
@@ -225,7 +225,7 @@ def _job(job: JobSpec) -> Iterator[Refusal]:
         yield "flash_attention", False, "true"
 
 
-def _strategy(training: Training) -> Iterator[Refusal]:
+def _strategy(training: TrainingConfig) -> Iterator[Refusal]:
     plan, traits = training.plan, training.plan.sharding.traits
     if traits.exchanges_heads or traits.copies.has_weight_groups:
         yield (
@@ -234,7 +234,7 @@ def _strategy(training: Training) -> Iterator[Refusal]:
             "mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all",
         )
     experts = any(run.block.moe is not None for run in training.model.blocks)
-    if experts and plan.tp > 1 and not training.tokens_cut:
+    if experts and plan.tp > 1 and not training.tokens_sharded:
         yield "strategy", plan.strategy, "msp or fsp with experts: their tokens must be cut over tp"
     if plan.etp > 1:
         yield "etp", plan.etp, "1"
@@ -242,12 +242,12 @@ def _strategy(training: Training) -> Iterator[Refusal]:
         yield "optimizer_offload, offloaded_layers", (plan.optimizer_offload, plan.offloaded_layers), "0"
 
 
-def _pipeline(training: Training) -> Iterator[Refusal]:
+def _pipeline(training: TrainingConfig) -> Iterator[Refusal]:
     plan, layers = training.plan, training.model.num_layers
     if plan.pp == 1 and plan.vpp > 1:
         yield "vpp", plan.vpp, "1 without a pipeline"
-    if plan.pp > 1 and plan.schedule not in TORCH:
-        yield "schedule", plan.schedule.value, f"one of {', '.join(TORCH)}"
+    if plan.pp > 1 and plan.schedule not in TORCH_SCHEDULES:
+        yield "schedule", plan.schedule.value, f"one of {', '.join(TORCH_SCHEDULES)}"
     if plan.pp > 1 and plan.schedule.splits_backward:
         yield from _split_backward(training)
     if plan.num_micro < plan.pp:
@@ -258,7 +258,7 @@ def _pipeline(training: Training) -> Iterator[Refusal]:
         yield "layers", layers, f"a multiple of pp x vpp = {plan.pp * plan.vpp}, or a layout"
 
 
-def _split_backward(training: Training) -> Iterator[Refusal]:
+def _split_backward(training: TrainingConfig) -> Iterator[Refusal]:
     plan = training.plan
     rounds = plan.num_micro // plan.pp
     if plan.schedule is not Schedule.ZB_V and rounds and plan.num_micro % rounds:
@@ -277,13 +277,13 @@ def _split_backward(training: Training) -> Iterator[Refusal]:
         yield "--compile", True, f"no compiled blocks with {plan.schedule.value}"
 
 
-def _tied(training: Training) -> Iterator[Refusal]:
+def _tied(training: TrainingConfig) -> Iterator[Refusal]:
     if training.model.tied_embeddings and (training.plan.pp > 1 or training.plan.zero_stage > 1):
-        given = (training.plan.pp, training.plan.zero_stage)
-        yield "pp, zero_stage", given, "pp 1 and ZeRO 0 or 1 with tied embeddings"
+        degrees = (training.plan.pp, training.plan.zero_stage)
+        yield "pp, zero_stage", degrees, "pp 1 and ZeRO 0 or 1 with tied embeddings"
 
 
-def _copies(training: Training) -> Iterator[Refusal]:
+def _copies(training: TrainingConfig) -> Iterator[Refusal]:
     plan = training.plan
     ranks = plan.dp * plan.cp
     if ranks % plan.zero_size:
@@ -298,15 +298,15 @@ def _copies(training: Training) -> Iterator[Refusal]:
         yield "ep", plan.ep, "1 for a model without experts"
 
 
-def _shapes(training: Training) -> Iterator[Refusal]:
+def _shapes(training: TrainingConfig) -> Iterator[Refusal]:
     plan, model, cp = training.plan, training.model, training.plan.cp
     if cp > 1 and training.context_parallel not in ("all_gather", "all_to_all"):
         yield "context_parallel", training.context_parallel, "--job context_parallel=all_gather or all_to_all"
     exchanges = training.context_parallel == "all_to_all"
-    chunks = 1 if cp == 1 else cp if exchanges else 2 * cp
-    pieces = chunks * (plan.tp if training.tokens_cut else 1)
-    if training.seq_len % pieces:
-        yield "seq_len", training.seq_len, f"a multiple of {pieces} under this plan"
+    cp_chunks = 1 if cp == 1 else cp if exchanges else 2 * cp
+    chunks = cp_chunks * (plan.tp if training.tokens_sharded else 1)
+    if training.seq_len % chunks:
+        yield "seq_len", training.seq_len, f"a multiple of {chunks} under this plan"
     if model.vocab % plan.tp:
         yield "vocab", model.vocab, f"a multiple of tp {plan.tp}"
     for run in model.blocks:
@@ -320,14 +320,14 @@ def _widths(block: BlockSpec, tp: int, heads: int) -> Iterator[Refusal]:
     if isinstance(mixer, AttentionSpec):
         for key in ("num_heads", "num_kv_heads"):
             if getattr(mixer, key) % heads:
-                yield key, getattr(mixer, key), f"a multiple of the {heads} ranks that cut heads"
+                yield key, getattr(mixer, key), f"a multiple of the {heads} ranks that share the heads"
     shared = block.moe.shared_ffn_hidden if block.moe is not None else 0
     width = block.mlp.ffn_hidden if block.mlp is not None else shared
     if width % tp:
         yield "ffn_hidden", width, f"a multiple of tp {tp}"
 
 
-def _recompute(training: Training, job: JobSpec) -> Iterator[Refusal]:
+def _recompute(training: TrainingConfig, job: JobSpec) -> Iterator[Refusal]:
     plan, selective = training.plan, job.preset.recomputation.selective
     if plan.recompute_modules:
         yield "recompute_modules", plan.recompute_modules, "none"

@@ -1,7 +1,8 @@
-"""Training of one plan: layers cut over tp by DTensor plans, as Megatron-LM cuts them (arXiv 1909.08053 sec. 3), with the tokens between them
-cut as well under sequence parallelism (arXiv 2205.05198 sec. 4.2.2).
+"""Training under one plan: the stages of this rank with their parallelism, the step, and the synthetic data.
 
-Experts stay whole: tokens go to them by all-to-all.
+Layers are sharded over tp by DTensor plans as in Megatron-LM (arXiv 1909.08053 sec. 3), tokens between them under
+sequence parallelism as well (arXiv 2205.05198 sec. 4.2.2). Experts are not sharded over tp: tokens go to them by
+all-to-all.
 """
 
 import zlib
@@ -26,10 +27,18 @@ from torch.nn import functional
 
 from ops.layout import Layout
 from ops.recompute import Recompute
-from runner.reference.layers import FeedForward, SelfAttention, core_of, regathering
-from runner.reference.transformer import Block, BlockContext, RoutedFeedForward, Share, Stage, stage_of
-from runner.training.data_parallel import Copies, LocalOptimizer, Meshes, Sum, add_up, meshes_of, place
-from runner.training.pipeline import OneAfterAnother, Pipeline, layers_of, pipeline_of, shares_of
+from runner.reference.layers import FeedForward, SelfAttention, core_of, regathered_columns
+from runner.reference.transformer import Block, BlockContext, ModelSlice, RoutedFeedForward, Stage, stage_of
+from runner.training.data_parallel import (
+    DataParallelism,
+    GradientSum,
+    LocalOptimizer,
+    Meshes,
+    match_placements,
+    meshes_of,
+    reduce_gradients,
+)
+from runner.training.pipeline import PipelineExecutor, SequentialExecutor, layers_of, pipeline_executor, slices_of
 from solver.plans.plan_table import Plan
 from spec.model import ModelSpec
 
@@ -37,19 +46,19 @@ TOKENS = Shard(1)
 
 
 class RegatheredColumns(ParallelStyle):
-    """The linears of these names by column; they keep this rank's tokens and gather the others' again in the backward
-    (fsp). A module without a ``project`` is such a linear itself."""
+    """Shards the linears of these names by column; they save this rank's tokens alone and gather the others' again in
+    the backward (fsp). Without names the module is such a linear itself."""
 
     def __init__(self, *names: str) -> None:
         super().__init__()
         self.names = names
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        project = regathering(device_mesh.get_group())
+        project = regathered_columns(device_mesh.get_group())
         for linear in [module.get_submodule(name) for name in self.names] or [module]:
-            for name, held in list(linear.named_parameters(recurse=False)):
-                cut = distribute_tensor(held.data, device_mesh, [Shard(0)], src_data_rank=None)
-                linear.register_parameter(name, nn.Parameter(cut))
+            for name, weight in list(linear.named_parameters(recurse=False)):
+                shard = distribute_tensor(weight.data, device_mesh, [Shard(0)], src_data_rank=None)
+                linear.register_parameter(name, nn.Parameter(shard))
         if isinstance(module, nn.Linear):
             module.forward = lambda input: project(input, (module,))[0]  # type: ignore[method-assign]
         else:
@@ -57,22 +66,22 @@ class RegatheredColumns(ParallelStyle):
         return module
 
 
-def cut_over_tp(name: str, part: nn.Module, mesh: DeviceMesh, *, sequence: bool, regather: bool) -> None:
-    """Cut one part of a stage; ``sequence`` cuts the tokens between layers too, ``regather`` keeps the cut ones for the
-    backward. No weight travels: every rank has filled the whole part alike."""
-    plan: ParallelStyle | dict[str, ParallelStyle] | None
+def shard_over_tp(name: str, part: nn.Module, mesh: DeviceMesh, *, sequence: bool, regather: bool) -> None:
+    """Shard one part of a stage over tp; with ``sequence`` tokens between layers too, with ``regather`` the backward
+    gathers them again. No weight is sent: every rank has filled the whole part with the same values."""
+    style: ParallelStyle | dict[str, ParallelStyle] | None
     if isinstance(part, Block):
-        plan = block_plan(part, sequence=sequence, regather=regather)
+        style = block_plan(part, sequence=sequence, regather=regather)
     elif name == "head" and regather:
-        plan = RegatheredColumns()
+        style = RegatheredColumns()
     else:
-        plan = end_plan(name, sequence=sequence)
-    if plan is not None:
-        parallelize_module(part, mesh, plan, src_data_rank=None)
+        style = end_plan(name, sequence=sequence)
+    if style is not None:
+        parallelize_module(part, mesh, style, src_data_rank=None)
 
 
 def end_plan(name: str, *, sequence: bool) -> ParallelStyle | None:
-    """Embedding and head by vocabulary; the norm before the head as the tokens are."""
+    """The style of a part outside the blocks: embedding and head sharded by vocabulary, the norm as its tokens are."""
     between = TOKENS if sequence else Replicate()
     if name == "embedding":
         return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
@@ -82,7 +91,7 @@ def end_plan(name: str, *, sequence: bool) -> ParallelStyle | None:
 
 
 def block_plan(block: Block, *, sequence: bool, regather: bool) -> dict[str, ParallelStyle]:
-    """The first products of each half by column, its last by row."""
+    """The styles of a block: the first linears of each half sharded by column, its last by row."""
     between = TOKENS if sequence else Replicate()
     plan = _columns("attention", ("q", "k", "v"), sequence=sequence, regather=regather)
     plan["attention.out"] = RowwiseParallel(output_layouts=between)
@@ -91,7 +100,8 @@ def block_plan(block: Block, *, sequence: bool, regather: bool) -> dict[str, Par
     half = block.feed_forward
     if isinstance(half, FeedForward):
         return plan | _feed_forward_plan("feed_forward", half, sequence=sequence, regather=regather)
-    assert isinstance(half, RoutedFeedForward), "the other kind of a second half"
+    assert isinstance(half, RoutedFeedForward), "a block has one or the other"
+    # The router and the dispatch work on this rank's tokens, as plain tensors.
     plan["feed_forward"] = PrepareModuleInput(
         input_layouts=(TOKENS,), desired_input_layouts=(TOKENS,), use_local_output=True
     )
@@ -108,7 +118,7 @@ def _feed_forward_plan(name: str, half: FeedForward, *, sequence: bool, regather
 
 
 def _columns(name: str, linears: tuple[str, ...], *, sequence: bool, regather: bool) -> dict[str, ParallelStyle]:
-    """The first products of the half ``name``, on the tokens of all ranks."""
+    """The styles of the first linears of the half ``name``, which work on the tokens of all ranks."""
     if regather:
         return {name: RegatheredColumns(*linears)}
     plan: dict[str, ParallelStyle] = {f"{name}.{linear}": ColwiseParallel() for linear in linears}
@@ -117,8 +127,8 @@ def _columns(name: str, linears: tuple[str, ...], *, sequence: bool, regather: b
 
 
 def _whole_tokens(*, sequence: bool) -> ParallelStyle:
-    """Every rank's tokens at once. The products behind are handed one DTensor: their gradients add up on each rank, and
-    one collective of the sum goes back instead of one for each product."""
+    """The style that gathers all ranks' tokens. It passes on one DTensor, so that the input gradients of several linears
+    are summed on each rank before a single collective."""
     return PrepareModuleInput(
         input_layouts=(TOKENS if sequence else Replicate(),),
         desired_input_layouts=(Replicate(),),
@@ -126,7 +136,7 @@ def _whole_tokens(*, sequence: bool) -> ParallelStyle:
     )
 
 
-# Synthetic tokens: the same for a sequence of a step whatever the plan.
+# Synthetic data: a sequence of a step has the same tokens under every plan.
 
 
 def sequences_of(plan: Plan, data_rank: int) -> range:
@@ -136,7 +146,7 @@ def sequences_of(plan: Plan, data_rank: int) -> range:
 
 
 def step_tokens(step: int, sequences: range, seq_len: int, vocab: int) -> Tensor:
-    """[sequences, seq_len + 1] on the host; token t + 1 is what token t should foretell."""
+    """Tokens as [sequences, seq_len + 1] on the host; the target of token t is token t + 1."""
     rows = []
     for sequence in sequences:
         seed = zlib.crc32(f"{step}.{sequence}".encode())
@@ -145,13 +155,13 @@ def step_tokens(step: int, sequences: range, seq_len: int, vocab: int) -> Tensor
     return torch.stack(rows)
 
 
-# A plan put together: stages with their weights, cut and copied, a schedule and an optimizer.
+# A rank's trainer: stages with their weights, sharded and replicated, a pipeline schedule, and an optimizer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A training: model, plan, formats in which layers compute and gradients of FSDP2 are reduced, how sequences cut
-    over cp meet ("all_gather" or "all_to_all"), whether blocks are compiled."""
+class TrainingConfig:
+    """Everything that a trainer depends on: model, plan, the formats in which layers compute and FSDP2 reduces
+    gradients, the communication of context parallelism ("all_gather" or "all_to_all"), and compilation of blocks."""
 
     model: ModelSpec
     plan: Plan
@@ -162,72 +172,77 @@ class Training:
     compiled: bool = False
 
     @property
-    def tokens_cut(self) -> bool:
-        """True if tokens are cut over tp between the linears."""
+    def tokens_sharded(self) -> bool:
+        """True if tokens are sharded over tp between the linears."""
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
         return int(self.plan.sharding.norm_shards(layout)[0]) > 1
 
     @property
     def regathers(self) -> bool:
-        """True if products keep this rank's tokens for the backward, and not those of all."""
+        """True if linears save this rank's tokens for the backward and not those of all ranks."""
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
         return int(self.plan.sharding.saved_input_shards(layout)[0]) > 1
 
 
 class Trainer:
-    """This rank's part of a training. Every rank of the world makes one."""
+    """This rank's part of a training run. Every rank of the world makes one."""
 
-    def __init__(self, training: Training, device: torch.device) -> None:
+    def __init__(self, training: TrainingConfig, device: torch.device) -> None:
         self.training, self.device = training, device
         plan = training.plan
         self.meshes: Meshes = meshes_of(plan, device.type)
-        copies = Copies(plan=plan, meshes=self.meshes, compute=training.compute, reduce=training.reduce)
+        data_parallel = DataParallelism(plan=plan, meshes=self.meshes, compute=training.compute, reduce=training.reduce)
         core = core_of(training.context_parallel, self.meshes.cp)
         self.positions = core.positions(training.seq_len)
-        around = BlockContext(
+        context = BlockContext(
             core=core,
             experts=self.meshes.experts,
             positions=self.positions.to(device),
             device=device,
-            dtype=torch.float32 if copies.sharded else training.compute,
+            dtype=torch.float32 if data_parallel.sharded else training.compute,
         )
         layers = layers_of(plan, training.model.num_layers)
-        shares = shares_of(plan, self.meshes.stage, layers)
-        self.stages: list[Stage] = [self._stage(share, around, copies) for share in shares]
-        modules = [copies.wrap(stage) for stage in self.stages]
-        self.sums: list[Sum] = [each for stage in self.stages for each in copies.sums(stage)]
+        slices = slices_of(plan, self.meshes.stage, layers)
+        self.stages: list[Stage] = [self._stage(model_slice, context, data_parallel) for model_slice in slices]
+        modules = [data_parallel.wrap(stage) for stage in self.stages]
+        self.gradient_sums: list[GradientSum] = [
+            each for stage in self.stages for each in data_parallel.gradient_sums(stage)
+        ]
         self.parameters = [each for stage in self.stages for each in stage.parameters()]
-        states = [each for stage in self.stages for each in copies.states(stage)]
-        self.optimizers = [LocalOptimizer(held.parameters, held.group) for held in states if held.parameters]
-        self.work: OneAfterAnother | Pipeline = self._work(modules)
+        shards = [each for stage in self.stages for each in data_parallel.optimizer_shards(stage)]
+        self.optimizers = [LocalOptimizer(shard.parameters, shard.group) for shard in shards if shard.parameters]
+        self.executor: SequentialExecutor | PipelineExecutor = self._make_executor(modules)
 
-    def _stage(self, share: Share, around: BlockContext, copies: Copies) -> Stage:
+    def _stage(self, model_slice: ModelSlice, context: BlockContext, data_parallel: DataParallelism) -> Stage:
         plan = self.training.plan
         before_head: list[nn.Module] = []
 
-        def cut(name: str, part: nn.Module) -> None:
+        # Called for each part as soon as it has its weights: tensor parallelism first, then compilation, then FSDP2,
+        # as torchtitan orders them. The norm waits for the head, with which it forms one unit of FSDP2.
+        def shard(name: str, part: nn.Module) -> None:
             if plan.tp > 1:
-                sequence, regather = self.training.tokens_cut, self.training.regathers
-                cut_over_tp(name, part, self.meshes.axis("tp"), sequence=sequence, regather=regather)
+                sequence, regather = self.training.tokens_sharded, self.training.regathers
+                shard_over_tp(name, part, self.meshes.axis("tp"), sequence=sequence, regather=regather)
             if self.training.compiled and isinstance(part, Block):
                 part.compile()
             if name == "norm":
                 before_head.append(part)
             else:
-                copies.shard_parts(*before_head, part)
+                data_parallel.shard_parts(*before_head, part)
 
-        stage = stage_of(self.training.model, share, around, cut)
-        repeat(stage, plan)
+        stage = stage_of(self.training.model, model_slice, context, shard)
+        apply_recompute(stage, plan)
         return stage
 
-    def _work(self, modules: Sequence[nn.Module]) -> OneAfterAnother | Pipeline:
+    def _make_executor(self, modules: Sequence[nn.Module]) -> SequentialExecutor | PipelineExecutor:
         plan = self.training.plan
         if self.meshes.pp is None:
-            return OneAfterAnother(module=modules[0], num_micro=plan.num_micro, loss=self.loss)
-        return pipeline_of(modules, plan, self.meshes.stage, self.meshes.pp, self.loss)
+            return SequentialExecutor(module=modules[0], num_micro=plan.num_micro, loss=self.loss)
+        return pipeline_executor(modules, plan, self.meshes.stage, self.meshes.pp, self.loss)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """A micro-batch's share of the mean cross entropy of this rank's tokens; logits are cut over tp."""
+        """The mean cross entropy of a micro-batch over the number of micro-batches."""
+        # The head leaves logits sharded by vocabulary over tp; loss_parallel reduces over them without a gather.
         if self.meshes.tp is not None:
             logits = DTensor.from_local(logits, self.meshes.axis("tp"), [Shard(-1)], run_check=False)
         entropy = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
@@ -242,36 +257,36 @@ class Trainer:
         return tokens[:, self.positions].to(self.device), tokens[:, self.positions + 1].to(self.device)
 
     def gradients(self, tokens: Tensor, targets: Tensor) -> None:
-        """Forward and backward of all micro-batches, and what the copies add up."""
+        """Run forward and backward of all micro-batches, and reduce the gradients."""
         with loss_parallel() if self.meshes.tp is not None else nullcontext():
-            self.work.run(tokens, targets)
-        place(self.parameters)
-        add_up(self.sums)
+            self.executor.run(tokens, targets)
+        match_placements(self.parameters)
+        reduce_gradients(self.gradient_sums)
 
     def step(self, tokens: Tensor, targets: Tensor) -> None:
-        """A whole training step."""
+        """Run a whole training step."""
         self.gradients(tokens, targets)
         self.update()
 
     def update(self) -> None:
-        """The optimizers' part of it."""
+        """Run the optimizers."""
         for optimizer in self.optimizers:
             optimizer.step()
 
     def loss_share(self) -> float:
-        """Share of this rank in the mean loss of the step's global batch: the sum over all ranks is that loss."""
+        """This rank's part of the mean loss of the global batch: the sum over all ranks is that loss."""
         plan = self.training.plan
-        return sum(float(loss) for loss in self.work.losses) / (plan.tp * plan.cp * plan.dp)
+        return sum(float(loss) for loss in self.executor.losses) / (plan.tp * plan.cp * plan.dp)
 
 
-def repeat(stage: Stage, plan: Plan) -> None:
-    """Mark the layers that are recomputed in the backward."""
+def apply_recompute(stage: Stage, plan: Plan) -> None:
+    """Mark the layers, or attention cores, that are recomputed in the backward."""
     blocks = [block for block in stage.blocks.values() if isinstance(block, Block)]
     if plan.recompute is Recompute.SELECTIVE:
         for module in stage.modules():
             if isinstance(module, SelfAttention):
-                module.repeats_core = True
+                module.recomputes_core = True
     elif plan.recompute is not Recompute.NONE:
         count = plan.num_recompute_layers if plan.recompute is Recompute.BLOCK else len(blocks)
         for block in blocks[:count]:
-            block.runs_again = True
+            block.recomputed = True

@@ -40,7 +40,7 @@ def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
     """Three steps with a median of 0.25 s by the clock."""
     steps = {"steps_s": [0.25, 0.2, 0.3], "steps_cpu_s": [cpu_s] * 3}
     found = compare_run(tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET)
-    words = re.findall(r"the busiest rank worked (\S+) ms of a step \(CPU time, (\S+) x", capsys.readouterr().out)
+    words = re.findall(r"the busiest rank used (\S+) ms of CPU time in a step \((\S+) x", capsys.readouterr().out)
     assert [worked for worked, _ in words] == said
     assert [float(ratio) for _, ratio in words] == [
         pytest.approx(cpu_s / found["predicted"]["step_s"], rel=1e-3) for _ in said
@@ -133,14 +133,14 @@ def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.Capture
     )
     found = compare_run(tmp_path, str(record), *SHEET, "--operations", str(REAL_TRACE))["operations"]
     by_kind = {(one["key"]["what"], one["key"]["size_bytes"]): one for one in found["collectives"]}
-    assert {key: one["ran_count"] for key, one in by_kind.items()} == {
+    assert {key: one["measured_count"] for key, one in by_kind.items()} == {
         ("all_gather", 65536): 18,
         ("reduce_scatter", 65536): 18,
         ("all_reduce", 256): 3,
     }
-    assert all(one["ran_count"] == one["expected_count"] for one in by_kind.values())
+    assert all(one["measured_count"] == one["expected_count"] for one in by_kind.values())
     # gradients of the norms' weights, which every rank sums over its own tokens: 256 of fp32, two a layer and the last
-    assert [(one["key"]["size_bytes"], one["count"]) for one in found["only_ran"]] == [(1024, 9)]
+    assert [(one["key"]["size_bytes"], one["count"]) for one in found["only_measured"]] == [(1024, 9)]
     assert found["only_expected"] == []
     composed = {pair["label"]: pair["how"] for pair in found["pairs"] if pair["how"].startswith("ran as")}
     ways = ("forward", "input_grad", "weight_grad")
@@ -175,9 +175,9 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
     found = compare_run(tmp_path, str(path), *SHEET, *TRACED, *world)
     assert (found["measured"]["form"], found["measured"]["steps_s"]) == ("run", [0.005])
     (one,) = found["operations"]["collectives"]
-    assert (one["ran_count"], one["expected_count"], one["ran_s"]) == (18, 18, pytest.approx(0.036))
+    assert (one["measured_count"], one["expected_count"], one["measured_s"]) == (18, 18, pytest.approx(0.036))
     products = [pair for pair in found["operations"]["pairs"] if pair["key"]["part"] == "products"]
-    assert [(pair["label"], pair["ran_s"]) for pair in products] == [("forward head.logits", 0.003)]
+    assert [(pair["label"], pair["measured_s"]) for pair in products] == [("forward head.logits", 0.003)]
     assert any(one["label"] == "forward mlp.down" for one in found["operations"]["only_expected"])
     assert "over     size" in capsys.readouterr().out
 
@@ -188,7 +188,7 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
         ((str(REAL_TRACE), *TRACED, "--world_size", "4"), "--world_size = 4: 2, what the result was run with"),
         ((str(REAL_TRACE), *TRACED, "--warmup", "1"), "steps = 1: one after 1 of warm-up"),
         (("step.json", "--operations", CONFIG), "--operations"),
-        (("tiny_log.csv", *TRACED, "--world_size", "2", "--append", "a.csv"), "steps of a training"),
+        (("tiny_log.csv", *TRACED, "--world_size", "2", "--append", "a.csv"), "training steps"),
     ],
 )
 def test_one_line_for_operations_that_do_not_fit(

@@ -11,7 +11,7 @@ import pytest
 
 from runner.logs.analysis import (
     RankTimes,
-    Spread,
+    TimeSpread,
     analysis_lines,
     outlier_lines,
     read_ranks,
@@ -111,14 +111,14 @@ def test_a_log_is_read_as_written(tmp_path: Path) -> None:
     assert log.epoch_times == [2.0, 6.0]
     assert [[item.elapsed_ms for item in epoch] for epoch in log.comm_log_each_epoch] == [[1.0], [2.0, 3.0]]
     assert [item.elapsed_ms for item in log.comm_logs] == [1.0, 2.0, 3.0]
-    assert not log.cut_off
+    assert not log.incomplete
 
 
 def test_a_log_that_was_cut_off_keeps_its_operations(tmp_path: Path) -> None:
     with closing(LogFile(tmp_path / "a_log.csv")) as file:
         file.add(ROWS[:4])
     log = Log.load(tmp_path / "a_log.csv")
-    assert log.cut_off
+    assert log.incomplete
     assert (log.epoch_times, len(log.comm_logs)) == ([2.0], 3)
 
 
@@ -216,7 +216,7 @@ TIMES_MS = [1.0, 2.0, 3.0, 4.0, 10.0]
 
 
 def test_a_spread() -> None:
-    one = Spread.of(TIMES_MS)
+    one = TimeSpread.of(TIMES_MS)
     # 90 % between the fourth and fifth of five: 4 + 0.6 * 6; variance (9 + 4 + 1 + 0 + 36) / 5 = 10
     assert (one.count, one.mean_ms, one.min_ms, one.max_ms) == (5, 4.0, 1.0, 10.0)
     assert (one.p90_ms, one.std_ms) == (pytest.approx(7.6), pytest.approx(10**0.5))
@@ -283,7 +283,7 @@ def test_a_log_with_its_ranks_and_pictures(tmp_path: Path) -> None:
         file.add(ROWS[:4])
     write_ranks(tmp_path / "a_ranks.csv", [times(0, 1.0), times(1, 2.0)])
     lines = analysis_lines(tmp_path / "a_log.csv", tmp_path / "pics")
-    assert "the log breaks off in epoch 1" in lines
+    assert "the log ends inside epoch 1" in lines
     assert any(line.startswith("slow: rank 1 of stage 0") for line in lines)
     assert sorted(path.name for path in (tmp_path / "pics").iterdir()) == [
         *("a.html", "a_bandwidth.png", "a_iterations.png", "a_operations.png")

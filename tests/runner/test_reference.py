@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runner.reference.layers import FeedForward, Rotation, SelfAttention, WholeCore, chunks_of
-from runner.reference.transformer import BlockContext, RoutedFeedForward, Share, stage_of
+from runner.reference.transformer import BlockContext, ModelSlice, RoutedFeedForward, stage_of
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.parameters import num_parameters
@@ -37,13 +37,13 @@ def around(seq_len: int) -> BlockContext:
 
 
 def test_it_has_the_parameters_that_its_spec_counts() -> None:
-    stage = stage_of(MODEL, Share(blocks=range(3)), around(8), lambda name, part: None)
+    stage = stage_of(MODEL, ModelSlice(blocks=range(3)), around(8), lambda name, part: None)
     assert sum(each.numel() for each in stage.parameters()) == num_parameters(MODEL).total
 
 
 def test_a_part_starts_with_the_weights_that_it_has_in_the_whole() -> None:
-    whole = dict(stage_of(MODEL, Share(blocks=range(3)), around(8), lambda name, part: None).named_parameters())
-    share = Share(blocks=[1], embedding=False, head=False)
+    whole = dict(stage_of(MODEL, ModelSlice(blocks=range(3)), around(8), lambda name, part: None).named_parameters())
+    share = ModelSlice(blocks=[1], embedding=False, head=False)
     part = dict(stage_of(MODEL, share, around(8), lambda name, part: None).named_parameters())
     assert part
     assert all(torch.equal(each, whole[name]) for name, each in part.items())
@@ -51,7 +51,7 @@ def test_a_part_starts_with_the_weights_that_it_has_in_the_whole() -> None:
 
 
 def test_no_token_sees_one_behind_it() -> None:
-    stage = stage_of(MODEL, Share(blocks=range(3)), around(8), lambda name, part: None)
+    stage = stage_of(MODEL, ModelSlice(blocks=range(3)), around(8), lambda name, part: None)
     tokens = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(1))
     other = tokens.clone()
     other[:, 5:] = (other[:, 5:] + 1) % 64
@@ -106,7 +106,7 @@ def test_norms_of_heads_and_tied_ends_have_the_parameters_that_their_spec_counts
     mixer = replace(ATTENTION, qk_norm=True, qk_norm_weights=weights, window=3)
     blocks = (BlockRun(block=replace(BLOCKS[0].block, mixer=mixer), count=2),)
     model = replace(MODEL, blocks=blocks, tied_embeddings=True)
-    stage = stage_of(model, Share(blocks=range(2)), around(8), lambda name, part: None)
+    stage = stage_of(model, ModelSlice(blocks=range(2)), around(8), lambda name, part: None)
     assert sum(each.numel() for each in stage.parameters()) == num_parameters(model).total
     tokens = torch.randint(64, (1, 8), generator=torch.Generator().manual_seed(1))
     stage(tokens).sum().backward()

@@ -87,8 +87,8 @@ def test_the_last_of_two_runs_counts(job: JobSpec) -> None:
     ("text", "plan", "expected"),
     [
         ("hello\n", PLAN, "the JSON of train, or lines of steps"),
-        (MEGATRON, replace(PLAN, tp=4, dp=1), "tp = 2: 4, as was asked"),
-        (MEGATRON.replace("world size: 4", "world size: 8"), PLAN, "world_size = 8: 4, as was asked"),
+        (MEGATRON, replace(PLAN, tp=4, dp=1), "tp = 2: 4, as requested"),
+        (MEGATRON.replace("world size: 4", "world size: 8"), PLAN, "world_size = 8: 4, as requested"),
         (MEGATRON.replace("batch size:     8", "batch size:    16"), PLAN, "global batch size = 16: 8 seq"),
         (INTERNEVO.replace("consumed_tokens=10240", "consumed_tokens=12288"), PLAN, "step 4: tokens of the step"),
         (TORCHTITAN.replace("tps: 5,120", "tps: 0"), PLAN, "tgs = '0': more than 0"),

@@ -10,8 +10,17 @@ import pytest
 from runner.comparison.expected import Expected, expected_step
 from runner.comparison.matching import match_launches
 from runner.comparison.operations import OperationComparison, compare_operations, lines
-from runner.traces.launches import launches
-from runner.traces.trace_file import BACKWARD, FORWARD, Key, Launched, Part, collective_key, product_key, read_trace
+from runner.traces.launches import step_launches
+from runner.traces.trace_file import (
+    BACKWARD,
+    FORWARD,
+    Key,
+    MeasuredLaunch,
+    Part,
+    collective_key,
+    product_key,
+    read_trace,
+)
 from solver.plans.plan_table import Plan
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
@@ -43,17 +52,17 @@ def compare_run(asked: tuple[Problem, Plan], path: Path, *, shapes: bool) -> Ope
     expected = expected_step(*asked, 0)
     path.write_text(json.dumps(trace_of(expected, slower=2.0, shapes=shapes)))
     trace = read_trace(path)
-    found = launches(trace)
-    return compare_operations("made", expected, found.ran, found.num_steps, found.idle_s)
+    found = step_launches(trace)
+    return compare_operations("made", expected, found.launches, found.num_steps, found.idle_s)
 
 
 def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Problem, Plan], tmp_path: Path) -> None:
     one = compare_run(asked, tmp_path / "a.json", shapes=True)
     assert (one.num_steps, one.matched_share) == (2, 1.0)
-    assert (list(one.matched.only_expected), list(one.matched.only_ran)) == ([], [])
+    assert (list(one.matched.only_expected), list(one.matched.only_measured)) == ([], [])
     assert all(pair.ratio == pytest.approx(2.0, rel=1e-3) for pair in one.matched.pairs)
     for part, expected_s in one.expected_s.items():
-        assert one.ran_s[part] == pytest.approx(2 * expected_s, rel=1e-3)
+        assert one.measured_s[part] == pytest.approx(2 * expected_s, rel=1e-3)
     # tp's four collectives a layer and pass, and the messages both ways: 2 layers, 8 micro-batches on this stage
     counts = {(pair.key.what, pair.axis): pair.expected_count for pair in one.collectives if pair.axis == "pp"}
     assert counts == {("p2p", "pp"): 2 * 8}
@@ -65,7 +74,7 @@ def test_what_names_no_shape_is_known_by_its_order(asked: tuple[Problem, Plan], 
     products = [pair for pair in one.matched.pairs if pair.key.part is Part.PRODUCT]
     assert {pair.how for pair in products} == {"by order"}
     assert all(pair.ratio == pytest.approx(2.0, rel=1e-3) for pair in products)
-    assert (list(one.matched.only_expected), list(one.matched.only_ran)) == ([], [])
+    assert (list(one.matched.only_expected), list(one.matched.only_measured)) == ([], [])
 
 
 def test_the_last_stage_has_the_head(asked: tuple[Problem, Plan]) -> None:
@@ -99,8 +108,8 @@ def want(key: Key, label: str, seconds: float = 1.0, count: int = 1) -> Expected
     return Expected(key=key, label=label, axis="tp", seconds=seconds, count=count)
 
 
-def ran(*keys: Key, seconds: float = 2.0) -> list[Launched]:
-    return [Launched(key=key, name="mm", start_s=float(at), seconds=seconds) for at, key in enumerate(keys)]
+def ran(*keys: Key, seconds: float = 2.0) -> list[MeasuredLaunch]:
+    return [MeasuredLaunch(key=key, name="mm", start_s=float(at), seconds=seconds) for at, key in enumerate(keys)]
 
 
 QKV = product_key(1, 64, 256, 512, FORWARD)
@@ -110,11 +119,11 @@ Q, K = product_key(1, 64, 256, 256, FORWARD), product_key(1, 64, 256, 128, FORWA
 def test_queries_keys_and_values_apart_are_one_product() -> None:
     found = match_launches([want(QKV, "qkv")], ran(K, Q, K), 1)
     (pair,) = found.pairs
-    assert (pair.how, pair.ran_s, pair.ran_count, pair.ratio) == ("ran as 3 products", 6.0, 1, 6.0)
-    assert not found.only_ran
+    assert (pair.how, pair.measured_s, pair.measured_count, pair.ratio) == ("ran as 3 products", 6.0, 1, 6.0)
+    assert not found.only_measured
     # what adds up to something else is no part of it
     found = match_launches([want(QKV, "qkv")], ran(Q, K), 1)
-    assert ([one.label for one in found.only_expected], len(found.only_ran)) == (["qkv"], 2)
+    assert ([one.label for one in found.only_expected], len(found.only_measured)) == (["qkv"], 2)
 
 
 def test_gradients_of_products_apart_add_up_in_another_side() -> None:
@@ -126,7 +135,7 @@ def test_gradients_of_products_apart_add_up_in_another_side() -> None:
         ("dx", "ran as 3 products"),
         ("dw", "ran as 3 products"),
     ]
-    assert not found.only_ran
+    assert not found.only_measured
 
 
 def test_equal_parts_are_likelier_than_a_gate_and_a_query() -> None:
@@ -135,7 +144,7 @@ def test_equal_parts_are_likelier_than_a_gate_and_a_query() -> None:
     narrow, wide = product_key(1, 32, 64, 64, FORWARD), product_key(1, 32, 64, 128, FORWARD)
     found = match_launches([want(qkv, "qkv"), want(up, "up")], ran(narrow, narrow, narrow, wide, wide), 1)
     assert {pair.label: pair.how for pair in found.pairs} == {"qkv": "ran as 3 products", "up": "ran as 2 products"}
-    assert not found.only_ran
+    assert not found.only_measured
 
 
 def attention(elements: int) -> Key:
@@ -150,18 +159,18 @@ def test_an_attention_in_other_calls_looks_at_as_many_pairs() -> None:
         replace(one, pairs=pairs) for one, pairs in zip(ran(attention(8), attention(8)), (36.0, 228.0), strict=True)
     ]
     (pair,) = match_launches(ours, halves, 1).pairs
-    assert (pair.how, pair.expected_s, pair.ran_s) == ("cut otherwise, as many pairs", 2.0, 4.0)
+    assert (pair.how, pair.expected_s, pair.measured_s) == ("split differently, same pairs", 2.0, 4.0)
     fewer = [halves[0], replace(halves[1], pairs=200.0)]
-    assert len(match_launches(ours, fewer, 1).only_ran) == 1
+    assert len(match_launches(ours, fewer, 1).only_measured) == 1
     silent = [halves[0], replace(halves[1], pairs=None)]
     assert not match_launches(ours, silent, 1).pairs
 
 
 def test_a_message_over_all_ranks_is_one_of_the_pipelines() -> None:
     key, own = collective_key("p2p", 64, 4), collective_key("p2p", 64, 2)
-    assert [pair.ran_s for pair in match_launches([want(own, "hop")], ran(key), 1).pairs] == [2.0]
+    assert [pair.measured_s for pair in match_launches([want(own, "hop")], ran(key), 1).pairs] == [2.0]
     found = match_launches([want(own, "hop")], ran(key, own), 1)
-    assert [one.key for one in found.only_ran] == [key]
+    assert [one.key for one in found.only_measured] == [key]
     other = [collective_key("all_gather", 64, ranks) for ranks in (2, 4)]
     assert not match_launches([want(other[0], "gather")], ran(other[1]), 1).pairs
 
@@ -170,7 +179,7 @@ def test_as_many_launches_as_operations_are_paired_one_by_one() -> None:
     key = collective_key("all_gather", 64, 2)
     launched = [replace(one, seconds=float(at)) for at, one in enumerate(ran(*[key] * 6))]
     found = match_launches([want(key, "first"), want(key, "second", count=2)], launched, 2)
-    assert {pair.label: (pair.ran_count, pair.ran_s) for pair in found.pairs} == {
+    assert {pair.label: (pair.measured_count, pair.measured_s) for pair in found.pairs} == {
         "first": (1, (0 + 3) / 2),
         "second": (2, (1 + 2 + 4 + 5) / 2),
     }
@@ -182,19 +191,19 @@ def test_too_few_and_too_many_are_left_over() -> None:
     found = match_launches([want(key, "a"), want(key, "b"), want(key, "c")], unlike, 1)
     assert [pair.label for pair in found.pairs] == ["a", "b"]
     assert [(one.label, one.count) for one in found.only_expected] == [("c", 1)]
-    assert [(pair.ran_s, pair.fastest_s) for pair in found.pairs] == [(2.0, 1.0), (2.0, 1.0)]
+    assert [(pair.measured_s, pair.fastest_s) for pair in found.pairs] == [(2.0, 1.0), (2.0, 1.0)]
     found = match_launches([want(key, "a")], ran(key, key, other), 1)
-    assert Counter((one.key, one.count) for one in found.only_ran) == {(key, 1): 1, (other, 1): 1}
+    assert Counter((one.key, one.count) for one in found.only_measured) == {(key, 1): 1, (other, 1): 1}
 
 
 def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
     whole = collective_key("all_reduce", 4000, 8)
     parts = [collective_key("all_reduce", size, 8) for size in (2500, 1480)]
     (pair,) = match_launches([want(whole, "gradients")], ran(*parts), 1).pairs
-    assert (pair.how, pair.expected_s, pair.ran_s) == ("cut otherwise, as many bytes", 1.0, 4.0)
+    assert (pair.how, pair.expected_s, pair.measured_s) == ("split differently, same bytes", 1.0, 4.0)
     assert pair.ratio == 4.0  # both pieces against the one that was expected
     less = match_launches([want(whole, "gradients")], ran(parts[0]), 1)
-    assert (len(less.pairs), len(less.only_expected), len(less.only_ran)) == (0, 1, 1)
+    assert (len(less.pairs), len(less.only_expected), len(less.only_measured)) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +211,7 @@ def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
     [
         (2**20, (9.0, 9.0), "always: bandwidth"),
         (2**10, (9.0, 9.0), "always: latency"),
-        (2**20, (1.0, 9.0), "its fastest 1.00 x: ranks come late"),
+        (2**20, (1.0, 9.0), "its fastest 1.00 x: ranks arrive late"),
         (2**20, (0.5, 0.5), "its curve is too slow"),
         (2**20, (1.2, 1.1), ""),
     ],
@@ -219,7 +228,7 @@ def test_what_a_gap_suggests(size_bytes: int, seconds: tuple[float, float], said
 def test_a_receive_that_takes_long_is_one_that_waits() -> None:
     key = collective_key("p2p", 2**20, 2)
     said = lines(compare_operations("made", [want(key, "hop")], ran(key, seconds=9.0), 1))
-    assert said[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive holds the wait for the other stage"
+    assert said[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive includes the wait for the other stage"
 
 
 # Experts' exchanges and products are known again however the router deals the tokens.
@@ -238,10 +247,10 @@ def test_exchanges_of_other_sizes_are_paired_in_order() -> None:
     sizes = [1000, 1750]
     found = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in sizes)), 1)
     assert [(pair.label, pair.how, pair.ratio) for pair in found.pairs] == [
-        ("dispatch", "as the router dealt", 2.0),
-        ("combine", "as the router dealt", 2.0),
+        ("dispatch", "as routed", 2.0),
+        ("combine", "as routed", 2.0),
     ]
-    assert (list(found.only_expected), list(found.only_ran)) == ([], [])
+    assert (list(found.only_expected), list(found.only_measured)) == ([], [])
 
 
 def test_exchanges_of_what_no_rank_can_have_are_none() -> None:
@@ -249,7 +258,7 @@ def test_exchanges_of_what_no_rank_can_have_are_none() -> None:
     wanted = [routed(SENT, "dispatch"), routed(SENT, "combine")]
     found = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in (1000, 2001, 32))), 1)
     assert [pair.label for pair in found.pairs] == ["dispatch"]
-    assert {one.key.size_bytes for one in found.only_ran} == {2001, 32}
+    assert {one.key.size_bytes for one in found.only_measured} == {2001, 32}
 
 
 def test_each_experts_products_are_those_of_all() -> None:
@@ -258,8 +267,8 @@ def test_each_experts_products_are_those_of_all() -> None:
     apart = [product_key(1, each, *sides, FORWARD) for each in rows for sides in ((64, 96), (64, 96), (96, 64))]
     other = product_key(1, 128, 64, 64, FORWARD)
     (pair,) = match_launches(wanted, ran(*apart), 1).pairs
-    assert pair.how == "each expert's own, 0.75 x the rows"
-    assert (pair.label, pair.expected_s, pair.ran_s, pair.ratio) == ("forward products of experts", 2, 12, 6)
-    assert [one.key for one in match_launches(wanted, ran(*apart, other), 1).only_ran] == [other]
+    assert pair.how == "per expert, 0.75 x the rows"
+    assert (pair.label, pair.expected_s, pair.measured_s, pair.ratio) == ("forward products of experts", 2, 12, 6)
+    assert [one.key for one in match_launches(wanted, ran(*apart, other), 1).only_measured] == [other]
     backward = [replace(key, direction=BACKWARD) for key in apart]
     assert not match_launches(wanted, ran(*backward), 1).pairs

@@ -37,7 +37,7 @@ PLANS: dict[str, tuple[str, set[str]]] = {
     "ep2": ("dp=4,ep=2", {"all2all", "all_reduce"}),
 }
 
-SIDES = ("only_ran", "only_expected")
+SIDES = ("only_measured", "only_expected")
 # Collectives that ran beyond those expected, and those expected that did not run. With msp train reduces the
 # norms' gradients over tp apart; with cp it keeps the keys that Transformer Engine gathers again for the
 # backward; experts tell each other first how many rows come, by an all-to-all of counts where a gather of
@@ -76,7 +76,7 @@ def test_a_plan_runs_logs_and_compares(name: str, tmp_path: Path) -> None:
     assert found["measured"]["form"] == "train"
     operations = found["operations"]
     assert operations["num_steps"] == 2
-    launched = [*operations["pairs"], *operations["only_ran"]]
+    launched = [*operations["pairs"], *operations["only_measured"]]
     kinds = {one["key"]["what"] for one in launched if one["key"]["part"] == "communication"}
     assert PLANS[name][1] <= kinds
     apart = [[one for one in operations[side] if one["key"]["part"] == "communication"] for side in SIDES]

@@ -112,7 +112,7 @@ def test_a_rank_that_goes_wrong(workload: Path, tmp_path: Path, way: str, said: 
         assert re.fullmatch(f"{said}.*", lines[0]), lines
         if way != "differs":
             log = Log.load(results / "comm_logs" / "tiny_log.csv")
-            assert log.cut_off
+            assert log.incomplete
             assert (len(log.epoch_times), len(log.comm_log_each_epoch[1]) > 3) == (1, True)
 
     patiently(LIMIT_S, check)
@@ -143,7 +143,7 @@ def test_torchrun_ends_the_others_of_a_rank_that_dies(workload: Path, tmp_path: 
     lines = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, ran.stderr
     assert re.match(r"error: rank 3 gone or stopped in .* over \w+_group \(.*\), iteration 1", lines[0])
-    assert Log.load(tmp_path / "comm_logs" / "tiny_log.csv").cut_off
+    assert Log.load(tmp_path / "comm_logs" / "tiny_log.csv").incomplete
 
 
 # The suite of toy plans on four gloo processes.
@@ -180,7 +180,7 @@ def test_seven_plans_run_and_are_not_run_again(tmp_path: Path) -> None:
         }
         assert expected <= found, (name, found)
         assert ("computation", "", 0) in found
-        assert not log.cut_off
+        assert not log.incomplete
     again = run().splitlines()
     assert [line.split()[0] for line in again[-7:]] == list(RUNS)
     assert all(line.endswith("(done before)") for line in again[-7:])

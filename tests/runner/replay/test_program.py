@@ -9,15 +9,15 @@ from runner.groups.degrees import Degrees
 from runner.replay.program import (
     Channel,
     DegreeOptions,
-    Program,
-    Work,
+    ReplayTask,
+    StageProgram,
     check_stages,
     groups_used,
-    planned_work,
     program_of,
-    read_work,
     stage_files,
-    work_name,
+    task_from_files,
+    task_from_request,
+    task_name,
 )
 from solver.problem.request import Request
 from spec.errors import ConfigError
@@ -37,7 +37,7 @@ def message(additional: str) -> GeneralItem:
     return GeneralItem(comm_type=kind, comm_group="pp_group", comm_group_size=1, msg_size=64, additional=additional)
 
 
-def program(*items: GeneralItem, stage: int = 0, degrees: Degrees | None = None) -> Program:
+def program(*items: GeneralItem, stage: int = 0, degrees: Degrees | None = None) -> StageProgram:
     return program_of([END, *items, END], stage, degrees or Degrees(tp=2, dp=2), WHERE)
 
 
@@ -62,7 +62,7 @@ def test_a_ring_is_no_message_of_the_pipeline() -> None:
 
 
 def test_a_message_between_stages_needs_stages() -> None:
-    with pytest.raises(WorkloadError, match="row 2: isend between stages, and there is one"):
+    with pytest.raises(WorkloadError, match="row 2: isend between stages, but there is only one"):
         program(message("send_next"))
 
 
@@ -123,7 +123,7 @@ def test_an_operation_is_named_with_its_row() -> None:
 PIPE = Degrees(tp=2, pp=2)
 
 
-def stages(first: list[str], last: list[str]) -> list[Program]:
+def stages(first: list[str], last: list[str]) -> list[StageProgram]:
     sides = [[message(word) for word in words] for words in (first, last)]
     return [program(*rows, stage=stage, degrees=PIPE) for stage, rows in enumerate(sides)]
 
@@ -136,7 +136,7 @@ def test_1f1b_of_two_stages_fits_together() -> None:
 
 
 def test_stages_that_wait_for_each_other_are_named() -> None:
-    with pytest.raises(WorkloadError, match=r"iteration 1 would wait for ever: stage 0 in irecv .*; stage 1 in irecv"):
+    with pytest.raises(WorkloadError, match=r"iteration 1 would deadlock: stage 0 in irecv .*; stage 1 in irecv"):
         check_stages(stages(["recv_next", "send_next"], ["recv_prev", "send_prev"]))
 
 
@@ -187,26 +187,26 @@ def test_stages_lie_beside_the_first(tmp_path: Path) -> None:
         tmp_path / "a_workload-stage0.csv", message("send_next"), pipeline_model_parallel=2, world_size=4, stage=0
     )
     with pytest.raises(ConfigError, match=r"2, one for each pipeline stage .*a_workload-stage1.csv is not there"):
-        read_work([first], TYPED, 4)
+        task_from_files([first], TYPED, 4)
     written(tmp_path / "a_workload-stage1.csv", message("recv_prev"))
-    work = read_work([first], TYPED, 4)
+    work = task_from_files([first], TYPED, 4)
     assert (work.name, work.degrees.dp, [one.stage for one in work.programs]) == ("a", 2, [0, 1])
 
 
 def test_what_differs_on_a_node_changes_the_digest(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", collective(), tensor_model_parallel_size=2)
-    before = read_work([path], TYPED, 2).digest
-    assert read_work([path], TYPED, 2).digest == before
+    before = task_from_files([path], TYPED, 2).digest
+    assert task_from_files([path], TYPED, 2).digest == before
     written(path, collective(), collective(), tensor_model_parallel_size=2)
-    after = read_work([path], TYPED, 2).digest
+    after = task_from_files([path], TYPED, 2).digest
     written(path, collective(), collective(), tensor_model_parallel_size=2, epoch_num=7)
-    assert len({before, after, read_work([path], TYPED, 2).digest}) == 3
+    assert len({before, after, task_from_files([path], TYPED, 2).digest}) == 3
 
 
 def test_another_stage_first_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", collective(), tensor_model_parallel_size=2, stage=1)
     with pytest.raises(ConfigError, match="stage = 1: 0 in the first file"):
-        read_work([path], TYPED, 2)
+        task_from_files([path], TYPED, 2)
 
 
 def test_files_are_as_many_as_stages(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_files_are_as_many_as_stages(tmp_path: Path) -> None:
 
 
 def test_names_of_results() -> None:
-    assert work_name(Path("llama-3.1_workload-stage0.csv")) == "llama-3.1"
-    assert work_name(Path("mine.csv")) == "mine"
+    assert task_name(Path("llama-3.1_workload-stage0.csv")) == "llama-3.1"
+    assert task_name(Path("mine.csv")) == "mine"
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -232,11 +232,11 @@ REQUEST = Request(
 
 
 @pytest.fixture(scope="module")
-def pipelined() -> Work:
-    return planned_work(REQUEST, "tp=1,pp=2,dp=2", 4)
+def pipelined() -> ReplayTask:
+    return task_from_request(REQUEST, "tp=1,pp=2,dp=2", 4)
 
 
-def test_every_stage_has_its_rows(pipelined: Work) -> None:
+def test_every_stage_has_its_rows(pipelined: ReplayTask) -> None:
     assert [program.stage for program in pipelined.programs] == [0, 1]
     assert (pipelined.degrees.dp, pipelined.degrees.pp, pipelined.arguments["world_size"]) == (2, 2, 4)
     kinds = [{launch.item.comm_type for launch in program.everything} for program in pipelined.programs]
@@ -246,7 +246,7 @@ def test_every_stage_has_its_rows(pipelined: Work) -> None:
     assert len(pipelined.digest) == 64
 
 
-def test_attention_and_what_is_no_product_are_rows(pipelined: Work) -> None:
+def test_attention_and_what_is_no_product_are_rows(pipelined: ReplayTask) -> None:
     items = [one.item for one in pipelined.programs[0].everything if one.item.comm_type == "computation"]
     # configs/tiny_internlm2.py: 8 heads, 4 of keys and values, 256 / 8 channels, 256 tokens
     shapes = ((1, 8, 256, 32), (1, 4, 256, 32))
@@ -259,11 +259,11 @@ def test_attention_and_what_is_no_product_are_rows(pipelined: Work) -> None:
     assert all(item.msg_size == pytest.approx((item.elapsed_ms or 0.0) * 1e6, abs=1) for item in others)
 
 
-def test_dp_is_what_is_left(pipelined: Work) -> None:
+def test_dp_is_what_is_left(pipelined: ReplayTask) -> None:
     with pytest.raises(ConfigError, match="--plan: dp = 4: 2, what tp 1 x pp 2 x cp 1 leave of 4 processes"):
-        planned_work(REQUEST, "pp=2,dp=4", 4)
+        task_from_request(REQUEST, "pp=2,dp=4", 4)
 
 
 def test_a_plan_that_the_framework_does_not_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="megatron does not run msp"):
-        planned_work(REQUEST, "tp=2,strategy=msp", 4)
+        task_from_request(REQUEST, "tp=2,strategy=msp", 4)

@@ -13,8 +13,8 @@ from profiler.distributed.watchdog import Beat
 from runner.groups.degrees import Degrees
 from runner.logs.log import Log
 from runner.replay.operations import Compute, attention_case, buffer_elements, operations_for, product_case, whole
-from runner.replay.program import DegreeOptions, read_work
-from runner.replay.run import Blame, Place, RunOptions, run_workload
+from runner.replay.program import DegreeOptions, task_from_files
+from runner.replay.run import RankProgress, ReplayOptions, StragglerFinder, run_workload
 from tests.runner.replay.test_program import END, collective, message, program
 from workload.aicb.csv_workload import GeneralItem, Workload
 from workload.diagnostics import WorkloadError
@@ -77,10 +77,10 @@ TYPED = DegreeOptions(degrees={}, order="tp-cp-ep-dp-pp")
 def played(tmp_path: Path, compute: Compute, *items: GeneralItem, epochs: int | None = None) -> tuple[Log, list[str]]:
     path = tmp_path / "one_workload.csv"
     Workload(items=[END, *items, END]).write(path, {"world_size": 1})
-    options = RunOptions(
+    options = ReplayOptions(
         results=tmp_path / "results", device="cpu", compute=compute, dtype="fp32", epochs=epochs, quiet=True
     )
-    lines = run_workload(options, lambda world: read_work([path], TYPED, world), RankLayout())
+    lines = run_workload(options, lambda world: task_from_files([path], TYPED, world), RankLayout())
     return Log.load(tmp_path / "results" / "comm_logs" / "one_log.csv"), lines
 
 
@@ -115,7 +115,7 @@ def test_skipped_computation_is_no_operation(tmp_path: Path) -> None:
 DEGREES = Degrees(tp=2, pp=2)
 FIRST = program(collective(), message("send_next"), message("recv_next"), collective(), degrees=DEGREES)
 LAST = program(message("recv_prev"), collective(), message("send_prev"), stage=1, degrees=DEGREES)
-BLAME = Blame(programs=(FIRST, LAST), degrees=DEGREES)
+FINDER = StragglerFinder(programs=(FIRST, LAST), degrees=DEGREES)
 
 
 def behind(*places: tuple[int, bool] | None) -> Sequence[int]:
@@ -124,9 +124,9 @@ def behind(*places: tuple[int, bool] | None) -> Sequence[int]:
     for rank, place in enumerate(places):
         word = ""
         if place is not None:
-            word = Place(passes=2, part=1, begun=place[0], computes=place[1]).text()
+            word = RankProgress(passes=2, part=1, begun=place[0], computes=place[1]).text()
         beats[rank] = Beat(1, 1, word)
-    return BLAME.behind(beats)
+    return FINDER.behind(beats)
 
 
 def test_a_rank_that_computes_while_its_group_waits() -> None:
@@ -157,6 +157,6 @@ def test_two_at_once() -> None:
 
 
 def test_a_place_is_read_as_written() -> None:
-    place = Place(passes=3, part=0, begun=7, computes=True)
-    assert Place.read(place.text()) == place
-    assert Place.read("") is None
+    place = RankProgress(passes=3, part=0, begun=7, computes=True)
+    assert RankProgress.read(place.text()) == place
+    assert RankProgress.read("") is None

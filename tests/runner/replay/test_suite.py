@@ -6,8 +6,8 @@ import pytest
 
 from profiler.distributed.rank_layout import RankLayout
 from runner.replay.operations import Compute
-from runner.replay.run import RunOptions
-from runner.replay.suite import Entry, read_suite, run_suite, text_of
+from runner.replay.run import ReplayOptions
+from runner.replay.suite import Entry, parse_finished, read_suite, run_suite
 from spec.errors import ConfigError
 from tests.runner.replay.test_program import END
 from workload.aicb.csv_workload import GeneralItem, Workload
@@ -98,7 +98,7 @@ def entries(tmp_path: Path) -> tuple[Entry, ...]:
 
 
 def table(entries: tuple[Entry, ...], results: Path) -> list[str]:
-    options = RunOptions(results=results, device="cpu", compute=Compute.REAL, dtype="fp32", quiet=True)
+    options = ReplayOptions(results=results, device="cpu", compute=Compute.REAL, dtype="fp32", quiet=True)
     return run_suite(entries, options, results, RankLayout())
 
 
@@ -122,5 +122,5 @@ def test_what_is_done_is_not_run_again(
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"a": 1}'])
 def test_another_file_of_what_is_done_is_refused(text: str) -> None:
-    with pytest.raises(WorkloadError, match="is no list of what is done"):
-        text_of(text, Path("suite_done.json"))
+    with pytest.raises(WorkloadError, match="is not a list of finished workloads"):
+        parse_finished(text, Path("suite_done.json"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from runner.traces.launches import Launches, launches
+from runner.traces.launches import StepLaunches, step_launches
 from runner.traces.names import CAUSAL_INPUT, kernel_part, pairs_of
 from runner.traces.trace_file import Event, Key, Part, Trace, collective_key, is_trace, product_key, read_trace
 from spec.errors import ConfigError
@@ -35,17 +35,17 @@ def annotation(name: str, start_us: float, took_us: float, **args: Any) -> Event
     return replace(event(name, start_us, took_us, "user_annotation", **args), thread=("1", "1"))
 
 
-def launches_of(*events: Event, warmup: int = 0) -> Launches:
+def launches_of(*events: Event, warmup: int = 0) -> StepLaunches:
     steps = [event(f"ProfilerStep#{number}", 100.0 * number, 100.0, "user_annotation") for number in range(2)]
     every = sorted([*steps, *events], key=lambda one: (one.start_s, -one.seconds))
     trace = Trace(path=Path("x"), events=every, steps=steps, rank=0, world_size=2)
-    return launches(trace, warmup)
+    return step_launches(trace, warmup)
 
 
 def test_a_real_step_on_two_processes() -> None:
     """The model has 4 layers of 256 channels, 8 heads of 32, 4 of keys and values, 896 in the feed-forward
     layer and 1024 words; each of two ranks has half of each, and a step 64 tokens."""
-    ran = launches(read_trace(REAL)).ran
+    ran = step_launches(read_trace(REAL)).launches
     counts = Counter(one.key for one in ran)
     # fp32 activations of 64 tokens; Korthikanti 2022 sec. 4.2.2: four each a layer, and the ends' two
     assert counts[collective_key("all_gather", 64 * 256 * 4, None)] == 4 * 4 + 2
@@ -70,7 +70,7 @@ def test_a_processors_operations_count_without_what_they_call() -> None:
         event("Optimizer.step#AdamW.step", 60, 20, "user_annotation"),
         event("aten::mul", 61, 6),
         event("aten::copy_", 62, 2),
-    ).ran
+    ).launches
     by_name = {one.name: (one.key.part, round(one.seconds * 1e6)) for one in ran}
     assert by_name == {
         "aten::linear": (Part.KERNEL, 10),
@@ -91,7 +91,7 @@ def test_gloos_work_is_the_time_of_the_call_before_it() -> None:
         event("c10d::allreduce_", 70, 2, **listed),
         event("gloo:all_reduce", 71, 9, "user_annotation", **{"Input type": ["c10::BFloat16"]}),
         event("c10d::barrier", 85, 9),
-    ).ran
+    ).launches
     told = [(one.key, round(one.seconds * 1e6)) for one in ran if one.key.part is Part.COLLECTIVE]
     assert told == [(collective_key("reduce_scatter", 80, None), 50), (collective_key("all_reduce", 24, None), 9)]
 
@@ -109,7 +109,7 @@ def test_a_message_of_gloo_lasts_beside_what_its_thread_does_next() -> None:
         event("aten::mm", 50, 10, **{"Input Dims": [[4, 2], [2, 8]]}),
         event("c10d::allreduce_", 80, 1, **sent),
         event("gloo:all_reduce", 82, 9, "user_annotation", **work),
-    ).ran
+    ).launches
     told = [(one.key.what, one.key.size_bytes, one.key.direction, round(one.seconds * 1e6)) for one in ran]
     assert told == [
         ("p2p", 32 * 64 * 4, None, 60),
@@ -133,14 +133,14 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
         event("Memcpy DtoD", 190, 1, "gpu_memcpy"),
     )
     whole = launches_of(*made)
-    told = [(one.key.part, one.key.direction, one.key.shape, round(one.seconds * 1e6)) for one in whole.ran]
+    told = [(one.key.part, one.key.direction, one.key.shape, round(one.seconds * 1e6)) for one in whole.launches]
     assert told == [
         (Part.PRODUCT, "backward", (1, 4, 2, 8), 24),
         (Part.PRODUCT, "forward", None, 13),
         (Part.KERNEL, None, None, 1),
     ]
     assert whole.idle_s == pytest.approx((200 - 38) / 2 * 1e-6)
-    assert len(launches_of(*made, warmup=1).ran) == 1
+    assert len(launches_of(*made, warmup=1).launches) == 1
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
 )
 def test_what_nccl_says(name: str, collective: str, what: str) -> None:
     metadata = {"In msg nelems": 100, "Out msg nelems": 200, "Group size": 8, "dtype": "BFloat16"}
-    (one,) = launches_of(event(name, 10, 5, "kernel", **{"Collective name": collective}, **metadata)).ran
+    (one,) = launches_of(event(name, 10, 5, "kernel", **{"Collective name": collective}, **metadata)).launches
     assert (one.key.what, one.key.size_bytes, one.key.ranks) == (what, 400, 8)
 
 
 def test_a_kernel_of_nccl_that_says_nothing() -> None:
-    (one,) = launches_of(event("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)", 10, 5, "kernel")).ran
+    (one,) = launches_of(event("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)", 10, 5, "kernel")).launches
     assert one.key == collective_key("reduce_scatter", None, None)
 
 
@@ -202,7 +202,7 @@ def test_names_of_kernels(name: str, part: Part) -> None:
     ],
 )
 def test_the_direction_of_an_attention_is_in_its_kernels_name(name: str, backward: bool) -> None:
-    (one,) = launches_of(event(name, 10, 5, "kernel")).ran
+    (one,) = launches_of(event(name, 10, 5, "kernel")).launches
     assert one.key.direction == ("backward" if backward else "forward")
 
 
@@ -210,62 +210,62 @@ def test_the_direction_of_an_attention_is_in_its_kernels_name(name: str, backwar
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+def found(tmp_path_factory: pytest.TempPathFactory) -> StepLaunches:
     path = tmp_path_factory.mktemp("kineto") / "rank1.json"
     path.write_text(json.dumps(trace()))
     held = read_trace(path)
     assert (held.rank, held.world_size) == (1, 4)
-    return launches(held)
+    return step_launches(held)
 
 
-def seconds_of(found: Launches, key: Key) -> list[float]:
-    return [round(one.seconds * 1e6, 3) for one in found.ran if one.key == key]
+def seconds_of(found: StepLaunches, key: Key) -> list[float]:
+    return [round(one.seconds * 1e6, 3) for one in found.launches if one.key == key]
 
 
-def test_every_kernel_of_both_steps_is_there_once(found: Launches) -> None:
-    counts = Counter(one.key.part for one in found.ran)
+def test_every_kernel_of_both_steps_is_there_once(found: StepLaunches) -> None:
+    counts = Counter(one.key.part for one in found.launches)
     assert counts == {Part.COLLECTIVE: 8, Part.PRODUCT: 6, Part.ATTENTION: 4, Part.KERNEL: 6}
     whole_us = 80 + 12 + 44 + 60 + 100 + 50 + 45 + 2 + 30 + 1 + 20
-    assert sum(one.seconds for one in found.ran) == pytest.approx(2 * whole_us * 1e-6)
+    assert sum(one.seconds for one in found.launches) == pytest.approx(2 * whole_us * 1e-6)
     assert found.num_steps == 2
 
 
-def test_a_linked_collective_says_its_bytes_and_group(found: Launches) -> None:
+def test_a_linked_collective_says_its_bytes_and_group(found: StepLaunches) -> None:
     key = collective_key("all_gather", 2 * 2 * 2048 * 4096, 2)
     assert seconds_of(found, key) == [80.0, 80.0]
 
 
-def test_a_kernel_that_ends_a_group_is_the_calls_of_the_group(found: Launches) -> None:
+def test_a_kernel_that_ends_a_group_is_the_calls_of_the_group(found: StepLaunches) -> None:
     """A send and a receipt share its 100 us; that of the first step runs on into the second. Calls of
     one rank, of another thread and of another kind are none of it."""
     key = collective_key("p2p", BYTES_OF_MESSAGE, 2)
     assert seconds_of(found, key) == [50.0] * 4
-    one, other = [one for one in found.ran if one.key == key][:2]
+    one, other = [one for one in found.launches if one.key == key][:2]
     assert other.start_s == pytest.approx(one.start_s + 50e-6)
 
 
-def test_gathers_in_one_call_are_as_long_as_all_of_them(found: Launches) -> None:
+def test_gathers_in_one_call_are_as_long_as_all_of_them(found: StepLaunches) -> None:
     assert seconds_of(found, collective_key("all_gather", 2600 * 2, None)) == [30.0, 30.0]
 
 
-def test_what_follows_a_work_that_never_ends_is_no_part_of_it(found: Launches) -> None:
+def test_what_follows_a_work_that_never_ends_is_no_part_of_it(found: StepLaunches) -> None:
     for direction, took_us in (("backward", 50.0), ("forward", 45.0)):
         assert seconds_of(found, product_key(1, 4096, 2048, 4096, direction)) == [took_us] * 2
 
 
-def test_a_product_past_torch_has_its_sum_and_an_attention_its_pairs(found: Launches) -> None:
+def test_a_product_past_torch_has_its_sum_and_an_attention_its_pairs(found: StepLaunches) -> None:
     unsaid = Key(part=Part.PRODUCT, what="product", direction="forward")
     assert seconds_of(found, unsaid) == [44.0, 44.0]
-    pairs = {one.pairs for one in found.ran if one.name.startswith("aten::_flash")}
+    pairs = {one.pairs for one in found.launches if one.name.startswith("aten::_flash")}
     assert pairs == {16 * 4096 * 4097 / 2}
 
 
-def test_three_kernels_of_cudnn_are_one_backward(found: Launches) -> None:
+def test_three_kernels_of_cudnn_are_one_backward(found: StepLaunches) -> None:
     key = Key(part=Part.ATTENTION, what="attention", direction="backward")
     assert seconds_of(found, key) == [20.0, 20.0]
 
 
-def test_idle_is_what_neither_stream_covers(found: Launches) -> None:
+def test_idle_is_what_neither_stream_covers(found: StepLaunches) -> None:
     """343 us of a step beside its messages and what comes late, which runs beside the next step's gather and messages;
     70 us of the first step's messages run beside that gather."""
     whole_us = 2 * (STEP_US - 50)

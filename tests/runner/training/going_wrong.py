@@ -60,7 +60,7 @@ def rank_main(rank: int, port: str, way: str, said: str, limit_s: float) -> None
         FeedForward.forward = forward  # type: ignore[method-assign]
     config = ROOT / "configs" / "tiny_internlm2.py"
     options = TrainOptions(
-        typed=TrainRequest(
+        request=TrainRequest(
             root=ROOT,
             config=config,
             plan="cp=2" if way == "hangs" else "dp=2",

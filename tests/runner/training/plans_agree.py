@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 
 from ops.recompute import Recompute
 from runner.reference.transformer import Experts
-from runner.training.trainer import Trainer, Training
+from runner.training.trainer import Trainer, TrainingConfig
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import SCHEDULES
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -46,7 +46,7 @@ def kind_of(asked: dict[str, object]) -> str:
     return next((kind for kind in ("experts", "other") if asked.get(kind)), "dense")
 
 
-def training_of(asked: dict[str, object]) -> Training:
+def training_of(asked: dict[str, object]) -> TrainingConfig:
     """A plan by its fields, and whether its model has experts, and how cp cuts."""
     asked = dict(asked)
     kind, way = kind_of(asked), str(asked.pop("context_parallel", "all_gather"))
@@ -56,7 +56,7 @@ def training_of(asked: dict[str, object]) -> Training:
     asked["schedule"] = SCHEDULES[str(asked.get("schedule", "1f1b"))]
     plan = Plan(strategy=str(asked.pop("strategy", "msp")), preset="fsdp", **asked)  # type: ignore[arg-type]
     plan = replace(plan, num_micro=SEQUENCES // (plan.dp * plan.micro_batch))
-    return Training(model=model_of(kind), plan=plan, seq_len=SEQ_LEN, context_parallel=way)
+    return TrainingConfig(model=model_of(kind), plan=plan, seq_len=SEQ_LEN, context_parallel=way)
 
 
 def whole(gradient: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runner.training.data_parallel import BETAS, LEARNING_RATE, WEIGHT_DECAY, LocalOptimizer
-from runner.training.pipeline import TORCH, Pipeline, pipeline_of, shares_of, virtual_stages
+from runner.training.pipeline import TORCH_SCHEDULES, PipelineExecutor, pipeline_executor, slices_of, virtual_stages
 from runner.training.trainer import sequences_of, step_tokens
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
@@ -21,7 +21,7 @@ CHUNKS = {Schedule.LOOPED_BFS: (2, 3), Schedule.ZB_INTERLEAVED: (2, 3), Schedule
 """Of schedules of several chunks."""
 OF_ORDERS = [
     (schedule, vpp)
-    for schedule in TORCH
+    for schedule in TORCH_SCHEDULES
     if schedule is not Schedule.GPIPE
     for vpp in CHUNKS.get(schedule, (1,) if schedule.splits_backward else (2, 4))
 ]
@@ -31,19 +31,19 @@ def plan_of(schedule: Schedule, vpp: int, pp: int, num_micro: int) -> Plan:
     return Plan(strategy="mtp", preset="fsdp", pp=pp, vpp=vpp, num_micro=num_micro, schedule=schedule)
 
 
-Maker = Callable[[Plan], Pipeline]
+Maker = Callable[[Plan], PipelineExecutor]
 
 
 @pytest.fixture
 def made() -> Iterator[Maker]:
     """What makes the schedule of a plan's first stage, in a world that moves nothing."""
 
-    def make(plan: Plan) -> Pipeline:
+    def make(plan: Plan) -> PipelineExecutor:
         dist.init_process_group("fake", rank=0, world_size=plan.pp, store=FakeStore())
         group = dist.group.WORLD
         assert group is not None
         modules = [nn.Linear(1, 1) for _ in range(plan.vpp)]
-        return pipeline_of(modules, plan, 0, group, lambda logits, targets: logits.sum())
+        return pipeline_executor(modules, plan, 0, group, lambda logits, targets: logits.sum())
 
     yield make
     dist.destroy_process_group()
@@ -75,7 +75,7 @@ def test_a_v_begins_and_ends_on_the_first_stage(made: Maker) -> None:
     plan = plan_of(Schedule.ZB_V, 2, 4, 8)
     assert [virtual_stages(plan, stage) for stage in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
     layers = (3, 1, 1, 1, 1, 1, 1, 2)
-    first, last = shares_of(plan, 0, layers)
+    first, last = slices_of(plan, 0, layers)
     assert (list(first.blocks), first.embedding, first.head) == ([0, 1, 2], True, False)
     assert (list(last.blocks), last.embedding, last.head) == ([9, 10], False, True)
     pipeline = made(plan)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from profiler.device import choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import open_world
-from runner.traces.launches import launches
+from runner.traces.launches import step_launches
 from runner.traces.trace_file import Part, read_trace
 from runner.training.run import TrainOptions, measure, place_of, run_training
 from runner.training.task import TrainRequest, read_task
@@ -58,7 +58,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     said: list[str] = []
     typed = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
     options = TrainOptions(
-        typed=typed,
+        request=typed,
         device="cpu",
         steps=3,
         warmup=1,
@@ -77,7 +77,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     assert all(0 < cpu_s < 1.1 * torch.get_num_threads() * wall_s for cpu_s, wall_s in both)
     (traced,) = tmp_path.glob("traces/*_rank0.trace.json.gz")
     trace = read_trace(traced)
-    products = [one for one in launches(trace).ran if one.key.part is Part.PRODUCT]
+    products = [one for one in step_launches(trace).launches if one.key.part is Part.PRODUCT]
     # two steps of two micro-batches through 4 layers of 7 products and the head, each with two gradients
     assert (len(trace.steps), len(products)) == (2, 2 * 2 * 3 * (4 * 7 + 1))
     assert record["step_s"] == pytest.approx(sum(record["steps_s"]) / 3)
@@ -99,7 +99,7 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
 
 
 def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
-    options = TrainOptions(typed=TrainRequest(root=ROOT, config=CONFIG, plan="tp=2,dp=2"), device="cpu")
+    options = TrainOptions(request=TrainRequest(root=ROOT, config=CONFIG, plan="tp=2,dp=2"), device="cpu")
     with pytest.raises(UserError, match=r"divisor of the world size 1"):
         run_training(options, RankLayout())
 
@@ -111,7 +111,7 @@ def test_compiled_blocks_lose_as_plain_ones_do(tmp_path: Path) -> None:
         typed = TrainRequest(
             root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=2, seq_len=32, dtype="fp32", compiled=compiled
         )
-        options = TrainOptions(typed=typed, device="cpu", steps=2, warmup=1, json=tmp_path / "step.json")
+        options = TrainOptions(request=typed, device="cpu", steps=2, warmup=1, json=tmp_path / "step.json")
         run_training(options, RankLayout())
         record = json.loads((tmp_path / "step.json").read_text())
         assert record["compiled"] is compiled
@@ -141,7 +141,7 @@ def test_all_ranks_end_with_one_line_for_a_plan_that_cannot_be_run() -> None:
     assert ran.returncode != 0
     assert [line for line in ran.stderr.splitlines() if line.startswith("error:")] == [
         "error: train: strategy = 'isp': mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all "
-        "(train runs no other)"
+        "(train supports no other)"
     ]
     assert re.findall(r"(?m)^ +exitcode\s*: (-?\d+)", ran.stderr) == ["2", "2"]
 
@@ -187,7 +187,7 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
 def test_compiled_blocks_train_as_they_do_uncompiled() -> None:
     def losses(*, compiled: bool) -> list[float]:
         typed = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32")
-        options = TrainOptions(typed=replace(typed, compiled=compiled), device="cpu", steps=2, warmup=1)
+        options = TrainOptions(request=replace(typed, compiled=compiled), device="cpu", steps=2, warmup=1)
         world = open_world(RankLayout(), choose_device("cpu", RankLayout()), timeout_s=600.0)
         asked = read_task(options.typed, world.device, 1)
         assert asked.training.compiled is compiled

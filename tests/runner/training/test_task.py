@@ -27,13 +27,13 @@ def test_the_config_says_plan_batch_and_format() -> None:
     assert (plan.strategy, plan.tp, plan.dp, plan.zero_stage, plan.zero_size) == ("msp", 2, 2, 1, 2)
     assert (plan.micro_batch, plan.num_micro, found.training.seq_len) == (1, 4, 256)
     assert (found.dtype, found.training.compute) == ("bf16", torch.bfloat16)
-    assert found.training.tokens_cut
+    assert found.training.tokens_sharded
 
 
 def test_a_typed_plan_may_say_dp() -> None:
     assert asked(plan="tp=2,dp=2").plan.dp == 2
     assert asked(plan="dp=4").plan.dp == 4
-    assert not asked(plan="tp=2").training.tokens_cut
+    assert not asked(plan="tp=2").training.tokens_sharded
 
 
 def test_micro_batches_make_the_batch() -> None:
@@ -111,7 +111,7 @@ def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
         ),
         (
             {"plan": "cp=4,tp=2", "job": {"context_parallel": "all_to_all"}, "world_size": 8},
-            "num_kv_heads = 4: a multiple of the 8 ranks that cut heads",
+            "num_kv_heads = 4: a multiple of the 8 ranks that share the heads",
         ),
         ({"plan": "tp=8", "world_size": 8}, "num_kv_heads = 4"),
         ({"plan": "ep=2"}, "ep = 2: 1 for a model without experts"),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import measured_times  # noqa: E402
-from benchmarks.published_rows import Prediction, Pricing, read_rows  # noqa: E402
+from benchmarks.published_rows import Pricing, RowPrediction, read_rows  # noqa: E402
 from benchmarks.row_calibration import calibration_tables  # noqa: E402
 from benchmarks.row_scores import (  # noqa: E402
     coverage_lines,
@@ -76,7 +76,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def as_cells(one: Prediction) -> dict[str, str]:
+def as_cells(one: RowPrediction) -> dict[str, str]:
     """One line of the predictions file; numbers with all their digits."""
     cells = {"dataset": one.row.dataset, "row_id": one.row.row_id, "reason": one.reason}
     cells["missing"] = "; ".join(one.gaps)
@@ -98,7 +98,7 @@ def as_cells(one: Prediction) -> dict[str, str]:
     return cells
 
 
-def write(path: Path, predictions: Sequence[Prediction]) -> None:
+def write(path: Path, predictions: Sequence[RowPrediction]) -> None:
     """Writes the predictions file, whole or not at all."""
     with replaced_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, COLUMNS, restval="")

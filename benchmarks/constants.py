@@ -42,7 +42,7 @@ from benchmarks.constant_table import (  # noqa: E402
     why_unpriced,
 )
 from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E402
-from benchmarks.published_rows import Pricing, Row, read_rows  # noqa: E402
+from benchmarks.published_rows import Pricing, PublishedRow, read_rows  # noqa: E402
 from benchmarks.row_scores import measured_step_s, memory_gib  # noqa: E402
 from spec.arrays import FloatArray  # noqa: E402
 from spec.cluster.reader import known_clusters, read_cluster  # noqa: E402
@@ -54,11 +54,11 @@ LEAST_POINTS = 0.05
 CLUSTERS = "configs/clusters/"
 
 
-def sample_rows(rows: Sequence[Row], each: int) -> list[Row]:
+def sample_rows(rows: Sequence[PublishedRow], each: int) -> list[PublishedRow]:
     """``each`` rows of every dataset that have a measured step, at even places of its file, from its middle
     outwards.
     """
-    by_dataset: dict[str, list[Row]] = {}
+    by_dataset: dict[str, list[PublishedRow]] = {}
     for row in rows:
         if measured_step_s(row):
             by_dataset.setdefault(row.dataset, []).append(row)
@@ -70,7 +70,7 @@ def sample_rows(rows: Sequence[Row], each: int) -> list[Row]:
     return result
 
 
-def first_of_each(rows: Sequence[Row], places: Sequence[int]) -> list[int]:
+def first_of_each(rows: Sequence[PublishedRow], places: Sequence[int]) -> list[int]:
     """Returns of these places the first of each dataset."""
     first: dict[str, int] = {}
     for place in places:
@@ -78,7 +78,7 @@ def first_of_each(rows: Sequence[Row], places: Sequence[int]) -> list[int]:
     return list(first.values())
 
 
-def rows_on_spec(path: str, rows: Sequence[Row], root: Path) -> list[Row]:
+def rows_on_spec(path: str, rows: Sequence[PublishedRow], root: Path) -> list[PublishedRow]:
     """The rows on the hardware that a file of configs/ is about."""
     name = Path(path).stem
     if path.startswith(CLUSTERS):
@@ -99,7 +99,7 @@ class Readers:
         return [place for place, names in enumerate(self.names) if not wanted.isdisjoint(names)]
 
 
-def readers(rows: Sequence[Row], times: MeasuredTimes, root: Path) -> Readers:
+def readers(rows: Sequence[PublishedRow], times: MeasuredTimes, root: Path) -> Readers:
     """Each row priced alone, with nothing remembered of the others."""
     remembered = caches()
     result = []
@@ -110,7 +110,7 @@ def readers(rows: Sequence[Row], times: MeasuredTimes, root: Path) -> Readers:
     return Readers(names=tuple(result))
 
 
-def _names_read(row: Row, times: MeasuredTimes, root: Path) -> frozenset[str]:
+def _names_read(row: PublishedRow, times: MeasuredTimes, root: Path) -> frozenset[str]:
     codes: set[CodeType] = set()
 
     def called(frame: FrameType, event: str, argument: object) -> None:
@@ -164,7 +164,7 @@ class RowFigures:
         return {name: float(np.mean(result)) for name, result in points.items()}
 
 
-def row_figures(rows: Sequence[Row], times: MeasuredTimes, root: Path, *, anew: bool = True) -> RowFigures:
+def row_figures(rows: Sequence[PublishedRow], times: MeasuredTimes, root: Path, *, anew: bool = True) -> RowFigures:
     """Price the rows; those that cannot be priced have an error of 1. ``anew``: what specs were asked before is
     forgotten, for constants of the specs' own model."""
     fresh = MeasuredTimes(root=root, fitted=times.fitted) if anew else times
@@ -325,11 +325,11 @@ def with_number(spec: str, name: str, factor: float) -> str:
 class Effects:
     """Prices constants on rows (``everything``); what the constants' own values say is priced once."""
 
-    everything: Sequence[Row]
+    everything: Sequence[PublishedRow]
     times: MeasuredTimes
     each: int
     folder: Path
-    rows: list[Row] = field(init=False)
+    rows: list[PublishedRow] = field(init=False)
     plain: RowFigures | None = None
     reading: Readers | None = None
 
@@ -359,7 +359,7 @@ class Effects:
             return "no row of this sheet"
         return self._moved(constant, rows, row_figures(rows, self.times, ROOT, anew=False))
 
-    def _moved(self, constant: Constant, rows: Sequence[Row], before: RowFigures) -> str:
+    def _moved(self, constant: Constant, rows: Sequence[PublishedRow], before: RowFigures) -> str:
         """``before``: the figures of these rows as things stand."""
         anew = not constant.path.startswith(("ops", "solver"))
         moved = []

@@ -33,16 +33,16 @@ STEPS = (
 )
 
 
-class StandIn:
+class NoOpCuda:
     """A CUDA stream, event or context that does nothing, whatever is asked of it."""
 
     def __init__(self, *args: object, **named: object) -> None:
         pass
 
-    def __getattr__(self, name: str) -> Callable[..., "StandIn"]:
-        return lambda *args, **named: StandIn()
+    def __getattr__(self, name: str) -> Callable[..., "NoOpCuda"]:
+        return lambda *args, **named: NoOpCuda()
 
-    def __enter__(self) -> "StandIn":
+    def __enter__(self) -> "NoOpCuda":
         return self
 
     def __exit__(self, *args: object) -> bool:
@@ -55,8 +55,8 @@ def without_cuda() -> None:
 
     cuda: Any = torch.cuda
     cuda.current_device = lambda: torch.device("cpu")
-    cuda.Stream = cuda.Event = StandIn
-    cuda.current_stream = cuda.stream = lambda *args: StandIn()
+    cuda.Stream = cuda.Event = NoOpCuda
+    cuda.current_stream = cuda.stream = lambda *args: NoOpCuda()
     cuda.synchronize = cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args: None
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **named: self
@@ -79,7 +79,7 @@ def decoder_layer(experts: int) -> torch.nn.Module:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     moe_utils.te_general_gemm = None
-    tensor_parallel.get_cuda_rng_tracker = StandIn
+    tensor_parallel.get_cuda_rng_tracker = NoOpCuda
     parallel_state.initialize_model_parallel(
         expert_model_parallel_size=RANKS if experts else 1, create_gloo_process_groups=False
     )

@@ -25,9 +25,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu_steps.case import Shape, StepCase  # noqa: E402
+from benchmarks.gpu_steps.case import DecoderShape, StepCase  # noqa: E402
 from benchmarks.gpu_steps.prices import cases_to_measure, problem_of  # noqa: E402
-from benchmarks.gpu_steps.rows import Row, row_of  # noqa: E402
+from benchmarks.gpu_steps.rows import StepResult, row_of  # noqa: E402
 from profdb.store.case_file import write_cases  # noqa: E402
 from solver.problem.request import Request  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402
@@ -47,7 +47,7 @@ HEADER = (
 
 def cases_of(options: argparse.Namespace) -> list[StepCase]:
     """All cases asked for, eager ones first."""
-    shape = Shape(**{name: getattr(options, name) for name in SHAPE})
+    shape = DecoderShape(**{name: getattr(options, name) for name in SHAPE})
     compiled = {"both": (False, True), "eager": (False,), "compiled": (True,)}[options.run]
     recompute = {"both": (False, True), "none": (False,), "full": (True,)}[options.recompute]
     return [
@@ -73,7 +73,7 @@ def request_of(options: argparse.Namespace) -> Request:
     return Request(root=ROOT, profile=options.pre_profiling_data_path, cluster=options.cluster, missing=options.missing)
 
 
-def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[Row]:
+def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[StepResult]:
     """The rows one by one. None starts that is not expected to end within the budget."""
     request = request_of(options)
     ends = time.monotonic() + options.budget_s
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})")
         return 0
     print(f"{len(cases)} rows, about {sum(map(expected_s, cases)):.0f} s on an H200\n{HEADER}", flush=True)
-    done: list[Row] = []
+    done: list[StepResult] = []
     for row in rows_of(cases, options):
         done.append(row)
         print(row.as_line(), flush=True)
@@ -138,7 +138,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--num_micro", type=positive, default=1, help="micro-batches of a step")
     parser.add_argument("--steps", type=positive, default=8, help="steps measured of each row")
     for name in SHAPE:
-        parser.add_argument(f"--{name}", type=positive, default=getattr(Shape(), name))
+        parser.add_argument(f"--{name}", type=positive, default=getattr(DecoderShape(), name))
     options = parser.parse_args(arguments)
     for key, parts, whole in (("heads", "hidden", "heads"), ("kv_heads", "heads", "kv_heads")):
         if getattr(options, parts) % getattr(options, whole):

@@ -94,7 +94,7 @@ class Anything:
         return (object,)
 
 
-class StandIn(types.ModuleType):
+class StubModule(types.ModuleType):
     """A module, or a package without its own start-up code, that has every name."""
 
     __version__ = "0"
@@ -126,7 +126,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """The stand-in."""
-        return StandIn(spec.name)
+        return StubModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing to run."""
@@ -151,7 +151,7 @@ def megatron(checkout: Path) -> Check:
     core_transformer_config_from_args)."""
     stand_in(checkout)
     # without the start-up code of megatron.training
-    sys.modules["megatron.training"] = StandIn("megatron.training", [str(checkout / "megatron" / "training")])
+    sys.modules["megatron.training"] = StubModule("megatron.training", [str(checkout / "megatron" / "training")])
     arguments = importlib.import_module("megatron.training.arguments")
     # what is the user's, and kernels of Transformer Engine, which is not here
     own = ["--no-rope-fusion", "--train-iters", "1", "--lr", "1e-4", "--mock-data"]

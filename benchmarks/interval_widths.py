@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.published_rows import UNEVEN_BATCH, Row, parse_row, read_rows  # noqa: E402
+from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, parse_row, read_rows  # noqa: E402
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, attended_tokens, causes  # noqa: E402
@@ -68,7 +68,7 @@ def read_priced(measurements: Sequence[Path], predictions: Path) -> dict[str, Pr
     }
 
 
-def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
+def shares_of(row: PublishedRow, line: Mapping[str, str]) -> list[float]:
     """A row's share of each of NAMES, from its line of the predictions file."""
     parts = {name: floats(float(line[f"part_{name}"])) for name in STEP_PARTS}
     error_s, carried_s = (
@@ -80,7 +80,7 @@ def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
     return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
 
 
-def kind(row: Row) -> tuple[bool, int]:
+def kind(row: PublishedRow) -> tuple[bool, int]:
     """Returns whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
     try:
         job = parse_row(row, ROOT).job

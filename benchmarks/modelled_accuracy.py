@@ -35,7 +35,7 @@ Pricing = Callable[[ModelledCostModel, pd.DataFrame], TimeEstimate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class SpecScore:
     """Errors of one table row: relative, against the measured time."""
 
     what: str
@@ -57,7 +57,7 @@ class Score:
         return not self.target or self.median <= self.target
 
 
-def score_lines(scores: Sequence[Score]) -> list[str]:
+def score_lines(scores: Sequence[SpecScore]) -> list[str]:
     """A table for printing."""
     lines = [
         f"{'from a spec, or transferred':28} {'gpu':14} {'points':>6} {'median%':>7} {'p90%':>6} {'bias%':>6}   limit"
@@ -71,12 +71,12 @@ def score_lines(scores: Sequence[Score]) -> list[str]:
     return lines
 
 
-def as_plain(score: Score) -> dict[str, object]:
+def as_plain(score: SpecScore) -> dict[str, object]:
     """One score for a JSON file."""
     return asdict(score) | {"target": score.target or None, "passed": score.passed}
 
 
-def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[Score]:
+def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[SpecScore]:
     """Every row of the tables, from the samples of each GPU; a family that no GPU has gives no rows."""
     gemm = frame(tables, Family.GEMM, {"layout": "NT", "dtype_in": "bf16", "scale_recipe": ""})
     gemm = gemm[2.0 * gemm.batch * gemm.m * gemm.n * gemm.k > 1e9] if len(gemm) else gemm
@@ -120,9 +120,9 @@ def spec_of(gpu: str) -> ClusterSpec:
     return read_cluster(SPECS[gpu[:4]], root=shipped_folder())
 
 
-def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray) -> Score:
+def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray) -> SpecScore:
     error = predicted_s * 1e6 / measured_us - 1.0
-    return Score(
+    return SpecScore(
         what=what,
         gpu=gpu,
         points=len(error),
@@ -132,7 +132,7 @@ def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray
     )
 
 
-def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
+def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[SpecScore]:
     """One score for each GPU that has a hardware spec."""
     rows = []
     for gpu, measured in table.groupby("gpu"):
@@ -171,7 +171,7 @@ def price_collectives(cost_model: ModelledCostModel, table: pd.DataFrame) -> Tim
     )
 
 
-def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]:
+def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[SpecScore]:
     """Shapes measured on both GPUs of a pair, the first transferred to the second."""
     rows = []
     if table.empty:

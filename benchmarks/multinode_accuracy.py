@@ -57,7 +57,7 @@ TARGETS = {"all": 0.15, "small": 0.30, "fabric": 0.20, "series": 0.15}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class NetworkScore:
     """Mean |log error| of ``runs`` runs, the mean of the logs (positive: predicted too slow), and what the mean of
     the absolute ones may be (0: only reported)."""
 
@@ -178,7 +178,7 @@ def network_spec(gpu: str, words: str) -> str:
     return next((sheet for start, word, sheet in NETWORKS if gpu.startswith(start) and word in words), "")
 
 
-def all_scores(rows: pd.DataFrame) -> list[Score]:
+def all_scores(rows: pd.DataFrame) -> list[NetworkScore]:
     """The halves over all, each fabric from 1 MiB on, and the series that shrinks."""
     good = rows[rows.quality == "good"]
     large = good[good.bytes >= MIB]
@@ -196,9 +196,9 @@ def all_scores(rows: pd.DataFrame) -> list[Score]:
     return [score for score in scores if score.runs]
 
 
-def _score(what: str, rows: pd.DataFrame, target: float) -> Score:
+def _score(what: str, rows: pd.DataFrame, target: float) -> NetworkScore:
     by = rows.assign(size=rows.log_error.abs()).groupby("run")[["size", "log_error"]].mean()
-    return Score(
+    return NetworkScore(
         what=what,
         runs=len(by),
         rows=len(rows),

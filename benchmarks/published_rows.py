@@ -54,7 +54,7 @@ UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PublishedRow:
     """The ``line`` of the file ``path``: cells by column. ``fault`` says why a damaged line cannot be read."""
 
     path: Path
@@ -90,12 +90,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class RowPrediction:
     """A row with the answer of its plan: ``step_s`` seconds; ``gaps`` what the run did and nobody prices. Without an
     answer ``reason`` says why.
     """
 
-    row: Row
+    row: PublishedRow
     problem: Problem | None = None
     answer: Answer | None = None
     step_s: float = 0.0
@@ -103,12 +103,12 @@ class Prediction:
     reason: str = ""
 
 
-def read_rows(paths: Sequence[Path]) -> list[Row]:
+def read_rows(paths: Sequence[Path]) -> list[PublishedRow]:
     """Returns the rows of every CSV file named or lying below a named folder, in path order.
 
     Raises ConfigError for a path without CSV files, an unreadable file, or one that does not state its questions.
     """
-    rows: list[Row] = []
+    rows: list[PublishedRow] = []
     for path in paths:
         files = sorted(path.rglob("*.csv")) if path.is_dir() else [path]
         if not files:
@@ -118,7 +118,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     return rows
 
 
-def _rows_of(path: Path) -> Iterator[Row]:
+def _rows_of(path: Path) -> Iterator[PublishedRow]:
     try:
         reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines(keepends=True), strict=True)
         lines = [(reader.line_num, cells) for cells in reader if cells]
@@ -132,7 +132,7 @@ def _rows_of(path: Path) -> Iterator[Row]:
         raise ConfigError(where=str(path), key="columns", value=header[:4], allowed=allowed)
     for line, cells in lines[1:]:
         fault = "" if len(cells) == len(header) else f"{path}:{line}: {len(cells)} cells for {len(header)}"
-        yield Row(path=path, line=line, cells=dict(zip(header, cells, strict=False)), fault=fault)
+        yield PublishedRow(path=path, line=line, cells=dict(zip(header, cells, strict=False)), fault=fault)
 
 
 def current_words(text: str) -> dict[str, str]:
@@ -146,12 +146,12 @@ def _typed(words: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in words.items())
 
 
-def file_for(row: Row, name: str) -> Path | None:
+def file_for(row: PublishedRow, name: str) -> Path | None:
     """Returns the file ``name`` next to the row's, or in the nearest folder above that has it; None without one."""
     return next((folder / name for folder in row.path.resolve().parents if (folder / name).is_file()), None)
 
 
-def parse_row(row: Row, root: Path) -> ParsedRequest:
+def parse_row(row: PublishedRow, root: Path) -> ParsedRequest:
     """Returns the row's question, read as the command line reads it; ConfigError for a cell that cannot be."""
     for column in SIZES:
         if not row.text(column).isdecimal():
@@ -172,7 +172,7 @@ def parse_row(row: Row, root: Path) -> ParsedRequest:
         return read_request(request)
 
 
-def _hardware_spec(row: Row, folder: Path, root: Path) -> str:
+def _hardware_spec(row: PublishedRow, folder: Path, root: Path) -> str:
     """The name or path of the row's hardware spec; with changes it is a file in ``folder``."""
     name, changes = row.text("cluster"), row.text("cluster_changes")
     own = file_for(row, f"clusters/{name}.toml")
@@ -212,27 +212,27 @@ class Pricing:
     root: Path = field(default_factory=shipped_folder)
     op_timers: dict[str, OpTimer] = field(default_factory=dict)
 
-    def predict(self, rows: Sequence[Row]) -> list[Prediction]:
+    def predict(self, rows: Sequence[PublishedRow]) -> list[RowPrediction]:
         """Returns one prediction a row, in order; a row that cannot be priced keeps its reason."""
         return [self._prediction(row) for row in rows]
 
-    def _prediction(self, row: Row) -> Prediction:
+    def _prediction(self, row: PublishedRow) -> RowPrediction:
         """The fastest plan that fits, or the smallest where none does."""
         plans = row.text("plans").split(" | ")
         gaps = tuple(filter(None, row.text("unpriced").split("; ")))
         reason = row.fault or row.text("refused")
         if reason:
-            return Prediction(row=row, reason=reason)
+            return RowPrediction(row=row, reason=reason)
         try:
             problem = self._problem(parse_row(row, self.root))
             steps = [_priced(plan, problem, row.where) for plan in plans]
         except UserError as error:
-            return Prediction(row=row, gaps=gaps, reason=str(error))
+            return RowPrediction(row=row, gaps=gaps, reason=str(error))
         fitting = [one for one in steps if one[0].needed_bytes <= problem.cluster.gpu.memory_bytes]
         least = min(steps, key=lambda one: one[0].needed_bytes)
         answer, step_s = min(fitting, key=lambda one: one[1], default=least)
         uneven = (UNEVEN_BATCH,) if "beyond=" in row.text("plans") else ()
-        return Prediction(row=row, problem=problem, answer=answer, step_s=step_s, gaps=(*gaps, *uneven))
+        return RowPrediction(row=row, problem=problem, answer=answer, step_s=step_s, gaps=(*gaps, *uneven))
 
     def _problem(self, parsed: ParsedRequest) -> Problem:
         cluster, key = parsed.cluster, repr(parsed.cluster)

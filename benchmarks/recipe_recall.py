@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.recipes import Recipe, problem_of, read_recipes, recipe_plan, spec_of  # noqa: E402
+from benchmarks.recipes import TunedRecipe, problem_of, read_recipes, recipe_plan, spec_of  # noqa: E402
 from solver.memory.device import usable_bytes  # noqa: E402
 from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
@@ -57,7 +57,7 @@ class Recall:
     cpu_s: float | None = None
 
 
-def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
+def recalled(recipe: TunedRecipe, *, ranked: bool) -> Recall:
     """One recipe; ``ranked`` searches its space too."""
     try:
         problem = problem_of(recipe, read_cluster(spec_of(recipe), root=ROOT))
@@ -117,10 +117,10 @@ def lines(found: Sequence[Recall]) -> list[str]:
     return [*lines, "", *shares(found)]
 
 
-def one_each(recipes: Sequence[Recipe]) -> list[Recipe]:
+def one_each(recipes: Sequence[TunedRecipe]) -> list[TunedRecipe]:
     """Returns of each model, GPU and precision one recipe, of the fewest GPUs and no variant where there is one; those that
     ask for more than layers, attention and experts left out."""
-    result: dict[tuple[str, ...], Recipe] = {}
+    result: dict[tuple[str, ...], TunedRecipe] = {}
     plain = [one for one in recipes if not one.text("needs")]
     for one in sorted(plain, key=lambda one: (bool(one.text("variant")), one.whole("num_gpus"))):
         result.setdefault(tuple(one.text(key) for key in ("model", "gpu", "precision")), one)

@@ -77,7 +77,7 @@ FP32_ROUTERS = ("deepseek", "kimi", "glm", "nemotron", "qwen3-next")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class TunedRecipe:
     """One row; empty cells are what the recipe leaves alone."""
 
     path: str
@@ -113,7 +113,7 @@ class Recipe:
         return tuned and self.text("gpu") in SPECS
 
 
-def read_recipes(path: Path) -> list[Recipe]:
+def read_recipes(path: Path) -> list[TunedRecipe]:
     """Every row of the file. Raises ConfigError for a file that is not one of recipes."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -126,12 +126,12 @@ def read_recipes(path: Path) -> list[Recipe]:
             where=f"{path}:1", key="columns", value=reader.fieldnames, allowed=f"also {', '.join(missing)}"
         )
     return [
-        Recipe(path=str(path), line=line, cells={key: value or "" for key, value in row.items() if key})
+        TunedRecipe(path=str(path), line=line, cells={key: value or "" for key, value in row.items() if key})
         for line, row in enumerate(reader, start=2)
     ]
 
 
-def model_of(recipe: Recipe) -> ModelSpec:
+def model_of(recipe: TunedRecipe) -> ModelSpec:
     """A dense or expert transformer. Raises ConfigError where it needs more, or its parameters are not the published
     ones."""
     where = f"{recipe.path}:{recipe.line}"
@@ -151,7 +151,7 @@ def model_of(recipe: Recipe) -> ModelSpec:
     return model
 
 
-def _blocks(recipe: Recipe) -> tuple[BlockRun, ...]:
+def _blocks(recipe: TunedRecipe) -> tuple[BlockRun, ...]:
     """Dense layers, then those of experts, then blocks that predict more tokens."""
     attention, layers = _attention(recipe), recipe.whole("layers")
     dense = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=recipe.whole("ffn"), gated=True, activation="silu"))
@@ -164,7 +164,7 @@ def _blocks(recipe: Recipe) -> tuple[BlockRun, ...]:
     return (*runs, *[BlockRun(block=replace(routed, mtp=True), count=predicted)] * bool(predicted))
 
 
-def _attention(recipe: Recipe) -> AttentionSpec:
+def _attention(recipe: TunedRecipe) -> AttentionSpec:
     heads = recipe.whole("heads")
     if recipe.whole("kv_lora_rank", 0):
         nope, rope = recipe.whole("qk_nope_dim"), recipe.whole("qk_rope_dim")
@@ -190,7 +190,7 @@ def _attention(recipe: Recipe) -> AttentionSpec:
     )
 
 
-def _experts(recipe: Recipe) -> MoeSpec:
+def _experts(recipe: TunedRecipe) -> MoeSpec:
     # DeepSeek-V3's config.json: n_group 8, topk_group 4
     groups = (8, 4) if recipe.text("model").startswith("deepseek_v3") else (1, 1)
     return MoeSpec(
@@ -203,14 +203,14 @@ def _experts(recipe: Recipe) -> MoeSpec:
     )
 
 
-def narrower(recipe: Recipe) -> Mapping[str, object]:
+def narrower(recipe: TunedRecipe) -> Mapping[str, object]:
     """Returns what a recipe of a whole iteration in MXFP8 narrows beside the linear layers."""
     if recipe.text("precision") != "fp8mx" or recipe.text("cuda_graph_impl") != "full_iteration":
         return {}
     return narrowed(recipe.text("model"), recipe.text("gpu"))
 
 
-def routes_in_fp32(recipe: Recipe) -> bool:
+def routes_in_fp32(recipe: TunedRecipe) -> bool:
     """As its model does, but for DeepSeek-V3's under FSDP (perf_recipes/deepseek/gb300/deepseek_v3.py:
     moe_router_dtype "bf16").
     """
@@ -218,7 +218,7 @@ def routes_in_fp32(recipe: Recipe) -> bool:
     return bool(recipe.whole("experts", 0)) and scores_in_fp32(recipe.text("model")) and not sharded
 
 
-def settings_of(recipe: Recipe) -> dict[str, object]:
+def settings_of(recipe: TunedRecipe) -> dict[str, object]:
     """Returns what the recipe sets beside its framework's preset. Raises ConfigError for what no setting says."""
     word = recipe.text("precision")
     if word not in PRECISIONS:
@@ -256,7 +256,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
     return said | narrower(recipe)
 
 
-def problem_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
+def problem_of(recipe: TunedRecipe, cluster: ClusterSpec) -> Problem:
     """The recipe's model and job on its sheet alone. Raises ConfigError for what cannot be said."""
     seq_len, gpus = recipe.whole("seq_len"), recipe.whole("num_gpus")
     asked = AskedJob(
@@ -277,7 +277,7 @@ def problem_of(recipe: Recipe, cluster: ClusterSpec) -> Problem:
     )
 
 
-def recipe_plan(recipe: Recipe, problem: Problem) -> Plan:
+def recipe_plan(recipe: TunedRecipe, problem: Problem) -> Plan:
     """The recipe's plan. Raises ConfigError for degrees that contradict the job."""
     # Muon's recipes shard by whole matrices instead (dist_muon, Megatron-Core's layer-wise distributed optimizer).
     owned = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")
@@ -304,7 +304,7 @@ def recipe_plan(recipe: Recipe, problem: Problem) -> Plan:
     return plan_of(written, problem, f"{recipe.path}:{recipe.line}")
 
 
-def _offloaded(recipe: Recipe) -> tuple[int, tuple[OffloadedPart, ...]]:
+def _offloaded(recipe: TunedRecipe) -> tuple[int, tuple[OffloadedPart, ...]]:
     """Returns what waits on the host: "layers:N", or parts of all layers by name. Raises ConfigError for another word."""
     text = recipe.text("activation_offload")
     layers = re.fullmatch(r"layers:(\d+)", text)
@@ -321,14 +321,14 @@ def _offloaded(recipe: Recipe) -> tuple[int, tuple[OffloadedPart, ...]]:
     return 0, tuple(name for name in known if name in named)
 
 
-def _dealt(recipe: Recipe) -> str | None:
+def _dealt(recipe: TunedRecipe) -> str | None:
     """Returns where layers do not divide, embedding and loss count as one each (recipes of Llama 3.1 405B:
     account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)."""
     stages = recipe.whole("pp") * recipe.whole("vpp", 1)
     return "embedding+loss" if recipe.whole("layers") % stages else None
 
 
-def _recomputed(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
+def _recomputed(recipe: TunedRecipe) -> tuple[str, tuple[str, ...]]:
     """Returns what runs again: "none", "full", "full:block:N" or "selective:" and modules."""
     kind, _, rest = recipe.text("recompute").partition(":")
     if kind != "selective":
@@ -337,7 +337,7 @@ def _recomputed(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
     return "none", tuple(name for name in MODULES if name in modules)
 
 
-def spec_of(recipe: Recipe) -> str:
+def spec_of(recipe: TunedRecipe) -> str:
     """Name of the recipe's sheet."""
     return SPECS[recipe.text("gpu")]
 

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from scipy.optimize import linprog
 
-from benchmarks.published_rows import Prediction, Row
+from benchmarks.published_rows import PublishedRow, RowPrediction
 from benchmarks.row_scores import measured_step_s
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
@@ -38,12 +38,12 @@ class Calibrated:
 class PricedRow:
     """A measured row as calibration sees it."""
 
-    row: Row
+    row: PublishedRow
     priced: PricedStep
     measured_s: float
 
 
-def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
+def priced_rows(predictions: Sequence[RowPrediction]) -> list[PricedRow]:
     """The priced rows with a measured step time."""
     result = []
     for one in predictions:
@@ -57,17 +57,17 @@ def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
     return result
 
 
-def by_dataset(row: Row) -> str:
+def by_dataset(row: PublishedRow) -> str:
     """All rows of a source, whatever they ran on."""
     return row.dataset
 
 
-def by_cluster(row: Row) -> str:
+def by_cluster(row: PublishedRow) -> str:
     """Rows of one source that ran on one GPU with one framework and number format: a user's cluster."""
     return " ".join((row.dataset, row.text("gpu"), row.text("framework"), row.text("precision")))
 
 
-def steps_by(rows: Sequence[PricedRow], key: Callable[[Row], str]) -> dict[str, Steps]:
+def steps_by(rows: Sequence[PricedRow], key: Callable[[PublishedRow], str]) -> dict[str, Steps]:
     """The steps of every group with enough rows."""
     members: dict[str, list[PricedRow]] = {}
     for one in rows:
@@ -133,7 +133,7 @@ def _mape(predicted_s: FloatArray, measured_s: FloatArray) -> float:
     return float(np.abs(predicted_s / measured_s - 1.0).mean())
 
 
-def calibration_tables(predictions: Sequence[Prediction], rows: int, seeds: Iterable[int]) -> list[str]:
+def calibration_tables(predictions: Sequence[RowPrediction], rows: int, seeds: Iterable[int]) -> list[str]:
     """Errors on the rest after a fit to a few rows: of a whole dataset, and of one cluster in it."""
     priced = priced_rows(predictions)
     draws = list(seeds)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from benchmarks.published_rows import UNEVEN_BATCH, Prediction, Row
+from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, RowPrediction
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
@@ -37,7 +37,7 @@ DECIMAL_GB = 1e9
 # Fitted: as solver.answer.interval.WIDTHS: what a feature that a run uses and the solver does not price adds.
 # The solver itself never takes such a question.
 GAP_STD = 0.04
-SPLITS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+SPLITS: tuple[tuple[str, Callable[[PublishedRow], str]], ...] = (
     ("dataset", lambda row: row.dataset),
     ("tp", lambda row: row.text("tp")),
     ("pp", lambda row: row.text("pp")),
@@ -50,7 +50,7 @@ SPLITS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
-def measured_step_s(row: Row) -> float | None:
+def measured_step_s(row: PublishedRow) -> float | None:
     """Returns seconds from whichever figure the source gives, None where none gives a step; read only after pricing."""
     given = row.number("measured_step_s")
     if given:
@@ -64,7 +64,7 @@ def measured_step_s(row: Row) -> float | None:
     return flops / (rate * TERA * gpus) if rate and flops else None
 
 
-def _source_flops(row: Row, batch: float, length: float) -> float | None:
+def _source_flops(row: PublishedRow, batch: float, length: float) -> float | None:
     if not row.number("hidden"):
         return None
     hidden, layers, vocab = row.number("hidden"), row.number("layers"), row.number("vocab")
@@ -80,7 +80,7 @@ def _source_flops(row: Row, batch: float, length: float) -> float | None:
     return None
 
 
-def _expert_flops(row: Row, batch: float, length: float) -> float:
+def _expert_flops(row: PublishedRow, batch: float, length: float) -> float:
     """Six FLOPs for each parameter a token passes through, and full attention (Megatron-Core 2025)."""
     hidden, layers = row.number("hidden"), row.number("layers")
     heads, kv_heads, width = row.number("heads"), row.number("kv_heads"), row.number("head_dim")
@@ -95,7 +95,7 @@ def _expert_flops(row: Row, batch: float, length: float) -> float:
     return batch * length * per_token
 
 
-def memory_gib(one: Prediction) -> float | None:
+def memory_gib(one: RowPrediction) -> float | None:
     """Returns the predicted GiB of the worst stage, or what else the dataset's own figure means; None without an answer."""
     problem, answer, dataset = one.problem, one.answer, one.row.dataset
     if problem is None or answer is None:
@@ -120,7 +120,7 @@ def memory_gib(one: Prediction) -> float | None:
     return answer.needed_bytes / GIB
 
 
-def interval(one: Prediction) -> tuple[float, float] | None:
+def interval(one: RowPrediction) -> tuple[float, float] | None:
     """Returns the 80 % interval of a row's step in seconds, wider by what the run did and nobody prices; None without
     an answer."""
     if one.answer is None:
@@ -132,7 +132,7 @@ def interval(one: Prediction) -> tuple[float, float] | None:
     return float(low[0]), float(high[0])
 
 
-def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:
+def coverage_lines(predictions: Sequence[RowPrediction]) -> list[str]:
     """One line a dataset and one for all rows: share below, inside and above, median half-width in %."""
     predicted: dict[str, list[tuple[float, float, float, float]]] = {}
     for one in predictions:
@@ -159,7 +159,7 @@ def _line(name: str, rows: np.ndarray) -> str:
     return f"{name:24} {len(rows):5d} {below:8.1f} {inside:9.1f} {above:8.1f} {half:13.1f}"
 
 
-def residual_lines(predictions: Iterable[Prediction]) -> list[str]:
+def residual_lines(predictions: Iterable[RowPrediction]) -> list[str]:
     """Returns a table of mean log(predicted / measured) and mean absolute error, split by what may explain them."""
     pairs = [
         (one, math.log(one.step_s / measured))
@@ -178,7 +178,7 @@ def residual_lines(predictions: Iterable[Prediction]) -> list[str]:
     return lines
 
 
-def gap_lines(predictions: Iterable[Prediction]) -> list[str]:
+def gap_lines(predictions: Iterable[RowPrediction]) -> list[str]:
     """Returns how many rows of which datasets need what is not priced, and why rows have no price."""
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()

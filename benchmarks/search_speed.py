@@ -152,7 +152,7 @@ def wrap_all(phases: Phases) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class SearchTiming:
     """What a process took: CPU seconds by phase and in all, plans priced, the most memory it held."""
 
     question: str
@@ -163,7 +163,7 @@ class Measured:
     peak_rss_bytes: int
 
 
-def measure(names: Sequence[str]) -> Measured:
+def measure(names: Sequence[str]) -> SearchTiming:
     """Ask the questions ``names`` (``SWEEP`` stands for all of the sweep) in this process."""
     imported_s = time.process_time()
     phases = Phases()
@@ -180,7 +180,7 @@ def measure(names: Sequence[str]) -> Measured:
     seconds = phases.finished()
     # What the interpreter took before the clock ran, this benchmark's own imports included.
     seconds["imports"] = imported_s
-    return Measured(
+    return SearchTiming(
         question=SWEEP if SWEEP in names else ", ".join(names),
         cpu_s=time.process_time(),
         search_s=search_s,

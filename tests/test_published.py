@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published_rows import Prediction
+from benchmarks.published_rows import RowPrediction
 from benchmarks.row_scores import measured_step_s, memory_gib
 from solver.estimate import STEP_PARTS
 from tests.benchmarks.made_up_rows import predict, row
@@ -36,7 +36,7 @@ mlp = {{ ffn_hidden = {ffn}, gated = false, bias = true }}
 """
 
 
-def predicted_row(folder: Path, one: dict[str, object]) -> Prediction:
+def predicted_row(folder: Path, one: dict[str, object]) -> RowPrediction:
     """The prediction of a published step."""
     hidden = int(str(one["hidden"]))
     strategy = "fsp" if one["sequence_parallel"] else "mtp"
@@ -63,12 +63,12 @@ def predicted_row(folder: Path, one: dict[str, object]) -> Prediction:
 
 
 @pytest.fixture(scope="module")
-def predictions(tmp_path_factory: pytest.TempPathFactory) -> list[Prediction]:
+def predictions(tmp_path_factory: pytest.TempPathFactory) -> list[RowPrediction]:
     return [predicted_row(tmp_path_factory.mktemp("row"), one) for one in PUBLISHED]
 
 
 @pytest.mark.parametrize("number", range(len(PUBLISHED)), ids=NAMES)
-def test_a_published_step_is_told(predictions: list[Prediction], number: int) -> None:
+def test_a_published_step_is_told(predictions: list[RowPrediction], number: int) -> None:
     one, predicted = PUBLISHED[number], predictions[number]
     measured = measured_step_s(predicted.row)
     assert measured is not None
@@ -77,7 +77,7 @@ def test_a_published_step_is_told(predictions: list[Prediction], number: int) ->
     assert predicted.answer.origins_s.get("measured", 0.0) == 0.0
 
 
-def test_selective_recomputation_saves_what_the_paper_measured(predictions: list[Prediction]) -> None:
+def test_selective_recomputation_saves_what_the_paper_measured(predictions: list[RowPrediction]) -> None:
     # arXiv 2205.05198 table 5: 22B 1.42 s -> 1.10 s, a throughput gain of 29 %.
     full, selective = (
         predicted.step_s for one, predicted in zip(PUBLISHED, predictions, strict=True) if one["hidden"] == 6144
@@ -85,7 +85,7 @@ def test_selective_recomputation_saves_what_the_paper_measured(predictions: list
     assert full / selective == pytest.approx(1.42 / 1.10, rel=0.1)
 
 
-def test_predictions_stay_as_they_are(predictions: list[Prediction], golden: Callable[[str, str], None]) -> None:
+def test_predictions_stay_as_they_are(predictions: list[RowPrediction], golden: Callable[[str, str], None]) -> None:
     """A change that moves a prediction shows here: step, parts in shares of it, memory."""
     lines = []
     for name, predicted in zip(NAMES, predictions, strict=True):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class DecoderShape:
     """A decoder of the Llama kind; the defaults are the widths of Llama 3 8B (arXiv 2407.21783, table 3)."""
 
     hidden: int = 4096
@@ -22,7 +22,7 @@ class StepCase:
     """``num_micro`` micro-batches of ``micro_batch`` sequences on each rank, then an update; ``recompute`` runs every
     layer's forward again; ``steps`` are measured after ``warmup`` ones."""
 
-    shape: Shape
+    shape: DecoderShape
     micro_batch: int
     num_micro: int = 1
     compiled: bool = False
@@ -49,4 +49,4 @@ class StepCase:
 def case_of(text: str) -> StepCase:
     """Returns what ``as_text`` wrote."""
     fields = json.loads(text)
-    return StepCase(shape=Shape(**fields.pop("shape")), **fields)
+    return StepCase(shape=DecoderShape(**fields.pop("shape")), **fields)

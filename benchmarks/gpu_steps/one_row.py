@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.gpu_steps.case import StepCase, case_of
-from benchmarks.gpu_steps.training import Training
+from benchmarks.gpu_steps.training import PlainTrainer
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.benchmarks.launched import OUT_OF_MEMORY
 from profiler.device import Device
@@ -78,7 +78,7 @@ class Reference:
         return [[self.clock.burst(one.calls, 1, None) for _ in range(LAUNCHES)] for one in self.launched]
 
 
-def one_step(training: Training, device: Device) -> dict[str, float]:
+def one_step(training: PlainTrainer, device: Device) -> dict[str, float]:
     """Seconds of one step by its parts."""
     now = time.perf_counter if device.kind == "cuda" else time.thread_time
     device.synchronize()
@@ -110,7 +110,7 @@ def summing_s(gradients: torch.Tensor, device: Device) -> float:
 def measured(case: StepCase, device: Device) -> dict[str, Any]:
     """The trials of a case, and on a GPU its peak memory."""
     torch.manual_seed(SEED)
-    training = Training(case, device)
+    training = PlainTrainer(case, device)
     for _ in range(case.warmup):
         one_step(training, device)
     if device.kind == "cuda":

@@ -24,7 +24,7 @@ KEEPING_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StepResult:
     """``status`` is ok, oom, failed, timeout or left out; ``found`` what its process printed; ``prediction`` the
     prediction, None with the reason in ``unpriced``."""
 
@@ -79,7 +79,7 @@ def _compared(measured: float | None, prediction: float | None, unit: float) -> 
     return f"{words[0]:>9} {words[1]:>9} {ratio:>6}"
 
 
-def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: float) -> Row:
+def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: float) -> StepResult:
     """Predict, then run; whatever goes wrong with either is said in the row. ``limit_s`` 0: not run."""
     prediction, unpriced = None, ""
     try:
@@ -87,7 +87,7 @@ def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: f
     except UserError as error:
         unpriced = str(error).partition("\n")[0]
     if limit_s <= 0.0:
-        return Row(
+        return StepResult(
             case=case,
             status="left out",
             reason="--budget_s is spent",
@@ -97,7 +97,7 @@ def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: f
         )
     result = run(case, ranks, device, limit_s)
     status, reason = result.pop("status"), str(result.pop("reason", ""))[:LONGEST_REASON]
-    return Row(case=case, status=status, reason=reason, found=result, prediction=prediction, unpriced=unpriced)
+    return StepResult(case=case, status=status, reason=reason, found=result, prediction=prediction, unpriced=unpriced)
 
 
 def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, Any]:

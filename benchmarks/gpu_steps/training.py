@@ -10,7 +10,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from profiler.benchmarks.attention import Attend, best_attention
 from profiler.device import Device
 
@@ -34,7 +34,7 @@ class Norm(torch.nn.Module):
 class Layer(torch.nn.Module):
     """One decoder layer: queries, keys and values in one product, gate and up in another."""
 
-    def __init__(self, shape: Shape, attend: Attend) -> None:
+    def __init__(self, shape: DecoderShape, attend: Attend) -> None:
         super().__init__()
         head = shape.hidden // shape.heads
         self.widths = [shape.heads * head, shape.kv_heads * head, shape.kv_heads * head]
@@ -69,7 +69,7 @@ class Decoder(torch.nn.Module):
     """Embedding, layers, final norm and an untied head; ``recompute`` runs each layer's forward again in the
     backward."""
 
-    def __init__(self, shape: Shape, attend: Attend, *, recompute: bool) -> None:
+    def __init__(self, shape: DecoderShape, attend: Attend, *, recompute: bool) -> None:
         super().__init__()
         self.recompute = recompute
         self.embedding = torch.nn.Embedding(shape.vocab, shape.hidden)
@@ -93,7 +93,7 @@ class Decoder(torch.nn.Module):
         return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
 
 
-def angles(shape: Shape, where: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def angles(shape: DecoderShape, where: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine of every position in bf16, (tokens, 1, head_dim)."""
     head = shape.hidden // shape.heads
     frequencies = ROTARY_BASE ** -(torch.arange(0, head, 2, device=where) / head)
@@ -102,7 +102,7 @@ def angles(shape: Shape, where: torch.device) -> tuple[torch.Tensor, torch.Tenso
     return whole.cos().bfloat16(), whole.sin().bfloat16()
 
 
-class Training:
+class PlainTrainer:
     """A model with its optimizer on one device, and one batch of random words that every step takes."""
 
     def __init__(self, case: StepCase, device: Device) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.measured_times import MeasuredTimes
-from benchmarks.published_rows import QUESTION, SIZES, Prediction, Pricing, Row, read_rows
+from benchmarks.published_rows import QUESTION, SIZES, Pricing, PublishedRow, RowPrediction, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -55,11 +55,11 @@ def write(folder: Path, *rows: Mapping[str, object], model: str = DENSE) -> Path
     return path
 
 
-def row(folder: Path, model: str = DENSE, **cells: object) -> Row:
+def row(folder: Path, model: str = DENSE, **cells: object) -> PublishedRow:
     (one,) = read_rows([write(folder, cells, model=model)])
     return one
 
 
-def predict(*rows: Row) -> list[Prediction]:
+def predict(*rows: PublishedRow) -> list[RowPrediction]:
     """From hardware specs alone."""
     return Pricing(root=ROOT, cost_model=MeasuredTimes(fitted={}).cost_model).predict(rows)

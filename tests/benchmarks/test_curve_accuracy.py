@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import curve_accuracy
-from benchmarks.modelled_accuracy import Score
+from benchmarks.modelled_accuracy import SpecScore
 from spec.errors import ProfileError
 
 SIZES = (512, 1024, 2048, 4096)
@@ -88,8 +88,8 @@ def test_one_command_prints_all_three_tables(
 
 
 def test_targets_hold_for_neighbouring_generations_only() -> None:
-    def score(what: str, gpu: str, median: float) -> Score:
-        return Score(what=what, gpu=gpu, points=1, median=median, p90=1.0, bias=0.0)
+    def score(what: str, gpu: str, median: float) -> SpecScore:
+        return SpecScore(what=what, gpu=gpu, points=1, median=median, p90=1.0, bias=0.0)
 
     assert not score("transferred gemm", "A100 -> H100", 0.11).passed
     assert score("transferred gemm", "A100 -> B200", 0.11).passed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recipe_recall import main, one_each
-from benchmarks.recipes import Recipe, problem_of, read_recipes, recipe_plan, settings_of
+from benchmarks.recipes import TunedRecipe, problem_of, read_recipes, recipe_plan, settings_of
 from ops.recompute import Recompute
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -45,8 +45,8 @@ LLAMA = {
 }
 
 
-def recipe(**cells: str) -> Recipe:
-    return Recipe(path="recipes.csv", line=2, cells=LLAMA | cells)
+def recipe(**cells: str) -> TunedRecipe:
+    return TunedRecipe(path="recipes.csv", line=2, cells=LLAMA | cells)
 
 
 def written(folder: Path, *rows: dict[str, str]) -> Path:

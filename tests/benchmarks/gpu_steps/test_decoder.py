@@ -11,15 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks import gpu_step
-from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.one_row import reference_cases
 from benchmarks.gpu_steps.prices import cases_to_measure
-from benchmarks.gpu_steps.training import Training
+from benchmarks.gpu_steps.training import PlainTrainer
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.device import Device
 from solver.problem.request import Request
 
-SHAPE = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=96, seq_len=16)
+SHAPE = DecoderShape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=96, seq_len=16)
 CASE = StepCase(shape=SHAPE, micro_batch=2)
 
 
@@ -47,7 +47,7 @@ class Noting(TorchDispatchMode):
 
 @cache
 def ran(case: StepCase = CASE) -> Noting:
-    step = Training(case, Device(kind="cpu"))
+    step = PlainTrainer(case, Device(kind="cpu"))
     with Noting() as noted:
         step.passes()
         step.update()
@@ -70,7 +70,7 @@ def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
     (query, *_), *others = ran().of("_scaled_dot_product_flash_attention_for_cpu")
     assert asked == (*query.shape, "causal")
     assert len(others) == SHAPE.layers - 1
-    step = Training(CASE, Device(kind="cpu"))
+    step = PlainTrainer(CASE, Device(kind="cpu"))
     words = step.words[0].clone()
     with torch.no_grad():
         before = step.model(words, *step.angles)
@@ -102,7 +102,7 @@ def test_recomputation_runs_every_layer_once_more_and_nothing_else() -> None:
 
 
 def test_both_halves_of_a_layer_are_added_to_what_they_read() -> None:
-    layer = Training(CASE, Device(kind="cpu")).model.layers[0]
+    layer = PlainTrainer(CASE, Device(kind="cpu")).model.layers[0]
     tokens = torch.randn(2, SHAPE.seq_len, SHAPE.hidden).bfloat16()
     angle = torch.ones(SHAPE.seq_len, 1, SHAPE.hidden // SHAPE.heads).bfloat16()
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_gradients_are_clipped_by_the_norm_of_all() -> None:
     assert "norm_reduce" in {case.kernel for case in priced() if isinstance(case, MemoryBoundCase)}
     ((*gradients,),) = ran().of("_foreach_norm")
     assert {one.dtype for one in gradients} == {torch.float32}
-    assert len(gradients) == len(Training(CASE, Device(kind="cpu")).weights)
+    assert len(gradients) == len(PlainTrainer(CASE, Device(kind="cpu")).weights)
 
 
 def test_the_loss_reads_logits_in_fp32() -> None:

@@ -1,12 +1,12 @@
 """A processor's steps find the memory that the step before let go of, as a GPU's find it in the allocator's cache."""
 
 from benchmarks import gpu_step
-from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.rows import row_of
 from solver.problem.request import Request
 
 PAGE_BYTES = 4096
-WIDE = Shape(hidden=64, layers=1, heads=4, kv_heads=2, ffn=64, vocab=16384, seq_len=128)
+WIDE = DecoderShape(hidden=64, layers=1, heads=4, kv_heads=2, ffn=64, vocab=16384, seq_len=128)
 
 
 def test_pages_are_not_handed_back_between_steps() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import rows
-from benchmarks.gpu_steps.case import Shape, StepCase, case_of
+from benchmarks.gpu_steps.case import DecoderShape, StepCase, case_of
 from benchmarks.gpu_steps.prices import price_case
 from benchmarks.gpu_steps.rows import row_of
 from profdb.cases import CollectiveCase, GemmCase
@@ -16,7 +16,7 @@ from profdb.store.case_file import read_cases
 from solver.problem.request import Request
 
 TINY = ["--hidden", "32", "--heads", "4", "--kv_heads", "2", "--ffn", "64", "--vocab", "96", "--seq_len", "16"]
-CASE = StepCase(shape=Shape(hidden=32, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16), micro_batch=2)
+CASE = StepCase(shape=DecoderShape(hidden=32, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16), micro_batch=2)
 REQUEST = Request(root=gpu_step.ROOT, cluster="cpu")
 # Stands for the process of a row: which words it got decides how it ends.
 CHILD = """

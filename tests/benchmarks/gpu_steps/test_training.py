@@ -9,23 +9,23 @@ import torch
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import one_row
-from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.one_row import LAUNCHES, measured
 from benchmarks.gpu_steps.prices import MODEL, price_case
-from benchmarks.gpu_steps.training import Training
+from benchmarks.gpu_steps.training import PlainTrainer
 from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
 from solver.problem.request import Request
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 
-SHAPE = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16)
+SHAPE = DecoderShape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16)
 CPU = Device(kind="cpu")
 
 
-def training(**changes: object) -> Training:
+def training(**changes: object) -> PlainTrainer:
     torch.manual_seed(0)
-    return Training(StepCase(shape=SHAPE, micro_batch=2, **changes), CPU)  # type: ignore[arg-type]
+    return PlainTrainer(StepCase(shape=SHAPE, micro_batch=2, **changes), CPU)  # type: ignore[arg-type]
 
 
 def test_it_has_the_parameters_that_are_priced(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import training
-from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.prices import price_case
-from benchmarks.gpu_steps.training import Training
+from benchmarks.gpu_steps.training import PlainTrainer
 from profiler.device import Device
 from solver.problem.request import Request
 
@@ -91,7 +91,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def most_held(case: StepCase) -> int:
     """Bytes at the peak of the second step, when the optimizer has its moments."""
     with Held() as held:
-        step = Training(case, Device(kind="cpu"))
+        step = PlainTrainer(case, Device(kind="cpu"))
         for _ in range(2):
             held.most = 0
             step.passes()
@@ -106,7 +106,7 @@ def predicted_bytes(case: StepCase) -> float:
 
 def test_the_peak_is_the_one_predicted() -> None:
     """Of so few tokens the update is the peak: weights, their gradients, and four copies in fp32."""
-    shape = Shape(hidden=256, layers=1, heads=4, kv_heads=2, ffn=512, vocab=1024, seq_len=64)
+    shape = DecoderShape(hidden=256, layers=1, heads=4, kv_heads=2, ffn=512, vocab=1024, seq_len=64)
     case = StepCase(shape=shape, micro_batch=1)
     # words and angles of positions are not counted
     assert predicted_bytes(case) == pytest.approx(most_held(case), rel=0.01)
@@ -116,7 +116,7 @@ def test_the_peak_is_the_one_predicted() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize(("micro_batch", "recompute"), [(4, False), (2, True), (1, True)])
 def test_the_peak_at_the_widths_of_llama_3_8b_is_the_one_predicted(micro_batch: int, recompute: bool) -> None:
-    case = StepCase(shape=Shape(), micro_batch=micro_batch, recompute=recompute)
+    case = StepCase(shape=DecoderShape(), micro_batch=micro_batch, recompute=recompute)
     with FakeTensorMode(allow_non_fake_inputs=True):
         held = most_held(case)
     assert predicted_bytes(case) == pytest.approx(held, rel=1e-3)

@@ -54,10 +54,10 @@ def test_every_pair_of_a_causal_sequence_is_attended_to_once(framework: str, way
 
 def test_what_travels() -> None:
     p2p, gather, scatter = Collective.P2P, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
-    hops = CP - 1
+    messages = CP - 1
     ring, gathered = _layer("megatron", "ring"), _layer("megatron", "all_gather")
-    assert _over_cp(ring.forward) == [(p2p, Lane.OVERLAP, hops * 2 * KEYS)]
-    assert _over_cp(ring.backward) == [(p2p, Lane.OVERLAP, hops * 2 * 2 * KEYS)]
+    assert _over_cp(ring.forward) == [(p2p, Lane.OVERLAP, messages * 2 * KEYS)]
+    assert _over_cp(ring.backward) == [(p2p, Lane.OVERLAP, messages * 2 * 2 * KEYS)]
     assert _over_cp(gathered.forward) == [(gather, Lane.MAIN, CP * 2 * KEYS)]
     assert sorted(_over_cp(gathered.backward)) == [
         (gather, Lane.MAIN, CP * 2 * KEYS),
@@ -68,16 +68,16 @@ def test_what_travels() -> None:
 @pytest.mark.parametrize(("framework", "own"), [("fsdp", KEYS), ("fsdp-compiled", ALL_HEADS_KEYS)])
 def test_what_travels_around_pytorchs_kernel(framework: str, own: int) -> None:
     """As many heads as the kernel is handed: repeated ones too (torchtitan up to v0.2.1)."""
-    p2p, gather, hops = Collective.P2P, Collective.ALL_GATHER, CP - 1
+    p2p, gather, messages = Collective.P2P, Collective.ALL_GATHER, CP - 1
     plain, at_once = _layer(framework, "ring"), _layer(framework, "all_gather")
     keys = 2 * own
-    assert _over_cp(plain.forward) == [(p2p, Lane.OVERLAP, hops * keys)]
-    assert _over_cp(plain.backward) == [(p2p, Lane.OVERLAP, hops * 3 * keys)]
+    assert _over_cp(plain.forward) == [(p2p, Lane.OVERLAP, messages * keys)]
+    assert _over_cp(plain.backward) == [(p2p, Lane.OVERLAP, messages * 3 * keys)]
     assert _over_cp(at_once.forward) == [(gather, Lane.OVERLAP, CP * keys)]
     assert sorted(_over_cp(at_once.backward)) == [
         (gather, Lane.OVERLAP, CP * keys),
-        (p2p, Lane.OVERLAP, hops * 2 * keys),
         (p2p, Lane.MAIN, 2 * keys),
+        (p2p, Lane.OVERLAP, messages * 2 * keys),
     ]
 
 

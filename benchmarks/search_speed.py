@@ -42,7 +42,7 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "profile": (("solver.analysis.sweep", "find_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
     "memory": (("solver.search", "estimate_memory"),),
-    "layer times": (("solver.estimate", "timed_pieces"),),
+    "layer times": (("solver.estimate", "piece_times"),),
     "step end": (("solver.estimate", "step_times"),),
     "pipeline": (("solver.estimate", "spans_of"), ("solver.candidates.candidates", "spans_of")),
     "ranking": (("solver.search", "_answers"),),

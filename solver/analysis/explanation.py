@@ -168,7 +168,7 @@ def explain_plan(problem: Problem, plan: Plan) -> Explanation:
 
 def _named_pieces(problem: Problem, table: Estimate, stages: slice) -> list[tuple[str, Pass, int]]:
     """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
-    pieces = table.layers.placed
+    pieces = table.layers.stage_pieces
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
     runs = len(problem.model.blocks)
     # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.

@@ -15,7 +15,7 @@ from solver.estimate import (
     Estimate,
     StageTimes,
     StepTime,
-    assembled_step,
+    assemble_step,
     least_ends_s,
     pipelines,
     stage_times,
@@ -93,7 +93,7 @@ def simulate(wanted: Sequence[tuple[Candidates, BoolArray]]) -> None:
     waiting = [
         (one, one.pipeline, which) for one, which in wanted if isinstance(one.pipeline, StageEnds) and which.any()
     ]
-    ends = spans_of([pipelines(one.table, of.timed, which=which) for one, of, which in waiting])
+    ends = spans_of([pipelines(one.table, of.timed, selected=which) for one, of, which in waiting])
     for (one, of, which), end_s in zip(waiting, ends, strict=True):
         of.end_s = np.where(one.rows_of(which), end_s, of.end_s)
         one.step_s = np.where(which, of.step_s, one.step_s)
@@ -127,9 +127,9 @@ def costs(wanted: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
     there what messages cost is apart."""
     shown = [(one, np.bincount(rows, minlength=len(one.simulated)) > 0) for one, rows in wanted]
     simulated = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, StageEnds)]
-    free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in simulated])
+    free = spans_of([pipelines(one.table, of.timed, free=True, selected=which) for one, of, which in simulated])
     assembled = {
-        id(one): assembled_step(one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s)))
+        id(one): assemble_step(one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s)))
         for (one, of, which), free_s in zip(simulated, free, strict=True)
     }
     return [one.pipeline if isinstance(one.pipeline, StepTime) else assembled[id(one)] for one, _ in wanted]

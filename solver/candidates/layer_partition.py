@@ -13,7 +13,7 @@ import numpy as np
 
 from ops.recompute import Recompute
 from solver.candidates.candidates import Candidates, StageEnds, candidates_of, fastest_s
-from solver.estimate import Estimate, estimate_memory, least_ends_s, repartitioned, steps_s
+from solver.estimate import Estimate, estimate_memory, least_ends_s, steps_s, with_stage_layout
 from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
@@ -142,7 +142,7 @@ def _placed(problem: Problem, group: PlanGroup, limit: tuple[float, float]) -> t
         if busiest_s >= below_s:
             break
         layout = short_layout(list(layers), predicted, len(ends_s) - 1)
-        moved = repartitioned(problem.model, problem.job, table, layout, problem.cluster)
+        moved = with_stage_layout(problem.model, problem.job, table, layout, problem.cluster)
         fits = ints(np.flatnonzero(moved.needed_bytes <= limit_bytes))
         if fits.size:
             return moved.take(fits), None

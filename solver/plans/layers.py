@@ -136,7 +136,7 @@ class LayerTable:
         return result
 
     @property
-    def placed(self) -> tuple[Pass, ...]:
+    def stage_pieces(self) -> tuple[Pass, ...]:
         """Every block kind, then each as a stage's first layer, then embedding and head: what
         solver.times.stage_times.piece_weights counts. Runs of equal blocks share a piece."""
         job, ops = self.bare.context.job, self.ops

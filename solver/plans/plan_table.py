@@ -130,7 +130,7 @@ class PlanTable:
         degrees = {name: getattr(self.layout, name) for name in LAYOUT_COLUMNS}
         return degrees | {name: getattr(self, name) for name in OWN_COLUMNS}
 
-    def dealt_as(self, other: "PlanTable") -> bool:
+    def same_stages(self, other: "PlanTable") -> bool:
         """Returns whether the stages of these plans hold what those of the other table's do, plan by plan: nothing
         else decides it but how many layers are recomputed where only some are."""
         words = [

@@ -15,7 +15,7 @@ from solver.times.cpu_time import host_shares, issuing_s
 from solver.times.expert_overlap import TimedPass, across_passes
 from solver.times.op_times import COMPUTE_BOUND, OpTimer, TimedOp
 from solver.times.overlap import exposed
-from solver.times.step_parts import Share, SumByPart, added, sum_by_part
+from solver.times.step_parts import Share, SumByPart, sum_by_part, total_by_part
 from spec.arrays import FloatArray
 from spec.job import JobSpec
 
@@ -90,7 +90,7 @@ def layer_times(op_timer: OpTimer, job: JobSpec, piece: Pass, layout: Layout, *,
     exchanges = split and any(map(_exchanges, (*piece.forward, *piece.backward)))
     return LayerTimes(
         forward=tallies[0],
-        backward=tallies[1] if len(tallies) == 2 else added(tallies[1:], rows),
+        backward=tallies[1] if len(tallies) == 2 else total_by_part(tallies[1:], rows),
         weight_s=tallies[2].seconds if split else np.zeros(rows),
         products_s=products_s,
         exchange=_exchange_times(op_timer, job, layout, passes) if exchanges else None,

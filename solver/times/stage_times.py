@@ -18,7 +18,7 @@ from solver.times.contention import Contention
 from solver.times.expert_overlap import Exchanges, hidden_per_micro_s, pair_s
 from solver.times.layer_times import ExchangeTimes, LayerTimes
 from solver.times.op_times import OpTimer
-from solver.times.step_parts import SumByPart, added
+from solver.times.step_parts import SumByPart, total_by_part
 from spec.arrays import FloatArray, IntArray, ints
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -55,7 +55,7 @@ class TimedLayers:
             products=np.divide(products_s, both_s, out=np.zeros_like(both_s), where=both_s > 0),
         )
 
-    def paired(self, passes: PassTimes, contention: Contention) -> PassTimes:
+    def with_pairs(self, passes: PassTimes, contention: Contention) -> PassTimes:
         """The ``passes`` of every chunk row, each also beside another's, as the schedule pairs them."""
         exchanges = self._exchanges()
         forward_s = self._row_sum([one.forward.seconds for one in exchanges])
@@ -101,7 +101,7 @@ class TimedLayers:
         exchange = self._stage_sum(self._exchanges())
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
         share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
-        return added([whole, exchange.take(np.arange(rows), -share)], rows)
+        return total_by_part([whole, exchange.take(np.arange(rows), -share)], rows)
 
     def _row_sum(self, seconds: list[FloatArray]) -> FloatArray:
         """Seconds of every chunk row from those of each piece."""
@@ -116,9 +116,9 @@ class TimedLayers:
         row = self.layers.row[self.stages.plan]
         sums: list[SumByPart] = []
         for place, weight in self._weighed(self.stages):
-            both = added([times[place].forward, times[place].backward], len(self.layers.layout))
+            both = total_by_part([times[place].forward, times[place].backward], len(self.layers.layout))
             sums.append(both.take(row, weight))
-        whole = added(sums, len(row))
+        whole = total_by_part(sums, len(row))
         return whole if share == 1.0 else whole.take(np.arange(len(row)), share)
 
     def _weighed(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:

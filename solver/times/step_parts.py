@@ -148,7 +148,7 @@ def _by_origin(share: Share) -> Iterator[tuple[Origin, FloatArray]]:
         yield Origin(int(code)), np.where(share.origin == code, share.seconds, 0.0)
 
 
-def added(tallies: Iterable[SumByPart], length: int) -> SumByPart:
+def total_by_part(tallies: Iterable[SumByPart], length: int) -> SumByPart:
     """The sum of several tallies of the same rows."""
     parts: dict[str, FloatArray] = {}
     origins: dict[Origin, FloatArray] = {}

@@ -14,7 +14,7 @@ from ops.op import Pass
 from ops.recompute import CORE_ATTENTION, Recompute, recompute_parts
 from solver.candidates.candidates import Candidates
 from solver.candidates.recompute_search import keeps, least_sets, module_sets, recompute_subsets
-from solver.estimate import assembled_step, estimate_memory, pipelines, stage_times, step_time, timed_pieces
+from solver.estimate import assemble_step, estimate_memory, piece_times, pipelines, stage_times, step_time
 from solver.memory.device import usable_bytes
 from solver.pipeline.spans import spans_of
 from solver.plans.constraints import constraint_rules
@@ -368,13 +368,13 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
     plans = first_block(MEGATRON)
     rows = np.arange(len(plans))[::-3]
     whole = estimate_memory(MEGATRON.model, MEGATRON.job, plans, MEGATRON.cluster)
-    pieces = timed_pieces(whole, MEGATRON.op_timer)
+    pieces = piece_times(whole, MEGATRON.op_timer)
     part = estimate_memory(MEGATRON.model, MEGATRON.job, plans.take(rows), MEGATRON.cluster, like=whole)
     assert len(part.layers.layout) == len(whole.layers.layout)
     assert np.array_equal(part.needed_bytes, whole.needed_bytes[rows])
     times = stage_times(MEGATRON.model, MEGATRON.job, part, MEGATRON.op_timer, pieces)
     end_s, free_s = spans_of([pipelines(part, times), pipelines(part, times, free=True)])
-    cost = assembled_step(part, times, (end_s, free_s))
+    cost = assemble_step(part, times, (end_s, free_s))
     alone = step_time(MEGATRON.model, MEGATRON.job, whole, MEGATRON.op_timer)
     assert np.array_equal(cost.step_s, alone.step_s[rows])
     assert {name: (value == alone.parts[name][rows]).all() for name, value in cost.parts.items()} == (
@@ -418,11 +418,11 @@ def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
 @pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])
 def test_tables_that_are_dealt_otherwise_share_no_stages(column: str) -> None:
     plans = first_block(MEGATRON)
-    assert plans.dealt_as(replace(plans, recompute=Recompute.FULL))
-    assert not plans.dealt_as(replace(plans, recompute=Recompute.BLOCK))
-    assert not plans.dealt_as(replace(plans, stage_layout="Et|tL"))
+    assert plans.same_stages(replace(plans, recompute=Recompute.FULL))
+    assert not plans.same_stages(replace(plans, recompute=Recompute.BLOCK))
+    assert not plans.same_stages(replace(plans, stage_layout="Et|tL"))
     other = plans.columns[column] + 1
     if column == "pp":
-        assert not plans.dealt_as(replace(plans, layout=replace(plans.layout, pp=other)))
+        assert not plans.same_stages(replace(plans, layout=replace(plans.layout, pp=other)))
     else:
-        assert not plans.dealt_as(replace(plans, **{column: other}))
+        assert not plans.same_stages(replace(plans, **{column: other}))

@@ -12,10 +12,10 @@ from solver.pipeline.simulation import (
     ChunkTimes,
     PipelineRun,
     TaskGraph,
-    _settling,
-    added_by_a_round_s,
+    _settled_rows,
     ends_side_by_side,
     graph_spans_s,
+    seconds_of_a_round,
     task_graph,
 )
 from solver.plans.schedules import Schedule
@@ -123,7 +123,7 @@ def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
     times = ChunkTimes(forward_s=unequal, backward_s=2.0 * unequal, weight_s=0.0 * unequal, p2p_s=np.zeros(2))
     one = task_graph(Schedule.ONE_F_ONE_B, shape)
     ((_, _, ends),) = ends_side_by_side([(one, times)])
-    round_s = added_by_a_round_s(one, ends, 1)
+    round_s = seconds_of_a_round(one, ends, 1)
     # Two micro-batches through two chunks, forward 1 s and backward 2 s.
     assert round_s[0] == pytest.approx(12.0)
     assert np.isnan(round_s[1])
@@ -165,7 +165,7 @@ def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
     shift = shape[0] // schedule.placement.directions
     one = task_graph(schedule, shape, blocking=blocking)
     longer = waits(task_graph(schedule, (*shape[:2], shape[2] + shape[0]), blocking=blocking))
-    rows, earlier = _settling(one, shift)
+    rows, earlier = _settled_rows(one, shift)
     if not len(rows):
         assert shape[2] < 4 * shape[0]
         return
@@ -212,7 +212,7 @@ def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE
 
 def looked_at(one: TaskGraph) -> set[tuple[int, int]]:
     """Stage and micro-batch of what decides, each a micro-batch behind its like."""
-    rows, earlier = _settling(one, 1)
+    rows, earlier = _settled_rows(one, 1)
     assert (one.micro[rows] == one.micro[earlier] + 1).all()
     assert (one.stage[rows] == one.stage[earlier]).all()
     return set(zip(one.stage[rows].tolist(), one.micro[rows].tolist(), strict=True))

@@ -232,7 +232,7 @@ def test_spans_are_those_of_each_alone(alike: bool, monkeypatch: pytest.MonkeyPa
     together = stage_spans_s(PLANS, stages, passes, P2PTimes(seconds=P2P_S))
     for plan in range(6):
         only = np.arange(6) == plan
-        alone = stage_spans_s(PLANS, stages, passes, P2PTimes(seconds=P2P_S), which=only)
+        alone = stage_spans_s(PLANS, stages, passes, P2PTimes(seconds=P2P_S), selected=only)
         assert (together == alone)[stages.plan == plan].all()
         assert (alone[stages.plan == plan] > 0).all()
 

@@ -66,13 +66,15 @@ class Session:
         return obstacles(self.inputs.problem, self.price(plan), self.inputs.constraints)
 
     def explain(self, plan: PlanText) -> "Explanation":
-        """Returns a plan taken apart: operations, how the step is put together, memory by stage; before any calibration."""
+        """Returns a plan taken apart: operations, how the step is put together, memory by stage; before any
+        calibration."""
         from solver.analysis.explanation import explain_plan
 
         return explain_plan(self.inputs.problem, self.price(plan).plan)
 
     def every_plan(self, *, tick: Callable[[], object] = lambda: None) -> dict[str, list[Any]]:
-        """Returns every plan that fits and keeps the constraints, by column, fastest first (solver.analysis.best_plans)."""
+        """Returns every plan that fits and keeps the constraints, by column, fastest first
+        (solver.analysis.best_plans)."""
         from solver.analysis.best_plans import every_plan
 
         return every_plan(self.inputs.problem, self.inputs.constraints, tick)
@@ -84,9 +86,8 @@ def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> Wri
 
 
 def plan_keys(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> dict[str, Any]:
-    """Returns the keys that a plan specifies, with their values, of a WrittenPlan those that are not as where nothing is
-    written; ConfigError as written_plan.
-    """
+    """Returns the keys that a plan specifies, with their values, of a WrittenPlan those that are not as where nothing
+    is written; ConfigError as written_plan."""
     known = typed_plan_settings()
     if isinstance(plan, WrittenPlan):
         nothing = WrittenPlan()

@@ -44,7 +44,8 @@ STEP_PARTS: tuple[str, ...] = (*PARTS, "pp_comm", "bubble")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A table of plans with its layers, its pipeline stages and their memory; seconds are in StageTimes and StepTime."""
+    """A table of plans with its layers, its pipeline stages and their memory; seconds are in StageTimes and
+    StepTime."""
 
     plans: PlanTable
     layers: LayerTable
@@ -167,7 +168,8 @@ def step_time(
 def stage_times(
     model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, pieces: list[LayerTimes] | None = None
 ) -> StageTimes:
-    """Returns the times of every stage row of the table; ``pieces`` are its ``piece_times`` if they are known already."""
+    """Returns the times of every stage row of the table; ``pieces`` are its ``piece_times`` if they are known
+    already."""
     plans, stages = table.plans, table.stages
     times = piece_times(table, op_timer) if pieces is None else pieces
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
@@ -260,14 +262,15 @@ def least_ends_s(table: Estimate, times: StageTimes) -> FloatArray:
 
 
 def steps_s(table: Estimate, times: StageTimes, end_s: FloatArray) -> FloatArray:
-    """Returns the step of every plan whose stages end at ``end_s``. Given lower bounds of the ends it is a lower bound of
-    the step, as a later end never makes the step shorter."""
+    """Returns the step of every plan whose stages end at ``end_s``. Given lower bounds of the ends it is a lower bound
+    of the step, as a later end never makes the step shorter."""
     stages = table.stages
     # A stage cannot end before it has done its own work.
     busy_s = times.per_micro.seconds * table.plans.num_micro[stages.plan]
     ready_s = np.maximum(end_s, busy_s) + times.step.reduction.seconds
     after_s = times.step.update.seconds + times.step.gather.seconds
-    # The optimizer waits for the global gradient norm, so for the last stage of all, and the step for the slowest update.
+    # The optimizer waits for the global gradient norm, so for the last stage of all, and the step for the slowest
+    # update.
     return np.asarray(
         np.maximum.reduceat(ready_s, stages.starts) + np.maximum.reduceat(after_s, stages.starts),
         dtype=np.float64,

@@ -81,7 +81,8 @@ def search(
     everything: bool = False,
 ) -> Result:
     """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` also
-    pipelines are simulated that a bound keeps out of the answer (solver.candidates.candidates), which changes no answer.
+    pipelines are simulated that a bound keeps out of the answer (solver.candidates.candidates), which changes no
+    answer.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """

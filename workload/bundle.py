@@ -61,9 +61,8 @@ def export_bundle(
 ) -> Bundle:
     """Write the bundle of ``plan`` (of its slowest stage unless ``work`` is given).
 
-    ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a cost model of fixed
-    times prices nothing. Raises ExportError when the folder cannot be made or the format cannot be met.
-    """
+    ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a cost model of
+    fixed times prices nothing. Raises ExportError when the folder cannot be made or the format cannot be met."""
     make_folder(folder)
     work = work or slowest(stage_works(problem, plan))
     header = header_of(plan, work)

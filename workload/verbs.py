@@ -39,8 +39,8 @@ PROGRAM = "run_workload.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadVerb:
-    """A verb: what it does, who adds its options, and what runs it in the project folder and returns the exit status (1:
-    the file checked has defects). ``written`` and ``read`` are its options that name files."""
+    """A verb: what it does, who adds its options, and what runs it in the project folder and returns the exit status
+    (1: the file checked has defects). ``written`` and ``read`` are its options that name files."""
 
     what: str
     add_flags: Callable[[argparse.ArgumentParser], None]

@@ -147,8 +147,8 @@ def _given_up(
 
 
 def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:
-    """Returns how many times each plan's value would have to be doubled or halved to be one that is asked for; a word is one
-    doubling from every other."""
+    """Returns how many times each plan's value would have to be doubled or halved to be one that is asked for; a word
+    is one doubling from every other."""
     columns = plans.columns
     if bound is None or bound.key not in columns:
         return np.ones(len(plans))
@@ -191,9 +191,9 @@ TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes")
 def every_plan(
     problem: Problem, constraints: Constraints, tick: Callable[[], object] = lambda: None
 ) -> dict[str, list[Any]]:
-    """Returns column -> values of every plan that fits, fastest plan first: the plan's keys as written and dp, seconds of the step and its
-    parts, bytes by term, tokens per GPU and second, MFU; as solver.problem.result has them of one answer.
-    ``tick`` as in solver.search.
+    """Returns column -> values of every plan that fits, fastest plan first: the plan's keys as written and dp, seconds
+    of the step and its parts, bytes by term, tokens per GPU and second, MFU; as solver.problem.result has them of one
+    answer. ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError where no plan is left.
     """

@@ -129,9 +129,9 @@ def goodput_of(model: ModelSpec, job: JobSpec, reliability: Reliability) -> Good
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """Returns what ``tokens`` take: seconds of wall clock (with what interruptions take where goodput is asked for), hours
-    of all GPUs held, spare ones included, their price where one was given, and the energy of the GPUs at
-    their sheet's watts (0 where the sheet has none)."""
+    """Returns what ``tokens`` take: seconds of wall clock (with what interruptions take where goodput is asked for),
+    hours of all GPUs held, spare ones included, their price where one was given, and the energy of the GPUs at their
+    sheet's watts (0 where the sheet has none)."""
 
     tokens: float
     seconds: float

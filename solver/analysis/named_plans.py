@@ -44,7 +44,8 @@ class NamedPlan:
 
 
 def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
-    """Returns the plan of ``rank=2`` or ``tp=8,pp=4,...``; raises ConfigError for neither, and for a rank beyond the plans ``shown``."""
+    """Returns the plan of ``rank=2`` or ``tp=8,pp=4,...``; raises ConfigError for neither, and for a rank beyond the
+    plans ``shown``."""
     name, _, value = text.partition("=")
     if name.strip() != "rank":
         keys = typed_values(text, typed_plan_settings(), option)

@@ -93,8 +93,8 @@ def expected_logs(shares: FloatArray, slower: FloatArray, kept: FloatArray, prio
 
 
 def _noise_evidence(weights: FloatArray, kept: FloatArray, noise: FloatArray) -> FloatArray:
-    """Returns what the noise's scale and the rows' weights add to the log evidence: normal of variance noise^2 / weight, the
-    weights gamma-distributed."""
+    """Returns what the noise's scale and the rows' weights add to the log evidence: normal of variance noise^2 /
+    weight, the weights gamma-distributed."""
     logs = np.log(np.where(weights > 0.0, weights, 1.0))
     of_weights = 0.5 * logs + 0.5 * DEGREES * (logs - weights) - np.log(noise)
     return np.asarray((of_weights * kept[:, None, :]).sum(axis=2), dtype=np.float64)

@@ -125,8 +125,8 @@ def _mean_bytes(table: Estimate) -> FloatArray:
 
 
 def _placed(problem: Problem, group: PlanGroup, limit: tuple[float, float]) -> tuple[Estimate | None, Estimate | None]:
-    """Returns of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds: the
-    first that fits in the first of it, bytes, and where none does the one that needs least."""
+    """Returns of the partitions under which the plans of a group could be faster than the second of ``limit``, seconds:
+    the first that fits in the first of it, bytes, and where none does the one that needs least."""
     limit_bytes, incumbent_s = limit
     table = group.owner.table.take(group.rows)
     layer_s, ends_s = _stage_seconds(problem, group)
@@ -195,8 +195,8 @@ def _fewer_at_ends(num_layers: int, shape: tuple[int, int]) -> set[tuple[int, ..
 
 
 def _by_cost(layer_s: FloatArray, ends_s: FloatArray) -> tuple[int, ...]:
-    """Returns the partition of a row of layers whose busiest virtual stage has least to do, with a layer or more between
-    the ends; of equals the one with more layers on later stages, which hold fewer micro-batches.
+    """Returns the partition of a row of layers whose busiest virtual stage has least to do, with a layer or more
+    between the ends; of equals the one with more layers on later stages, which hold fewer micro-batches.
 
     Exact, by dynamic programming over virtual stages and the layers before their ends."""
     stages, num_layers = len(ends_s), len(layer_s)

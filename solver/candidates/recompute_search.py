@@ -136,8 +136,8 @@ def _by_offload(problem: Problem, plain: Estimate, limit: float) -> Iterator[Est
 
 
 def _by_inputs(problem: Problem, plain: Estimate, limit: float) -> Iterator[Estimate]:
-    """With layers run again whole whose inputs wait on the host, all of them or the fewest of every chunk, where they do
-    not fit with them on the device."""
+    """With layers run again whole whose inputs wait on the host, all of them or the fewest of every chunk, where they
+    do not fit with them on the device."""
     if not sends_inputs(problem):
         return
 
@@ -161,10 +161,10 @@ WAYS: tuple[Way, ...] = (_by_modules, _by_layers, _by_offload, _by_inputs)
 
 
 def oom_candidates(problem: Problem, split: MemorySplit, incumbent_s: float) -> Iterator[Candidates]:
-    """Returns of every block those that could be faster than ``incumbent_s``: where plans fit that run all layers again,
-    these without, as no plan gains more than its recomputation takes, and those that fit so with inputs on the
-    host alone; else, as where no layer may run again whole, those that parts run again, layers on the host or on
-    other stages could make fit."""
+    """Returns of every block those that could be faster than ``incumbent_s``: where plans fit that run all layers
+    again, these without, as no plan gains more than its recomputation takes, and those that fit so with inputs on the
+    host alone; else, as where no layer may run again whole, those that parts run again, layers on the host or on other
+    stages could make fit."""
     for one in split.fitting:
         if one.table.plans.recompute is Recompute.FULL:
             tight = _of_recomputed(problem, one, incumbent_s, split.limit_bytes)

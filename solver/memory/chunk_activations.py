@@ -12,7 +12,8 @@ from spec.arrays import FloatArray, IntArray, ints
 def chunk_activations(
     plans: PlanTable, stages: StageTable, kinds: list[LayerBytes], layer_row: IntArray, in_flight: FloatArray
 ) -> FloatArray:
-    """Bytes that every stage row keeps of layers and embedding at its peak, with so many micro-batches ``in_flight``."""
+    """Bytes that every stage row keeps of layers and embedding at its peak, with so many micro-batches
+    ``in_flight``."""
     saved = saved_by_chunk(stages, kinds, layer_row)
     if not plans.schedule.placement.looped:
         return two_way_bytes(plans, stages, saved)

@@ -1,18 +1,17 @@
-"""What a process takes of its GPU beside the tensors of a step: context, allocator slack, NCCL, the experts' dispatcher,
-Transformer Engine's buffers; what of a device there is to use; and the verdict on a plan.
+"""What a process takes of its GPU beside the tensors of a step: context, allocator slack, NCCL, the experts'
+dispatcher, Transformer Engine's buffers; what of a device there is to use; and the verdict on a plan.
 
-Sources. NCCL: constants below. Dispatchers: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu`` and
-``internode_nixl.cu``, allocate_dispatch_buffers and allocate_combine_buffers: room for every token of the group on one
-rank, which a dispatch and a combine share (use_shared_buffer), in 16 bits (Megatron-LM ``fused_a2a.py``: fp8_dispatch
-False), with a scale for 128 channels and fp32 probabilities of all experts of a domain; DeepEP (dd758ca)
+Sources. NCCL: constants below. Dispatchers: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu``
+and ``internode_nixl.cu``, allocate_dispatch_buffers and allocate_combine_buffers: room for every token of the group on
+one rank, which a dispatch and a combine share (use_shared_buffer), in 16 bits (Megatron-LM ``fused_a2a.py``:
+fp8_dispatch False), with a scale for 128 channels and fp32 probabilities of all experts of a domain; DeepEP (dd758ca)
 ``csrc/legacy/config.hpp``, get_nvl_buffer_size_hint and get_rdma_buffer_size_hint, of the chunks that
-``deep_ep/buffers/legacy.py`` recommends. Transformer Engine (d0067d0) ``pytorch/module/base.py``, initialize_ub: one buffer
-of a micro-batch's tokens x hidden for each product whose tensor-parallel collective is overlapped, of which those that
-gather are a byte an element under fp8 recipes; ``common/comm_gemm_overlap/comm_gemm_overlap.cpp``,
+``deep_ep/buffers/legacy.py`` recommends. Transformer Engine (d0067d0) ``pytorch/module/base.py``, initialize_ub: one
+buffer of a micro-batch's tokens x hidden for each product whose tensor-parallel collective is overlapped, of which
+those that gather are a byte an element under fp8 recipes; ``common/comm_gemm_overlap/comm_gemm_overlap.cpp``,
 CommOverlapP2PBase::initialize: one that is reduced by ring exchange has room for what all other ranks send;
-``pytorch/cpp_extensions/gemm.py``, get_cublas_workspace: one for single products, one a stream for grouped ones, three for
-overlapped ones.
-"""
+``pytorch/cpp_extensions/gemm.py``, get_cublas_workspace: one for single products, one a stream for grouped ones, three
+for overlapped ones."""
 
 from enum import StrEnum
 from math import inf
@@ -99,7 +98,8 @@ NEARLY_ALL = 0.95
 
 
 def exchanging_axes(context: LayerContext) -> list[Axis]:
-    """Returns the axes whose ranks all send to each other: of experts without a dispatcher of its own, of heads for tokens."""
+    """Returns the axes whose ranks all send to each other: of experts without a dispatcher of its own, of heads for
+    tokens."""
     axes: list[Axis] = []
     if context.job.moe_dispatcher == "all_to_all" and any(run.block.moe for run in context.model.blocks):
         axes.append(Axis.EP)

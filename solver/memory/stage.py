@@ -57,10 +57,10 @@ BESIDE_TENSORS = frozenset({"slack_bytes", "segment_bytes", "nccl_bytes", "host_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """Bytes per row. The named terms (TERM_NAMES) sum to ``allocated_bytes``; ``slack_bytes`` are freed and split blocks that the
-    caching allocator keeps, and those that CUDA graphs keep for themselves, ``segment_bytes`` what it keeps of buffers
-    that lived at other times, ``nccl_bytes`` those of communicators, of the experts' dispatcher and of Transformer
-    Engine's overlap, ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
+    """Bytes per row. The named terms (TERM_NAMES) sum to ``allocated_bytes``; ``slack_bytes`` are freed and split
+    blocks that the caching allocator keeps, and those that CUDA graphs keep for themselves, ``segment_bytes`` what it
+    keeps of buffers that lived at other times, ``nccl_bytes`` those of communicators, of the experts' dispatcher and of
+    Transformer Engine's overlap, ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
 
     ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes``
     with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes`` only the larger is live
@@ -239,8 +239,8 @@ def frozen_bytes(stages: Stages) -> FloatArray:
 
 
 def narrow_only_bytes(stages: Stages) -> FloatArray:
-    """Less what the parameters' format would take of weights that exist in the products' format alone; sharded parameters
-    stay as they are."""
+    """Less what the parameters' format would take of weights that exist in the products' format alone; sharded
+    parameters stay as they are."""
     whole = stages.total("copied") * stages.context.parameter_bytes
     return -np.where(stages.context.layout.zero_stage >= 3, 0.0, whole)
 
@@ -300,7 +300,8 @@ def offloaded_gradient_bytes(stages: Stages) -> FloatArray:
 
 
 def activation_bytes(stages: Stages) -> FloatArray:
-    """Returns what layers and embedding keep of all micro-batches in flight; of several chunks each holds those of its own."""
+    """Returns what layers and embedding keep of all micro-batches in flight; of several chunks each holds those of its
+    own."""
     tables = stages.tables
     if (tables.plans.vpp > 1).any() or not tables.plans.schedule.placement.looped:
         return chunk_activations(tables.plans, tables.stages, tables.kinds, tables.row, stages.in_flight)
@@ -326,14 +327,13 @@ def kept_output_bytes(stages: Stages) -> FloatArray:
 def gathered_weights_bytes(
     context: LayerContext, kinds: list[LayerBytes], row: IntArray, weights: tuple[IntArray, ...]
 ) -> FloatArray:
-    """Weights gathered for a moment while their shards live on many ranks: two layers, one in use and one coming (one alone where none is fetched ahead), or the
-    head where that is more; isp (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec.
-    3.3.2). FSDP's outermost unit, embedding and head, stays gathered from the forward to the end of the
-    backward (fully_shard: reshard_after_forward is False for the root); where both are units of their own the
-    embedding is let go of before the head is gathered. With pipeline stages all of a stage's stay. DeepSpeed
-    fetches ahead at every module until live_elements are there
-    (runtime/zero/partitioned_param_coordinator.py, fetch_sub_module: max_live_parameters), and its head in
-    any case."""
+    """Weights gathered for a moment while their shards live on many ranks: two layers, one in use and one coming (one
+    alone where none is fetched ahead), or the head where that is more; isp (arXiv 2401.09149 sec. 3.3) and sharded
+    parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit, embedding and head, stays gathered from the forward
+    to the end of the backward (fully_shard: reshard_after_forward is False for the root); where both are units of their
+    own the embedding is let go of before the head is gathered. With pipeline stages all of a stage's stay. DeepSpeed
+    fetches ahead at every module until live_elements are there (runtime/zero/partitioned_param_coordinator.py,
+    fetch_sub_module: max_live_parameters), and its head in any case."""
     layout, data_parallel = context.layout, context.job.preset.data_parallel
     precision = context.job.precision
     # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
@@ -541,8 +541,8 @@ def peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
 
 
 def working_bytes(context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
-    """Returns what a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
-    activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
+    """Returns what a layer's backward holds for a moment: its output and that one's gradient, the gradients of its
+    widest activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
     layout, layer = context.layout, np.zeros_like(row)
     for kind in kinds[:-2]:
         layer = np.maximum(layer, kind.parameters.total[row])
@@ -676,8 +676,8 @@ def returned_segments(returned: FloatArray, shards: IntArray, largest: FloatArra
 
 # Memory that CUDA graphs keep from what runs outside them. A captured graph replays into a pool of its own, whose free
 # blocks no other code gets (PyTorch c10/cuda/CUDACachingAllocator.cpp, private pools; "CUDA semantics", Graph memory
-# management). Graphs of parts of layers share one, through which what they keep passes as without graphs, since they are
-# captured in the schedule's order and reuse inputs and outputs (Megatron-LM transformer/cuda_graphs.py,
+# management). Graphs of parts of layers share one, through which what they keep passes as without graphs, since they
+# are captured in the schedule's order and reuse inputs and outputs (Megatron-LM transformer/cuda_graphs.py,
 # TECudaGraphHelper; Transformer Engine pytorch/graph.py); what their backward holds for a moment stands beside what the
 # rest of a layer, or the loss, does. A graph of the whole iteration holds all forwards and backwards (Megatron-LM
 # full_cuda_graph.py), so that the optimizer's buffers do not find the room of activations.

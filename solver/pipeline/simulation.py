@@ -1,15 +1,14 @@
 """Simulates pipelines under any schedule.
 
-A schedule becomes a task graph: every task of a pipeline (a pass of one chunk for one micro-batch) and what it waits for,
-as arrays (``task_graph``). The graphs of many plans run side by side, all tasks of one level of the graphs in one array
-operation (``ends_side_by_side``).
+A schedule becomes a task graph: every task of a pipeline (a pass of one chunk for one micro-batch) and what it waits
+for, as arrays (``task_graph``). The graphs of many plans run side by side, all tasks of one level of the graphs in one
+array operation (``ends_side_by_side``).
 
-Long steps are not simulated to the end (``graph_spans_s``). A task ends at the latest end of what it waits for plus its own
-seconds, which is a max-plus equation: adding a constant to all its inputs adds it to the output. So where all tasks of the
-last levels end by the same time later than their counterparts of the round before (a round is pp micro-batches), every
-further round adds exactly that time, until the order of tasks changes at the end of the step. Pipelines that have not
-settled are simulated for twice as many rounds, at last for all.
-"""
+Long steps are not simulated to the end (``graph_spans_s``). A task ends at the latest end of what it waits for plus its
+own seconds, which is a max-plus equation: adding a constant to all its inputs adds it to the output. So where all tasks
+of the last levels end by the same time later than their counterparts of the round before (a round is pp micro-batches),
+every further round adds exactly that time, until the order of tasks changes at the end of the step. Pipelines that have
+not settled are simulated for twice as many rounds, at last for all."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -99,8 +98,9 @@ class TaskGraph:
 
 
 def task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bool = False) -> TaskGraph:
-    """Returns the task graph of a pipeline of ``shape`` (pp, vpp, num_micro). ``blocking``, of interleaved stages alone: a
-    message leaves when its stage exchanges, which for a forward directly before a backward is after that backward.
+    """Returns the task graph of a pipeline of ``shape`` (pp, vpp, num_micro). ``blocking``, of interleaved stages
+    alone: a message leaves when its stage exchanges, which for a forward directly before a backward is after that
+    backward.
 
     Raises ValueError when the schedule waits for itself.
     """
@@ -141,15 +141,15 @@ def _task_graph(schedule: Schedule, shape: tuple[int, int, int], *, blocking: bo
 
 
 def _forwards_first(order: list[Task]) -> list[Task]:
-    """Returns all forwards, then all backwards: what interleaved stages with blocking messages run when there are as many
-    micro-batches as stages (Megatron-LM v2.5, schedules.py, all_warmup_microbatches)."""
+    """Returns all forwards, then all backwards: what interleaved stages with blocking messages run when there are as
+    many micro-batches as stages (Megatron-LM v2.5, schedules.py, all_warmup_microbatches)."""
     return sorted(order, key=lambda task: task.kind is not TaskKind.FORWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """Tasks stage by stage, in the order of each stage. ``beside`` are chunk and micro-batch of a pair's backward, of other
-    tasks their own; ``first`` marks the first task of a stage."""
+    """Tasks stage by stage, in the order of each stage. ``beside`` are chunk and micro-batch of a pair's backward, of
+    other tasks their own; ``first`` marks the first task of a stage."""
 
     kind: IntArray
     stage: IntArray
@@ -198,8 +198,8 @@ class _Columns:
 
 
 def _needs(tasks: _Columns, placement: Placement, depth: tuple[int, int]) -> IntArray:
-    """Returns (2, rows) the rows of other stages that each row waits for: for its forward and for its backward, NONE where
-    it waits for none. A need on its own stage has to come earlier there; NEVER where it does not."""
+    """Returns (2, rows) the rows of other stages that each row waits for: for its forward and for its backward, NONE
+    where it waits for none. A need on its own stage has to come earlier there; NEVER where it does not."""
     chunk, micro = tasks.beside
     forwards = np.flatnonzero((tasks.kind == FORWARD) | (tasks.kind == PAIR))
     backwards = np.flatnonzero((tasks.kind != FORWARD) & (tasks.kind != WEIGHT))
@@ -208,7 +208,8 @@ def _needs(tasks: _Columns, placement: Placement, depth: tuple[int, int]) -> Int
     producer = np.full((2, pp, chunks, int(max(tasks.micro.max(), micro.max())) + 1), NEVER, dtype=np.int64)
     producer[0, tasks.stage[forwards], tasks.chunk[forwards], tasks.micro[forwards]] = forwards
     producer[1, tasks.stage[backwards], chunk[backwards], micro[backwards]] = backwards
-    # source[direction, :, stage, chunk]: the (stage, chunk) that a micro-batch comes from, itself at the ends of the chain.
+    # source[direction, :, stage, chunk]: the (stage, chunk) that a micro-batch comes from, itself at the ends of the
+    # chain.
     source = np.stack([np.indices((pp, chunks))] * 2)
     for chain in placement.chains(pp, depth[1]):
         for here, later in pairwise(chain):
@@ -233,8 +234,8 @@ def _needs(tasks: _Columns, placement: Placement, depth: tuple[int, int]) -> Int
 
 
 def _on_other_stages(needs: IntArray, rows: IntArray, same_stage: BoolArray) -> IntArray:
-    """Returns ``needs`` of the ``rows`` with NONE for those that the order of their own stage meets, NEVER for those that
-    come later on it."""
+    """Returns ``needs`` of the ``rows`` with NONE for those that the order of their own stage meets, NEVER for those
+    that come later on it."""
     met = np.where(needs < rows, NONE, NEVER)
     return np.where(same_stage & (needs != NEVER), met, needs).astype(np.int64)
 
@@ -273,7 +274,8 @@ def _levels(tasks: _Columns, needs: IntArray) -> IntArray | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTimes:
-    """Seconds of one micro-batch through one chunk, arrays of shape (pp, chunks, N) for N plans; ``p2p_s`` has shape (N,).
+    """Seconds of one micro-batch through one chunk, arrays of shape (pp, chunks, N) for N plans; ``p2p_s`` has shape
+    (N,).
 
     ``weight_s`` is 0 where the schedule does not split the backward; ``pair_s`` is what a forward of the chunk takes
     together with a backward of the stage's other chunk. ``blocking``: a stage computes nothing while it exchanges
@@ -347,10 +349,9 @@ def _simulate(
 ) -> Iterator[tuple[int, slice, FloatArray]]:
     """Yields the ends of parts of runs, each a task graph with up to ``width`` columns, all levels in order.
 
-    ``ends`` has the tasks of all graphs as rows, ordered by level. Row ``total`` is zero: the start of the step, which a
-    task without a predecessor follows. Rows from ``total + 1`` on are the same ends with the message to the next stage
-    behind them, so that a task on another stage looks ``total + 1`` rows further.
-    """
+    ``ends`` has the tasks of all graphs as rows, ordered by level. Row ``total`` is zero: the start of the step, which
+    a task without a predecessor follows. Rows from ``total + 1`` on are the same ends with the message to the next
+    stage behind them, so that a task on another stage looks ``total + 1`` rows further."""
     graphs = [runs[index][0] for index, _ in parts]
     times = [runs[index][1].take(columns) for index, columns in parts]
     sizes = np.array([len(one) for one in graphs])
@@ -432,8 +433,8 @@ class PipelineRun:
 
 
 def graph_spans_s(runs: Sequence[PipelineRun]) -> list[FloatArray]:
-    """Returns for every run the seconds until each stage's last task ends, of shape (pp, N): from the start of the step or,
-    with post-validation, from the stage's own first task."""
+    """Returns for every run the seconds until each stage's last task ends, of shape (pp, N): from the start of the step
+    or, with post-validation, from the stage's own first task."""
     result: list[FloatArray] = [np.zeros((one.shape[0], one.times.p2p_s.shape[0])) for one in runs]
     # Runs with their plans that are still to be simulated: all of them, then those that had not settled.
     waiting = [(index, np.arange(one.times.p2p_s.shape[0])) for index, one in enumerate(runs)]
@@ -463,8 +464,8 @@ def graph_spans_s(runs: Sequence[PipelineRun]) -> list[FloatArray]:
 
 
 def seconds_of_a_round(graph: TaskGraph, ends_s: FloatArray, directions: int) -> FloatArray:
-    """Returns by how much later a step with one more round ends, NaN for the plans (columns of ``ends_s``) that have not
-    settled. ``directions``: copies of the model that share a round's micro-batches."""
+    """Returns by how much later a step with one more round ends, NaN for the plans (columns of ``ends_s``) that have
+    not settled. ``directions``: copies of the model that share a round's micro-batches."""
     rows, earlier = _settled_rows(graph, graph.shape[0] // directions)
     if not len(rows):
         return np.full(ends_s.shape[1], np.nan)
@@ -484,8 +485,8 @@ def _settled_rows(graph: TaskGraph, shift: int) -> tuple[IntArray, IntArray]:
     result = row_of[graph.kind, graph.stage, graph.chunk, np.maximum(graph.micro - shift, 0)]
     earlier = np.where(graph.micro >= shift, result, NONE)
     shifted = np.append(earlier, NONE)
-    # A task is regular where its counterpart waits for the counterparts of what it waits for itself. ``back`` is how many
-    # levels such a task looks back at most.
+    # A task is regular where its counterpart waits for the counterparts of what it waits for itself. ``back`` is how
+    # many levels such a task looks back at most.
     regular = earlier != NONE
     back = 0
     for needed in (graph.before, *graph.needs):

@@ -6,8 +6,8 @@ Three ways lead there, from the cheapest:
     plain 1F1B    ``replay_1f1b_s``: all plans of one depth at once, one array operation a round
     the others    a task graph (solver.pipeline.simulation)
 
-Plans that differ in sharding, buckets or memory alone have the same pipeline, which is simulated once (``first_alike``).
-``least_spans_s`` is the bound in closed form that keeps most plans of a search from being simulated.
+Plans that differ in sharding, buckets or memory alone have the same pipeline, which is simulated once
+(``first_alike``). ``least_spans_s`` is the bound in closed form that keeps most plans of a search from being simulated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,8 +63,8 @@ def stage_spans_s(
 
 
 def spans_of(tables: Sequence[PipelineBatch]) -> list[FloatArray]:
-    """Returns for every table the seconds from the start of the step to the end of each stage row's last work; 0 for plans
-    that are not ``selected``.
+    """Returns for every table the seconds from the start of the step to the end of each stage row's last work; 0 for
+    plans that are not ``selected``.
 
     With post-validation (arXiv 2401.10241 sec. 4) a stage's step starts with its own first work.
     """
@@ -155,8 +155,8 @@ def _groups(table: PipelineBatch, plans: IntArray, spans: FloatArray) -> Iterato
 
 
 def chunk_times(schedule: Schedule, passes: PassTimes, p2p: P2PTimes) -> ChunkTimes:
-    """Returns the passes of every chunk, arrays of shape (pp, vpp, N), as a task graph takes them: weight gradients apart
-    where the schedule splits backwards."""
+    """Returns the passes of every chunk, arrays of shape (pp, vpp, N), as a task graph takes them: weight gradients
+    apart where the schedule splits backwards."""
     split = schedule.splits_backward
     # Only Megatron-LM's interleaved 1F1B waits for messages between chunks.
     interleaved = passes.forward_s.shape[1] > 1 and schedule.traits.rounds and schedule.placement.looped
@@ -224,8 +224,8 @@ def period_1f1b(forward_s: FloatArray, backward_s: FloatArray, p2p_s: FloatArray
 
 
 def replay_1f1b_s(forward_s: FloatArray, backward_s: FloatArray, p2p_s: FloatArray, num_micro: IntArray) -> FloatArray:
-    """Returns the seconds from the start of the step to each stage's last backward, shape (pp, N), of N pipelines of one
-    depth. Passes of one micro-batch have shape (pp, N), ``p2p_s`` of a message and ``num_micro``, at least 1, (N,).
+    """Returns the seconds from the start of the step to each stage's last backward, shape (pp, N), of N pipelines of
+    one depth. Passes of one micro-batch have shape (pp, N), ``p2p_s`` of a message and ``num_micro``, at least 1, (N,).
 
     Stage s of p warms up with w = p - s forwards, then runs one backward and one forward in turn: in round k every
     stage runs forward k and then backward k - w + 1. When each stage ended its last work decides all that follows. So
@@ -279,8 +279,8 @@ def _repeats(ends: FloatArray, period_s: FloatArray, period: IntArray) -> BoolAr
 def least_spans_s(
     plans: PlanTable, stages: StageTable, passes: PassTimes, p2p: P2PTimes, busy_s: FloatArray
 ) -> FloatArray:
-    """Returns a lower bound of the span of each stage row (stage_spans_s), in seconds. ``busy_s`` is the row's own work of
-    a step, ``passes`` has a row for every chunk.
+    """Returns a lower bound of the span of each stage row (stage_spans_s), in seconds. ``busy_s`` is the row's own work
+    of a step, ``passes`` has a row for every chunk.
 
     Where virtual stages go round and round and backwards are whole: a stage begins when the first chunks of those
     before it have passed a micro-batch on, its last work is a backward, and the first chunks of those before it still

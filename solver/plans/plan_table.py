@@ -97,7 +97,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTable:
-    """N plans that share strategy, recompute mode and modules, what of layers waits on the host, schedule and framework preset.
+    """N plans that share strategy, recompute mode and modules, what of layers waits on the host, schedule and framework
+    preset.
 
     Those choose the shape of the formulas, and so does an explicit ``stage_layout``
     (spec.pipeline_layout; "" deals layers by rule); every other column is a 1-D int64 or float64 array.

@@ -1,4 +1,5 @@
-"""The rules that a plan must satisfy, as one table: a reason, the column after which it can be asked, and one line of arithmetic.
+"""The rules that a plan must satisfy, as one table: a reason, the column after which it can be asked, and one line of
+arithmetic.
 
 Every rejected plan is counted under the first rule it breaks. ``keep`` is true where a plan may stay: an array of a
 truth value a plan, or one for all of them.
@@ -94,10 +95,10 @@ def splits_no_compiled(job: JobSpec, schedule: Schedule) -> bool:
 
 
 def autograd_splits(d: PlanColumns) -> BoolArray:
-    """Compiled backwards are not split, nor are there checkpoints or shards where autograd splits them: each product's weight gradient is a graph task of
-    its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py, stage_backward_weight;
-    torch/utils/checkpoint.py, is_recomputed by task), and FSDP2 is left without some gradients (PyTorch 2.13, tried on
-    two stages of two shards)."""
+    """Compiled backwards are not split, nor are there checkpoints or shards where autograd splits them: each product's
+    weight gradient is a graph task of its own, in which a checkpoint runs again
+    (torch/distributed/pipelining/_backward.py, stage_backward_weight; torch/utils/checkpoint.py, is_recomputed by
+    task), and FSDP2 is left without some gradients (PyTorch 2.13, tried on two stages of two shards)."""
     by_autograd = d.schedule.splits_backward and d.preset.pipeline.keeps_gathered
     runs = not by_autograd or ((d["zero_stage"] < 2) & (d.recompute is Recompute.NONE))
     return bools(runs & np.bool_(splits_no_compiled(d.job, d.schedule)))

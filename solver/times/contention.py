@@ -126,7 +126,8 @@ def slowed(dealt: IntArray, sms: int, taken: int) -> FloatArray:
 
 
 def averaged(losses: Sequence[tuple[FloatArray, Losses | None]]) -> Losses | None:
-    """Returns the losses of collectives that run one after another, each with its seconds; None unless all were measured."""
+    """Returns the losses of collectives that run one after another, each with its seconds; None unless all were
+    measured."""
     known = [(seconds, one) for seconds, one in losses if one is not None]
     if not known or len(known) < len(losses):
         return None

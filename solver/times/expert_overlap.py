@@ -147,8 +147,8 @@ def _with_waits(timed_pass: TimedPass, waits: dict[int, FloatArray]) -> TimedPas
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanges:
     """Seconds of the experts' exchange that the passes of each chunk row wait for, and what it and products beside it
-    lose to each other, where that was measured; ``forward_host_s`` and ``backward_host_s`` are what the host needs to issue
-    the passes."""
+    lose to each other, where that was measured; ``forward_host_s`` and ``backward_host_s`` are what the host needs to
+    issue the passes."""
 
     forward_s: FloatArray
     backward_s: FloatArray

@@ -40,9 +40,9 @@ class ExchangeTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """One micro-batch through one layer: waiting times forward and backward, the part of the backward that
-    only makes weight gradients, which zero-bubble schedules put off (0 where none does), and the matrix products of both
-    passes (TimedOp.products_s). ``exchange`` is kept where a schedule may hide it beside another chunk."""
+    """One micro-batch through one layer: waiting times forward and backward, the part of the backward that only makes
+    weight gradients, which zero-bubble schedules put off (0 where none does), and the matrix products of both passes
+    (TimedOp.products_s). ``exchange`` is kept where a schedule may hide it beside another chunk."""
 
     forward: SumByPart
     backward: SumByPart

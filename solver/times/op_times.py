@@ -41,9 +41,9 @@ from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.origin import Origin
 
-# Across five large clusters the times of one GPU vary by 8 % of the median on average, outliers aside (arXiv 2208.11035,
-# abstract). Assumption: that range lies between the whiskers of a box plot, and times of different GPUs are normal and
-# independent.
+# Across five large clusters the times of one GPU vary by 8 % of the median on average, outliers aside (arXiv
+# 2208.11035, abstract). Assumption: that range lies between the whiskers of a box plot, and times of different GPUs are
+# normal and independent.
 VARIATION = 0.08
 
 # The whiskers span from Q1 - 1.5 (Q3 - Q1) to Q3 + 1.5 (Q3 - Q1), the quartiles of a normal distribution at 0.6745.

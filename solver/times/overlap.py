@@ -96,7 +96,8 @@ def _hidden(
     main_s: FloatArray,
     lost: tuple[FloatArray | float, FloatArray | float],
 ) -> FloatArray:
-    """Seconds that a rank waits for all of a lane, which runs beside ``main_s``; writes each its part into ``shares``."""
+    """Seconds that a rank waits for all of a lane, which runs beside ``main_s``; writes each its part into
+    ``shares``."""
     total_s = np.zeros_like(main_s)
     for timed in pass_ops:
         if timed.op.lane is lane:

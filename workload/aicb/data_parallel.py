@@ -3,13 +3,12 @@
 All other workloads here are the operations that the solver prices (workload.stage_work). These, with ZeRO-3 in
 workload.aicb.zero3, differ by design, as DeepSpeed and FSDP do from the list of operations:
 
-| here | list of operations (ops/) | source |
-|---|---|---|
-| a row for each tensor of the checkpoint: queries, keys, values, gate and up apart, every expert | joined and grouped products | DeepSpeed cuts buckets, owners and persistence at tensors (runtime/zero/stage_1_and_2.py, stage3.py) |
-| broadcasts and gathers of the start | the step alone | runtime/engine.py, zero/partition_parameters.py |
-| gathers by hooks, prefetch queue and reuse distance | a gather a module, overlapped | zero/partitioned_param_coordinator.py |
-| gradient norm and overflow flag | not priced | ``get_grad_norm_direct``, ``has_overflow`` |
-"""
+| here | list of operations (ops/) | source | |---|---|---| | a row for each tensor of the checkpoint: queries, keys,
+values, gate and up apart, every expert | joined and grouped products | DeepSpeed cuts buckets, owners and persistence
+at tensors (runtime/zero/stage_1_and_2.py, stage3.py) | | broadcasts and gathers of the start | the step alone |
+runtime/engine.py, zero/partition_parameters.py | | gathers by hooks, prefetch queue and reuse distance | a gather a
+module, overlapped | zero/partitioned_param_coordinator.py | | gradient norm and overflow flag | not priced |
+``get_grad_norm_direct``, ``has_overflow`` |"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

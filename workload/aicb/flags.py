@@ -130,8 +130,8 @@ OF_TESTS_ALONE = ("begin_size", "end_size", "iter_num", "multi_all_reduce_enable
 
 
 def notes_on(options: argparse.Namespace, defaults: argparse.Namespace, *, test: bool) -> Iterator[str]:
-    """Returns a line for every flag on the command line that changes nothing in what is requested; ``defaults`` are the options
-    of a command without flags, ``test``: a communication test is requested."""
+    """Returns a line for every flag on the command line that changes nothing in what is requested; ``defaults`` are the
+    options of a command without flags, ``test``: a communication test is requested."""
     given = [name for name, value in vars(options).items() if value != getattr(defaults, name, None)]
     reasons = _reasons_in_a_test(given) if test else _reasons_in_a_workload(options)
     reasons |= {other.name: other.why for other in OTHERS}

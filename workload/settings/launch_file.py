@@ -103,9 +103,9 @@ def launch_of(framework: str, plan: Plan, title: str) -> StrategySettings:
 
 def strategy_launch(framework: str, strategy: str, tp: int) -> StrategySettings | None:
     """Returns how ``framework`` (a preset's name, or a launcher's: accelerate, torchtitan) runs a strategy over ``tp``
-    ranks; None where it cannot. Keys of Megatron-LM, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py), InternEvo's
-    mode (its wp stands in a section of its own), accelerate's and torchtitan's degrees (parallelism_config.py;
-    config/configs.py)."""
+    ranks; None where it cannot. Keys of Megatron-LM, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py),
+    InternEvo's mode (its wp stands in a section of its own), accelerate's and torchtitan's degrees
+    (parallelism_config.py; config/configs.py)."""
     megatron = {"--tensor-model-parallel-size": tp}
     settings: dict[tuple[str, str], dict[str, Any]] = {
         ("megatron", "mtp"): megatron,

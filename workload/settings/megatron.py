@@ -216,7 +216,8 @@ def launch_flags(problem: Problem, plan: Plan) -> Flags:
 
 
 def launch_flags_of_hub_models(problem: Problem, plan: Plan) -> Flags:
-    """``launch_flags`` with the two of a model that are choices of its training, where the Hub's config says the rest."""
+    """``launch_flags`` with the two of a model that are choices of its training, where the Hub's config says the
+    rest."""
     model = model_flags(problem.model, problem.job)
     chosen = ("--moe-expert-capacity-factor", "--mtp-num-layers")
     return launch_flags(problem, plan) | {name: model[name] for name in chosen if name in model}

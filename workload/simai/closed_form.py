@@ -66,10 +66,9 @@ class AnalyticalOptions:
 
 
 # What SimAI-Analytical takes for each row: the compute of its passes, and their collectives.
-#
-# Source: SimAI 1.6/1.7, ``Layer::compute_time`` (price of one collective) and ``Layer::report`` (what overlap hides of
-# it). Where that program yields NaN, an endless loop or free communication without a word, this one raises WorkloadError
-# or adds a warning that says what it did instead.
+#  Source: SimAI 1.6/1.7, ``Layer::compute_time`` (price of one collective) and ``Layer::report`` (what overlap hides of
+# it). Where that program yields NaN, an endless loop or free communication without a word, this one raises
+# WorkloadError or adds a warning that says what it did instead.
 
 # Layer::compute_time: nanoseconds of any collective of 2 bytes to 1 MiB - 1 by number of ranks.
 FIXED_NS = {2: 10_000, 4: 12_000, 8: 15_000, 16: 66_000, 32: 135_000, 64: 200_000, 128: 320_000}

@@ -263,8 +263,8 @@ IGNORED: dict[str, Mapping[str, str]] = {
 
 
 def build_topology(flags: Mapping[str, Any]) -> Topology:
-    """Returns the topology of a template and the fields of Fabric in ``flags`` (None and False: not given); WorkloadError
-    when there is none."""
+    """Returns the topology of a template and the fields of Fabric in ``flags`` (None and False: not given);
+    WorkloadError when there is none."""
     given = {name: value for name, value in flags.items() if value is not None and value is not False}
     template = given.get("template", "")
     if "template" in given and template not in TEMPLATES:

@@ -15,14 +15,14 @@ from solver.plans.schedules import (
     Task,
     TaskKind,
     breadth_first,
-    filled,
     gpipe,
     in_flight,
     in_flight_all,
     in_flight_chunks,
-    in_flight_filled,
+    in_flight_h2,
     one_f_one_b,
-    split_one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
     zero_bubble_v,
 )
 from solver.problem.price import price_plan
@@ -104,7 +104,7 @@ def peak(order: list[Task]) -> int:
 
 @given(pp=st.integers(2, 6), num_micro=st.integers(1, 24))
 def test_every_stage_runs_all_three_of_each_micro_batch_once(pp: int, num_micro: int) -> None:
-    for orders in (split_one_f_one_b((pp, 1, num_micro)), filled((pp, 1, num_micro))):
+    for orders in (zero_bubble_h1((pp, 1, num_micro)), zero_bubble_h2((pp, 1, num_micro))):
         assert len(orders) == pp
         for order in orders:
             for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.WEIGHT):
@@ -114,8 +114,8 @@ def test_every_stage_runs_all_three_of_each_micro_batch_once(pp: int, num_micro:
 @given(pp=st.integers(2, 6), num_micro=st.integers(1, 24))
 def test_no_stage_holds_more_than_2_p_minus_1(pp: int, num_micro: int) -> None:
     """ZB-H2 (arXiv 2401.10241 sec. 2.2); the first stage holds as many."""
-    told = in_flight_filled(ints(0), ints(pp), ints(1), ints(num_micro))[0]
-    peaks = [peak(order) for order in filled((pp, 1, num_micro))]
+    told = in_flight_h2(ints(0), ints(pp), ints(1), ints(num_micro))[0]
+    peaks = [peak(order) for order in zero_bubble_h2((pp, 1, num_micro))]
     assert max(peaks) <= told == min(2 * pp - 1, num_micro)
     if num_micro >= 2 * pp - 1:
         assert peaks[0] == told
@@ -124,7 +124,7 @@ def test_no_stage_holds_more_than_2_p_minus_1(pp: int, num_micro: int) -> None:
 @pytest.mark.parametrize("pp", [2, 4])
 def test_the_split_one_f_one_b_one_holds_what_1f1b_does(pp: int) -> None:
     """Its table 2: p micro-batches on the first stage, and no stage more."""
-    peaks = [peak(order) for order in split_one_f_one_b((pp, 1, 4 * pp))]
+    peaks = [peak(order) for order in zero_bubble_h1((pp, 1, 4 * pp))]
     assert peaks == [pp] * pp
     assert Schedule.ZB_H1.in_flight(ints(0), ints(pp), ints(1), ints(4 * pp)).tolist() == [pp]
 
@@ -137,7 +137,7 @@ IN_A_V = [(2, 2, 3), (4, 2, 16), (4, 2, 2), (3, 2, 7), (8, 2, 15)]
 
 @pytest.mark.parametrize("shape", LOOPED)
 def test_interleaved_is_torchs_interleaved_zero_bubble(shape: tuple[int, int, int]) -> None:
-    assert split_one_f_one_b(shape) == orders_of("ScheduleInterleavedZeroBubble", shape)
+    assert zero_bubble_h1(shape) == orders_of("ScheduleInterleavedZeroBubble", shape)
 
 
 @pytest.mark.parametrize("shape", IN_A_V)
@@ -177,7 +177,7 @@ def most_held(order: list[Task], weighs: tuple[float, ...]) -> float:
     return float(np.cumsum([signs[work.kind] * weighs[work.chunk] for work in order]).max())
 
 
-@pytest.mark.parametrize(("orders", "shapes"), [(split_one_f_one_b, LOOPED), (zero_bubble_v, IN_A_V)])
+@pytest.mark.parametrize(("orders", "shapes"), [(zero_bubble_h1, LOOPED), (zero_bubble_v, IN_A_V)])
 def test_stages_hold_pp_micro_batches(orders, shapes: list[tuple[int, int, int]]) -> None:
     for shape in shapes:
         pp, vpp, num_micro = shape

@@ -2,9 +2,8 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
@@ -18,7 +17,7 @@ from spec.program.kinds import (
     Flag,
     Several,
 )
-from spec.readers.read_config import add_config
+from spec.readers.read_config import ASSUME, CONFIG
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK, PRECISIONS
 from spec.settings.setting import typed_values
@@ -63,8 +62,8 @@ MOST_COMPARED = 26
 
 
 def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns the parser of every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME; ``program`` is what
-    they are typed after."""
+    """Returns the parser of every option; ``exports`` is how each --export_NAME writes a plan, by NAME, and ``program``
+    what they are typed after."""
     parser = OneLineParser(
         prog=program,
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
@@ -72,190 +71,200 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
         "its framework or does not fit (priced and written all the same, but for launch settings of a framework that refuses it).",
     )
     add_version(parser)
-    what = parser.add_argument_group("what to train")
-    add_config(what)
-    add = what.add_argument
-    add("--model_size", help="billions of parameters: picks a preset, or checks --config")
-    add(
-        "--world_size",
-        type=listed(whole(1, MOST_GPUS)),
-        required=True,
-        help="GPUs; 64,128 is a list (sweeps)",
-    )
-    add(
-        "--global_batch_size",
-        type=listed(whole(1, MOST_STEP_TOKENS)),
-        help="tokens per optimizer step, or a list",
-    )
-    add(
-        "--seq_len",
-        type=listed(whole(1, MOST_SEQUENCE_TOKENS)),
-        help="tokens per sequence, or a list (default: the config's)",
-    )
-    add(
-        "--framework",
-        type=listed(word),
-        help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
-    )
-    add("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
-    add(
-        "--job",
-        action="append",
-        default=[],
-        help="settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
-    )
-    add = parser.add_argument_group("on what").add_argument
-    add("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
-    add(
-        "--cluster",
-        type=listed(word),
-        help="a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
-        "modelled from the spec where the profile is of another",
-    )
-    add(
-        "--transfer",
-        action="store_true",
-        help="with --cluster: transfer a profile measured on another GPU instead",
-    )
-    add("--calibration", type=Path, help="factors of this cluster that python -m solver.calibrate wrote")
-    add(
-        "--missing",
-        choices=("error", "modelled"),
-        default="error",
-        help="where a curve is missing: stop with an error, or use the hardware spec's model",
-    )
-    add(
-        "--measure_missing",
-        action="store_true",
-        help="measure products and attention far from any sample on this machine's device, and keep them",
-    )
-    add(
-        "--measure_minutes",
-        type=decimal(1e-12, MOST_MINUTES),
-        default=10.0,
-        help="with --measure_missing: start no further measurement after this many minutes (default 10)",
-    )
-    add(
-        "--device",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="with --measure_missing: what to measure on; the profile must be of it (default cuda)",
-    )
-    add_constraints(parser.add_argument_group("constraints on plans (docs/questions.md)"))
-    add = parser.add_argument_group("task").add_argument
-    add("--run_all_solu", action="store_true", help="search every plan")
-    add("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
-    add("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
-    add_sweep(parser.add_argument_group("sweeps (docs/questions.md); a comma means a list"))
-    add_run(parser.add_argument_group("a whole run"))
-    add_reasons(parser.add_argument_group("reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)"))
-    add_results(parser.add_argument_group("results"), exports)
+    for title, options in option_groups(exports).items():
+        group = parser.add_argument_group(title)
+        for name, settings in options.items():
+            group.add_argument(name, **settings)
     return parser
 
 
-def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> None:
-    """Adds the files to write; ``exports`` as in parser."""
-    add = out.add_argument
-    add("--json", type=Path, help="write everything to this file")
-    add("--csv", type=Path, help="write the plans shown, or the rows of a sweep, to this file")
-    add(
-        "--report",
-        type=Path,
-        metavar="DIR",
-        help="write everything as one page for a browser, DIR/index.html (needs jinja2)",
-    )
-    add("--parquet", type=Path, help="write every plan that fits, priced, to this file (needs pyarrow)")
-    add(
-        "--write_cases",
-        type=Path,
-        help="write the shapes that the plans shown need measured, heaviest first, for gen_profiler_data.py --cases",
-    )
-    add("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
-    add("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
-    add("--export_simai", type=Path, help="write the plan as a SimAI workload")
-    add("--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0")
-    add("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
-    for name, how in exports.items():
-        add(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
-    add("--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)")
-    add("--strict_export", action="store_true", help="refuse to export what the format cannot express")
-
-
-def add_constraints(group: "argparse._ArgumentGroup") -> None:
-    """Adds the options of spec.settings.constraints."""
-    add = group.add_argument
-    for verb, means in (("fix", "values"), ("max", "the largest values"), ("min", "the smallest values")):
-        add(f"--{verb}", action="append", help=f"{means} of keys of a plan: tp=8,micro_batch=4")
-    add("--modes", help="strategies to try: mtp,fsp")
-    add("--zero", help="ZeRO stages to try: 0,1")
-    add("--no_recompute", action="store_true", help="no recomputation in the backward")
-    add("--memory_gib", help="GiB that a plan may need of each device")
-    add("--headroom", help="share of the usable memory to leave free: 10%%")
-    add(
-        "--keep_tp_in_node",
-        action="store_true",
-        help="tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
-    )
-
-
-def add_sweep(group: "argparse._ArgumentGroup") -> None:
-    """Adds what is varied beside the lists of other options."""
-    add = group.add_argument
-    add("--micro_batch", type=listed(whole(1, MOST_STEP_TOKENS)), help="micro-batches: 1,2,4")
-    add(
-        "--every_node_count",
-        action="store_true",
-        help="the best plan for every number of nodes up to --world_size",
-    )
-    add(
-        "--rank_by",
-        choices=("step", "goodput", "cost"),
-        help="order of the rows of a sweep (within one search every order is the same)",
-    )
-
-
-def add_run(group: "argparse._ArgumentGroup") -> None:
-    """Adds length, price and failures of a run (solver.analysis.goodput has the published defaults)."""
-    add = group.add_argument
-    add("--tokens", type=scaled(1.0, 1e18), help="tokens to train on: 1T, 300B")
-    add("--price_per_gpu_hour", type=decimal(0.0, 1e6), help="in any currency")
-    add("--goodput", action="store_true", help="count interruptions, with the published defaults below")
-    add(
-        "--mtbf_gpu_hours",
-        type=decimal(1e-3, 1e12),
-        help="hours of one GPU between interruptions (default: Llama 3's)",
-    )
-    add(
-        "--restart_minutes",
-        type=decimal(0.0, MOST_MINUTES),
-        help="from an interruption to training (default 10)",
-    )
-    add("--checkpoint_s", type=decimal(0.0, 1e6), help="seconds that training waits for a checkpoint")
-    add(
-        "--checkpoint_gb_per_s",
-        type=decimal(1e-3, 1e9),
-        help="GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
-    )
-    add("--spare_nodes", type=whole(0, MOST_GPUS), help="idle spare nodes (default: one is always available)")
-    add("--repair_hours", type=decimal(0.0, 1e6), help="until a failed node is back, with --spare_nodes")
-
-
-def add_reasons(group: "argparse._ArgumentGroup") -> None:
-    """Adds the options about single plans."""
-    for name, means in (
-        ("explain", "take a plan apart: its operations, how its step is put together, memory by stage"),
-        (
-            "why_not",
-            "with --run_all_solu: the rules that a plan breaks, and what it loses to the best, term by term",
-        ),
-    ):
-        group.add_argument(f"--{name}", metavar="PLAN", action="append", help=means)
-    group.add_argument(
-        "--sensitivity",
-        action="store_true",
-        help="with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, products in fp8",
-    )
-    group.add_argument("--compare", metavar="PLAN", nargs="+", action="extend", help="plans side by side")
+def option_groups(exports: Mapping[str, str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns every option with its unit, as argparse takes it: title of a group -> option -> settings."""
+    return {
+        "what to train": {
+            "--config": {"type": Path, "help": CONFIG},
+            "--assume": ASSUME,
+            "--model_size": {"help": "billions of parameters: picks a preset, or checks --config"},
+            "--world_size": {
+                "type": listed(whole(1, MOST_GPUS)),
+                "required": True,
+                "help": "GPUs; 64,128 is a list (sweeps)",
+            },
+            "--global_batch_size": {
+                "type": listed(whole(1, MOST_STEP_TOKENS)),
+                "help": "tokens per optimizer step, or a list",
+            },
+            "--seq_len": {
+                "type": listed(whole(1, MOST_SEQUENCE_TOKENS)),
+                "help": "tokens per sequence, or a list (default: the config's)",
+            },
+            "--framework": {
+                "type": listed(word),
+                "help": f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
+            },
+            "--precision": {"choices": PRECISIONS, "help": "products of linear layers (default bf16)"},
+            "--job": {
+                "action": "append",
+                "default": [],
+                "help": "settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
+            },
+        },
+        "on what": {
+            "--pre_profiling_data_path": {"type": Path, "help": "the profile (default prof_data/data.pt)"},
+            "--cluster": {
+                "type": listed(word),
+                "help": "a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
+                "modelled from the spec where the profile is of another",
+            },
+            "--transfer": {
+                "action": "store_true",
+                "help": "with --cluster: transfer a profile measured on another GPU instead",
+            },
+            "--calibration": {
+                "type": Path,
+                "help": "factors of this cluster that python -m solver.calibrate wrote",
+            },
+            "--missing": {
+                "choices": ("error", "modelled"),
+                "default": "error",
+                "help": "where a curve is missing: stop with an error, or use the hardware spec's model",
+            },
+            "--measure_missing": {
+                "action": "store_true",
+                "help": "measure products and attention far from any sample on this machine's device, and keep them",
+            },
+            "--measure_minutes": {
+                "type": decimal(1e-12, MOST_MINUTES),
+                "default": 10.0,
+                "help": "with --measure_missing: start no further measurement after this many minutes (default 10)",
+            },
+            "--device": {
+                "choices": ("cuda", "cpu"),
+                "default": "cuda",
+                "help": "with --measure_missing: what to measure on; the profile must be of it (default cuda)",
+            },
+        },
+        "constraints on plans (docs/questions.md)": {
+            "--fix": {"action": "append", "help": "values of keys of a plan: tp=8,micro_batch=4"},
+            "--max": {"action": "append", "help": "the largest values of keys of a plan: tp=8,micro_batch=4"},
+            "--min": {"action": "append", "help": "the smallest values of keys of a plan: tp=8,micro_batch=4"},
+            "--modes": {"help": "strategies to try: mtp,fsp"},
+            "--zero": {"help": "ZeRO stages to try: 0,1"},
+            "--no_recompute": {"action": "store_true", "help": "no recomputation in the backward"},
+            "--memory_gib": {"help": "GiB that a plan may need of each device"},
+            "--headroom": {"help": "share of the usable memory to leave free: 10%%"},
+            "--keep_tp_in_node": {
+                "action": "store_true",
+                "help": "tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
+            },
+        },
+        "task": {
+            "--run_all_solu": {"action": "store_true", "help": "search every plan"},
+            "--plan": {"help": "price this plan instead of the config's: tp=8,pp=2,strategy=msp,..."},
+            "--top_k": {"type": whole(1, MOST_SHOWN), "default": 10, "help": "plans to show (default 10)"},
+        },
+        "sweeps (docs/questions.md); a comma means a list": {
+            "--micro_batch": {"type": listed(whole(1, MOST_STEP_TOKENS)), "help": "micro-batches: 1,2,4"},
+            "--every_node_count": {
+                "action": "store_true",
+                "help": "the best plan for every number of nodes up to --world_size",
+            },
+            "--rank_by": {
+                "choices": ("step", "goodput", "cost"),
+                "help": "order of the rows of a sweep (within one search every order is the same)",
+            },
+        },
+        # Published defaults of what is not given: solver.analysis.goodput.
+        "a whole run": {
+            "--tokens": {"type": scaled(1.0, 1e18), "help": "tokens to train on: 1T, 300B"},
+            "--price_per_gpu_hour": {"type": decimal(0.0, 1e6), "help": "in any currency"},
+            "--goodput": {
+                "action": "store_true",
+                "help": "count interruptions, with the published defaults below",
+            },
+            "--mtbf_gpu_hours": {
+                "type": decimal(1e-3, 1e12),
+                "help": "hours of one GPU between interruptions (default: Llama 3's)",
+            },
+            "--restart_minutes": {
+                "type": decimal(0.0, MOST_MINUTES),
+                "help": "from an interruption to training (default 10)",
+            },
+            "--checkpoint_s": {
+                "type": decimal(0.0, 1e6),
+                "help": "seconds that training waits for a checkpoint",
+            },
+            "--checkpoint_gb_per_s": {
+                "type": decimal(1e-3, 1e9),
+                "help": "GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
+            },
+            "--spare_nodes": {
+                "type": whole(0, MOST_GPUS),
+                "help": "idle spare nodes (default: one is always available)",
+            },
+            "--repair_hours": {
+                "type": decimal(0.0, 1e6),
+                "help": "until a failed node is back, with --spare_nodes",
+            },
+        },
+        "reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)": {
+            "--explain": {
+                "metavar": "PLAN",
+                "action": "append",
+                "help": "take a plan apart: its operations, how its step is put together, memory by stage",
+            },
+            "--why_not": {
+                "metavar": "PLAN",
+                "action": "append",
+                "help": "with --run_all_solu: the rules that a plan breaks, and what it loses to the best, term by term",
+            },
+            "--sensitivity": {
+                "action": "store_true",
+                "help": "with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, "
+                "products in fp8",
+            },
+            "--compare": {"metavar": "PLAN", "nargs": "+", "action": "extend", "help": "plans side by side"},
+        },
+        "results": {
+            "--json": {"type": Path, "help": "write everything to this file"},
+            "--csv": {"type": Path, "help": "write the plans shown, or the rows of a sweep, to this file"},
+            "--report": {
+                "type": Path,
+                "metavar": "DIR",
+                "help": "write everything as one page for a browser, DIR/index.html (needs jinja2)",
+            },
+            "--parquet": {
+                "type": Path,
+                "help": "write every plan that fits, priced, to this file (needs pyarrow)",
+            },
+            "--write_cases": {
+                "type": Path,
+                "help": "write the shapes that the plans shown need measured, heaviest first, for "
+                "gen_profiler_data.py --cases",
+            },
+            "--draw_heatmap": {"action": "store_true", "help": "draw the rank-by-rank traffic of the plan"},
+            "--draw_heatmap_path": {"type": Path, "default": Path("heatmaps"), "help": "folder for them"},
+            "--export_simai": {"type": Path, "help": "write the plan as a SimAI workload"},
+            "--stage": {
+                "default": "slowest",
+                "help": "pipeline stages to export: slowest, all, or a number from 0",
+            },
+            "--export_bundle": {"type": Path, "help": "folder for workload, topology and SimAI commands"},
+            **{
+                f"--export_{name}": {"type": Path, "help": f"write the plan {how} to this file"}
+                for name, how in exports.items()
+            },
+            "--rank": {
+                "type": whole(1, MOST_SHOWN),
+                "default": 1,
+                "help": "which of the ranked plans to export (default 1)",
+            },
+            "--strict_export": {
+                "action": "store_true",
+                "help": "refuse to export what the format cannot express",
+            },
+        },
+    }
 
 
 def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
@@ -306,16 +315,9 @@ def _refused(name: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(where=f"--{name}", key=name, value=value, allowed=allowed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Failures and length of a run as specified; None where nothing is."""
-
-    reliability: "Reliability | None" = None
-    terms: "RunTerms | None" = None
-
-
-def run_options(options: argparse.Namespace) -> RunOptions:
-    """Returns what is stated of a run; raises ConfigError for options that lack what they need."""
+def run_options(options: argparse.Namespace) -> "tuple[Reliability | None, RunTerms | None]":
+    """Returns failures and length of a run as specified, None where nothing is; raises ConfigError for options that lack
+    what they need."""
     failures = {name: getattr(options, name) for name in OF_FAILURES if getattr(options, name) is not None}
     goodput = bool(failures) or options.goodput or options.rank_by == "goodput"
     if (options.spare_nodes is None) != (options.repair_hours is None):
@@ -323,7 +325,7 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     if options.tokens is None and options.price_per_gpu_hour is not None:
         raise _refused("price_per_gpu_hour", options.price_per_gpu_hour, "together with --tokens")
     if not goodput and options.tokens is None:
-        return RunOptions()
+        return None, None
     from solver.analysis.goodput import Reliability, RunTerms
 
     # Each option in the unit of the class: minutes in seconds, GB/s in bytes/s.
@@ -341,7 +343,7 @@ def run_options(options: argparse.Namespace) -> RunOptions:
             price_per_gpu_hour=options.price_per_gpu_hour,
             spare_nodes=options.spare_nodes or 0,
         )
-    return RunOptions(reliability=Reliability(**stated) if goodput else None, terms=terms)
+    return Reliability(**stated) if goodput else None, terms
 
 
 def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]"]:

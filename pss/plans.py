@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pss.plan_options import (
     PROGRAM,
-    RunOptions,
     constraints_typed,
     is_sweep,
     named_plans,
@@ -38,6 +37,7 @@ from workload.settings.frameworks import WRITTEN, check_framework
 
 if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
+    from solver.analysis.goodput import Reliability, RunTerms
     from solver.analysis.named_plans import NamedPlan
     from solver.problem.loading import LoadedProblem
     from solver.problem.result import Answer
@@ -53,13 +53,14 @@ ROOT = shipped_folder()
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Runs one command line, typed after ``program``; returns the exit status."""
-    typed = argparse.Namespace(command=command_typed(program, arguments))
+    typed = argparse.Namespace(program=program, arguments=arguments)
     return exit_status(lambda: run(options_parser(program).parse_args(arguments, typed)))
 
 
-def command_typed(program: str, arguments: list[str]) -> str:
-    """Returns a command line as a shell reads it."""
-    return shlex.join([*["python"] * program.endswith(".py"), *program.split(), *arguments])
+def command_line(options: argparse.Namespace) -> str:
+    """Returns the command line that the options were read from, as a shell takes it."""
+    python = ["python"] * options.program.endswith(".py")
+    return shlex.join([*python, *options.program.split(), *options.arguments])
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -144,8 +145,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 def launch_files(options: argparse.Namespace) -> dict[str, Path]:
     """Returns the launch settings to write: exporter -> path."""
-    named = {name: getattr(options, f"export_{name}") for name in WRITTEN}
-    return {name: path for name, path in named.items() if path is not None}
+    return {name: path for name in WRITTEN if (path := getattr(options, f"export_{name}")) is not None}
 
 
 def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest) -> int:
@@ -156,7 +156,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest)
     from solver.report.plans import question_section
     from solver.report.sections import text
 
-    named, stated = named_plans(options), run_options(options)
+    named, (reliability, terms) = named_plans(options), run_options(options)
     plan = None if options.plan is None else parse_plan(options.plan)
     if parsed.config.plan is None:
         plan = plan or first_written(named)
@@ -179,8 +179,8 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest)
         named = {option: price_named(option, plans, inputs) for option, plans in named.items()}
         plans, results = search_plans(options, inputs) if options.run_all_solu else price_one(options, inputs, plan)
         sections += results
-        if stated != RunOptions():
-            sections += run_sections(stated, plans)
+        if reliability or terms:
+            sections += run_sections(reliability, terms, plans)
         for option, of_option in named.items():
             sections += reason_sections(option, of_option, plans)
         print(text(sections[1:]))
@@ -188,8 +188,10 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest)
             sections.append(what_if(request, parsed, plans))
             print("", text(sections[-1:]), sep="\n")
     finally:
-        keep_learned(options, inputs, device)
-    write_results(options, plans, sections)
+        if device is not None:
+            keep_learned(options, inputs, device)
+    if options.json or options.report:
+        write_results(options, plans, sections)
     chosen = hand_on(options, plans)
     runs = options.run_all_solu or not obstacles(inputs.problem, chosen, inputs.constraints)
     return 0 if runs else NOT_FEASIBLE
@@ -259,13 +261,12 @@ def price_one(
     return plans, plan_sections(plans, obstacles(inputs.problem, results, inputs.constraints))
 
 
-def run_sections(stated: RunOptions, plans: "Plans") -> "list[ReportSection]":
+def run_sections(reliability: "Reliability | None", terms: "RunTerms | None", plans: "Plans") -> "list[ReportSection]":
     """Returns the goodput of the best plan and what a run with it takes, where requested."""
     from solver.analysis.goodput import goodput_of, run_cost
     from solver.report.sweeps import run_sections
 
     problem = plans.inputs.problem
-    reliability, terms = stated.reliability, stated.terms
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     cost = None
     if terms is not None:
@@ -313,7 +314,7 @@ def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequen
         from solver.report.html import write_page
         from solver.report.page import plans_page
 
-        print(f"\nwrote {write_page(plans_page(plans, sections, options.command), options.report)}")
+        print(f"\nwrote {write_page(plans_page(plans, sections, command_line(options)), options.report)}")
 
 
 def sweep(options: argparse.Namespace, request: Request) -> int:
@@ -324,7 +325,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     from solver.report.sections import record, text
     from solver.report.sweeps import sweep_sections
 
-    axes, stated = sweep_axes(options), run_options(options)
+    axes, (reliability, terms) = sweep_axes(options), run_options(options)
     if options.every_node_count:
         axes["world_size"] = node_counts(max(options.world_size), read_request(request).sheet)
     requests = sweep_requests(request, axes)
@@ -333,7 +334,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     for row in rows:
         if row.answer is not None:
             check_believable((row.answer,), row.inputs.source)
-    results = [judge(row, stated.reliability, stated.terms) for row in rows]
+    results = [judge(row, reliability, terms) for row in rows]
     if options.rank_by:
         results = rank_rows(results, options.rank_by)
     sections = sweep_sections(rows, results, ranked_by=options.rank_by, by_nodes=options.every_node_count)
@@ -346,7 +347,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         from solver.report.html import write_page
         from solver.report.page import sweep_page
 
-        print(f"\nwrote {write_page(sweep_page(results, sections, options.command), options.report)}")
+        print(f"\nwrote {write_page(sweep_page(results, sections, command_line(options)), options.report)}")
     return 0
 
 
@@ -424,10 +425,10 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 
 
-def keep_learned(options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice | None") -> None:
+def keep_learned(options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice") -> None:
     """Merges what was measured into the profile, also after a search that failed or was interrupted."""
     on_demand = inputs.times.on_demand
-    if device is None or on_demand is None:
+    if on_demand is None:
         return
     from profdb.on_demand import keep
 

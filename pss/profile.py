@@ -15,7 +15,7 @@ from spec.errors import ConfigError
 from spec.files import shipped_folder
 from spec.program.command import OneLineParser, add_version, decimal, whole
 from spec.program.kinds import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
-from spec.readers.read_config import add_assume
+from spec.readers.read_config import ASSUME
 
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase
@@ -49,14 +49,14 @@ def byte_count(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,16})\s*([kmg]?)(?:i?b)?", text.strip().lower())
     size = int(match.group(1)) * UNITS[match.group(2)] if match else 0
     if not 0 < size <= MOST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
+        raise ValueError(f"{text[:40]!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
     return size
 
 
 def number_list(text: str) -> tuple[int, ...]:
     """Returns ``1,2,4,8`` as numbers."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4}){0,31}", text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no list of whole numbers above 0 (1,2,4,8)")
+        raise ValueError(f"{text[:40]!r} is no list of whole numbers above 0 (1,2,4,8)")
     return tuple(int(part) for part in text.split(","))
 
 
@@ -92,7 +92,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--model", type=Path, help="measure the shapes of this model config as well, before all else")
-    add_assume(parser)
+    add("--assume", **ASSUME)
     add(
         "--seq_len",
         type=whole(1, MOST_SEQUENCE_TOKENS),

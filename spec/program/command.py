@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -47,7 +48,10 @@ def exit_status(
 
     ``interrupted`` words the line after Ctrl-C ("" for none), ``speaks`` tells whether this process says an error.
     """
-    _print_any_letter()
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks is printed with escapes instead of ending the command.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
     try:
         if sys.stdout is None:
             complain("error: stdout is closed: there is nowhere to print the answer")
@@ -118,13 +122,6 @@ def _quiet_interrupt(kind: type[BaseException], error: BaseException, traceback:
     os._exit(INTERRUPTED)
 
 
-def _print_any_letter() -> None:
-    """A name that the terminal's encoding lacks is printed with escapes instead of ending the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors="backslashreplace")
-
-
 def _forget_stdout() -> None:
     """What is still buffered would fail again, with a traceback, when Python ends."""
     _forget(sys.stdout.fileno())
@@ -162,6 +159,14 @@ class OneLineParser(argparse.ArgumentParser):
         if message:
             (file or sys.stderr).write(message)
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> object:
+        """As argparse, except that a reader's ValueError says in its own words what is wrong."""
+        read = self._registry_get("type", action.type, action.type)
+        try:
+            return read(arg_string)
+        except ValueError as error:
+            raise argparse.ArgumentError(action, str(error)) from None
+
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
         """argparse drops the ``--`` of ``--flag=--`` and then finds no value to unpack."""
         if arg_strings == ["--"] and action.option_strings and action.nargs is None:
@@ -178,32 +183,20 @@ def path(text: str) -> Path:
     """Returns, for argparse, a path that a file system can hold; asking whether a longer one exists is an error of its own."""
     name = os.fsencode(text)
     if not name or len(name) > LONGEST_PATH_BYTES:
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is no path")
+        raise ValueError(f"{shortened(text)} is no path")
     if any(len(part) > LONGEST_NAME_BYTES for part in name.split(b"/")):
-        raise argparse.ArgumentTypeError(f"{shortened(text)} has a part longer than {LONGEST_NAME_BYTES} bytes")
+        raise ValueError(f"{shortened(text)} has a part longer than {LONGEST_NAME_BYTES} bytes")
     return Path(text)
-
-
-def _argument(read: Callable[[str], Item]) -> Callable[[str], Item]:
-    """``read``, of which argparse prints what a ValueError says."""
-
-    def read_argument(text: str) -> Item:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read_argument
 
 
 def whole(minimum: int, maximum: int) -> Callable[[str], int]:
     """Returns a reader for argparse of a whole number from ``minimum`` to ``maximum``."""
-    return _argument(lambda text: whole_number(text, minimum=minimum, maximum=maximum))
+    return partial(whole_number, minimum=minimum, maximum=maximum)
 
 
 def decimal(minimum: float, maximum: float) -> Callable[[str], float]:
     """Returns a reader for argparse of a decimal number from ``minimum`` to ``maximum``."""
-    return _argument(lambda text: decimal_number(text, minimum=minimum, maximum=maximum))
+    return partial(decimal_number, minimum=minimum, maximum=maximum)
 
 
 def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
@@ -212,7 +205,7 @@ def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
     def read(text: str) -> tuple[Item, ...]:
         values = tuple(one(part.strip()) for part in text.split(","))
         if len(set(values)) < len(values):
-            raise argparse.ArgumentTypeError(f"{shortened(text)} names a value twice")
+            raise ValueError(f"{shortened(text)} names a value twice")
         return values
 
     return read
@@ -221,7 +214,7 @@ def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
 def word(text: str) -> str:
     """Returns, for argparse, any text but none."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty name")
+        raise ValueError("an empty name")
     return text
 
 
@@ -236,7 +229,7 @@ def scaled(minimum: float, maximum: float) -> Callable[[str], float]:
         try:
             number = decimal_number(text[:-1] if scale > 1 else text, minimum=minimum / scale, maximum=maximum / scale)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{error} (15T, 300B, 2e12)") from None
+            raise ValueError(f"{error} (15T, 300B, 2e12)") from None
         return number * scale
 
     return read

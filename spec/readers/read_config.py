@@ -4,6 +4,7 @@ import os.path
 from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from spec.errors import ConfigError
 from spec.files import shipped_config
@@ -67,19 +68,17 @@ def _canonical(size: str) -> str:
 
 
 CONFIG = "model config: InternLM-style .py, Hugging Face .json, .toml"
+ASSUME: dict[str, Any] = {
+    "choices": tuple(ASSUMABLE),
+    "help": "read a config.json of an unknown model type as this one",
+}
+"""``--assume``, as argparse takes an option."""
 
 
 def add_config(flags: "ArgumentParser | _ArgumentGroup", words: str = CONFIG, *, required: bool = False) -> None:
-    """``--config`` and ``--assume``, for ``read_config`` or a ``Request``."""
+    """Adds ``--config`` and ``--assume``, for ``read_config`` or a ``Request``."""
     flags.add_argument("--config", type=Path, required=required, help=words)
-    add_assume(flags)
-
-
-def add_assume(flags: "ArgumentParser | _ArgumentGroup") -> None:
-    """``--assume`` alone, where the config has another option's name."""
-    flags.add_argument(
-        "--assume", choices=tuple(ASSUMABLE), help="read a config.json of an unknown model type as this one"
-    )
+    flags.add_argument("--assume", **ASSUME)
 
 
 def assumed_lines(model: ModelSpec) -> list[str]:

@@ -208,7 +208,7 @@ def truth(word: str) -> bool:
     """True or False, for argparse."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if word.lower() not in known:
-        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
+        raise ValueError(f"{word!r} is neither true nor false")
     return known[word.lower()]
 
 

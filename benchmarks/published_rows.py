@@ -23,7 +23,7 @@ from solver.problem.result import Answer
 from solver.problem.typed_plan import parse_plan
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
-from spec.cluster.reader import figures_of
+from spec.cluster.reader import fact_paths
 from spec.errors import ConfigError, UserError
 from spec.files import read_toml, shipped_folder
 from spec.settings.job import job_settings
@@ -190,7 +190,7 @@ def _hardware_spec(row: PublishedRow, folder: Path, root: Path) -> str:
             tables[table][key] = json.loads(value)
         except ValueError:
             tables[table][key] = value
-    figures = [*figures_of({**spec, "sources": {}}), *(["gpu"] if isinstance(spec["gpu"], str) else [])]
+    figures = [*fact_paths({**spec, "sources": {}}, numbers=True), *(["gpu"] if isinstance(spec["gpu"], str) else [])]
     spec["sources"] = dict.fromkeys(figures, row.where)
     changed = folder / "cluster.toml"
     changed.write_text("\n".join(f"{key} = {_toml(value)}" for key, value in spec.items()), encoding="utf-8")

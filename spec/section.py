@@ -8,16 +8,33 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
 
 Record = TypeVar("Record")
+Default = TypeVar("Default", int, None)
 
 MAX_COUNT = 2**40  # no size, count or degree of a model or plan comes near
 MAX_NUMBER = sys.float_info.max  # whole numbers of a file may be longer, infinity and NaN are not below it
 MOST_OF_A_FACTOR = 1e12  # no base of a rotation, scale or factor of a model comes near
 MAX_LAYERS = 10_000  # a model's blocks are listed one by one
+
+
+class Range(NamedTuple):
+    """The believable values of a number and their unit: limits that catch a figure in another unit (GB for bytes), not
+    ones that judge it. It stands beside a field's type: ``Annotated[float, Range(1e9, 1e15, "bytes/s")]``."""
+
+    low: float
+    high: float
+    unit: str = ""
+
+
+class Required:
+    """Stands where a key has no default; None is one."""
+
+
+REQUIRED = Required()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,34 +60,36 @@ class Section:
         self.read.add(key)
         return self.values.get(key) is not None
 
-    def integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_COUNT) -> int:
-        """A required whole number from ``minimum`` to ``maximum``."""
+    def integer(
+        self, key: str, default: Default | Required = REQUIRED, *, minimum: int = 1, maximum: int = MAX_COUNT
+    ) -> int | Default:
+        """Returns a whole number from ``minimum`` to ``maximum``; required when there is no default."""
         if not self.has(key):
-            self.fail(key, f"required: a whole number of at least {minimum}")
+            if isinstance(default, Required):
+                self.fail(key, f"required: a whole number of at least {minimum}")
+            return default
         value = self.values[key]
         if type(value) is not int or not minimum <= value <= maximum:
             self.fail(key, f"a whole number from {minimum} to {maximum}")
         return value
 
-    def integer_or(self, key: str, default: int, *, minimum: int = 1, maximum: int = MAX_COUNT) -> int:
-        """A whole number, or ``default`` when the key is absent."""
-        return self.integer(key, minimum=minimum, maximum=maximum) if self.has(key) else default
-
-    def maybe_integer(self, key: str, *, minimum: int = 1) -> int | None:
-        """A whole number, or None when the key is absent."""
-        return self.integer(key, minimum=minimum) if self.has(key) else None
-
-    def number(self, key: str, *, positive: bool = True, maximum: float = MOST_OF_A_FACTOR) -> float:
-        """A required number up to ``maximum``: above zero, or zero too if ``positive`` is False."""
+    def number(
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        positive: bool = True,
+        maximum: float = MOST_OF_A_FACTOR,
+    ) -> float:
+        """Returns a number up to ``maximum``: above zero, or zero too if ``positive`` is False; required when there is no
+        default."""
+        if default is not None and not self.has(key):
+            return default
         allowed = f"a number {'above 0 and up' if positive else 'from 0'} to {maximum:g}"
         value = self._finite(key, allowed)
         if not 0 <= value <= maximum or (positive and value == 0):
             self.fail(key, allowed)
         return value
-
-    def number_or(self, key: str, default: float, *, maximum: float = MOST_OF_A_FACTOR) -> float:
-        """A number above zero up to ``maximum``, or ``default`` when the key is absent."""
-        return float(self.number(key, maximum=maximum)) if self.has(key) else default
 
     def measure(self, key: str, low: float, high: float, unit: str = "", default: float | None = None) -> float:
         """A number from ``low`` to ``high``, limits of what is believable in that unit; required when there is no default."""
@@ -80,7 +99,7 @@ class Section:
         value = self._finite(key, allowed)
         if not low <= value <= high:
             self.fail(key, allowed)
-        return float(value)
+        return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """True or False; required when there is no default."""
@@ -100,11 +119,13 @@ class Section:
             self.fail(key, "text that is not empty" if self.has(key) else "required: text")
         return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty when absent."""
+    def texts(self, key: str, choices: Collection[str] = ()) -> tuple[str, ...]:
+        """Returns a list of texts, out of ``choices`` where there are some; empty when absent."""
         value = self.values[key] if self.has(key) else []
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self.fail(key, "a list of texts")
+        if choices and not set(value) <= set(choices):
+            self.fail(key, f"a list of {', '.join(choices)}")
         return tuple(value)
 
     def choice(self, key: str, choices: Collection[str], default: str | None = None) -> str:
@@ -152,26 +173,43 @@ class Section:
         return tuple(result)
 
     def record(self, of: type[Record], **given: Any) -> Record:
-        """Returns a dataclass whose fields are ``given`` or stand here under their names: flags, words of an Enum, whole
-        numbers (from 0 where that is their default, else from 1) and numbers above zero; those without a default are
-        required."""
-        hints = get_type_hints(of)
+        """Returns a dataclass whose fields are ``given`` or stand here under their names: flags, texts, words of an Enum,
+        whole numbers (from 0 where that is their default, else from 1) and numbers above zero; those without a
+        default are required. A Range or a tuple of words beside a type limits the values."""
+        hints = get_type_hints(of, include_extras=True)
         for one in fields(of):  # type: ignore[arg-type]
             if one.name not in given:
                 given[one.name] = self._field(one.name, hints[one.name], one.default)
         return of(**given)
 
+    def optional_record(self, key: str, of: type[Record]) -> Record | None:
+        """Returns the table ``key`` as a dataclass, None where it is absent; the table may have no other keys."""
+        if not self.has(key):
+            return None
+        table = self.section(key)
+        result = table.record(of)
+        table.close()
+        return result
+
     def _field(self, key: str, hint: Any, default: Any) -> object:
         if default is not MISSING and not self.has(key):
             return default
+        limits: Any = ()
+        if get_origin(hint) is Annotated:
+            hint, limits = get_args(hint)
         kind = next(arm for arm in (*get_args(hint), hint) if arm is not type(None))
         if kind is bool:
             return self.flag(key)
         if kind is float:
-            return float(self.number(key))
+            return self.measure(key, *limits) if limits else self.number(key)
+        if kind is str:
+            if get_origin(hint) is tuple:
+                return self.texts(key, limits)
+            return self.choice(key, limits) if limits else self.text(key)
         if issubclass(kind, Enum):
             return kind(self.choice(key, [each.value for each in kind]))
-        return self.integer(key, minimum=0 if default == 0 else 1)
+        minimum, maximum = (int(limits.low), int(limits.high)) if limits else (0 if default == 0 else 1, MAX_COUNT)
+        return self.integer(key, minimum=minimum, maximum=maximum)
 
     def close(self, harmless: Collection[str] = ()) -> None:
         """Refuse any key that was neither read nor is ``harmless``."""
@@ -189,7 +227,7 @@ class Section:
         value = self.values[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MAX_NUMBER:
             self.fail(key, allowed)
-        return value
+        return float(value)
 
     def _place(self, key: str) -> str:
         return f"{self.where}:{self.lines[key]}" if key in self.lines else self.where

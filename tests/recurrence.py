@@ -40,7 +40,7 @@ class RecurrenceSpec:
         heads = section.integer("num_heads")
         if hidden % heads:
             section.fail("num_heads", f"a divisor of hidden = {hidden}")
-        mixer = cls(num_heads=heads, head_dim=section.integer_or("head_dim", hidden // heads))
+        mixer = cls(num_heads=heads, head_dim=section.integer("head_dim", hidden // heads))
         section.close()
         return mixer
 

@@ -2,8 +2,20 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Annotated
 
 from spec.errors import ConfigError
+from spec.section import Range
+
+MAX_RANKS = 10**7
+FP8_SCALES = ("tensor", "row", "block", "mx")
+LINKS = ("nvlink", "mesh", "pcie", "socket", "network", "memory")
+FLOPS_PER_CLOCK = Range(1.0, 1e5, "FLOPs a clock and multiprocessor")
+FLASH_FLOPS = Range(1e12, 1e18, "FLOP/s")
+MEMORY_BANDWIDTH = Range(1e9, 1e15, "bytes/s")
+SLOWDOWN = Range(0.1, 10.0)
+SHARE = Range(0.1, 1.0)
+COUNT = Range(1, MAX_RANKS)
 
 
 class OperandReads(StrEnum):
@@ -23,8 +35,8 @@ class Fp8Products:
     recipes of GemmCase.scale_recipe that torch has kernels for; with ``transposed_copies`` they want both
     operands along k, so that tensors are cast in both orders."""
 
-    scales: tuple[str, ...]
-    grouped_scales: tuple[str, ...]
+    scales: Annotated[tuple[str, ...], FP8_SCALES]
+    grouped_scales: Annotated[tuple[str, ...], FP8_SCALES]
     transposed_copies: bool
 
 
@@ -33,8 +45,8 @@ class UnalignedRates:
     """FLOPs a clock and multiprocessor of 16-bit products whose rows do not begin at multiples of 16 bytes,
     in kernels that load one (``by_one``) or two elements (``by_two``) at a time."""
 
-    by_one: float
-    by_two: float
+    by_one: Annotated[float, FLOPS_PER_CLOCK]
+    by_two: Annotated[float, FLOPS_PER_CLOCK]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +58,11 @@ class Flash2Rates:
     ``holds_under_load`` (it keeps its rate where power limits long products), else what those sustain.
     """
 
-    forward: float
-    causal_forward: float
-    backward: float
-    gpu_flops: float
-    num_sms: int
+    forward: Annotated[float, FLASH_FLOPS]
+    causal_forward: Annotated[float, FLASH_FLOPS]
+    backward: Annotated[float, FLASH_FLOPS]
+    gpu_flops: Annotated[float, FLASH_FLOPS]
+    num_sms: Annotated[int, COUNT]
     holds_under_load: bool
 
 
@@ -64,10 +76,10 @@ class NcclTuning:
     and reduce-scatter inside one.
     """
 
-    ll_max_rate: float
-    nvlink_share: float
-    nvls_share: float
-    ring_plateau: float
+    ll_max_rate: Annotated[float, Range(1e9, 1e14, "bytes/s")]
+    nvlink_share: Annotated[float, SHARE]
+    nvls_share: Annotated[float, Range(0.0, 1.0)]
+    ring_plateau: Annotated[float, Range(1.0, 10.0)]
     gathers_plateau: bool
 
 
@@ -121,15 +133,15 @@ class GpuSpec:
     name: str
     architecture: ArchitectureSpec
     peak_flops: dict[str, float]
-    memory_bytes: float
-    memory_bandwidth: float
-    num_sms: int
+    memory_bytes: Annotated[float, Range(1e8, 1e14, "bytes")]
+    memory_bandwidth: Annotated[float, MEMORY_BANDWIDTH]
+    num_sms: Annotated[int, COUNT]
+    boost_clock_hz: Annotated[float, Range(1e8, 1e11, "Hz")]
+    l2_bytes: Annotated[float, Range(0.0, 1e12, "bytes")]
+    power_w: Annotated[float, Range(1.0, 1e5, "W")]
     sustained_flops: dict[str, float] = field(default_factory=dict)
-    boost_clock_hz: float = 0.0
-    l2_bytes: float = 0.0
-    power_w: float = 0.0
-    training_rate_ratio: float = 1.0
-    training_clock_ratio: float = 1.0
+    training_rate_ratio: Annotated[float, SHARE] = 1.0
+    training_clock_ratio: Annotated[float, SHARE] = 1.0
     device_names: tuple[str, ...] = ()
 
 
@@ -140,7 +152,7 @@ class NetworkDomain:
     ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one way;
     ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink (or another that
     a switch joins), mesh (one link between every two GPUs, ``bandwidth`` all of a GPU's together), pcie,
-    socket (between the processors of one server), network or memory ("" when nobody said). ``links`` lead
+    socket (between the processors of one server), network or memory. ``links`` lead
     from each inner domain into this one and are shared by all that cross, ``bandwidth`` being an equal part
     of them; 0: the NICs in the outermost domain, one per GPU elsewhere. ``payload_share`` of a network's
     bandwidth carries data (0: what InfiniBand's headers leave), and of a mesh's (0: all). Without
@@ -148,13 +160,13 @@ class NetworkDomain:
     """
 
     name: str
-    ranks: int
-    bandwidth: float
-    latency_s: float
+    link: Annotated[str, LINKS]
+    ranks: Annotated[int, Range(0, MAX_RANKS)]
+    bandwidth: Annotated[float, Range(1e6, 1e14, "bytes/s")]
+    latency_s: Annotated[float, Range(0.0, 1e-1, "s")]
     in_network_reduction: bool = False
-    link: str = ""
-    links: int = 0
-    payload_share: float = 0.0
+    links: Annotated[int, COUNT] = 0
+    payload_share: Annotated[float, SHARE] = 0.0
     peer_access: bool = True
 
 
@@ -171,9 +183,9 @@ class HostSpec:
     bytes/s of a node's memory.
     """
 
-    link_bandwidth: float
-    memory_bandwidth: float
-    links: int = 0
+    link_bandwidth: Annotated[float, Range(1e8, 1e13, "bytes/s")]
+    memory_bandwidth: Annotated[float, MEMORY_BANDWIDTH]
+    links: Annotated[int, COUNT] = 0
 
     def link_per_gpu(self, gpus: int) -> float:
         """Bytes/s of one of ``gpus`` GPUs of a node while all of them send."""

@@ -93,13 +93,13 @@ class AttentionSpec:
         """``qk_dim`` defaults to hidden / num_heads and ``v_dim`` to ``qk_dim``; a ``kv_lora_rank`` makes
         it MLA, where ``qk_dim`` and ``v_dim`` must be written."""
         heads = section.integer("num_heads")
-        kv_heads = section.integer_or("num_kv_heads", heads)
+        kv_heads = section.integer("num_kv_heads", heads)
         if heads % kv_heads:
             section.fail("num_kv_heads", f"a divisor of num_heads = {heads}")
-        latent = section.integer_or("kv_lora_rank", 0, minimum=0)
+        latent = section.integer("kv_lora_rank", 0, minimum=0)
         if not section.has("qk_dim") and (latent or hidden % heads):
             section.fail("qk_dim", f"required: hidden = {hidden} and num_heads = {heads} do not fix it")
-        qk_dim = section.integer_or("qk_dim", hidden // heads)
+        qk_dim = section.integer("qk_dim", hidden // heads)
         plain = AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA
         attention = section.record(
             cls,
@@ -107,7 +107,7 @@ class AttentionSpec:
             num_heads=heads,
             num_kv_heads=kv_heads,
             qk_dim=qk_dim,
-            v_dim=section.integer("v_dim") if latent else section.integer_or("v_dim", qk_dim),
+            v_dim=section.integer("v_dim") if latent else section.integer("v_dim", qk_dim),
         )
         if attention.rope_dim >= qk_dim:
             section.fail("rope_dim", f"less than qk_dim = {qk_dim}")

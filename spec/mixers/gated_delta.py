@@ -27,8 +27,8 @@ class GatedDeltaSpec:
         """Returns the layer of a config, with as many key heads as value heads and keys as wide as values where it does not
         say."""
         heads = section.integer("num_value_heads")
-        key_heads = section.integer_or("num_key_heads", heads)
-        key_dim = section.integer_or("key_dim", section.integer("value_dim"))
+        key_heads = section.integer("num_key_heads", heads)
+        key_dim = section.integer("key_dim", section.integer("value_dim"))
         mixer = section.record(cls, num_key_heads=key_heads, key_dim=key_dim)
         if heads % mixer.num_key_heads:
             section.fail("num_key_heads", f"a divisor of num_value_heads = {heads}")

@@ -29,11 +29,11 @@ class Mamba2Spec:
     def read(cls, section: Section, hidden: int) -> Self:
         """Sizes that are not written are those of the authors' module (mamba_ssm/modules/mamba2.py, Mamba2):
         heads of 64 channels, as many as twice ``hidden`` makes, states of 128, one group."""
-        head_dim = section.integer_or("head_dim", 64)
+        head_dim = section.integer("head_dim", 64)
         if not section.has("num_heads") and 2 * hidden % head_dim:
             section.fail("num_heads", f"required: 2 x hidden = {2 * hidden} is no multiple of head_dim")
-        heads = section.integer_or("num_heads", 2 * hidden // head_dim)
-        state_size = section.integer_or("state_size", 128)
+        heads = section.integer("num_heads", 2 * hidden // head_dim)
+        state_size = section.integer("state_size", 128)
         mixer = section.record(cls, num_heads=heads, head_dim=head_dim, state_size=state_size)
         if mixer.num_heads % mixer.num_groups:
             section.fail("num_groups", f"a divisor of num_heads = {mixer.num_heads}")

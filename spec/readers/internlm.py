@@ -96,7 +96,7 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
     _refuse_unpriced(model)
     attention, mlp_bias = _attention(model, family, hidden, model_type)
     norm = NormKind(model.choice("norm_type", [kind.value for kind in NormKind], "rmsnorm"))
-    ffn = rounded_ffn(hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer_or("multiple_of", 256))
+    ffn = rounded_ffn(hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer("multiple_of", 256))
     swiglu = model.flag("use_swiglu", True)
     experts = _experts(model, moe, family, ffn)
     # without SwiGLU the gate is a GELU (InternEvo 0.5.3, internlm/model/modules/mlp.py, FeedForward)
@@ -109,10 +109,10 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
         blocks=(BlockRun(block=block, count=model.integer("num_layers", maximum=MAX_LAYERS)),),
         source=f"{source} ({model_type})",
         tied_embeddings=model.flag("tie_embeddings_and_output_weights", False),
-        max_positions=model.integer_or("max_position_embeddings", 0),
+        max_positions=model.integer("max_position_embeddings", 0),
         norm=norm,
         rope=_rope(model),
-        norm_epsilon=model.number_or("layer_norm_epsilon", 1e-5, maximum=1.0),
+        norm_epsilon=model.number("layer_norm_epsilon", 1e-5, maximum=1.0),
     )
     model.close(MODEL)
     moe.close(MOE)
@@ -133,10 +133,10 @@ def rounded_ffn(hidden: int, mlp_ratio: float, *, multiple_of: int) -> int:
 
 def _rope(model: Section) -> RopeSpec:
     """Base 10,000 unless said; dynamic NTK is the one scaling InternEvo has."""
-    factor = model.number_or("rope_scaling_factor", 1.0)
+    factor = model.number("rope_scaling_factor", 1.0)
     dynamic = model.flag("use_dynamic_ntk_rope", False)
     return RopeSpec(
-        base=model.number_or("rope_base", 10_000.0),
+        base=model.number("rope_base", 10_000.0),
         scaling=RopeScaling(kind="dynamic", factor=factor) if dynamic else None,
     )
 
@@ -156,12 +156,12 @@ def _refuse_unpriced(model: Section) -> None:
 def _attention(model: Section, family: Family, hidden: int, model_type: str) -> tuple[AttentionSpec, bool]:
     """The attention layer, and whether the MLP has biases."""
     heads = model.integer("num_attention_heads")
-    kv_heads = model.integer_or("num_kv_attention_heads", heads)
+    kv_heads = model.integer("num_kv_attention_heads", heads)
     if heads % kv_heads:
         model.fail("num_kv_attention_heads", f"a divisor of num_attention_heads = {heads}")
     if not model.has("head_dim") and hidden % heads:
         model.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, or give head_dim")
-    head_dim = model.integer_or("head_dim", hidden // heads)
+    head_dim = model.integer("head_dim", hidden // heads)
     no_bias = model.flag("no_bias", False)
     if family.biases == "always":
         qkv_bias, out_bias, mlp_bias = True, True, False
@@ -193,16 +193,16 @@ def _attention(model: Section, family: Family, hidden: int, model_type: str) -> 
 
 def _experts(model: Section, moe: Section, family: Family, ffn: int) -> MoeSpec | None:
     """The experts, or None for a dense model (num_experts absent or 1)."""
-    num_experts = model.integer_or("num_experts", 1)
+    num_experts = model.integer("num_experts", 1)
     kind = model.choice("moe_type", MOE_TYPES_DROPPING + MOE_TYPES_DROPLESS, "GShard")
     kwargs = model.section("moe_layer_kwargs")
     topk = _written_topk(model, moe)
-    shared = model.integer_or("num_shared_experts", 0, minimum=0)
+    shared = model.integer("num_shared_experts", 0, minimum=0)
     capacity = _capacity(model, moe, kwargs, kind)
     # GShard's top-1 gate keeps its probability, every other divides by the sum of the chosen
     normalized = kwargs.flag("normalize_expert_weights", topk > 1 or kind in MOE_TYPES_DROPLESS)
     score = kwargs.choice("scoring_func", ("softmax", "sigmoid"), "softmax")
-    route_scale = kwargs.number_or("routed_scaling_factor", 1.0)
+    route_scale = kwargs.number("routed_scaling_factor", 1.0)
     kwargs.close(MOE)
     if num_experts == 1:
         return None
@@ -226,9 +226,9 @@ def _written_topk(model: Section, moe: Section) -> int:
     written = [
         value
         for value in (
-            model.maybe_integer("top_k"),
-            model.maybe_integer("moe_gate_k"),
-            moe.maybe_integer("top_k"),
+            model.integer("top_k", None),
+            model.integer("moe_gate_k", None),
+            moe.integer("top_k", None),
         )
         if value is not None
     ]
@@ -270,13 +270,13 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     """Returns the written plan, its job and what else ConfigFile holds of a training; raises ConfigError for settings that
     are wrong or not priced yet."""
     tensor = _entry(parallel, "tensor")
-    tp = tensor.integer_or("size", 1)
+    tp = tensor.integer("size", 1)
     strategy = tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp")
     tensor.close()
     pp, schedule, overlap_p2p = _pipeline(parallel)
     vpp = _chunks(model, pp)
     weight = _entry(parallel, "weight")
-    wp = weight.integer_or("size", 1)
+    wp = weight.integer("size", 1)
     zero_stage, zero_size = _zero(parallel)
     ep, etp = _expert_degrees(parallel, tp)
     _refuse_unpriced_parallel(parallel)
@@ -296,8 +296,8 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         etp=etp,
         zero_stage=zero_stage,
         zero_size=zero_size,
-        micro_batch=data.maybe_integer("micro_bsz"),
-        num_micro=data.maybe_integer("micro_num"),
+        micro_batch=data.integer("micro_bsz", None),
+        num_micro=data.integer("micro_num", None),
         recompute=recompute,
         recompute_layers=recompute_layers,
         preset="internevo",
@@ -342,7 +342,7 @@ def _entry(parallel: Section, key: str) -> Section:
 def _pipeline(parallel: Section) -> tuple[int, str, bool]:
     """Stages, their schedule, and whether interleaved ones compute beside their messages (False when absent)."""
     pipeline = _entry(parallel, "pipeline")
-    size = pipeline.integer_or("size", 1)
+    size = pipeline.integer("size", 1)
     overlap = pipeline.flag("interleaved_overlap", False)
     schedule = MODES[pipeline.choice("mode", tuple(MODES), "1F1B")]
     pipeline.only("zero_bubble", (False,), 'say mode = "ZBH1"')
@@ -354,7 +354,7 @@ def _pipeline(parallel: Section) -> tuple[int, str, bool]:
 
 def _chunks(model: Section, pp: int) -> int:
     """Virtual chunks of a stage; layers divide over them (internlm/solver/pipeline_utils.py, partition_uniform)."""
-    chunks = model.integer_or("num_chunks", 1)
+    chunks = model.integer("num_chunks", 1)
     layers = model.integer("num_layers")
     if chunks > 1 and (pp == 1 or layers % chunks):
         model.fail("num_chunks", f"1, or with pipeline.size > 1 a divisor of num_layers = {layers}")
@@ -364,7 +364,7 @@ def _chunks(model: Section, pp: int) -> int:
 def _zero(parallel: Section) -> tuple[int, int]:
     """(stage, size): size <= 0 is the whole data-parallel group, 1 no sharding, else a part of it."""
     zero1 = _entry(parallel, "zero1")
-    size = zero1.integer_or("size", -1, minimum=-(2**31))
+    size = zero1.integer("size", -1, minimum=-(2**31))
     zero1.only("fsdp", (False,), "InternEvo under torch FSDP is not priced")
     zero1.close()
     return (0, 1) if size == 1 else (1, max(size, 0))
@@ -377,7 +377,7 @@ def _expert_degrees(parallel: Section, tp: int) -> tuple[int | None, int | None]
         ep, etp = None, None
     else:
         expert = _entry(parallel, "expert")
-        ep = max(expert.integer_or("size", -1, minimum=-(2**31)), 0)
+        ep = max(expert.integer("size", -1, minimum=-(2**31)), 0)
         etp = 1 if expert.flag("no_tp", False) else tp
         expert.close()
     for key, accepted in (("expert_weight", (0, 1)), ("expert_zero1", (-1, 0))):
@@ -449,7 +449,7 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
         name=name,
         source=where,
     )
-    seq_len = data.maybe_integer("seq_len")
+    seq_len = data.integer("seq_len", None)
     # the rest of `data` describes the data set; what reaches the step is whole sequences
     data.only("unit_schedule_size", (), "ZeroPP schedules are not priced")
     if data.has("gradient_accumulation"):

@@ -70,7 +70,7 @@ def read_toml_config(path: Path) -> ConfigFile:
     top = read_toml(path)
     model = _model(top.section("model"), name=path.stem, source=top.text("source"))
     data = top.section("data")
-    seq_len = data.maybe_integer("seq_len")
+    seq_len = data.integer("seq_len", None)
     data.close()
     plan = _plan(top.section("plan")) if top.has("plan") else None
     job = _job(top.section("job"))
@@ -114,17 +114,17 @@ def _rope(section: Section) -> RopeSpec:
     if section.has("scaling"):
         inside = section.section("scaling")
         optional = ("slow", "fast", "mscale", "mscale_all_dim")
-        said = {key: float(inside.number(key, positive=False)) for key in optional if inside.has(key)}
+        said = {key: inside.number(key, positive=False) for key in optional if inside.has(key)}
         scaling = RopeScaling(
             kind=inside.text("kind"),
-            factor=inside.number_or("factor", 1.0),
-            original_positions=inside.integer_or("original_positions", 0),
+            factor=inside.number("factor", 1.0),
+            original_positions=inside.integer("original_positions", 0),
             **said,
         )
         inside.close()
     rope = RopeSpec(
-        base=section.number_or("base", 10_000.0),
-        share=section.number_or("share", 1.0, maximum=1.0),
+        base=section.number("base", 10_000.0),
+        share=section.number("share", 1.0, maximum=1.0),
         scaling=scaling,
     )
     if rope.share > 1.0:

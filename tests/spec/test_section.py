@@ -31,7 +31,7 @@ def section() -> Section:
 def test_values_come_with_their_types() -> None:
     read = section()
     assert (read.integer("count"), read.number("share"), read.flag("truth"), read.text("word")) == (3, 0.5, True, "x")
-    assert (read.integer_or("absent", 7), read.flag("absent", False), read.texts("absent")) == (7, False, ())
+    assert (read.integer("absent", 7), read.flag("absent", False), read.texts("absent")) == (7, False, ())
     measured = read.measure("count", 1, 10)
     assert (measured, type(measured)) == (3.0, float)
     assert [one.name for one in read.sections("runs", maximum=2)] == ["top.runs[0]", "top.runs[1]"]
@@ -49,7 +49,7 @@ def test_values_come_with_their_types() -> None:
         (lambda s: s.number("long"), "a number above 0 and up to 1e+12"),
         (lambda s: s.number("count", maximum=2.0), "top.count = 3: a number above 0 and up to 2"),
         (lambda s: s.number("below", positive=False), "top.below = -7: a number from 0 to 1e+12"),
-        (lambda s: s.number_or("share", 1.0, maximum=0.25), "top.share = 0.5: a number above 0 and up to 0.25"),
+        (lambda s: s.number("share", 1.0, maximum=0.25), "top.share = 0.5: a number above 0 and up to 0.25"),
         (lambda s: s.number("truth"), "top.truth = True: a number above 0 and up to 1e+12"),
         (lambda s: s.measure("share", 1, 10, "s"), "top.share = 0.5: a number from 1 to 10 s"),
         (lambda s: s.measure("absent", 1, 10), "top.absent = None: required: a number from 1 to 10"),

@@ -35,7 +35,7 @@ def llama(top: Section, name: str) -> ModelSpec:
 def mistral(top: Section, name: str) -> ModelSpec:
     """Mistral: ``sliding_window`` null means full attention; absent means the class default."""
     attention = read_attention(top, bias=False)
-    return _layers(top, name, replace(attention, window=top.maybe_integer("sliding_window")))
+    return _layers(top, name, replace(attention, window=top.integer("sliding_window", None)))
 
 
 def phi3(top: Section, name: str) -> ModelSpec:
@@ -103,7 +103,7 @@ def exaone4(top: Section, name: str) -> ModelSpec:
             top.fail("sliding_window_pattern", "a whole number, or a text such as LLLG")
         period = len(written)
     else:
-        period = top.integer_or("sliding_window_pattern", 4)
+        period = top.integer("sliding_window_pattern", 4)
     reach = reaches(top, layers, every(period, layers)) if top.has("sliding_window") else None
     return _layers(top, name, _normed(top, QkNormWeights.HEAD), reach, norm_place=NormPlace.AFTER)
 
@@ -116,7 +116,7 @@ def cohere(top: Section, name: str) -> ModelSpec:
 def cohere2(top: Section, name: str) -> ModelSpec:
     """Command R7B and A: Command R with windows between every fourth layer; heads are hidden over heads wide."""
     layers = read_layers(top)
-    pattern = every(top.integer_or("sliding_window_pattern", 4), layers)
+    pattern = every(top.integer("sliding_window_pattern", 4), layers)
     return _layers(top, name, read_attention(top), reaches(top, layers, pattern), **COHERE)
 
 
@@ -156,7 +156,7 @@ def gemma2(top: Section, name: str) -> ModelSpec:
 
 def gemma3(top: Section, name: str) -> ModelSpec:
     """Gemma 3: windows in five layers of six, norms on each head's query and key in place of soft caps."""
-    pattern = every(top.integer_or("sliding_window_pattern", 6), read_layers(top))
+    pattern = every(top.integer("sliding_window_pattern", 6), read_layers(top))
     return _around(top, name, pattern, qk_norm=True)
 
 
@@ -222,7 +222,7 @@ def opt(top: Section, name: str) -> ModelSpec:
         norm=NormKind.LAYER,
     )
     model = uniform(top, name, block)
-    positions = top.integer_or("max_position_embeddings", 2048) + 2
+    positions = top.integer("max_position_embeddings", 2048) + 2
     return replace(model, position=PositionKind.LEARNED, max_positions=positions, rope=None)
 
 
@@ -233,14 +233,14 @@ def falcon(top: Section, name: str) -> ModelSpec:
     new, bias = top.flag("new_decoder_architecture", False), top.flag("bias", False)
     alibi = top.flag("alibi", False)
     parallel = top.flag("parallel_attn") or new
-    norms = top.integer_or("num_ln_in_parallel_attn", 2 if new else 1)
-    kv_heads = top.integer_or("num_kv_heads", heads) if new else 1 if top.flag("multi_query") else heads
+    norms = top.integer("num_ln_in_parallel_attn", 2 if new else 1)
+    kv_heads = top.integer("num_kv_heads", heads) if new else 1 if top.flag("multi_query") else heads
     if hidden % heads or heads % kv_heads:
         top.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, and a multiple of num_kv_heads")
     block = BlockSpec(
         mixer=replace(grouped(heads, kv_heads, hidden // heads, qkv_bias=bias, out_bias=bias), alibi=alibi),
         mlp=MlpSpec(
-            ffn_hidden=top.integer_or("ffn_hidden_size", 4 * hidden),
+            ffn_hidden=top.integer("ffn_hidden_size", 4 * hidden),
             gated=False,
             bias=bias,
             activation=activation(top),
@@ -256,7 +256,7 @@ def falcon(top: Section, name: str) -> ModelSpec:
 def starcoder2(top: Section, name: str) -> ModelSpec:
     """StarCoder2: biases everywhere (``use_bias``), two matrices, windows where ``sliding_window`` says so."""
     bias = top.flag("use_bias", True)
-    attention = replace(read_attention(top, bias=bias), window=top.maybe_integer("sliding_window"))
+    attention = replace(read_attention(top, bias=bias), window=top.integer("sliding_window", None))
     return _layers(top, name, attention, mlp=read_mlp(top, gated=False, bias=bias), norm=NormKind.LAYER)
 
 
@@ -292,7 +292,7 @@ def _learned(top: Section, name: str, *, one_kv_head: bool) -> ModelSpec:
     attention = _heads(top, hidden, heads, bias=True)
     if one_kv_head:
         attention = grouped(heads, 1, hidden // heads, qkv_bias=True, out_bias=True)
-    mlp = MlpSpec(ffn_hidden=top.integer_or("n_inner", 4 * hidden), gated=False, bias=True, activation=activation(top))
+    mlp = MlpSpec(ffn_hidden=top.integer("n_inner", 4 * hidden), gated=False, bias=True, activation=activation(top))
     block = BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)
     return ModelSpec(
         name=name,
@@ -302,7 +302,7 @@ def _learned(top: Section, name: str, *, one_kv_head: bool) -> ModelSpec:
         source=f"{top.where} ({top.text('model_type')})",
         tied_embeddings=top.flag("tie_word_embeddings", True),
         position=PositionKind.LEARNED,
-        max_positions=top.integer_or("n_positions", 1024),
+        max_positions=top.integer("n_positions", 1024),
         norm=NormKind.LAYER,
         norm_epsilon=norm_epsilon(top),
     )

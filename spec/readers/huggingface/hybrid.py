@@ -49,12 +49,12 @@ def nemotron_h(top: Section, name: str) -> ModelSpec:
     kinds = _kinds(top, "hybrid_override_pattern", "layers_block_type")
     if not kinds:
         top.fail("hybrid_override_pattern", f"required: a text of {' '.join(LETTERS)}, one for each layer")
-    layers = top.integer_or("num_hidden_layers", len(kinds), maximum=MAX_LAYERS)
+    layers = top.integer("num_hidden_layers", len(kinds), maximum=MAX_LAYERS)
     if layers != len(kinds):
         top.fail("num_hidden_layers", f"as many as the pattern has: {len(kinds)}")
     blocks = [READERS[kind](top) for kind in kinds]
-    runs = predicting(top, blocks, _predicting(top) if top.integer_or(PREDICTING, 0, minimum=0) else blocks[-1])
-    epsilon = top.number_or("layer_norm_epsilon", top.number_or("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0)
+    runs = predicting(top, blocks, _predicting(top) if top.integer(PREDICTING, 0, minimum=0) else blocks[-1])
+    epsilon = top.number("layer_norm_epsilon", top.number("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0)
     model = decoder(top, name, runs)
     return replace(model, position=PositionKind.NONE, rope=None, norm_epsilon=epsilon)
 
@@ -84,12 +84,12 @@ def _predicting(top: Section) -> BlockSpec:
 
 def _mamba(top: Section) -> BlockSpec:
     mixer = Mamba2Spec(
-        num_heads=top.integer_or("mamba_num_heads", 128),
-        head_dim=top.integer_or("mamba_head_dim", 64),
-        state_size=top.integer_or("ssm_state_size", 128),
-        num_groups=top.integer_or("n_groups", 8),
-        conv_kernel=top.integer_or("conv_kernel", 4),
-        chunk_size=top.integer_or("chunk_size", 128),
+        num_heads=top.integer("mamba_num_heads", 128),
+        head_dim=top.integer("mamba_head_dim", 64),
+        state_size=top.integer("ssm_state_size", 128),
+        num_groups=top.integer("n_groups", 8),
+        conv_kernel=top.integer("conv_kernel", 4),
+        chunk_size=top.integer("chunk_size", 128),
     )
     if mixer.num_heads % mixer.num_groups:
         top.fail("n_groups", f"a divisor of mamba_num_heads = {mixer.num_heads}")
@@ -97,8 +97,8 @@ def _mamba(top: Section) -> BlockSpec:
 
 
 def _attention(top: Section) -> BlockSpec:
-    attention = read_attention(top, head_dim=top.integer_or("attention_head_dim", 128))
-    return BlockSpec(mixer=replace(attention, window=top.maybe_integer("sliding_window")))
+    attention = read_attention(top, head_dim=top.integer("attention_head_dim", 128))
+    return BlockSpec(mixer=replace(attention, window=top.integer("sliding_window", None)))
 
 
 def _mlp(top: Section) -> BlockSpec:
@@ -113,13 +113,13 @@ def _experts(top: Section) -> BlockSpec:
         gated=False,
         bias=top.flag("mlp_bias", False),
         shared_ffn_hidden=top.integer("moe_shared_expert_intermediate_size"),
-        latent_hidden=top.integer_or("moe_latent_size", 0),
+        latent_hidden=top.integer("moe_latent_size", 0),
         router_bias=True,
         route_groups=groups,
         route_chosen_groups=chosen,
         score="sigmoid",
         normalized=top.flag("norm_topk_prob", True),
-        route_scale=top.number_or("routed_scaling_factor", 1.0),
+        route_scale=top.number("routed_scaling_factor", 1.0),
     )
     return BlockSpec(mixer=None, moe=moe)
 
@@ -137,7 +137,7 @@ def qwen3_next(top: Section, name: str) -> ModelSpec:
     ``full_attention_interval`` divides i + 1.
     """
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    every = top.integer_or("full_attention_interval", 4)
+    every = top.integer("full_attention_interval", 4)
     types = top.texts("layer_types") or tuple(LAYER_TYPES[(index + 1) % every == 0] for index in range(layers))
     if len(types) != layers or not set(types) <= set(LAYER_TYPES):
         top.fail("layer_types", f"a list of {layers} texts out of {', '.join(LAYER_TYPES)}")
@@ -158,11 +158,11 @@ def qwen3_next(top: Section, name: str) -> ModelSpec:
 
 def _gated_delta(top: Section) -> GatedDeltaSpec:
     mixer = GatedDeltaSpec(
-        num_key_heads=top.integer_or("linear_num_key_heads", 16),
-        num_value_heads=top.integer_or("linear_num_value_heads", 32),
-        key_dim=top.integer_or("linear_key_head_dim", 128),
-        value_dim=top.integer_or("linear_value_head_dim", 128),
-        conv_kernel=top.integer_or("linear_conv_kernel_dim", 4),
+        num_key_heads=top.integer("linear_num_key_heads", 16),
+        num_value_heads=top.integer("linear_num_value_heads", 32),
+        key_dim=top.integer("linear_key_head_dim", 128),
+        value_dim=top.integer("linear_value_head_dim", 128),
+        conv_kernel=top.integer("linear_conv_kernel_dim", 4),
     )
     if mixer.num_value_heads % mixer.num_key_heads:
         top.fail("linear_num_key_heads", f"a divisor of linear_num_value_heads = {mixer.num_value_heads}")
@@ -188,10 +188,10 @@ def mamba2(top: Section, name: str) -> ModelSpec:
     mixer = Mamba2Spec(
         num_heads=top.integer("num_heads"),
         head_dim=top.integer("head_dim"),
-        state_size=top.integer_or("state_size", 128),
-        num_groups=top.integer_or("n_groups", 8),
-        conv_kernel=top.integer_or("conv_kernel", 4),
-        chunk_size=top.integer_or("chunk_size", 256),
+        state_size=top.integer("state_size", 128),
+        num_groups=top.integer("n_groups", 8),
+        conv_kernel=top.integer("conv_kernel", 4),
+        chunk_size=top.integer("chunk_size", 256),
     )
     _check_groups(top, mixer, "n_groups")
     runs = (BlockRun(block=BlockSpec(mixer=mixer), count=read_layers(top)),)
@@ -233,7 +233,7 @@ def _granite_mamba(top: Section) -> Mamba2Spec:
     _no_odd_biases(top, "mamba_proj_bias", "mamba_conv_bias")
     heads, inner = (
         top.integer("mamba_n_heads"),
-        top.integer_or("mamba_expand", 2) * top.integer("hidden_size"),
+        top.integer("mamba_expand", 2) * top.integer("hidden_size"),
     )
     width = inner // heads if top.values.get("mamba_d_head") == "auto" else top.integer("mamba_d_head")
     if heads * width != inner:
@@ -241,10 +241,10 @@ def _granite_mamba(top: Section) -> Mamba2Spec:
     mixer = Mamba2Spec(
         num_heads=heads,
         head_dim=width,
-        state_size=top.integer_or("mamba_d_state", 256),
-        num_groups=top.integer_or("mamba_n_groups", 1),
-        conv_kernel=top.integer_or("mamba_d_conv", 4),
-        chunk_size=top.integer_or("mamba_chunk_size", 256),
+        state_size=top.integer("mamba_d_state", 256),
+        num_groups=top.integer("mamba_n_groups", 1),
+        conv_kernel=top.integer("mamba_d_conv", 4),
+        chunk_size=top.integer("mamba_chunk_size", 256),
     )
     _check_groups(top, mixer, "mamba_n_groups")
     return mixer

@@ -30,14 +30,14 @@ from spec.section import MAX_LAYERS, Section
 
 def mixtral(top: Section, name: str) -> ModelSpec:
     """Mixtral: every layer routed; ``sliding_window`` null or absent means full attention."""
-    attention = replace(read_attention(top, bias=False), window=top.maybe_integer("sliding_window"))
+    attention = replace(read_attention(top, bias=False), window=top.integer("sliding_window", None))
     return uniform(top, name, BlockSpec(mixer=attention, moe=_local_experts(top)))
 
 
 def phimoe(top: Section, name: str) -> ModelSpec:
     """Phi-3.5-MoE: Mixtral with LayerNorm, and biases of attention and head where the config says so."""
     block = BlockSpec(
-        mixer=replace(read_attention(top), window=top.maybe_integer("sliding_window")),
+        mixer=replace(read_attention(top), window=top.integer("sliding_window", None)),
         moe=_local_experts(top),
         norm=NormKind.LAYER,
     )
@@ -61,7 +61,7 @@ def olmoe(top: Section, name: str) -> ModelSpec:
 
 def granitemoe(top: Section, name: str) -> ModelSpec:
     """Granite 3 MoE, with a shared expert of ``shared_intermediate_size`` in granitemoeshared."""
-    shared = top.integer_or("shared_intermediate_size", 0, minimum=0)
+    shared = top.integer("shared_intermediate_size", 0, minimum=0)
     moe = replace(_local_experts(top), shared_ffn_hidden=shared, normalized=True)
     return uniform(top, name, BlockSpec(mixer=read_attention(top), moe=moe))
 
@@ -103,7 +103,7 @@ def glm4_moe(top: Section, name: str) -> ModelSpec:
         shared_ffn_hidden=top.integer("n_shared_experts", minimum=0) * moe.expert_ffn_hidden,
         router_bias=True,
         score="sigmoid",
-        route_scale=top.number_or("routed_scaling_factor", 1.0),
+        route_scale=top.number("routed_scaling_factor", 1.0),
         route_groups=groups,
         route_chosen_groups=chosen,
     )
@@ -141,7 +141,7 @@ def llama4(top: Section, name: str) -> ModelSpec:
     )
     moe = _local_experts(top)
     moe = replace(moe, shared_ffn_hidden=moe.expert_ffn_hidden, score="sigmoid")
-    step = top.integer_or("interleave_moe_layer_step", 1)
+    step = top.integer("interleave_moe_layer_step", 1)
     listed = read_layer_numbers(top, "moe_layers") or range(step - 1, layers, step)
     blocks = sparse_blocks(
         attention,
@@ -149,7 +149,7 @@ def llama4(top: Section, name: str) -> ModelSpec:
         moe,
         [index in listed for index in range(layers)],
     )
-    pattern = every(top.integer_or("no_rope_layer_interval", 4), layers, "chunked_attention")
+    pattern = every(top.integer("no_rope_layer_interval", 4), layers, "chunked_attention")
     return decoder(top, name, reaching(blocks, reaches(top, layers, pattern)))
 
 
@@ -182,7 +182,7 @@ def deepseek(top: Section, name: str) -> ModelSpec:
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     attention = _latent_attention(top)
     dense = BlockSpec(mixer=attention, mlp=read_mlp(top))
-    first, every = top.integer_or("first_k_dense_replace", 0, minimum=0), top.integer_or("moe_layer_freq", 1)
+    first, every = top.integer("first_k_dense_replace", 0, minimum=0), top.integer("moe_layer_freq", 1)
     blocks = [dense] * layers
     if top.has("n_routed_experts"):
         routed = BlockSpec(mixer=attention, mlp=None, moe=_latent_experts(top))
@@ -203,7 +203,7 @@ def _latent_attention(top: Section) -> AttentionSpec:
         qk_dim=top.integer("qk_nope_head_dim") + rope,
         v_dim=top.integer("v_head_dim"),
         rope_dim=rope,
-        q_lora_rank=top.integer_or("q_lora_rank", 0),
+        q_lora_rank=top.integer("q_lora_rank", 0),
         kv_lora_rank=top.integer("kv_lora_rank"),
     )
 
@@ -212,7 +212,7 @@ def _latent_experts(top: Section) -> MoeSpec:
     """Routed experts, ``n_shared_experts`` of the same width, V3's router correction bias, and the groups of
     experts that limit a token (``n_group``, ``topk_group``; a greedy top-k knows none)."""
     moe = read_experts(top, "n_routed_experts", "moe_intermediate_size")
-    shared = top.integer_or("n_shared_experts", 0, minimum=0)
+    shared = top.integer("n_shared_experts", 0, minimum=0)
     third = top.text("model_type") in ("deepseek_v3", "kimi_k2")
     method = top.text("topk_method", "noaux_tc" if third else "greedy")
     groups, chosen = route_groups(top, "n_routed_experts")
@@ -224,5 +224,5 @@ def _latent_experts(top: Section) -> MoeSpec:
         shared_ffn_hidden=shared * moe.expert_ffn_hidden,
         router_bias=method == "noaux_tc",
         score=top.choice("scoring_func", ("softmax", "sigmoid"), "sigmoid" if third else "softmax"),
-        route_scale=top.number_or("routed_scaling_factor", 2.5 if third else 1.0),
+        route_scale=top.number("routed_scaling_factor", 2.5 if third else 1.0),
     )

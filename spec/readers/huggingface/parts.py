@@ -78,7 +78,7 @@ def activation(top: Section) -> str:
 def norm_epsilon(top: Section) -> float:
     """Returns the epsilon of the norms."""
     usual = _usual(top)
-    return top.number_or(usual.epsilon_key, usual.epsilon, maximum=1.0)
+    return top.number(usual.epsilon_key, usual.epsilon, maximum=1.0)
 
 
 def rope(top: Section) -> RopeSpec:
@@ -88,10 +88,8 @@ def rope(top: Section) -> RopeSpec:
     inside = top.section("rope_parameters")
     if inside.has(GLOBAL):
         inside = inside.section(GLOBAL)
-    base = inside.number_or("rope_theta", top.number_or(usual.base_key, usual.rope_base))
-    share = inside.number_or(
-        "partial_rotary_factor", top.number_or(usual.share_key, usual.share, maximum=1.0), maximum=1.0
-    )
+    base = inside.number("rope_theta", top.number(usual.base_key, usual.rope_base))
+    share = inside.number("partial_rotary_factor", top.number(usual.share_key, usual.share, maximum=1.0), maximum=1.0)
     if share > 1.0:
         top.fail(usual.share_key, "a share of a head's channels, above 0 to 1")
     return RopeSpec(base=base, share=share, scaling=_scaling(inside if inside.values else top.section("rope_scaling")))
@@ -104,8 +102,8 @@ def _scaling(section: Section) -> RopeScaling | None:
     low, high = ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ("beta_slow", "beta_fast")
     return RopeScaling(
         kind=kind,
-        factor=section.number_or("factor", 1.0),
-        original_positions=section.integer_or("original_max_position_embeddings", 0),
+        factor=section.number("factor", 1.0),
+        original_positions=section.integer("original_max_position_embeddings", 0),
         slow=_maybe(section, low),
         fast=_maybe(section, high),
         mscale=_maybe(section, "mscale"),
@@ -118,7 +116,7 @@ def _usual(top: Section) -> Usual:
 
 
 def _maybe(section: Section, key: str) -> float | None:
-    return float(section.number(key, positive=False)) if section.has(key) else None
+    return section.number(key, positive=False) if section.has(key) else None
 
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
@@ -137,12 +135,12 @@ def read_attention(
     whether the output has (None: as they do), each by itself or by the key of a flag that is False where a config leaves it
     out. ``head_dim`` is the default of the model type (0: hidden over heads)."""
     heads, hidden = top.integer("num_attention_heads"), top.integer("hidden_size")
-    kv_heads = top.integer_or("num_key_value_heads", heads)
+    kv_heads = top.integer("num_key_value_heads", heads)
     if heads % kv_heads:
         top.fail("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
     if not top.has("head_dim") and not head_dim and hidden % heads:
         top.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, or give head_dim")
-    width = top.integer_or("head_dim", head_dim or hidden // heads)
+    width = top.integer("head_dim", head_dim or hidden // heads)
     qkv, out = (
         top.flag(key, False) if isinstance(key, str) else key for key in (bias, bias if out_bias is None else out_bias)
     )
@@ -195,8 +193,8 @@ def reaches(top: Section, num_layers: int, default: Iterable[str] = ()) -> list[
     types = top.texts("layer_types") or tuple(default) or ("full_attention",) * num_layers
     if len(types) != num_layers or not set(types) <= set(LAYER_TYPES):
         top.fail("layer_types", f"a list of {num_layers} texts out of {', '.join(LAYER_TYPES)}")
-    window = top.maybe_integer("sliding_window") if "sliding_attention" in types else None
-    chunk = top.maybe_integer("attention_chunk_size") if "chunked_attention" in types else None
+    window = top.integer("sliding_window", None) if "sliding_attention" in types else None
+    chunk = top.integer("attention_chunk_size", None) if "chunked_attention" in types else None
     of = {
         "full_attention": (None, None),
         "sliding_attention": (window, None),
@@ -226,7 +224,7 @@ PREDICTING = "num_nextn_predict_layers"
 
 def predicting(top: Section, blocks: list[BlockSpec], more: BlockSpec) -> tuple[BlockRun, ...]:
     """The runs of ``blocks``, and one of as many blocks ``more`` that predict further tokens as the config has."""
-    count = top.integer_or(PREDICTING, 0, minimum=0)
+    count = top.integer(PREDICTING, 0, minimum=0)
     return (*runs_of(blocks), *([BlockRun(block=replace(more, mtp=True), count=count)] if count else ()))
 
 
@@ -239,7 +237,7 @@ def decoder(top: Section, name: str, runs: tuple[BlockRun, ...], norm: NormKind 
         blocks=runs,
         source=f"{top.where} ({top.text('model_type')})",
         tied_embeddings=top.flag("tie_word_embeddings", False),
-        max_positions=top.integer_or("max_position_embeddings", 0),
+        max_positions=top.integer("max_position_embeddings", 0),
         norm=norm,
         rope=rope(top),
         norm_epsilon=norm_epsilon(top),
@@ -279,8 +277,8 @@ def read_experts(top: Section, count_key: str, width_key: str, *, topk_key: str 
 def route_groups(top: Section, count_key: str) -> tuple[int, int]:
     """Groups of experts, and of how many of them a token's experts are (``n_group``, ``topk_group``)."""
     count, topk = top.integer(count_key), top.integer("num_experts_per_tok")
-    groups = top.integer_or("n_group", 1)
-    chosen = top.integer_or("topk_group", groups)
+    groups = top.integer("n_group", 1)
+    chosen = top.integer("topk_group", groups)
     if chosen > groups or count % groups or count // groups * chosen < topk:
         top.fail("n_group", f"a divisor of {count} experts, with topk in topk_group of them")
     return groups, chosen
@@ -288,7 +286,7 @@ def route_groups(top: Section, count_key: str) -> tuple[int, int]:
 
 def routed_layers(top: Section, layers: int) -> list[bool]:
     """Layer i is routed unless listed in ``mlp_only_layers`` or off the ``decoder_sparse_step``."""
-    step = top.integer_or("decoder_sparse_step", 1)
+    step = top.integer("decoder_sparse_step", 1)
     dense_layers = read_layer_numbers(top, "mlp_only_layers")
     return [index not in dense_layers and (index + 1) % step == 0 for index in range(layers)]
 

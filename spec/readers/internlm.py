@@ -5,6 +5,7 @@ Layers as in ``internlm/model/modeling_*.py`` and ``modules/mlp.py``. InternEvo'
 weight 1, mtp.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,42 +16,75 @@ from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, AttentionSpec, RopeScaling, RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.readers.config_file import ConfigFile
-from spec.readers.pyconfig import PyConfig, read_pyconfig
+from spec.readers.pyconfig import read_pyconfig
 from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
 
-# Keys that cannot change step time or memory, section by section; one that is neither read nor listed here is refused
+# Keys that cannot change step time or memory, by section; one that is neither read nor in a table here is refused
 # (InternEvo 0.5 ``configs/`` and ``internlm/initialize/launch.py``, args_sanity_check).
-
-# whole top-level settings: names, checkpoints, logging, schedules of learning rate and loss scale,
-# generation after training
-TOP_LEVEL = frozenset(
-    str.split(
-        "JOB_NAME DO_ALERT model_type ckpt loss adam lr_scheduler beta2_scheduler grad_scaler "
-        "grad_profiling monitor alert_address generation cudnn_deterministic cudnn_benchmark enable_tb "
-        "tensorboard_folder resume_tb_folder metric_dtype batch_count enable_save_ckpt use_apex_adam"
-    )
-)
-
-# initialisation, layout of queries and keys, gradient scale of the embedding, kernel fusion that
-# moves the same bytes and FLOPs
-MODEL = frozenset(
-    str.split(
-        "embed_split_hidden embed_grad_scale qk_interleaved rope_type rot_embed_HF_impl adapt_hf "
-        "max_window_layers use_scaled_init use_swiglu_init init_type embedding_init_std "
-        "attn_wqkv_init_std attn_other_init_std ffn_uplayer_init_std ffn_other_init_std out_head_init_std "
-        "norm_head dropout_selective_checkpoint"
-    )
-)
-
 MOE = frozenset(
     str.split(
         "eval_capacity_factor min_capacity noisy_gate_policy use_rts use_fused_gating "
         "enable_fused_routing enable_token_rearrange_opt use_tutel aux_loss_by_layer"
     )
 )
-
-HYBRID_ZERO = frozenset({"clip_grad_norm", "grad_clip", "check_nan", "partition_grad_order"})
+WEIGHT = frozenset(str.split("overlap memory_pool fsdp launch_allgather_before forward_overlap_per"))
+HARMLESS: Mapping[str, frozenset[str]] = {
+    # names, checkpoints, logging, schedules of learning rate and loss scale, generation after training
+    "": frozenset(
+        str.split(
+            "JOB_NAME DO_ALERT model_type ckpt loss adam lr_scheduler beta2_scheduler grad_scaler "
+            "grad_profiling monitor alert_address generation cudnn_deterministic cudnn_benchmark enable_tb "
+            "tensorboard_folder resume_tb_folder metric_dtype batch_count enable_save_ckpt use_apex_adam"
+        )
+    ),
+    # initialisation, layout of queries and keys, gradient scale of the embedding, kernel fusion that moves the same
+    # bytes and FLOPs
+    "model": frozenset(
+        str.split(
+            "embed_split_hidden embed_grad_scale qk_interleaved rope_type rot_embed_HF_impl adapt_hf "
+            "max_window_layers use_scaled_init use_swiglu_init init_type embedding_init_std "
+            "attn_wqkv_init_std attn_other_init_std ffn_uplayer_init_std ffn_other_init_std out_head_init_std "
+            "norm_head dropout_selective_checkpoint"
+        )
+    ),
+    "model.moe_layer_kwargs": MOE,
+    "moe": MOE,
+    "parallel.expert_weight": WEIGHT,
+    "parallel.expert_zero1": WEIGHT,
+    "parallel.sequence_2D": frozenset({"head_size", "context_size", "window_size", "device_placement_strategy"}),
+    "hybrid_zero_optimizer": frozenset({"clip_grad_norm", "grad_clip", "check_nan", "partition_grad_order"}),
+}
+# What would change the answer and has no price: section -> key -> the values without effect, and why no others.
+UNPRICED: Mapping[str, Mapping[str, tuple[tuple[object, ...], str]]] = {
+    "": {
+        "use_fp32_norm": ((False,), "fp32 norms are not priced"),
+        "selective_checkpoint": ((False,), "selective recomputation is not priced yet"),
+        "selective_checkpoint_offload": ((False,), "offloading is not priced yet"),
+    },
+    "cpu_offloading": {"enable": ((False,), "offloading is not priced yet")},
+    "data": {"unit_schedule_size": ((), "ZeroPP schedules are not priced")},
+    "model": {
+        "apply_post_layer_norm": ((False,), "post-norm blocks are not priced"),
+        "residual_in_fp32": ((False,), "fp32 residuals are not priced"),
+        "attn_drop_rate": ((0, 0.0), "dropout is not priced"),
+        "drop_rate": ((0, 0.0), "dropout is not priced"),
+        "is_reward": ((False,), "reward heads are not priced"),
+        "moe_use_residual": ((False,), "residual experts are not priced"),
+        "first_k_dense_replace": ((0,), "use a Hugging Face or TOML config for mixed layers"),
+        "mtp_depth": ((0,), "use a Hugging Face or TOML config for multi-token prediction"),
+    },
+    "parallel.pipeline": {
+        "zero_bubble": ((False,), 'say mode = "ZBH1"'),
+        "use_zeropp": ((False,), "ZeroPP schedules are not priced"),
+        "decouple_grad": ((False,), "zero-bubble schedules are not priced yet"),
+    },
+    "parallel.zero1": {"fsdp": ((False,), "InternEvo under torch FSDP is not priced")},
+    "parallel.weight": {"launch_allgather_before": (("wo",), "another prefetch point is not priced")},
+    "parallel.expert_weight": {"size": ((0, 1), "expert_weight is not priced")},
+    "parallel.expert_zero1": {"size": ((-1, 0), "expert_zero1 is not priced")},
+    "parallel.sequence_2D": {"enable": ((False,), "2D sequence parallelism is not priced yet")},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +120,63 @@ MOE_TYPES_DROPPING = ("GShard", "MegaBlock")
 MOE_TYPES_DROPLESS = ("MegaBlock-D", "MegaBlock-Dropless", "Dropless")
 
 
+MLP_RATIOS = (1e-3, 1e3)
+"""Narrowest and widest MLP over hidden that anybody means: published ones lie from 0.1 (an expert) to 8."""
+PRICED_DTYPES = ("bf16", "fp16")
+# Key of a model -> which of its matrices are one (internlm/model/modules/mlp.py and mha.py).
+JOINED = {"mlp_layer_fusion": "layers.joined_gate", "enable_qkv_fusion": "layers.joined_qkv"}
+# parallel.pipeline.mode -> a schedule; InternEvo takes them in either case.
+MODES = {"1F1B": "1f1b", "1f1b": "1f1b", "ZBH1": "zb-h1", "zbh1": "zb-h1"}
+
+
+def read_internlm_config(path: Path) -> ConfigFile:
+    """Returns the model, sequence length and parallel plan of one file; raises ConfigError.
+
+    A file without a ``parallel`` section has no plan, but what stands in the other sections is checked as well.
+    """
+    config = read_pyconfig(path)
+    top = Section(where=str(path), name="", values=config.values, lines=config.lines)
+    model, data, cpu_offloading = (top.section(key) for key in ("model", "data", "cpu_offloading"))
+    if not model.values:
+        top.fail("model", "required: model = dict(num_layers=..., hidden_size=..., ...)")
+    training = read_internlm_plan(top.section("parallel"), data, model, top.section("hybrid_zero_optimizer"))
+    model_type = top.choice("model_type", tuple(FAMILIES), "INTERNLM")
+    spec = read_internlm_model(model, top.section("moe"), model_type=model_type, name=path.stem, source=str(path))
+    seq_len = data.integer("seq_len", None)
+    if data.has("gradient_accumulation"):
+        data.only("gradient_accumulation", (data.values.get("micro_num"),), "it must equal micro_num")
+    # The rest of ``data`` describes the data set; what reaches the step is whole sequences.
+    _close(data, harmless=data.values.keys())
+    _close(cpu_offloading, harmless=cpu_offloading.values.keys())
+    # Names in capitals, and those that another expression of the file refers to, are its own constants, not settings.
+    constants = {name for name in config.values if name.isupper() or name.startswith("_")}
+    _close(top, harmless=constants | config.used)
+    return ConfigFile(
+        path=str(path),
+        format="internlm",
+        model=spec,
+        seq_len=seq_len,
+        framework="internevo",
+        **(training if "parallel" in top.values else {}),
+    )
+
+
+def _close(section: Section, harmless: Iterable[str] = ()) -> None:
+    """Raises ConfigError for the section's settings without a price, and for keys that are neither read nor
+    ``harmless`` nor in HARMLESS."""
+    for key, (accepted, why) in UNPRICED.get(section.name, {}).items():
+        section.only(key, accepted, why)
+    section.close(HARMLESS.get(section.name, frozenset()).union(harmless))
+
+
+def _entry(parallel: Section, key: str) -> Section:
+    """Returns an entry of ``parallel``, where a bare integer stands for dict(size=...)."""
+    if type(parallel.values.get(key)) is int:
+        parallel.has(key)
+        return Section(where=parallel.where, name=f"{parallel.name}.{key}", values={"size": parallel.values[key]})
+    return parallel.section(key)
+
+
 def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: str, source: str) -> ModelSpec:
     """The ModelSpec of the sections ``model`` and ``moe``; raises ConfigError for a bad key.
 
@@ -93,7 +184,6 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
     """
     family = FAMILIES[model_type]
     hidden = model.integer("hidden_size")
-    _refuse_unpriced(model)
     attention, mlp_bias = _attention(model, family, hidden, model_type)
     norm = NormKind(model.choice("norm_type", [kind.value for kind in NormKind], "rmsnorm"))
     ffn = rounded_ffn(hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer("multiple_of", 256))
@@ -102,6 +192,9 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
     # without SwiGLU the gate is a GELU (InternEvo 0.5.3, internlm/model/modules/mlp.py, FeedForward)
     dense = MlpSpec(ffn_hidden=ffn, gated=True, bias=mlp_bias, activation="silu" if swiglu else "gelu")
     block = BlockSpec(mixer=attention, mlp=None if experts else dense, moe=experts, norm=norm)
+    # dynamic NTK is the one scaling that InternEvo has
+    scaling = RopeScaling(kind="dynamic", factor=model.number("rope_scaling_factor", 1.0))
+    dynamic = model.flag("use_dynamic_ntk_rope", False)
     spec = ModelSpec(
         name=name,
         hidden=hidden,
@@ -111,46 +204,20 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
         tied_embeddings=model.flag("tie_embeddings_and_output_weights", False),
         max_positions=model.integer("max_position_embeddings", 0),
         norm=norm,
-        rope=_rope(model),
+        rope=RopeSpec(base=model.number("rope_base", 10_000.0), scaling=scaling if dynamic else None),
         norm_epsilon=model.number("layer_norm_epsilon", 1e-5, maximum=1.0),
     )
-    model.close(MODEL)
-    moe.close(MOE)
+    _close(model)
+    _close(moe)
     return spec
 
 
-MLP_RATIOS = (1e-3, 1e3)
-"""Narrowest and widest MLP over hidden that anybody means: published ones lie from 0.1 (an expert) to 8."""
-
-
 def rounded_ffn(hidden: int, mlp_ratio: float, *, multiple_of: int) -> int:
-    """InternEvo's MLP width: int(hidden * mlp_ratio) rounded up to ``multiple_of``.
+    """Returns InternEvo's MLP width: int(hidden * mlp_ratio) rounded up to ``multiple_of``.
 
     Source: InternEvo ``internlm/model/modules/mlp.py``, FeedForward.
     """
     return multiple_of * -(-int(hidden * mlp_ratio) // multiple_of)
-
-
-def _rope(model: Section) -> RopeSpec:
-    """Base 10,000 unless said; dynamic NTK is the one scaling InternEvo has."""
-    factor = model.number("rope_scaling_factor", 1.0)
-    dynamic = model.flag("use_dynamic_ntk_rope", False)
-    return RopeSpec(
-        base=model.number("rope_base", 10_000.0),
-        scaling=RopeScaling(kind="dynamic", factor=factor) if dynamic else None,
-    )
-
-
-def _refuse_unpriced(model: Section) -> None:
-    """Settings that would change the answer and have no price yet."""
-    model.only("apply_post_layer_norm", (False,), "post-norm blocks are not priced")
-    model.only("residual_in_fp32", (False,), "fp32 residuals are not priced")
-    model.only("attn_drop_rate", (0, 0.0), "dropout is not priced")
-    model.only("drop_rate", (0, 0.0), "dropout is not priced")
-    model.only("is_reward", (False,), "reward heads are not priced")
-    model.only("moe_use_residual", (False,), "residual experts are not priced")
-    model.only("first_k_dense_replace", (0,), "use a Hugging Face or TOML config for mixed layers")
-    model.only("mtp_depth", (0,), "use a Hugging Face or TOML config for multi-token prediction")
 
 
 def _attention(model: Section, family: Family, hidden: int, model_type: str) -> tuple[AttentionSpec, bool]:
@@ -192,72 +259,47 @@ def _attention(model: Section, family: Family, hidden: int, model_type: str) -> 
 
 
 def _experts(model: Section, moe: Section, family: Family, ffn: int) -> MoeSpec | None:
-    """The experts, or None for a dense model (num_experts absent or 1)."""
+    """Returns the experts, or None for a dense model (num_experts absent or 1), whose settings of experts are checked as
+    well."""
     num_experts = model.integer("num_experts", 1)
     kind = model.choice("moe_type", MOE_TYPES_DROPPING + MOE_TYPES_DROPLESS, "GShard")
     kwargs = model.section("moe_layer_kwargs")
-    topk = _written_topk(model, moe)
+    # Two sections may give the same setting. Experts per token: InternEvo's default is 1.
+    topk = {
+        section.integer(key)
+        for section, key in ((model, "top_k"), (model, "moe_gate_k"), (moe, "top_k"))
+        if section.has(key)
+    } or {1}
+    if len(topk) > 1:
+        moe.fail("top_k", "the same number wherever it is written")
+    (experts_per_token,) = topk
+    # Kinds that drop tokens have a capacity, by default 1.0; of several given ones the last holds.
+    capacity, drops = 1.0, True
+    for section, prefix in ((model, "moe_"), (moe, ""), (kwargs, "")):
+        if section.has(f"{prefix}capacity_factor"):
+            capacity = section.number(f"{prefix}capacity_factor")
+        drops = section.flag(f"{prefix}drop_tokens", drops)
     shared = model.integer("num_shared_experts", 0, minimum=0)
-    capacity = _capacity(model, moe, kwargs, kind)
-    # GShard's top-1 gate keeps its probability, every other divides by the sum of the chosen
-    normalized = kwargs.flag("normalize_expert_weights", topk > 1 or kind in MOE_TYPES_DROPLESS)
+    # GShard's top-1 gate keeps its probability, every other divides by the sum of the chosen ones.
+    normalized = kwargs.flag("normalize_expert_weights", experts_per_token > 1 or kind in MOE_TYPES_DROPLESS)
     score = kwargs.choice("scoring_func", ("softmax", "sigmoid"), "softmax")
     route_scale = kwargs.number("routed_scaling_factor", 1.0)
-    kwargs.close(MOE)
+    _close(kwargs)
     if num_experts == 1:
         return None
-    if topk > num_experts:
+    if experts_per_token > num_experts:
         model.fail("top_k", f"at most num_experts = {num_experts}")
     return MoeSpec(
         num_experts=num_experts,
-        topk=topk,
+        topk=experts_per_token,
         expert_ffn_hidden=ffn,
         shared_ffn_hidden=shared * ffn,
         shared_gate=family.shared_gate and shared > 0,
-        capacity_factor=capacity,
+        capacity_factor=capacity if drops and kind in MOE_TYPES_DROPPING else None,
         normalized=normalized,
         score=score,
         route_scale=route_scale,
     )
-
-
-def _written_topk(model: Section, moe: Section) -> int:
-    """Experts per token: model.top_k, model.moe_gate_k or moe.top_k; InternEvo's default is 1."""
-    written = [
-        value
-        for value in (
-            model.integer("top_k", None),
-            model.integer("moe_gate_k", None),
-            moe.integer("top_k", None),
-        )
-        if value is not None
-    ]
-    if len(set(written)) > 1:
-        moe.fail("top_k", "the same number wherever it is written")
-    return written[0] if written else 1
-
-
-def _capacity(model: Section, moe: Section, kwargs: Section, kind: str) -> float | None:
-    """Capacity factor of kinds that drop tokens (InternEvo's default 1.0); None means dropless."""
-    factor = 1.0
-    for section, key in (
-        (model, "moe_capacity_factor"),
-        (moe, "capacity_factor"),
-        (kwargs, "capacity_factor"),
-    ):
-        if section.has(key):
-            factor = section.number(key)
-    drops = True
-    for section, key in ((model, "moe_drop_tokens"), (moe, "drop_tokens"), (kwargs, "drop_tokens")):
-        drops = section.flag(key, drops)
-    return factor if drops and kind in MOE_TYPES_DROPPING else None
-
-
-PRICED_DTYPES = ("bf16", "fp16")
-# Key of a model -> which of its matrices are one (internlm/model/modules/mlp.py and mha.py).
-JOINED = {"mlp_layer_fusion": "layers.joined_gate", "enable_qkv_fusion": "layers.joined_qkv"}
-# parallel.pipeline.mode -> a schedule; InternEvo takes them in either case.
-MODES = {"1F1B": "1f1b", "1f1b": "1f1b", "ZBH1": "zb-h1", "zbh1": "zb-h1"}
 
 
 def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
@@ -267,136 +309,92 @@ def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
 
 
 def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> dict[str, Any]:
-    """Returns the written plan, its job and what else ConfigFile holds of a training; raises ConfigError for settings that
-    are wrong or not priced yet."""
-    tensor = _entry(parallel, "tensor")
-    tp = tensor.integer("size", 1)
-    strategy = tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp")
-    tensor.close()
-    pp, schedule, overlap_p2p = _pipeline(parallel)
-    vpp = _chunks(model, pp)
-    weight = _entry(parallel, "weight")
-    wp = weight.integer("size", 1)
-    zero_stage, zero_size = _zero(parallel)
-    ep, etp = _expert_degrees(parallel, tp)
-    _refuse_unpriced_parallel(parallel)
-    sequence_parallel = parallel.flag("sequence_parallel", False)
-    parallel.close()
+    """Returns the plan, its job and what else ConfigFile holds of a training; raises ConfigError for settings that are
+    wrong or not priced yet."""
+    tensor, pipeline, weight, zero1 = (_entry(parallel, key) for key in ("tensor", "pipeline", "weight", "zero1"))
+    tp, pp = tensor.integer("size", 1), pipeline.integer("size", 1)
+    # 0 and below: the whole data-parallel group; 1: nothing is sharded
+    zero_size = zero1.integer("size", -1, minimum=-(2**31))
+    vpp, layers = model.integer("num_chunks", 1), model.integer("num_layers")
+    if vpp > 1 and (pp == 1 or layers % vpp):
+        # internlm/solver/pipeline_utils.py, partition_uniform
+        model.fail("num_chunks", f"1, or with pipeline.size > 1 a divisor of num_layers = {layers}")
     if not model.flag("parallel_output", True) and tp > 1:
         model.fail("parallel_output", "True when tensor.size > 1: gathered logits are not priced")
+    ep, etp = _expert_degrees(parallel, tp)
     recompute, recompute_layers = _recompute(model, pp, vpp)
     plan = WrittenPlan(
-        strategy=strategy,
+        strategy=tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp"),
         tp=tp,
         pp=pp,
         vpp=vpp,
-        schedule=schedule,
-        wp=wp,
+        schedule=MODES[pipeline.choice("mode", tuple(MODES), "1F1B")],
+        wp=weight.integer("size", 1),
         ep=ep,
         etp=etp,
-        zero_stage=zero_stage,
-        zero_size=zero_size,
+        zero_stage=0 if zero_size == 1 else 1,
+        zero_size=max(zero_size, 0),
         micro_batch=data.integer("micro_bsz", None),
         num_micro=data.integer("micro_num", None),
         recompute=recompute,
         recompute_layers=recompute_layers,
         preset="internevo",
     )
-    job = {
-        "flash_attention": model.flag("use_flash_attn", True),
-        "precision.recipe": _dtype(model),
+    dtype = model.text("dtype", "torch.float16")
+    recipe = canonical_dtype(dtype, where=model.where, key="model.dtype")
+    if recipe not in PRICED_DTYPES:
+        allowed = "torch.bfloat16 or torch.float16: other formats are not priced yet"
+        raise ConfigError(where=model.where, key="model.dtype", value=dtype, allowed=allowed)
+    framework_job = _framework_job(model, weight, zero)
+    overlap_p2p = pipeline.flag("interleaved_overlap", False)
+    if vpp > 1:
+        framework_job["pipeline.overlap_p2p"] = overlap_p2p
+    training = {
+        "plan": plan,
+        "job": {"flash_attention": model.flag("use_flash_attn", True), "precision.recipe": recipe},
+        "framework_job": framework_job,
+        "sequence_parallel": parallel.flag("sequence_parallel", False),
     }
-    framework_job: dict[str, object] = {
-        "data_parallel.overlap_grad_reduce": _overlap_sync_grad(zero),
+    for section in (tensor, pipeline, weight, zero1, parallel.section("sequence_2D"), parallel, zero):
+        _close(section)
+    return training
+
+
+def _framework_job(model: Section, weight: Section, zero: Section) -> dict[str, object]:
+    """Returns the settings of a job that InternEvo alone has, by key; those that stand here only where the file gives
+    them have the preset's values otherwise."""
+    older = zero.flag("zero_overlap_communication", False)  # the older name of overlap_sync_grad
+    job: dict[str, object] = {
+        "data_parallel.overlap_grad_reduce": zero.flag("overlap_sync_grad", older),
         "data_parallel.overlap_param_gather": zero.flag("overlap_sync_param", False),
         "data_parallel.overlap_weights": weight.flag("overlap", False),
     }
     for key, choice in JOINED.items():
         if model.has(key):
-            framework_job[choice] = model.flag(key, False)
-    if vpp > 1:
-        framework_job["pipeline.overlap_p2p"] = overlap_p2p
+            job[choice] = model.flag(key, False)
     if zero.has("reduce_bucket_size"):
-        framework_job["data_parallel.bucket_elements"] = zero.integer("reduce_bucket_size")
+        job["data_parallel.bucket_elements"] = zero.integer("reduce_bucket_size")
     weight.flag("memory_pool", False)
     weight.choice("forward_overlap_per", ("layer", "module"), "layer")
-    weight.only("launch_allgather_before", ("wo",), "another prefetch point is not priced")
-    weight.close()
-    zero.close(HYBRID_ZERO)
-    return {
-        "plan": plan,
-        "job": job,
-        "framework_job": framework_job,
-        "sequence_parallel": sequence_parallel,
-    }
-
-
-def _entry(parallel: Section, key: str) -> Section:
-    """A parallel entry, where a bare integer stands for dict(size=...)."""
-    if type(parallel.values.get(key)) is int:
-        parallel.has(key)
-        return Section(where=parallel.where, name=f"{parallel.name}.{key}", values={"size": parallel.values[key]})
-    return parallel.section(key)
-
-
-def _pipeline(parallel: Section) -> tuple[int, str, bool]:
-    """Stages, their schedule, and whether interleaved ones compute beside their messages (False when absent)."""
-    pipeline = _entry(parallel, "pipeline")
-    size = pipeline.integer("size", 1)
-    overlap = pipeline.flag("interleaved_overlap", False)
-    schedule = MODES[pipeline.choice("mode", tuple(MODES), "1F1B")]
-    pipeline.only("zero_bubble", (False,), 'say mode = "ZBH1"')
-    pipeline.only("use_zeropp", (False,), "ZeroPP schedules are not priced")
-    pipeline.only("decouple_grad", (False,), "zero-bubble schedules are not priced yet")
-    pipeline.close()
-    return size, schedule, overlap
-
-
-def _chunks(model: Section, pp: int) -> int:
-    """Virtual chunks of a stage; layers divide over them (internlm/solver/pipeline_utils.py, partition_uniform)."""
-    chunks = model.integer("num_chunks", 1)
-    layers = model.integer("num_layers")
-    if chunks > 1 and (pp == 1 or layers % chunks):
-        model.fail("num_chunks", f"1, or with pipeline.size > 1 a divisor of num_layers = {layers}")
-    return chunks
-
-
-def _zero(parallel: Section) -> tuple[int, int]:
-    """(stage, size): size <= 0 is the whole data-parallel group, 1 no sharding, else a part of it."""
-    zero1 = _entry(parallel, "zero1")
-    size = zero1.integer("size", -1, minimum=-(2**31))
-    zero1.only("fsdp", (False,), "InternEvo under torch FSDP is not priced")
-    zero1.close()
-    return (0, 1) if size == 1 else (1, max(size, 0))
+    return job
 
 
 def _expert_degrees(parallel: Section, tp: int) -> tuple[int | None, int | None]:
-    """(ep, etp); expert.size <= 0 lets InternEvo choose, no_tp keeps experts whole."""
-    parallel.has("expert")
-    if parallel.values.get("expert") is None:
-        ep, etp = None, None
-    else:
+    """Returns (ep, etp); expert.size <= 0 lets InternEvo choose, no_tp keeps experts whole."""
+    ep = etp = None
+    if parallel.has("expert"):
         expert = _entry(parallel, "expert")
         ep = max(expert.integer("size", -1, minimum=-(2**31)), 0)
         etp = 1 if expert.flag("no_tp", False) else tp
-        expert.close()
-    for key, accepted in (("expert_weight", (0, 1)), ("expert_zero1", (-1, 0))):
-        entry = _entry(parallel, key)
-        entry.only("size", accepted, f"{key} is not priced")
-        entry.close(("overlap", "memory_pool", "fsdp", "launch_allgather_before", "forward_overlap_per"))
+        _close(expert)
+    for key in ("expert_weight", "expert_zero1"):
+        _close(_entry(parallel, key))
     return ep, etp
 
 
-def _refuse_unpriced_parallel(parallel: Section) -> None:
-    sequence_2d = parallel.section("sequence_2D")
-    sequence_2d.only("enable", (False,), "2D sequence parallelism is not priced yet")
-    sequence_2d.close(("head_size", "context_size", "window_size", "device_placement_strategy"))
-
-
 def _recompute(model: Section, pp: int, vpp: int) -> tuple[Literal["none", "full"], int | None]:
-    """``checkpoint``, a bool or the share of each chunk's layers, as WrittenPlan's recompute and
-    recompute_layers: the first int(share x layers) of a chunk run again (internlm/model/modeling_*.py,
-    checkpoint_layer_num)."""
+    """Returns WrittenPlan's recompute and recompute_layers of ``checkpoint``, a bool or the share of each chunk's layers:
+    the first int(share x layers) of a chunk run again (internlm/model/modeling_*.py, checkpoint_layer_num)."""
     value = model.values.get("checkpoint") if model.has("checkpoint") else False
     if not isinstance(value, (bool, int, float)) or not 0 <= value <= 1:
         model.fail("checkpoint", "True, False or the share of layers to recompute, 0 to 1")
@@ -409,71 +407,3 @@ def _recompute(model: Section, pp: int, vpp: int) -> tuple[Literal["none", "full
         model.fail("checkpoint", f"a share of equally many layers on every stage, not {counts} of them")
     count = recomputed.pop()
     return ("full", count) if count else ("none", None)
-
-
-def _overlap_sync_grad(zero: Section) -> bool:
-    """overlap_sync_grad, or its older name zero_overlap_communication."""
-    older = zero.flag("zero_overlap_communication", False)
-    return zero.flag("overlap_sync_grad", older)
-
-
-def _dtype(model: Section) -> str:
-    """The compute format: bf16 or fp16 (InternEvo's default)."""
-    written = model.text("dtype", "torch.float16")
-    short = canonical_dtype(written, where=model.where, key="model.dtype")
-    if short not in PRICED_DTYPES:
-        allowed = "torch.bfloat16 or torch.float16: other formats are not priced yet"
-        raise ConfigError(where=model.where, key="model.dtype", value=written, allowed=allowed)
-    return short
-
-
-def read_internlm_config(path: Path) -> ConfigFile:
-    """The model, sequence length and written plan of one file; raises ConfigError.
-
-    A file without a ``parallel`` section has no written plan.
-    """
-    return internlm_config(read_pyconfig(path), where=str(path), name=path.stem)
-
-
-def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
-    """Returns what read_internlm_config does, from names already evaluated."""
-    top = Section(where=where, name="", values=config.values, lines=config.lines)
-    model_section, data = top.section("model"), top.section("data")
-    if not model_section.values:
-        top.fail("model", "required: model = dict(num_layers=..., hidden_size=..., ...)")
-    training = read_internlm_plan(top.section("parallel"), data, model_section, top.section("hybrid_zero_optimizer"))
-    model = read_internlm_model(
-        model_section,
-        top.section("moe"),
-        model_type=top.choice("model_type", tuple(FAMILIES), "INTERNLM"),
-        name=name,
-        source=where,
-    )
-    seq_len = data.integer("seq_len", None)
-    # the rest of `data` describes the data set; what reaches the step is whole sequences
-    data.only("unit_schedule_size", (), "ZeroPP schedules are not priced")
-    if data.has("gradient_accumulation"):
-        data.only("gradient_accumulation", (data.values.get("micro_num"),), "it must equal micro_num")
-    _close_top(top, config)
-    return ConfigFile(
-        path=where,
-        format="internlm",
-        model=model,
-        seq_len=seq_len,
-        framework="internevo",
-        **(training if "parallel" in top.values else {}),
-    )
-
-
-def _close_top(top: Section, config: PyConfig) -> None:
-    """Refuse what could change the answer; pass over the file's own constants and helpers.
-
-    A constant is a name in capitals, or one that another expression of the file refers to.
-    """
-    top.only("use_fp32_norm", (False,), "fp32 norms are not priced")
-    top.only("selective_checkpoint", (False,), "selective recomputation is not priced yet")
-    top.only("selective_checkpoint_offload", (False,), "offloading is not priced yet")
-    offload = top.section("cpu_offloading")
-    offload.only("enable", (False,), "offloading is not priced yet")
-    constants = {name for name in config.values if name.isupper() or name.startswith("_")}
-    top.close(TOP_LEVEL | constants | config.used)

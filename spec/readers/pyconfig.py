@@ -196,7 +196,14 @@ class Evaluator:
             raise self.refusal(node)
         called = node.func.id
         if called == "dict":
-            return self.dict_call(node, depth)
+            result: dict[object, object] = {}
+            for keyword in node.keywords:
+                if keyword.arg is None or keyword.arg in result:
+                    raise self.refusal(keyword, "dict() takes each key once, written out")
+                result[keyword.arg] = self.value(keyword.value, depth)
+            if node.args:
+                raise self.refusal(node, "dict() takes key=value pairs")
+            return result
         if node.keywords or not node.args:
             raise self.refusal(node, f"{called}() takes values only")
         values = [self.value(argument, depth) for argument in node.args]
@@ -210,17 +217,6 @@ class Evaluator:
             return self.bounded(int(values[0]) if called == "int" else float(values[0]), node)
         except (ValueError, OverflowError) as error:
             raise self.refusal(node, f"cannot be computed ({error})") from error
-
-    def dict_call(self, node: ast.Call, depth: int) -> dict[object, object]:
-        """dict(a=1, b=2) with each key once."""
-        result: dict[object, object] = {}
-        for keyword in node.keywords:
-            if keyword.arg is None or keyword.arg in result:
-                raise self.refusal(keyword, "dict() takes each key once, written out")
-            result[keyword.arg] = self.value(keyword.value, depth)
-        if node.args:
-            raise self.refusal(node, "dict() takes key=value pairs")
-        return result
 
     def extreme(self, node: ast.Call, called: str, values: list[object]) -> object:
         """min or max of numbers, given one by one or as one list."""
@@ -334,12 +330,14 @@ def _parse(source: str, where: str) -> ast.Module:
 
 def _run(statement: ast.stmt, evaluator: Evaluator, lines: dict[str, int], reading: _Reading) -> None:
     """One statement of a config."""
-    if isinstance(statement, ast.Assign):
+    if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         value = evaluator.value(statement.value)
-        for target in statement.targets:
-            _assign(target, value, evaluator, lines)
-    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        _assign(statement.target, evaluator.value(statement.value), evaluator, lines)
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            if not isinstance(target, ast.Name) or target.id in CALLABLE_NAMES:
+                raise evaluator.refusal(target, f"assign to plain names other than {', '.join(CALLABLE_NAMES)}")
+            evaluator.names[target.id] = value
+            evaluator.used.discard(target.id)
+            lines[target.id] = target.lineno
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return  # a docstring between statements
     elif isinstance(statement, ast.With):
@@ -349,14 +347,6 @@ def _run(statement: ast.stmt, evaluator: Evaluator, lines: dict[str, int], readi
             statement,
             "a config holds assignments, docstrings and `with read_base(): from configs.x import *`",
         )
-
-
-def _assign(target: ast.expr, value: object, evaluator: Evaluator, lines: dict[str, int]) -> None:
-    if not isinstance(target, ast.Name) or target.id in CALLABLE_NAMES:
-        raise evaluator.refusal(target, f"assign to plain names other than {', '.join(CALLABLE_NAMES)}")
-    evaluator.names[target.id] = value
-    evaluator.used.discard(target.id)
-    lines[target.id] = target.lineno
 
 
 def _imports_read_base(statement: ast.stmt) -> bool:
@@ -383,7 +373,16 @@ def _read_base(statement: ast.With, evaluator: Evaluator, lines: dict[str, int],
     for line in statement.body:
         if not isinstance(line, ast.ImportFrom) or [alias.name for alias in line.names] != ["*"]:
             raise evaluator.refusal(line, "read_base takes `from configs._base_.x import *`")
-        path = _base_path(line, evaluator, reading)
+        parts = (line.module or "").split(".")
+        if line.level or len(parts) < 2 or parts[0] != "configs":
+            raise evaluator.refusal(line, "read_base reads `configs.<folder>.<file>` only")
+        if reading.root is None:
+            raise evaluator.refusal(line, "no folder above the file holds configs/")
+        # Links are followed before the check: one that leads out of the folder is refused.
+        folder = Path(os.path.realpath(reading.root / "configs"))
+        path = Path(os.path.realpath(reading.root.joinpath(*parts[:-1], parts[-1] + ".py")))
+        if not path.is_relative_to(folder):
+            raise evaluator.refusal(line, f"the file must lie inside {folder}")
         inherited = _read(path, f"{evaluator.where}:{line.lineno} -> {line.module}", reading)
         for name, value in inherited.values.items():
             if not name.startswith("_"):
@@ -391,16 +390,3 @@ def _read_base(statement: ast.With, evaluator: Evaluator, lines: dict[str, int],
                 evaluator.used.discard(name)
                 lines[name] = line.lineno
         evaluator.used |= inherited.used
-
-
-def _base_path(line: ast.ImportFrom, evaluator: Evaluator, reading: _Reading) -> Path:
-    parts = (line.module or "").split(".")
-    if line.level or len(parts) < 2 or parts[0] != "configs":
-        raise evaluator.refusal(line, "read_base reads `configs.<folder>.<file>` only")
-    if reading.root is None:
-        raise evaluator.refusal(line, "no folder above the file holds configs/")
-    folder = Path(os.path.realpath(reading.root / "configs"))
-    path = Path(os.path.realpath(reading.root.joinpath(*parts[:-1], parts[-1] + ".py")))
-    if not path.is_relative_to(folder):
-        raise evaluator.refusal(line, f"the file must lie inside {folder}")
-    return path

@@ -7,7 +7,7 @@ from typing import Any
 from solver.memory.device import limit_bytes, needs_words
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
-from solver.plans.space import NO_CONSTRAINTS, full_space
+from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
@@ -15,7 +15,7 @@ from solver.problem.result import Answer, check_believable
 from solver.problem.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
 from spec.program.kinds import whole_number
-from spec.settings.constraints import Constraints, bounded_settings, constraints_of
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints, bounded_settings, constraints_of
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
 

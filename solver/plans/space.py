@@ -25,7 +25,7 @@ from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from spec.settings.constraints import Constraints
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 
 Shape = tuple[str, Recompute, Schedule]
 
@@ -39,9 +39,6 @@ UNSEARCHED: dict[str, tuple[float, ...]] = {
     "optimizer_offload": (0.0,),
     "offloaded_layers": (0,),
 }
-
-
-NO_CONSTRAINTS = Constraints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

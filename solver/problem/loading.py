@@ -1,6 +1,6 @@
 """From a request to a problem: the profile is loaded, or the hardware spec modelled, and the cost model made."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
@@ -11,7 +11,7 @@ from solver.problem.request import ParsedRequest, Request, profile_path, read_re
 from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
 from spec.readers.config_file import ConfigFile
-from spec.settings.constraints import Constraints
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class LoadedProblem:
     config: ConfigFile
     times: ClusterTimes
     profile_path: Path
-    constraints: Constraints = field(default_factory=Constraints)
+    constraints: Constraints = NO_CONSTRAINTS
 
     @property
     def source(self) -> str:

@@ -20,12 +20,11 @@ from solver.problem.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ProfileError
-from spec.frameworks import FrameworkPreset
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import check_model_size, config_for_size, read_config
-from spec.settings.constraints import Constraints, constraints_of, merged
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints, constraints_of, merged
 from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
@@ -72,7 +71,7 @@ class ParsedRequest:
     cluster: ClusterSpec
     job: JobSpec
     assumed_framework: bool
-    constraints: Constraints = field(default_factory=Constraints)
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 def read_request(request: Request) -> ParsedRequest:
@@ -83,17 +82,16 @@ def read_request(request: Request) -> ParsedRequest:
     config = _config(request)
     sheet = _sheet(request)
     job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
-    check_names(job.preset)
-    check_formats(job.precision, sheet)
-    check_adapters(config.model, job)
-    check_exchange(job)
-    check_head(config.model, job.precision)
-    check_wide_layers(config.model, job.precision)
+    check_job(config.model, job)
+    check_precision(config.model, job.precision, sheet)
     ends = job.precision.high_precision_first_layers, job.precision.high_precision_last_layers
-    config = replace(config, model=config.model.with_wide_ends(*ends))
-    constraints = constraints_of(merged(config.constraints, request.constraints))
-    check_schedules(constraints)
-    limit_bytes(sheet, constraints)
+    if any(ends):
+        config = replace(config, model=config.model.with_wide_ends(*ends))
+    constraints = NO_CONSTRAINTS
+    if stated := merged(config.constraints, request.constraints):
+        constraints = constraints_of(stated)
+        check_schedules(constraints)
+        limit_bytes(sheet, constraints)
     return ParsedRequest(
         config=config,
         sheet=sheet,
@@ -186,93 +184,21 @@ def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> Ask
             f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
     framework = request.framework or config.framework or DEFAULT_FRAMEWORK
+    # What is requested comes before what the config says, and that before the framework's preset. Settings in a
+    # framework's own words hold under that framework alone, and a precision by name replaces all the config's formats.
+    settings = dict(config.job)
+    if framework == config.framework:
+        settings |= config.framework_job
+    if request.precision is not None:
+        settings = {key: value for key, value in settings.items() if not key.startswith("precision.")}
+        settings["precision.recipe"] = request.precision
     return AskedJob(
         world_size=world_size,
         seq_len=seq_len,
         global_batch_tokens=tokens,
         framework=framework,
-        settings=said_of_job(request, config, framework),
+        settings=settings | dict(request.job),
     )
-
-
-def said_of_job(request: Request, config: ConfigFile, framework: str) -> dict[str, object]:
-    """Values of the job's settings: the config's, its framework's own under that framework alone, a typed precision
-    in the place of the config's, and what was typed."""
-    said = dict(config.job)
-    if framework == config.framework:
-        said |= config.framework_job
-    if request.precision is not None:
-        said = {key: value for key, value in said.items() if not key.startswith("precision.")}
-        said["precision.recipe"] = request.precision
-    return said | dict(request.job)
-
-
-def check_names(preset: FrameworkPreset) -> None:
-    """Raise ConfigError for a strategy or schedule that a user gives a framework and that nobody knows."""
-    for name in preset.tensor_parallel.strategies:
-        strategy_named(name, where="--job")
-    for name in preset.pipeline.schedules:
-        if name not in set(Schedule):
-            allowed = f"of {', '.join(Schedule)}"
-            raise ConfigError("--job", "pipeline.schedules", name, allowed)
-
-
-def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
-    """Raise ConfigError for products in a format, or with scales, that the GPU does not compute in (Transformer
-    Engine, "Datatype and hardware support matrix"; blocks of 128 are emulated where MXFP8 is)."""
-    known = cluster.gpu.peak_flops
-    for key in ("compute", "linear", "attention"):
-        dtype = getattr(precision, key)
-        if dtype not in known:
-            raise ConfigError(
-                "--precision",
-                f"precision.{key}",
-                dtype,
-                f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
-            )
-    if precision.router and "tf32" not in known:
-        raise ConfigError(
-            "--job",
-            "precision.router",
-            precision.router,
-            f"none: {cluster.gpu.name} has no TF32, in which its gradients would multiply",
-        )
-    fp8 = cluster.gpu.architecture.fp8
-    scales = set(fp8.scales if fp8 else ())
-    if "mx" in scales:
-        scales.add("block")
-    if precision.linear == "fp8" and precision.scale_recipe not in scales:
-        raise ConfigError(
-            "--precision",
-            "precision.scale_recipe",
-            precision.scale_recipe,
-            f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}",
-        )
-
-
-def check_head(model: ModelSpec, precision: Precision) -> None:
-    """Raise ConfigError for a narrow head without narrow products, or one that has no weights of its own
-    (Megatron-LM d98e8a6 ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``:
-    "does not support skip_weight_param_allocation")."""
-    if precision.low_precision_head and (model.tied_embeddings or not precision.narrows):
-        allowed = "true only with low-precision products, for a model with untied embeddings"
-        raise ConfigError("--job", "precision.low_precision_head", True, allowed)
-
-
-def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
-    """Raise ConfigError for wide layers where nothing is narrow, or more of them than the model has
-    (Megatron-LM d98e8a6 ``transformer_config.py``, first_last_layers_bf16, which delayed scaling has not)."""
-    for key in ("high_precision_first_layers", "high_precision_last_layers"):
-        asked = getattr(precision, key)
-        if asked and (not precision.narrows or precision.scaling == "delayed"):
-            allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
-            raise ConfigError("--job", f"precision.{key}", asked, allowed)
-    both = precision.high_precision_first_layers + precision.high_precision_last_layers
-    if both > model.num_layers:
-        allowed = f"with those at the start at most the model's {model.num_layers} layers"
-        raise ConfigError(
-            "--job", "precision.high_precision_last_layers", precision.high_precision_last_layers, allowed
-        )
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:
@@ -283,49 +209,85 @@ def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int |
     return max(world_size // split, 1) * written.micro_batch * written.num_micro * seq_len
 
 
-def check_exchange(job: JobSpec) -> None:
-    """Raise ConfigError for weight gradients put off where no exchange runs beside another micro-batch (Megatron-LM
-    ``transformer_config.py``, __post_init__)."""
-    if job.delay_wgrad and not job.overlap_expert_a2a:
-        raise ConfigError("--job", "delay_wgrad", True, "true only with overlap_expert_a2a true")
-
-
 ADAPTER_SETTINGS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
 
 
-def check_adapters(model: ModelSpec, job: JobSpec) -> None:
-    """Raise ConfigError for frozen weights without an adapter, for settings of adapters where there are none,
-    and for an adapter that no product of the model gets or that two names give it."""
-    if not job.adapter_rank:
-        if job.precision.frozen:
-            raise ConfigError(
-                "--job",
-                "precision.frozen",
-                job.precision.frozen,
-                "frozen weights need adapters: adapter_rank above 0",
-            )
-        for setting in fields(JobSpec):
-            value = getattr(job, setting.name)
-            if setting.name in ADAPTER_SETTINGS and value != setting.default:
-                text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-                raise ConfigError("--job", setting.name, text, "a setting of adapters: only with adapter_rank above 0")
+def check_job(model: ModelSpec, job: JobSpec) -> None:
+    """Raises ConfigError for a strategy or schedule that a user gives a framework and that does not exist, and for
+    settings without another that they need."""
+    for name in job.preset.tensor_parallel.strategies:
+        strategy_named(name, where="--job")
+    for name in job.preset.pipeline.schedules:
+        if name not in set(Schedule):
+            allowed = f"of {', '.join(Schedule)}"
+            raise ConfigError("--job", "pipeline.schedules", name, allowed)
+    if job.delay_wgrad and not job.overlap_expert_a2a:
+        # Megatron-LM transformer_config.py, __post_init__: there is nothing else to put them off to.
+        raise ConfigError("--job", "delay_wgrad", True, "true only with overlap_expert_a2a true")
+    if job.adapter_rank:
+        check_adapters(model, job)
         return
+    if job.precision.frozen:
+        allowed = "frozen weights need adapters: adapter_rank above 0"
+        raise ConfigError("--job", "precision.frozen", job.precision.frozen, allowed)
+    for setting in fields(JobSpec):
+        value = getattr(job, setting.name)
+        if setting.name in ADAPTER_SETTINGS and value != setting.default:
+            text = "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+            raise ConfigError("--job", setting.name, text, "a setting of adapters: only with adapter_rank above 0")
+
+
+def check_adapters(model: ModelSpec, job: JobSpec) -> None:
+    """Raises ConfigError for a job without a product that gets an adapter, for a product that two names give one, and
+    for a name of which the model has no product."""
     if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
         names = "+".join(sorted(job.adapted)) or "none"
         raise ConfigError("--job", "adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one")
-    served = _adapted_products(model, job)
-    for name in sorted(job.adapted):
-        if served.isdisjoint(ADAPTED[name]):
-            there = [product for product, keys in ADAPTED.items() if not served.isdisjoint(keys)]
-            raise ConfigError("--job", "adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}")
-
-
-def _adapted_products(model: ModelSpec, job: JobSpec) -> set[OpKey]:
-    """The products of the model's layers that get an adapter, of any name."""
     blocks = model_ops(model, replace(job, adapted=frozenset(ADAPTED)), Layout.of(1), "mtp", Recompute.NONE).blocks
-    return {
+    products = {
         OpKey(op.module, op.serves)
         for block in blocks
         for op in block.forward
         if op.role is Role.ADAPTER_DOWN and op.serves is not None
     }
+    for name in sorted(job.adapted):
+        if products.isdisjoint(ADAPTED[name]):
+            there = [product for product, keys in ADAPTED.items() if not products.isdisjoint(keys)]
+            raise ConfigError("--job", "adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}")
+
+
+def check_precision(model: ModelSpec, precision: Precision, cluster: ClusterSpec) -> None:
+    """Raises ConfigError for products in a format, or with scales, that the GPU does not compute in, and for a head or
+    layers of another precision than the rest where the model or the precision has none."""
+    formats = cluster.gpu.peak_flops
+    for key in ("compute", "linear", "attention"):
+        dtype = getattr(precision, key)
+        if dtype not in formats:
+            allowed = f"a format that {cluster.gpu.name} computes in: {', '.join(formats)}"
+            raise ConfigError("--precision", f"precision.{key}", dtype, allowed)
+    if precision.router and "tf32" not in formats:
+        allowed = f"none: {cluster.gpu.name} has no TF32, in which its gradients would multiply"
+        raise ConfigError("--job", "precision.router", precision.router, allowed)
+    # Transformer Engine, "Datatype and hardware support matrix"; blocks of 128 are emulated where MXFP8 is.
+    fp8 = cluster.gpu.architecture.fp8
+    scales = set(fp8.scales if fp8 else ())
+    if "mx" in scales:
+        scales.add("block")
+    if precision.linear == "fp8" and precision.scale_recipe not in scales:
+        allowed = f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}"
+        raise ConfigError("--precision", "precision.scale_recipe", precision.scale_recipe, allowed)
+    if precision.low_precision_head and (model.tied_embeddings or not precision.narrows):
+        # Megatron-LM d98e8a6 transformer_config.py, fp8_output_proj; extensions/transformer_engine.py: "does not
+        # support skip_weight_param_allocation", which tied embeddings want.
+        allowed = "true only with low-precision products, for a model with untied embeddings"
+        raise ConfigError("--job", "precision.low_precision_head", True, allowed)
+    # Megatron-LM d98e8a6 transformer_config.py, first_last_layers_bf16, which delayed scaling has not.
+    for key in ("high_precision_first_layers", "high_precision_last_layers"):
+        layers = getattr(precision, key)
+        if layers and (not precision.narrows or precision.scaling == "delayed"):
+            allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
+            raise ConfigError("--job", f"precision.{key}", layers, allowed)
+    last = precision.high_precision_last_layers
+    if precision.high_precision_first_layers + last > model.num_layers:
+        allowed = f"with those at the start at most the model's {model.num_layers} layers"
+        raise ConfigError("--job", "precision.high_precision_last_layers", last, allowed)

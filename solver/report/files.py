@@ -9,11 +9,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solver.plans.space import NO_CONSTRAINTS
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, answer_values
 from spec.files import replaced_file
-from spec.settings.constraints import Constraints
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
 from solver.memory.device import nearly_all_words, retries_words, usable_bytes
-from solver.plans.space import NO_CONSTRAINTS
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
 from solver.problem.problem import Problem
@@ -23,7 +22,7 @@ from solver.problem.result import (
 from solver.report.sections import ReportSection, Table
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
-from spec.settings.constraints import Constraints
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 from spec.settings.job import settings_apart
 from spec.settings.setting import typed
 from spec.units import bytes_to_gib, seconds_to_ms

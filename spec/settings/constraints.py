@@ -91,6 +91,9 @@ class Constraints:
         return [*said, *["tp inside a node"] * self.keep_tp_in_node]
 
 
+NO_CONSTRAINTS = Constraints()
+
+
 def constraint_settings() -> Settings:
     """The constraints with a name of their own."""
     return settings_of(WrittenConstraints)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profdb.store import data_file
-from solver.problem.request import Request, check_adapters, check_exchange, read_request
+from solver.problem.request import Request, check_job, read_request
 from spec.errors import ConfigError, ProfileError
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job
@@ -94,18 +94,18 @@ def test_reading_a_request_imports_neither_torch_nor_scipy() -> None:
 
 def test_weight_gradients_are_put_off_beside_another_micro_batch_alone() -> None:
     """transformer_config.py: delay_wgrad_compute wants overlap_moe_expert_parallel_comm."""
-    check_exchange(job(overlap_expert_a2a=True, delay_wgrad=True))
+    check_job(small_model(), job(overlap_expert_a2a=True, delay_wgrad=True))
     with pytest.raises(ConfigError, match=r"delay_wgrad.*overlap_expert_a2a true"):
-        check_exchange(replace(job(), delay_wgrad=True))
+        check_job(small_model(), replace(job(), delay_wgrad=True))
 
 
 def test_frozen_weights_need_an_adapter() -> None:
     plain = job()
     frozen = replace(plain, precision=replace(plain.precision, frozen="nf4"))
-    check_adapters(small_model(), plain)
-    check_adapters(small_model(), replace(frozen, adapter_rank=8))
+    check_job(small_model(), plain)
+    check_job(small_model(), replace(frozen, adapter_rank=8))
     with pytest.raises(ConfigError, match=r"precision\.frozen = 'nf4'.*adapter_rank above 0"):
-        check_adapters(small_model(), frozen)
+        check_job(small_model(), frozen)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_frozen_weights_need_an_adapter() -> None:
 )
 def test_what_adapters_do_is_not_said_without_them(change: dict[str, object]) -> None:
     """Else a job that forgot the rank would be priced as training every weight."""
-    check_adapters(small_model(), job(adapter_rank=8, **change))
+    check_job(small_model(), job(adapter_rank=8, **change))
     with pytest.raises(ConfigError, match=f"{next(iter(change))} = .*adapter_rank above 0"):
-        check_adapters(small_model(), job(**change))
+        check_job(small_model(), job(**change))
 
 
 @pytest.mark.parametrize("names", [(), ("qkv", "q_k_v")])
 def test_an_adapter_is_for_something_and_counted_once(names: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="of qkv and q_k_v one"):
-        check_adapters(small_model(), job(adapter_rank=8, adapted=frozenset(names)))
+        check_job(small_model(), job(adapter_rank=8, adapted=frozenset(names)))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_every_name_is_a_product_of_the_model(config: str, names: tuple[str, ...
     model = read_config(ROOT / "configs" / config).model
     plain = job(adapter_rank=8, adapted=frozenset(names))
     if not wrong:
-        check_adapters(model, plain)
+        check_job(model, plain)
         return
     with pytest.raises(ConfigError, match=f"adapted = '{wrong}': products that "):
-        check_adapters(model, plain)
+        check_job(model, plain)

@@ -26,6 +26,7 @@ from pss.plan_options import (
     sweep_axes,
 )
 from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
+from solver.problem.typed_plan import parse_plan
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
@@ -71,6 +72,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Searches or prices, prints, and writes what was requested; NOT_FEASIBLE for a priced plan that cannot run."""
     check_options(options)
+    plan = None if options.plan is None else parse_plan(options.plan)
     request = Request(
         root=ROOT,
         profile=options.pre_profiling_data_path,
@@ -92,8 +94,9 @@ def run(options: argparse.Namespace) -> int:
     if is_sweep(options):
         return sweep(options, request)
     parsed = read_request(request)
-    check_framework(launch_files(options), parsed.job.preset.name)
-    return answer(options, request, parsed)
+    if files := launch_files(options):
+        check_framework(files, parsed.job.preset.name)
+    return answer(options, request, parsed, plan)
 
 
 def first(values: tuple[Value, ...] | None) -> Value | None:
@@ -148,16 +151,15 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name in WRITTEN if (path := getattr(options, f"export_{name}")) is not None}
 
 
-def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest) -> int:
-    """Loads the profile, then searches or prices, prints and writes; returns the exit status."""
+def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest, plan: WrittenPlan | None) -> int:
+    """Searches, or prices the ``plan`` or another that the options or the config name, prints and writes; returns the exit
+    status."""
     from solver.analysis.named_plans import obstacles
     from solver.problem.loading import load_parsed
-    from solver.problem.typed_plan import parse_plan
     from solver.report.plans import question_section
     from solver.report.sections import text
 
     named, (reliability, terms) = named_plans(options), run_options(options)
-    plan = None if options.plan is None else parse_plan(options.plan)
     if parsed.config.plan is None:
         plan = plan or first_written(named)
     if exports := launch_files(options):

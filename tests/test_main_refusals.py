@@ -12,12 +12,9 @@ from tests.test_main_command import CONFIG, PROFILE, changed, refused
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"world_size": "12"}, "a multiple of 8"),
         ({"rank": "11"}, "--rank"),
         ({"run_all_solu": None, "rank": "2"}, "1 to 1"),
-        ({"framework": "megatron", "export_internevo": "i.py"}, "--framework internevo"),
         ({"framework": "deepspeed", "config": "configs/7B_llama2.py", "plan": "tp=0"}, "--plan"),
-        ({"framework": "megatron", "config": "configs/7B_MoE4_sft.py", "export_megatron": "m.txt"}, "biases"),
         ({"json": CONFIG}, "another file than that of --config"),
         ({"export_simai": PROFILE}, "another file than that of --pre_profiling_data_path"),
         ({"csv": "a.txt", "export_trace": "./a.txt"}, "another file than that of --csv"),
@@ -30,11 +27,25 @@ def test_what_needs_no_profile_is_refused_before_one_is_loaded(
         raise AssertionError(f"{path} was loaded")
 
     monkeypatch.setattr("solver.problem.request.load_profile", load)
-    monkeypatch.setattr("solver.problem.loading.load_profile", load)
     words = changed(**{"model_size": None, **{key: value for key, value in options.items() if key != "run_all_solu"}})
     if "run_all_solu" in options or "plan" in options:
         words.remove("--run_all_solu")
     refused(words, capsys, said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"world_size": "12"}, "a multiple of 8"),
+        ({"framework": "megatron", "export_internevo": "i.py"}, "--framework internevo"),
+        ({"framework": "megatron", "config": "configs/7B_MoE4_sft.py", "export_megatron": "m.txt"}, "biases"),
+    ],
+)
+def test_what_needs_the_cluster_alone_is_refused_before_a_search(
+    options: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("solver.api.Session.search")
+    refused(changed(**{"model_size": None, **options}), capsys, said)
 
 
 @pytest.mark.parametrize(

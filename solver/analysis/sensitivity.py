@@ -7,9 +7,9 @@ from math import inf
 from solver.memory.device import usable_bytes
 from solver.plans.space import full_space
 from solver.problem.cluster_times import suits_network, without_profile
-from solver.problem.loading import LoadedProblem, find_profile, problem_with
+from solver.problem.loading import LoadedProblem, problem_with
 from solver.problem.problem import Problem
-from solver.problem.request import ParsedRequest, Request, read_request
+from solver.problem.request import ParsedRequest, Request, find_profile, read_request
 from solver.problem.result import Answer
 from solver.search import search
 from solver.times.op_times import OpTimer
@@ -62,7 +62,7 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
         return WhatIf(words=words, why_none="one node has no network between nodes")
     if request.transfer:
         return WhatIf(words=words, why_none="not of a profile that --transfer scales")
-    file = find_profile(request)
+    file = parsed.file or find_profile(request)
 
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(file, changed, missing=request.missing)
@@ -100,12 +100,12 @@ def _narrow_products(request: Request, parsed: ParsedRequest, inputs: LoadedProb
     """The first named precision with fp8 products that the GPU has scales for."""
     if parsed.job.precision.linear in ("fp8", "fp4"):
         return WhatIf(words="products in fp8", why_none=f"they are in {parsed.job.precision.linear}")
+    file = parsed.file or find_profile(request)
     for recipe in (name for name in PRECISIONS if "fp8" in name):
         try:
-            narrow = read_request(replace(request, precision=recipe))
+            narrow = read_request(replace(request, precision=recipe), file)
         except ConfigError:
             continue
-        file = find_profile(request)
         problem = problem_with(request, narrow, file, inputs.times).problem
         words = f"products in fp8 ({recipe})"
         try:

@@ -12,9 +12,9 @@ from math import inf
 from profdb.on_demand import MeasuringDevice
 from solver.analysis.goodput import Goodput, Reliability, RunCost, RunTerms, goodput_of, run_cost
 from solver.plans.space import full_space
-from solver.problem.cluster_times import ClusterTimes, ProfileFile, times_of
-from solver.problem.loading import LoadedProblem, check_cluster, find_profile, problem_with
-from solver.problem.request import ParsedRequest, Request, read_request
+from solver.problem.cluster_times import ClusterTimes, times_of
+from solver.problem.loading import LoadedProblem, problem_with
+from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
 from solver.problem.result import Answer
 from solver.search import search
 from spec.cluster.cluster import ClusterSpec
@@ -42,14 +42,17 @@ class Shared:
     files: dict[str, ProfileFile] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
 
-    def open(self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
-        """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
+    def file(self, request: Request) -> ProfileFile:
+        """Returns the profile of a request, read once."""
         path = str(request.profile)
         if path not in self.files:
             self.files[path] = find_profile(request)
-        file = self.files[path]
-        check_cluster(file, request, parsed)
-        key = (path, repr(parsed.cluster), repr(parsed.sheet), request.missing, str(request.transfer))
+        return self.files[path]
+
+    def open(self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
+        """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
+        file = self.file(request)
+        key = (str(file.path), repr(parsed.cluster), repr(parsed.sheet), request.missing, str(request.transfer))
         if key not in self.times:
             self.times[key] = times_of(file, request, parsed, device)
         return problem_with(request, parsed, file, self.times[key])
@@ -87,11 +90,11 @@ def run_sweep(
 
     Raises ConfigError or ProfileError, before anything is priced, for a request that cannot be asked.
     """
-    asked = [(values, request, read_request(request)) for values, request in requests]
     shared = shared or Shared()
+    questions = [(values, request, read_request(request, shared.file(request))) for values, request in requests]
     rows = []
-    for values, request, one in asked:
-        inputs = shared.open(request, one)
+    for values, request, parsed in questions:
+        inputs = shared.open(request, parsed)
         problem = inputs.problem
         space = full_space(problem.model, problem.job, inputs.constraints)
         try:

@@ -21,7 +21,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable
 from profdb.store.data_file import load_profile, save_profile
 from profdb.transfer import transferred_profile
-from solver.problem.request import ParsedRequest, Request
+from solver.problem.request import ParsedRequest, ProfileFile, Request
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -46,19 +46,6 @@ class ClusterTimes:
         if name not in self.op_timers:
             self.op_timers[name] = OpTimer.on(cluster, self.cost_model)
         return self.op_timers[name]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileFile:
-    """The profile at hand, from the file ``path``; None where there is no file and none was asked for."""
-
-    profile: ProfileDatabase | None
-    path: Path
-
-    @property
-    def measured(self) -> bool:
-        """Returns whether anything in it was measured."""
-        return self.profile is not None and self.profile.is_measured
 
 
 BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCHANGE})

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
-from profdb.store.data_file import load_profile
-from solver.problem.cluster_times import ClusterTimes, ProfileFile, times_of
+from solver.problem.cluster_times import ClusterTimes, times_of
 from solver.problem.problem import Problem
-from solver.problem.request import ParsedRequest, Request, profile_path, read_request
-from spec.cluster.reader import read_cluster
-from spec.errors import ProfileError
+from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
 from spec.readers.config_file import ConfigFile
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 
@@ -43,8 +40,7 @@ def load_parsed(request: Request, parsed: ParsedRequest, device: MeasuringDevice
 
     Raises ConfigError or ProfileError for a profile or factors that do not fit it.
     """
-    file = find_profile(request)
-    check_cluster(file, request, parsed)
+    file = parsed.file or find_profile(request)
     return problem_with(request, parsed, file, times_of(file, request, parsed, device))
 
 
@@ -70,19 +66,3 @@ def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, tim
         profile_path=file.path,
         constraints=parsed.constraints,
     )
-
-
-def find_profile(request: Request) -> ProfileFile:
-    """The profile asked for, or the default one if that is there; ProfileError as load_profile."""
-    path = profile_path(request)
-    if request.profile is None and not path.exists():
-        return ProfileFile(profile=None, path=path)
-    return ProfileFile(profile=load_profile(path), path=path)
-
-
-def check_cluster(file: ProfileFile, request: Request, parsed: ParsedRequest) -> None:
-    """Raise ProfileError unless the profile as loaded is of the cluster that a glance at it said."""
-    if request.cluster is None and file.profile is not None:
-        taken_on = file.profile.machine.cluster
-        if not taken_on or read_cluster(taken_on, root=request.root) != parsed.sheet:
-            raise ProfileError(f"{file.path}: changed while it was read, or names its cluster twice; try again")

@@ -11,7 +11,7 @@ from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.roles import OpKey, Role
 from ops.strategies import strategy_named
-from profdb.store.archive import cluster_named_by
+from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from solver.memory.device import limit_bytes
 from solver.plans.constraints import check_schedules
@@ -62,9 +62,23 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFile:
+    """A profile and its file; None where there is no file and none was requested."""
+
+    profile: ProfileDatabase | None
+    path: Path
+
+    @property
+    def measured(self) -> bool:
+        """Returns whether anything in it was measured."""
+        return self.profile is not None and self.profile.is_measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
     """The config and the job of a request; the cluster as its ``sheet`` says, and what the job gets of it;
-    ``assumed_framework``: neither the request nor the config names one; what is demanded of plans."""
+    ``assumed_framework``: neither the request nor the config names one; what is demanded of plans; the profile where
+    it was read for the cluster's name."""
 
     config: ConfigFile
     sheet: ClusterSpec
@@ -72,15 +86,21 @@ class ParsedRequest:
     job: JobSpec
     assumed_framework: bool
     constraints: Constraints = NO_CONSTRAINTS
+    file: ProfileFile | None = None
 
 
-def read_request(request: Request) -> ParsedRequest:
-    """Read the config and the cluster's sheet, and check the job's numbers against them.
+def read_request(request: Request, file: ProfileFile | None = None) -> ParsedRequest:
+    """Reads the config and the hardware spec, and checks the job's numbers against them; ``file`` is the profile where
+    it is loaded already.
 
     Raises ConfigError or ProfileError with one clear line for anything that does not fit together.
     """
     config = _config(request)
-    sheet = _sheet(request)
+    if request.cluster is None:
+        file = file or find_profile(request)
+        sheet = _profiled_cluster(file, request.root)
+    else:
+        sheet = read_cluster(request.cluster, root=request.root)
     job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
     check_job(config.model, job)
     check_precision(config.model, job.precision, sheet)
@@ -99,6 +119,7 @@ def read_request(request: Request) -> ParsedRequest:
         job=job,
         assumed_framework=request.framework is None and config.framework is None,
         constraints=constraints,
+        file=file,
     )
 
 
@@ -128,22 +149,26 @@ def _config(request: Request) -> ConfigFile:
     return config
 
 
-def _sheet(request: Request) -> ClusterSpec:
-    """The cluster asked for, or the one that the profile was taken on."""
-    if request.cluster is not None:
-        return read_cluster(request.cluster, root=request.root)
+def find_profile(request: Request) -> ProfileFile:
+    """Returns the profile requested, or the default one if that is there; ProfileError as load_profile."""
     path = profile_path(request)
     if request.profile is None and not path.exists():
+        return ProfileFile(profile=None, path=path)
+    return ProfileFile(profile=load_profile(path), path=path)
+
+
+def _profiled_cluster(file: ProfileFile, root: Path) -> ClusterSpec:
+    """Returns the cluster that a profile was measured on."""
+    if file.profile is None:
         raise ProfileError(
-            f"{path}: no such profile; answer from a hardware spec with --cluster, or make a profile with: "
+            f"{file.path}: no such profile; answer from a hardware spec with --cluster, or make a profile with: "
             "torchrun --nproc-per-node=8 gen_profiler_data.py"
         )
-    taken_on = cluster_named_by(path) or load_profile(path).machine.cluster
-    if not taken_on:
-        raise ConfigError(
-            str(path), "machine.cluster", taken_on, "the profile names no cluster: choose one with --cluster"
-        )
-    return read_cluster(taken_on, root=request.root)
+    name = file.profile.machine.cluster
+    if not name:
+        allowed = "the profile names no cluster: choose one with --cluster"
+        raise ConfigError(str(file.path), "machine.cluster", name, allowed)
+    return read_cluster(name, root=root)
 
 
 def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:

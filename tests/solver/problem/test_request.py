@@ -1,4 +1,4 @@
-"""What a request says is read and checked without its profile's samples."""
+"""What a request says is read and checked."""
 
 import subprocess
 import sys
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from profdb.store import data_file
+from profdb.sample import ProfileDatabase
+from profdb.store.data_file import load_profile
+from solver.problem.loading import load_problem
 from solver.problem.request import Request, check_job, read_request
 from spec.errors import ConfigError, ProfileError
 from spec.readers.read_config import read_config
@@ -28,16 +30,24 @@ def asked(**changes: object) -> Request:
     return Request(**{**given, **changes})  # type: ignore[arg-type]
 
 
-def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(path: Path) -> None:
-        raise AssertionError(f"{path} was loaded")
+def test_the_profile_is_read_once_and_after_the_checks_where_the_cluster_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths = []
+
+    def load(path: Path) -> ProfileDatabase:
+        paths.append(path)
+        return load_profile(path)
 
     monkeypatch.setattr("solver.problem.request.load_profile", load)
-    monkeypatch.setattr("solver.problem.loading.load_profile", load)
-    monkeypatch.setattr(data_file, "load_profile", load)
-    read = read_request(asked())
-    assert (read.cluster.name, read.job.preset.name, read.job.world_size) == ("h200", "internevo", 16)
-    assert read_request(asked(cluster="h100-sxm", framework="megatron")).job.preset.name == "megatron"
+    named = asked(cluster="h100-sxm", framework="megatron")
+    assert read_request(named).job.preset.name == "megatron"
+    assert paths == []
+    load_problem(named)
+    assert paths == [SHIPPED]
+    problem = load_problem(asked()).problem
+    assert (problem.cluster.name, problem.job.preset.name, problem.job.world_size) == ("h200", "internevo", 16)
+    assert paths == [SHIPPED, SHIPPED]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from pss.plan_options import (
 )
 from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
 from solver.problem.typed_plan import parse_plan
+from solver.report.sections import record, text
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
@@ -157,7 +158,6 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     from solver.analysis.named_plans import obstacles
     from solver.problem.loading import load_parsed
     from solver.report.plans import question_section
-    from solver.report.sections import text
 
     named, (reliability, terms) = named_plans(options), run_options(options)
     if parsed.config.plan is None:
@@ -324,7 +324,6 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
     from solver.analysis.sweep import Shared, judge, node_counts, rank_rows, run_sweep, sweep_requests
     from solver.problem.result import check_believable
     from solver.report.files import write_json, write_sweep_csv
-    from solver.report.sections import record, text
     from solver.report.sweeps import sweep_sections
 
     axes, (reliability, terms) = sweep_axes(options), run_options(options)

@@ -7,7 +7,6 @@ from typing import Any
 from solver.memory.device import limit_bytes, needs_words
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
-from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
@@ -150,6 +149,7 @@ def challenger(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer])
 def best_with(keys: Mapping[str, Any], problem: Problem, constraints: Constraints) -> Answer | None:
     """Returns the fastest plan that fits, has these ``keys``, and keeps the ``constraints`` on others; None where
     there is none."""
+    from solver.plans.space import full_space
     from solver.search import search
 
     others = tuple(bound for bound in constraints.bounds if bound.key not in keys)

@@ -136,7 +136,7 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSec
             record=lambda: _priced_record(plans),
         ),
         breakdown_section(plans.best, plans.inputs.problem, {}),
-        *_obstacle_section(obstacles),
+        *([obstacle_section(obstacles)] if obstacles else []),
         settings_section(plans.best, plans.inputs.problem),
     ]
 
@@ -376,9 +376,10 @@ def settings_section(answer: Answer, problem: Problem) -> ReportSection:
     return ReportSection(anchor="settings", title="The plan under InternEvo's keys", typed=str(keys))
 
 
-def _obstacle_section(obstacles: Sequence[str]) -> list[ReportSection]:
+def obstacle_section(obstacles: Sequence[str]) -> ReportSection:
+    """Returns why a plan cannot run."""
     facts = [("not feasible:", reason) for reason in obstacles]
-    return [ReportSection(anchor="obstacles", title="Why the plan cannot run", facts=facts)] if facts else []
+    return ReportSection(anchor="obstacles", title="Why the plan cannot run", facts=facts)
 
 
 def _priced_record(plans: Plans) -> dict[str, object]:

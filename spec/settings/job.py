@@ -7,6 +7,7 @@ Keys are the fields of JobSpec, of its Precision (``precision.gradient``) and of
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from spec.cluster.cluster import ArchitectureSpec
@@ -76,16 +77,6 @@ def job_settings() -> Settings:
     return {RECIPE.key: RECIPE} | {key: replace(one, key=key) for key, one in result.items()}
 
 
-def setting_of(job: JobSpec, key: str) -> object:
-    """Returns the value that a job's formulas read for a key other than precision.recipe."""
-    holder: Any = job
-    if hasattr(job.preset, key.split(".", maxsplit=1)[0]):
-        holder = job.preset
-    for name in key.split("."):
-        holder = getattr(holder, name)
-    return holder
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedJob:
     """A job as asked for: sizes, the framework whose preset holds where nobody says otherwise, and values of the
@@ -145,6 +136,13 @@ def settings_apart(
 
 
 def settings_beside(job: JobSpec, own: JobSpec) -> dict[str, object]:
-    """The settings by which a job differs from another of the same framework, by key."""
-    values = {key: setting_of(job, key) for key in job_settings() if key != RECIPE.key}
-    return {key: value for key, value in values.items() if value != setting_of(own, key)}
+    """Returns the settings by which a job differs from another of the same framework, by key."""
+    result: dict[str, object] = {}
+    for key in job_settings():
+        if key == RECIPE.key:
+            continue
+        # The groups of a framework's preset are keys by themselves (job_settings).
+        value_of = attrgetter(f"preset.{key}" if "." in key and not key.startswith("precision.") else key)
+        if value_of(job) != value_of(own):
+            result[key] = value_of(job)
+    return result

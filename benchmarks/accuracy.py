@@ -1,12 +1,12 @@
-"""Price published training runs and say how far off the predictions are.
+"""Predict published training runs and print the errors of the predictions.
 
     python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] [--calibrate N] \\
         [--scorer SCORE.py] --out PRED.csv
 
-PATH is a CSV file or a folder of them, one run a row that states its whole question (benchmarks/published_rows.py);
-where there is none, that is said and nothing is priced. Every row gets a line in PRED.csv: dataset, row_id,
-pred_step_s, pred_mem_gib, the share of the step by origin and by part, the plan, what is missing, and for
-a row that cannot be priced the reason. PRED.csv is never calibrated; --calibrate prints a table of its own.
+PATH is a CSV file or a folder of them; each row states a run with its whole question (benchmarks/published_rows.py). If
+there is no such file, the script says so and predicts nothing. Every row gets a line in PRED.csv: dataset, row_id,
+pred_step_s, pred_mem_gib, shares of the step by origin and by part, the plan, what is not modelled, and the reason if
+it cannot be predicted. PRED.csv is never calibrated; --calibrate prints a table of its own.
 """
 
 import argparse
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 def shipped_profiles() -> Path | None:
-    """The folder of profiles that comes with the project, where there is one."""
+    """The folder of profiles that comes with the project; None without one."""
     folder = ROOT / "prof_data"
     return folder if folder.is_dir() else None
 
@@ -129,11 +129,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.calibrate:
         seeds = range(options.seed, options.seed + options.seeds)
         print("\n" + "\n".join(calibration_tables(predictions, options.calibrate, seeds)), flush=True)
-    return judged(options.scorer, options.out) if options.scorer else 0
+    return run_scorer(options.scorer, options.out) if options.scorer else 0
 
 
-def judged(scorer: Path, predictions: Path) -> int:
-    """The scorer's own table below ours: strict, with out-of-memory verdicts."""
+def run_scorer(scorer: Path, predictions: Path) -> int:
+    """The exit status of the scorer, which prints its own table: strict, with out-of-memory verdicts."""
     print(flush=True)
     command = [sys.executable, str(scorer), str(predictions), "--split", "dev", "--strict", "--oom"]
     return subprocess.run(command, check=False).returncode

@@ -1,12 +1,11 @@
-"""Bring the tables of docs/accuracy.md up to what the benchmarks printed.
+"""Update the tables of docs/accuracy.md with what the benchmarks printed.
 
     python benchmarks/accuracy.py ... --curves DIR --calibrate 5 --scorer SCORE.py --out PRED.csv > curves.txt
     python benchmarks/accuracy.py ... --scorer SCORE.py --out SHIPPED.csv > shipped.txt
     python benchmarks/accuracy_page.py --curves curves.txt --shipped shipped.txt --page docs/accuracy.md
 
-A table of the page is known by how its head begins; its rows are written anew from what was printed, in that
-order. Cells that no run prints (what is aimed at, what others publish) stay with their row. The text around
-the tables is left alone.
+A table of the page is recognised by the start of its head. Its rows are replaced by the printed ones, in their order;
+cells that no run prints (targets, published results of others) stay with their row. The text around the tables stays.
 """
 
 import argparse
@@ -30,16 +29,14 @@ NUMBER = re.compile(r"[-+]?[\d.]+%?|n/a")
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
-    """A table as a benchmark prints it: how its head begins, and how many cells follow a row's name."""
+class PrintedTable:
+    """A table as a benchmark prints it: a pattern of its head, and the number of cells after a row's name."""
 
     head: str
     cells: int
 
     def read(self, lines: Sequence[str]) -> Rows:
-        """Its rows by name; a macro mean has a cell less, for the rows it does not count. Empty where it was
-        not printed.
-        """
+        """The rows by name; empty if the table was not printed. A macro mean has one cell less, as it has no number of rows."""
         result: Rows = {}
         starts = [place for place, line in enumerate(lines) if re.match(self.head, line)]
         for line in lines[starts[0] + 1 :] if starts else ():
@@ -52,30 +49,30 @@ class Printed:
 
 
 MACRO = "**macro mean, 9 rows and more**"
-TIME = Printed(r"dataset +n +cover +MAPE% +medAPE%", 8)
-RANK = Printed(r"dataset +groups +plans", 10)
-MEMORY = Printed(r"dataset +n +cover +MAPE% +med%", 6)
-INTERVAL = Printed(r"80 % interval +rows", 5)
-DATASETS = Printed(r"calibrated on \d+ rows of a dataset", 7)
+TIME = PrintedTable(r"dataset +n +cover +MAPE% +medAPE%", 8)
+RANK = PrintedTable(r"dataset +groups +plans", 10)
+MEMORY = PrintedTable(r"dataset +n +cover +MAPE% +med%", 6)
+INTERVAL = PrintedTable(r"80 % interval +rows", 5)
+DATASETS = PrintedTable(r"calibrated on \d+ rows of a dataset", 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """The printed lines of a run with curves and of one without."""
+class PrintedRuns:
+    """The printed lines of a run with measured curves and of one without."""
 
     curves: Sequence[str]
     shipped: Sequence[str]
 
 
 def rounded(cell: str, digits: int, sign: str = "") -> str:
-    """A printed number with ``digits``; what is none, as it is."""
+    """A printed number with ``digits`` decimals; other text as it is."""
     try:
         return f"{float(cell.rstrip('%')):{sign}.{digits}f}"
     except ValueError:
         return cell
 
 
-def steps(runs: Runs, old: Rows) -> list[list[str]]:
+def steps(runs: PrintedRuns, old: Rows) -> list[list[str]]:
     """Errors of steps with curves and without; the last two cells are the page's own."""
     result = []
     for name, own, shipped in _beside(TIME.read(runs.curves), TIME.read(runs.shipped)):
@@ -88,7 +85,7 @@ def steps(runs: Runs, old: Rows) -> list[list[str]]:
 
 
 def _beside(curves: Rows, shipped: Rows) -> list[tuple[str, list[str], list[str]]]:
-    """Rows of both runs by name. Raises ConfigError where one run has another's not."""
+    """Rows of both runs by name. Raises ConfigError if one run lacks a row of the other."""
     if set(curves) != set(shipped):
         apart = ", ".join(sorted(set(curves) ^ set(shipped)))
         raise ConfigError(where="printed", key="datasets", value=apart, allowed="the same in both runs")
@@ -96,11 +93,11 @@ def _beside(curves: Rows, shipped: Rows) -> list[tuple[str, list[str], list[str]
 
 
 def _macro(lines: Sequence[str]) -> str:
-    said = [match[1] for line in lines if (match := re.match(r"macro mean of dataset MAPEs: ([\d.]+)%", line))]
-    return f"**{rounded(said[0], 1)}**" if said else ""
+    means = [match[1] for line in lines if (match := re.match(r"macro mean of dataset MAPEs: ([\d.]+)%", line))]
+    return f"**{rounded(means[0], 1)}**" if means else ""
 
 
-def ranking(runs: Runs, old: Rows) -> list[list[str]]:
+def ranking(runs: PrintedRuns, old: Rows) -> list[list[str]]:
     """Rank correlation and regret with curves and without."""
     return [
         [name, *own[:2], *(text for one in (own, shipped) for text in (one[2], rounded(one[5], 1)))]
@@ -108,14 +105,14 @@ def ranking(runs: Runs, old: Rows) -> list[list[str]]:
     ]
 
 
-def memory(runs: Runs, old: Rows) -> list[list[str]]:
+def memory(runs: PrintedRuns, old: Rows) -> list[list[str]]:
     """Errors of peak memory."""
     return [
         [name, own[0], rounded(own[2], 1), rounded(own[5], 1, "+")] for name, own in MEMORY.read(runs.curves).items()
     ]
 
 
-def intervals(runs: Runs, old: Rows) -> list[list[str]]:
+def intervals(runs: PrintedRuns, old: Rows) -> list[list[str]]:
     """Rows inside and above the interval."""
     return [
         [name, rows, rounded(inside, 0), rounded(above, 0), half]
@@ -124,8 +121,8 @@ def intervals(runs: Runs, old: Rows) -> list[list[str]]:
     ]
 
 
-def calibrated(runs: Runs, old: Rows) -> list[list[str]]:
-    """Errors before and after a fit to a few rows, the least that factors leave, and the intervals of the rest."""
+def calibrated(runs: PrintedRuns, old: Rows) -> list[list[str]]:
+    """Errors before and after calibration on a few rows, the least possible error, and the intervals of the rest."""
     result = []
     for name, own in DATASETS.read(runs.curves).items():
         *rows, before, after, inside, half, one_factor, by_cause = own
@@ -135,7 +132,7 @@ def calibrated(runs: Runs, old: Rows) -> list[list[str]]:
     return result
 
 
-TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {
+TABLES: dict[str, Callable[[PrintedRuns, Rows], list[list[str]]]] = {
     "| dataset | rows | MAPE % with curves |": steps,
     "| dataset | groups | plans |": ranking,
     "| dataset | rows | MAPE % | bias % |": memory,
@@ -144,9 +141,9 @@ TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {
 }
 
 
-def brought_up(page: str, runs: Runs) -> str:
-    """``page`` with the rows of its tables written anew. Raises ConfigError for a table that the page lacks
-    or of which nothing was printed."""
+def updated_page(page: str, runs: PrintedRuns) -> str:
+    """``page`` with the rows of its tables replaced. Raises ConfigError for a table that the page lacks or that was not
+    printed."""
     lines = page.splitlines()
     for head, rows_of in TABLES.items():
         starts = [place for place, line in enumerate(lines) if line.startswith(head)]
@@ -167,15 +164,17 @@ def _cells(line: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; 2 when a file cannot be read or lacks a table."""
+    """Write the page. The exit status: 2 when a file cannot be read or lacks a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for name in FILES:
         parser.add_argument(f"--{name}", type=Path, required=True)
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        curves, shipped, old = (read_text(getattr(asked, name), f"--{name} {getattr(asked, name)}") for name in FILES)
-        page = brought_up(old, Runs(curves.splitlines(), shipped.splitlines()))
-        with replaced_path(asked.page) as path:
+        curves, shipped, old = (
+            read_text(getattr(options, name), f"--{name} {getattr(options, name)}") for name in FILES
+        )
+        page = updated_page(old, PrintedRuns(curves.splitlines(), shipped.splitlines()))
+        with replaced_path(options.page) as path:
             path.write_text(page, encoding="utf-8")
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Every constant that a comment, a docstring or a hardware spec's source calls ``Fitted`` or an ``Assumption``, and the
-table that lists them on a page.
+"""Lists the constants that a comment, a docstring or a hardware spec's source calls ``Fitted`` or an ``Assumption``, and
+the table of them on a page.
 
-In Python: names in capitals, assigned numbers at the top of a module, with the word in the comment beside or
-above them or in the string below them, or in the docstring of the module. In configs: numbers whose entry
-under [sources] has the word.
+In Python these are names in capitals that a module assigns numbers, with the word in the comment next to or above them,
+in the string below them, or in the module's docstring. In configs they are numbers whose entry under [sources] has the
+word.
 """
 
 import ast
@@ -17,25 +17,25 @@ from spec.errors import ConfigError
 
 PACKAGES = ("spec", "ops", "profdb", "solver", "workload", "profiler", "runner")
 WORD = re.compile(r"\b(Fitted|Assumption)\b")
-# How many nodes a spec's fabric can have: a limit that no time is made of.
+# The largest number of nodes of a spec's fabric: a limit, which no time depends on.
 LIMITS = ("node.max_nodes",)
 HEAD = "| constant | file | | what its source says | points of error at -25 % / +25 % |"
 UNPRICED = "not priced yet"
 MOST_WORDS = 110
-# What no priced step is made of, by the start of the path.
+# Files whose constants no predicted step depends on, by the start of the path.
 APART = {
     "profdb/fits": "how curves are fitted: docs/accuracy.md, curves",
     "profdb/store": "what a merge of profiles reports",
     "profdb/transfer": "the error given with a transferred time",
     "profdb/cost_model": "the error given with a borrowed curve",
     "solver/analysis/goodput": "what --goodput answers: docs/questions.md",
-    "solver/plans": "which plans are tried",
-    "solver/search": "which plans are tried",
+    "solver/plans": "which plans are searched",
+    "solver/search": "which plans are searched",
     "solver/calibrat": "calibration: docs/calibration.md",
     "workload": "what an exported workload holds",
     "profiler": "how a profile is measured",
 }
-# What stands for an entry of a published table and has no other value.
+# Constants that are entries of a published table and have no other value.
 ENTRIES = {
     "configs/architectures/blackwell.toml:flash_attention.softmax_unhidden": "nothing by shares of itself: it is 0",
     "profdb/modelled/flash_generations.py:WIDTHS": "the widths that were published",
@@ -60,7 +60,7 @@ class Constant:
 
 
 def constants(root: Path) -> list[Constant]:
-    """Returns all of them, by path and place in the file."""
+    """All such constants, by path and place in the file."""
     result: list[Constant] = []
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -114,7 +114,7 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _comments(lines: list[str], node: ast.stmt) -> str:
-    """The comment above a statement, whatever assignments stand between without a line left free, and those in it."""
+    """The comment above a block of statements without an empty line, and the comments in the statement."""
     first = node.lineno - 1
     while first > 0 and lines[first - 1].strip() and not lines[first - 1].startswith("#"):
         first -= 1
@@ -128,7 +128,7 @@ def _comments(lines: list[str], node: ast.stmt) -> str:
 
 
 def _string(node: ast.stmt | None) -> str:
-    """The string that stands alone below a constant."""
+    """The docstring-like string below a constant; "" without one."""
     text = node.value if isinstance(node, ast.Expr) else None
     return text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
 
@@ -143,13 +143,13 @@ def in_spec(path: str, spec: dict[str, object]) -> Iterator[Constant]:
 
 
 def why_unpriced(constant: Constant) -> str:
-    """Returns why a constant moves no priced step, or cannot be varied; "" for one that may."""
-    apart = (what for start, what in APART.items() if constant.path.startswith(start))
-    return ENTRIES.get(constant.key, "") or next(apart, "")
+    """The reason why no predicted step depends on a constant, or why it cannot be varied; "" without one."""
+    reasons = (what for start, what in APART.items() if constant.path.startswith(start))
+    return ENTRIES.get(constant.key, "") or next(reasons, "")
 
 
 def line_of(constant: Constant, effect: str) -> str:
-    """Returns the line of a constant."""
+    """The line of a constant in the table."""
     source = constant.source.replace("|", "/").replace("``", "").removeprefix(constant.kind).lstrip(": ")
     if len(source) > MOST_WORDS:
         source = source[: MOST_WORDS - 3].rsplit(" ", maxsplit=1)[0] + " ..."
@@ -157,14 +157,14 @@ def line_of(constant: Constant, effect: str) -> str:
 
 
 def effects_in(page: str) -> dict[str, str]:
-    """Returns the last cell of each line of a page's table by the key of its constant."""
+    """The last cell of each line of a page's table, by the key of its constant."""
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     return {f"{cells[1]}:{cells[0].strip('`')}": cells[-1] for cells in lines if cells and cells[0][:1] == "`"}
 
 
 def updated_page(page: str, listed: Sequence[Constant], priced: Mapping[str, str]) -> str:
-    """Returns the page with a line for each of the constants ``listed``, by path: with what was ``priced`` of it by key,
-    else with what its line says, also where the constant has moved to another file since.
+    """The page with a line for each constant of ``listed``, by path. Its effect is the one in ``priced``, else the one on
+    the page, also if the constant has moved to another file.
 
     Raises ConfigError for a page without the table.
     """
@@ -172,13 +172,13 @@ def updated_page(page: str, listed: Sequence[Constant], priced: Mapping[str, str
         raise ConfigError(where="--out", key="page", value=page[:40], allowed=f"a page with the line {HEAD}")
     head, rest = page.split(HEAD, maxsplit=1)
     rule, *below = rest.lstrip("\n").splitlines()
-    known = {one.key for one in listed}
+    keys = {one.key for one in listed}
     effects = effects_in(page)
-    moved = {key.split(":")[1]: effect for key, effect in effects.items() if key not in known}
+    by_name = {key.split(":")[1]: effect for key, effect in effects.items() if key not in keys}
     places = {key: place for place, key in enumerate(effects)}
     lines = []
     for one in sorted(listed, key=lambda one: (one.path, places.get(one.key, len(places)))):
-        own = effects.get(one.key) or moved.get(one.name) or UNPRICED
+        own = effects.get(one.key) or by_name.get(one.name) or UNPRICED
         lines.append(line_of(one, why_unpriced(one) or priced.get(one.key, own)))
     after = [line for line in below if not line.startswith("| `")]
     return "\n".join([head + HEAD, rule, *lines, *after]) + "\n"

@@ -1,13 +1,13 @@
-"""What every fitted or assumed constant moves.
+"""The effect of every fitted or assumed constant on the predictions.
 
     python benchmarks/constants.py --out benchmarks/notes/constants.md
     python benchmarks/constants.py --measurements PATH [PATH ...] [--curves DIR] [--rows N] [--only WORD] [--out FILE]
 
 Finds the constants that the code or a hardware spec calls ``Fitted`` or an ``Assumption`` (benchmarks/constant_table.py).
-The first form prices nothing: it brings the table of a page up to where the constants stand now. With --measurements N
-rows of each dataset are looked at (at even places of its file), and each constant is priced on the one nearest the middle
-that reads it, a quarter smaller and a quarter larger. Prints a line a constant: its source and, of the datasets whose
-error moves most, by how many points. --out writes each line as it comes.
+The first form predicts nothing: it updates the table of a page with the constants' current files and names. With
+--measurements, N rows of each dataset are considered (evenly spaced in its file); each constant is varied by -25 % and
++25 % on the one nearest the middle that reads it. Prints one line per constant: its source and, of the datasets whose
+error changes most, by how many points. --out writes each line at once.
 """
 
 import argparse
@@ -55,9 +55,7 @@ CLUSTERS = "configs/clusters/"
 
 
 def sample_rows(rows: Sequence[PublishedRow], each: int) -> list[PublishedRow]:
-    """``each`` rows of every dataset that have a measured step, at even places of its file, from its middle
-    outwards.
-    """
+    """``each`` rows with a measured step of every dataset, evenly spaced in its file, from the middle outwards."""
     by_dataset: dict[str, list[PublishedRow]] = {}
     for row in rows:
         if measured_step_s(row):
@@ -71,7 +69,7 @@ def sample_rows(rows: Sequence[PublishedRow], each: int) -> list[PublishedRow]:
 
 
 def first_of_each(rows: Sequence[PublishedRow], places: Sequence[int]) -> list[int]:
-    """Returns of these places the first of each dataset."""
+    """The first of these places in each dataset."""
     first: dict[str, int] = {}
     for place in places:
         first.setdefault(rows[place].dataset, place)
@@ -79,7 +77,7 @@ def first_of_each(rows: Sequence[PublishedRow], places: Sequence[int]) -> list[i
 
 
 def rows_on_spec(path: str, rows: Sequence[PublishedRow], root: Path) -> list[PublishedRow]:
-    """The rows on the hardware that a file of configs/ is about."""
+    """The rows that ran on the hardware of a file of configs/."""
     name = Path(path).stem
     if path.startswith(CLUSTERS):
         return [row for row in rows if row.text("cluster") == name]
@@ -89,18 +87,18 @@ def rows_on_spec(path: str, rows: Sequence[PublishedRow], root: Path) -> list[Pu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Of each row the names that the functions which price it read."""
+    """For each row, the constants that the functions which predict it read."""
 
     names: tuple[frozenset[str], ...]
 
     def of(self, constant: Constant, root: Path) -> list[int]:
-        """The places of the rows that may read a constant of a module, or what its module makes of it."""
-        wanted = names_made_of(root, constant)
+        """The places of the rows that may read a constant, or a value that its module derives from it."""
+        wanted = derived_names(root, constant)
         return [place for place, names in enumerate(self.names) if not wanted.isdisjoint(names)]
 
 
 def readers(rows: Sequence[PublishedRow], times: MeasuredTimes, root: Path) -> Readers:
-    """Each row priced alone, with nothing remembered of the others."""
+    """The constants that each row reads, predicted alone with empty caches."""
     remembered = caches()
     result = []
     for row in rows:
@@ -123,18 +121,18 @@ def _names_read(row: PublishedRow, times: MeasuredTimes, root: Path) -> frozense
         pricing.predict([row])
     finally:
         sys.settrace(before)
-    return names_in(codes)
+    return constant_names(codes)
 
 
-def names_in(codes: Collection[CodeType]) -> frozenset[str]:
+def constant_names(codes: Collection[CodeType]) -> frozenset[str]:
     """The names in capitals that code reads."""
     return frozenset(name for code in codes for name in code.co_names if name.isupper())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFigures:
-    """Of each row its dataset and, as arrays, the absolute error of its step (a fraction), seconds, GiB and
-    the half-width of the interval as a share of the step."""
+    """For each row its dataset and, as arrays, the relative error of its step, seconds, GiB and the half-width of the
+    interval as a share of the step."""
 
     datasets: tuple[str, ...]
     errors: FloatArray
@@ -153,9 +151,9 @@ class RowFigures:
             width=self.width[chosen],
         )
 
-    def moved(self, other: "RowFigures") -> dict[str, float]:
-        """Points of mean error by dataset that ``other`` has more, on these rows; infinite where ``other`` cannot price
-        a row any more."""
+    def error_change(self, other: "RowFigures") -> dict[str, float]:
+        """Mean error by dataset of ``other`` minus that of these figures, in points; infinite if ``other`` can no longer
+        predict a row."""
         points: dict[str, list[float]] = {}
         refused = (other.seconds == 0) & (self.seconds > 0)
         changes = np.where(refused, np.inf, 100.0 * (other.errors - self.errors))
@@ -165,8 +163,8 @@ class RowFigures:
 
 
 def row_figures(rows: Sequence[PublishedRow], times: MeasuredTimes, root: Path, *, anew: bool = True) -> RowFigures:
-    """Price the rows; those that cannot be priced have an error of 1. ``anew``: what specs were asked before is
-    forgotten, for constants of the specs' own model."""
+    """The figures of the rows; a row that cannot be predicted has an error of 1. ``anew`` starts with empty cost models,
+    which constants of a hardware spec's model need."""
     fresh = MeasuredTimes(root=root, fitted=times.fitted) if anew else times
     figures = []
     for one in Pricing(root=root, cost_model=fresh.cost_model).predict(rows):
@@ -185,16 +183,16 @@ def _points(change: float) -> str:
 
 
 def largest_effects(plain: RowFigures, less: RowFigures, more: RowFigures) -> str:
-    """The datasets whose error moves most, points at -25 % / +25 %; else what moves beside it."""
-    down, up = plain.moved(less), plain.moved(more)
+    """The datasets whose error changes most, in points at -25 % / +25 %; else what changes in its place."""
+    down, up = plain.error_change(less), plain.error_change(more)
     most = sorted(down, key=lambda name: -max(abs(down[name]), abs(up[name])))[:3]
-    said = [
+    effects = [
         f"{name} {_points(down[name])} / {_points(up[name])}"
         for name in most
         if max(abs(down[name]), abs(up[name])) >= LEAST_POINTS
     ]
-    if said:
-        return ", ".join(said)
+    if effects:
+        return ", ".join(effects)
     for what, unit in (("seconds", "step"), ("memory", "memory"), ("width", "interval")):
         base = getattr(plain, what)
         shares = [np.divide(getattr(one, what), base, out=np.ones_like(base), where=base > 0) for one in (less, more)]
@@ -205,7 +203,7 @@ def largest_effects(plain: RowFigures, less: RowFigures, more: RowFigures) -> st
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Every number in a value times ``factor``, whole numbers rounded and at least one; words and flags stay."""
+    """A value with every number in it times ``factor``; whole numbers are rounded, to at least one."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -224,9 +222,8 @@ def scaled(value: Any, factor: float) -> Any:
 
 @contextmanager
 def changed_constant(root: Path, constant: Constant, factor: float, copy: Path) -> Iterator[Path]:
-    """The project's root while the constant is ``factor`` times itself; for a spec, ``copy`` with another
-    one in it.
-    """
+    """The project's root while the constant is multiplied by ``factor``; for a hardware spec it is ``copy``, a copy of
+    configs/ with the changed spec."""
     if constant.path.endswith(".toml"):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(root / "configs", copy / "configs")
@@ -236,9 +233,9 @@ def changed_constant(root: Path, constant: Constant, factor: float, copy: Path) 
         return
     owner = importlib.import_module(constant.path.removesuffix(".py").replace("/", "."))
     new = {constant.name: scaled(getattr(owner, constant.name), factor)}
-    for name, made in _made_of(Path(str(owner.__file__)), constant.name):
+    for name, code in _derived_names(Path(str(owner.__file__)), constant.name):
         names = vars(owner) | new
-        exec(made, names)  # noqa: S102 - the module's own source
+        exec(code, names)  # noqa: S102 - the module's own source
         new[name] = names[name]
     old = {name: getattr(owner, name) for name in new}
     try:
@@ -248,19 +245,19 @@ def changed_constant(root: Path, constant: Constant, factor: float, copy: Path) 
         _swap(new, old)
 
 
-def _made_of(path: Path, name: str) -> Iterator[tuple[str, CodeType]]:
-    """The names that a module makes of ``name`` when it is imported, and how, in their order: values, and classes whose
-    fields stand at it."""
-    changed = {name}
+def _derived_names(path: Path, name: str) -> Iterator[tuple[str, CodeType]]:
+    """The names that a module derives from ``name`` on import, with their code, in order: values, and classes with
+    default values."""
+    names = {name}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        made, read = _made(node)
-        if any(isinstance(part, ast.Name) and part.id in changed for one in read for part in ast.walk(one)):
-            changed.add(made)
-            yield made, compile(ast.Module([node], []), str(path), "exec")
+        target, values = _assignment(node)
+        if any(isinstance(part, ast.Name) and part.id in names for one in values for part in ast.walk(one)):
+            names.add(target)
+            yield target, compile(ast.Module([node], []), str(path), "exec")
 
 
-def _made(node: ast.stmt) -> tuple[str, list[ast.expr]]:
-    """The name that a statement of a module makes, and what is read for it then; no name for other statements."""
+def _assignment(node: ast.stmt) -> tuple[str, list[ast.expr]]:
+    """The name that a statement of a module assigns and the expressions that it reads; "" for other statements."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             return name, [value]
@@ -271,14 +268,14 @@ def _made(node: ast.stmt) -> tuple[str, list[ast.expr]]:
     return "", []
 
 
-def names_made_of(root: Path, constant: Constant) -> frozenset[str]:
-    """The name of a module's constant and those that its module makes of it."""
-    made = (name for name, _ in _made_of(root / constant.path, constant.name))
-    return frozenset((constant.name, *made))
+def derived_names(root: Path, constant: Constant) -> frozenset[str]:
+    """The name of a constant and the names that its module derives from it."""
+    derived = (name for name, _ in _derived_names(root / constant.path, constant.name))
+    return frozenset((constant.name, *derived))
 
 
 def _swap(old: Mapping[str, object], new: Mapping[str, object]) -> None:
-    """Each name in every module that holds its old value, and nothing remembered of that."""
+    """Set each name to its new value in every module that holds the old one, and clear all caches."""
     for name, value in old.items():
         for package, module in list(sys.modules.items()):
             if package.split(".")[0] in PACKAGES and getattr(module, name, None) is value:
@@ -288,12 +285,12 @@ def _swap(old: Mapping[str, object], new: Mapping[str, object]) -> None:
 
 
 def caches() -> "list[functools._lru_cache_wrapper[Any]]":
-    """Every functools cache there is."""
+    """All functools caches of the process."""
     return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
 
 
 def number_of(spec: str, name: str) -> float | None:
-    """The number at a dotted name of a hardware spec's text, a list of domains read by their names; None for no number."""
+    """The number at a dotted name of a hardware spec's text, domains being addressed by name; None if it is not a number."""
     result: Any = tomllib.loads(spec)
     for key in name.split("."):
         if isinstance(result, list):
@@ -304,7 +301,7 @@ def number_of(spec: str, name: str) -> float | None:
 
 
 def with_number(spec: str, name: str, factor: float) -> str:
-    """The spec's text with the number at a dotted name ``factor`` times itself.
+    """The spec's text with the number at a dotted name multiplied by ``factor``.
 
     Raises ValueError for a name that holds no number.
     """
@@ -323,7 +320,7 @@ def with_number(spec: str, name: str, factor: float) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Effects:
-    """Prices constants on rows (``everything``); what the constants' own values say is priced once."""
+    """Finds the effects of constants on rows (``everything``). The figures at the constants' own values are found once."""
 
     everything: Sequence[PublishedRow]
     times: MeasuredTimes
@@ -337,7 +334,7 @@ class Effects:
         self.rows = sample_rows(self.everything, self.each)
 
     def of(self, constant: Constant) -> str:
-        """Returns what the constant moves, or why that is not said."""
+        """The effect of a constant, or why it has none."""
         why = why_unpriced(constant)
         if why:
             return why
@@ -349,24 +346,24 @@ class Effects:
         places = first_of_each(self.rows, self.reading.of(constant, ROOT))
         if not places:
             return "read by none of these rows"
-        return self._moved(constant, [self.rows[place] for place in places], self.plain.take(places))
+        return self._effect(constant, [self.rows[place] for place in places], self.plain.take(places))
 
     def _of_spec(self, constant: Constant) -> str:
         if number_of((ROOT / constant.path).read_text(encoding="utf-8"), constant.name) is None:
             return "a fact that is no number, or several"
         rows = sample_rows(rows_on_spec(constant.path, self.everything, ROOT), 1)
         if not rows:
-            return "no row of this sheet"
-        return self._moved(constant, rows, row_figures(rows, self.times, ROOT, anew=False))
+            return "no row on this hardware"
+        return self._effect(constant, rows, row_figures(rows, self.times, ROOT, anew=False))
 
-    def _moved(self, constant: Constant, rows: Sequence[PublishedRow], before: RowFigures) -> str:
+    def _effect(self, constant: Constant, rows: Sequence[PublishedRow], before: RowFigures) -> str:
         """``before``: the figures of these rows as things stand."""
         anew = not constant.path.startswith(("ops", "solver"))
-        moved = []
+        varied = []
         for factor in (1.0 - QUARTER, 1.0 + QUARTER):
             with changed_constant(ROOT, constant, factor, self.folder / "root") as root:
-                moved.append(row_figures(rows, self.times, root, anew=anew))
-        return largest_effects(before, *moved)
+                varied.append(row_figures(rows, self.times, root, anew=anew))
+        return largest_effects(before, *varied)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -36,11 +36,11 @@ STEPS = (
 class NoOpCuda:
     """A CUDA stream, event or context that does nothing, whatever is asked of it."""
 
-    def __init__(self, *args: object, **named: object) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         pass
 
     def __getattr__(self, name: str) -> Callable[..., "NoOpCuda"]:
-        return lambda *args, **named: NoOpCuda()
+        return lambda *args, **options: NoOpCuda()
 
     def __enter__(self) -> "NoOpCuda":
         return self
@@ -59,9 +59,9 @@ def without_cuda() -> None:
     cuda.current_stream = cuda.stream = lambda *args: NoOpCuda()
     cuda.synchronize = cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *args: None
     tensor: Any = torch.Tensor
-    tensor.cuda = lambda self, *args, **named: self
+    tensor.cuda = lambda self, *args, **options: self
 
-    def exchanged(out: torch.Tensor, into: torch.Tensor, *args: object, **named: object) -> None:
+    def exchanged(out: torch.Tensor, into: torch.Tensor, *args: object, **options: object) -> None:
         rows = min(out.shape[0], into.shape[0])
         out[:rows] = into[:rows]
 
@@ -126,10 +126,10 @@ class Clock:
     def watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, timed."""
 
-        def timed(*args: Any, **named: Any) -> Any:
+        def timed(*args: Any, **options: Any) -> Any:
             self.inside.append(0.0)
             start = time.perf_counter()
-            result = call(*args, **named)
+            result = call(*args, **options)
             whole_s = time.perf_counter() - start
             self.spent[name] += whole_s - self.inside.pop()
             if self.inside:

@@ -1,14 +1,14 @@
-"""How well the curves predict times that the fits never saw, on any folder of measured curves.
+"""Accuracy of the curves on times that the fits never saw, for any folder of measured curves.
 
     python benchmarks/curve_accuracy.py --curves DIR [--seed N] [--draws N] [--json FILE]
 
-DIR holds CSV files in the generic form of docs/data_format.md; other files in it are named and passed
-over. Prints three tables: times left out of the fits, times modelled from the hardware specs, and times
-measured on one GPU and transferred to another. Exits with 1 when a target is missed.
+DIR holds CSV files in the generic form of docs/data_format.md; other files are listed and skipped. Prints errors of
+held-out times, of times modelled from the hardware specs, and of times transferred from one GPU to another. Exits with 1
+when a target is missed.
 
-Left out are whole (n, k) pairs of GEMM, whole (heads, kv_heads, head_dim) families of attention and whole message
-sizes of collectives, a fifth of each at random; and 8 GPUs are predicted from 2 and 4. Every price goes through
-ProfileCostModel, as in a search.
+Held out are whole (n, k) pairs of GEMM, whole (heads, kv_heads, head_dim) families of attention and whole message sizes of
+collectives, a random fifth of each; and 8 GPUs are predicted from 2 and 4. Every time comes from ProfileCostModel, as in
+a search.
 """
 
 import argparse
@@ -40,18 +40,17 @@ from spec.files import replaced_path
 from spec.origin import Origin
 from spec.units import MIB
 
-LEFT_OUT = 0.2
+HOLDOUT_SHARE = 0.2
 SMALLEST_TOKENS = 512
 
 COLLECTIVE_DRAWS = 10
-"""Splits of the message sizes at least: a fifth of some twenty sizes are four, and one draw of four
-decides too much."""
+"""Fewest splits of message sizes: a fifth of some twenty sizes is four, too few for a single split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Errors |predicted / measured - 1| of one test on one GPU, against its targets (0: none);
-    ``within_std`` is the share of them below the standard error given with the time (normal: 0.68)."""
+class HoldoutResult:
+    """Errors |predicted / measured - 1| of one test on one GPU, and its targets (0: none); ``within_std`` is the share of
+    errors below the predicted standard error (normal distribution: 0.68)."""
 
     test: str
     gpu: str
@@ -86,7 +85,7 @@ def cost_model_without(gpu: str, table: SampleTable, hidden: BoolArray) -> Profi
 def random_hidden(keys: np.ndarray, rng: np.random.Generator) -> BoolArray:
     """Rows whose key (one row of ``keys``) falls into a random fifth of the different keys."""
     different, which = np.unique(keys, axis=0, return_inverse=True)
-    chosen = rng.permutation(different.shape[0])[: round(LEFT_OUT * different.shape[0])]
+    chosen = rng.permutation(different.shape[0])[: round(HOLDOUT_SHARE * different.shape[0])]
     return np.isin(which.reshape(-1), chosen)
 
 
@@ -108,7 +107,7 @@ def ask_attention(cost_model: ProfileCostModel, table: SampleTable) -> TimeEstim
 
 
 def times_or_nan(ask: Callable[[], TimeEstimate], size: int) -> TimeEstimate:
-    """The answer; seconds of NaN where too little is left to make a curve of."""
+    """The times; NaN if too few samples are left for a curve."""
     try:
         return ask()
     except MissingCurveError:
@@ -138,20 +137,19 @@ def compare(
     scored: BoolArray,
     ask: Callable[[ProfileCostModel, SampleTable], TimeEstimate],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(errors, whether each was called measured, whether it is within its standard error) of the hidden rows
-    that are scored and that the others make a curve for."""
-    asked = table.take(np.flatnonzero(hidden & scored).astype(np.int64))
-    predicted = ask(cost_model_without(gpu, table, hidden), asked)
-    answered = np.flatnonzero(np.isfinite(predicted.seconds))
-    errors = np.abs(predicted.seconds / asked.medians_s() - 1.0)[answered]
-    measured = (predicted.origin[answered] == int(Origin.MEASURED)).astype(np.float64)
-    return errors, measured, (errors <= predicted.relative_std[answered]).astype(np.float64)
+    """(errors, whether each origin is measured, whether each error is within its standard error) of the hidden rows that
+    are scored and that the other rows make a curve for."""
+    scored_rows = table.take(np.flatnonzero(hidden & scored).astype(np.int64))
+    predicted = ask(cost_model_without(gpu, table, hidden), scored_rows)
+    finite = np.flatnonzero(np.isfinite(predicted.seconds))
+    errors = np.abs(predicted.seconds / scored_rows.medians_s() - 1.0)[finite]
+    measured = (predicted.origin[finite] == int(Origin.MEASURED)).astype(np.float64)
+    return errors, measured, (errors <= predicted.relative_std[finite]).astype(np.float64)
 
 
-def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int) -> list[HeldOut]:
-    """All tests that the tables of one GPU allow; errors are pooled over ``draws`` random splits. A test with
-    nothing to fit or nothing to score is left out."""
-    results: list[HeldOut] = []
+def holdout_results(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int) -> list[HoldoutResult]:
+    """The results of all tests that the tables of one GPU allow; errors are pooled over ``draws`` random splits."""
+    results: list[HoldoutResult] = []
     splits = {
         Family.GEMM: ("gemm (n, k)", ("n", "k"), ask_gemm, (0.04, 0.12)),
         Family.ATTENTION: ("attention family", ("heads", "kv_heads", "qk_dim"), ask_attention, (0.04, 0.12)),
@@ -164,18 +162,18 @@ def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int)
         rng = np.random.default_rng(seed)
         keys = np.stack([table.numbers[name] for name in names], axis=1)
         times = max(draws, COLLECTIVE_DRAWS) if family is Family.COLLECTIVE else draws
-        drawn = [random_hidden(keys, rng) for _ in range(times)]
+        hidden_rows = [random_hidden(keys, rng) for _ in range(times)]
         counted = large_enough(table)
-        found = [compare(gpu, table, each, counted, ask) for each in drawn if can_be_scored(each, counted)]
-        if not sum(draw[0].size for draw in found):
+        pooled = [compare(gpu, table, each, counted, ask) for each in hidden_rows if can_be_scored(each, counted)]
+        if not sum(draw[0].size for draw in pooled):
             continue
         results.append(
-            HeldOut(
+            HoldoutResult(
                 test=test,
                 gpu=gpu,
-                errors=np.concatenate([draw[0] for draw in found]),
-                measured_share=float(np.mean(np.concatenate([draw[1] for draw in found]))),
-                within_std=float(np.mean(np.concatenate([draw[2] for draw in found]))),
+                errors=np.concatenate([draw[0] for draw in pooled]),
+                measured_share=float(np.mean(np.concatenate([draw[1] for draw in pooled]))),
+                within_std=float(np.mean(np.concatenate([draw[2] for draw in pooled]))),
                 target_median=targets[0],
                 target_p90=targets[1],
             )
@@ -191,7 +189,7 @@ def can_be_scored(hidden: BoolArray, scored: BoolArray) -> bool:
 
 
 def large_enough(table: SampleTable) -> BoolArray:
-    """Rows that count: m (GEMM) or tokens (attention) of at least 512; every collective."""
+    """The rows that are scored: m (GEMM) or tokens (attention) of at least 512; every collective."""
     if table.family is Family.GEMM:
         return np.asarray(table.numbers["m"] >= SMALLEST_TOKENS)
     if table.family is Family.ATTENTION:
@@ -199,8 +197,8 @@ def large_enough(table: SampleTable) -> BoolArray:
     return np.ones(table.size, dtype=np.bool_)
 
 
-def eight_from_fewer(gpu: str, table: SampleTable) -> list[HeldOut]:
-    """8 GPUs predicted from 2 and 4, above 1 MiB, pooled over the kinds that both were measured with."""
+def eight_from_fewer(gpu: str, table: SampleTable) -> list[HoldoutResult]:
+    """The result for 8 GPUs predicted from 2 and 4, above 1 MiB, over the kinds that both were measured with."""
     kinds = table.labels["collective"]
     eight = np.asarray(table.numbers["intra"] == 8)
     fewer = np.zeros(table.size, dtype=np.bool_)
@@ -214,7 +212,7 @@ def eight_from_fewer(gpu: str, table: SampleTable) -> list[HeldOut]:
     if not errors.size:
         return []
     return [
-        HeldOut(
+        HoldoutResult(
             test="8 GPUs from 2 and 4",
             gpu=gpu,
             errors=errors,
@@ -225,7 +223,7 @@ def eight_from_fewer(gpu: str, table: SampleTable) -> list[HeldOut]:
     ]
 
 
-def as_plain(result: HeldOut) -> dict[str, object]:
+def as_dict(result: HoldoutResult) -> dict[str, object]:
     """One row for the JSON file."""
     return {
         "test": result.test,
@@ -241,7 +239,7 @@ def as_plain(result: HeldOut) -> dict[str, object]:
     }
 
 
-def as_line(result: HeldOut) -> str:
+def as_line(result: HoldoutResult) -> str:
     """One row of the printed table."""
     limit = f"{100 * result.target_median:.0f}"
     if result.target_p90:
@@ -261,37 +259,37 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=3, help="random splits that are pooled (default 3)")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     started = time.perf_counter()
-    samples, passed_over = read_folder(given.curves)
-    results: list[HeldOut] = []
+    samples, passed_over = read_folder(options.curves)
+    results: list[HoldoutResult] = []
     print(
         f"{'held out':20} {'gpu':14} {'points':>8} {'median%':>7} {'p90%':>7}   {'limit':8} {'meas.%':>6} {'1std%':>6}"
     )
     by_gpu = tables_by_gpu(samples)
     for gpu, tables in sorted(by_gpu.items()):
-        for result in held_out(gpu, tables, given.seed, given.draws):
+        for result in holdout_results(gpu, tables, options.seed, options.draws):
             results.append(result)
             print(as_line(result), flush=True)
     scores = modelled_accuracy.all_scores(by_gpu)
     if not results and not scores:
-        raise ProfileError(f"{given.curves}: {modelled_accuracy.NOTHING_TO_SCORE}")
+        raise ProfileError(f"{options.curves}: {modelled_accuracy.NOTHING_TO_SCORE}")
     print("\n" + "\n".join(modelled_accuracy.score_lines(scores)) + "\n")
     elapsed_s = time.perf_counter() - started
     if passed_over:
-        print(f"passed over (not in the generic form): {', '.join(passed_over)}")
-    print(f"seed {given.seed}, {given.draws} draws, {elapsed_s:.0f} s on {platform.processor() or 'CPU'}")
-    if given.json:
+        print(f"skipped (not in the generic form): {', '.join(passed_over)}")
+    print(f"seed {options.seed}, {options.draws} draws, {elapsed_s:.0f} s on {platform.processor() or 'CPU'}")
+    if options.json:
         document = {
             "date": datetime.date.today().isoformat(),
             "machine": platform.platform(),
-            "seed": given.seed,
-            "draws": given.draws,
+            "seed": options.seed,
+            "draws": options.draws,
             "seconds": elapsed_s,
-            "rows": [as_plain(result) for result in results],
-            "modelled": [modelled_accuracy.as_plain(score) for score in scores],
+            "rows": [as_dict(result) for result in results],
+            "modelled": [modelled_accuracy.as_dict(score) for score in scores],
         }
-        with replaced_path(given.json) as temporary:
+        with replaced_path(options.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(one.passed for one in (*results, *scores)) else 1
 

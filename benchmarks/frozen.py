@@ -1,14 +1,13 @@
-"""Store predictions and files of thousands of questions, and compare: does the program still answer as it did?
+"""Store the answers to thousands of questions, and compare: does the program still answer the same?
 
     python benchmarks/frozen.py --out FROZEN.json.gz [--quick] [--measurements PATH [PATH ...] [--curves DIR]]
     python benchmarks/frozen.py --compare FROZEN.json.gz [--quick] [--measurements PATH [PATH ...] [--curves DIR]]
 
-Everything is asked as a user asks it: plans and searches from Python (solver.ask), files by command lines. Questions
-are drawn with a fixed seed from the shipped models, clusters, frameworks and precisions; a question that is refused is
-stored by the kind of its error. With --measurements the predictions of published rows are stored too (as for
-benchmarks/accuracy.py; passed over where there are none). --quick takes a tenth of each kind. --compare prints, for every kind, the
-first difference beyond 1e-12 (relative; of files the first other line, comments apart) and how many there are, and
-exits with 1 where there is one.
+Questions go through the public interfaces: plans and searches from Python (solver.ask), files by command lines. They are
+drawn with a fixed seed from the shipped models, clusters, frameworks and precisions; a refused question is stored by the
+kind of its error. With --measurements, predictions of published rows are stored too (as for benchmarks/accuracy.py; none
+if the files are missing). --quick takes a tenth of each kind. --compare prints for every kind the number of differences
+and the first ones: relative beyond 1e-12, in files other lines except comments. It exits with 1 if there is one.
 """
 
 import argparse
@@ -51,7 +50,7 @@ WORLDS = (8, 16, 32, 64, 128, 256)
 STRATEGIES = ("mtp", "msp", "fsp", "isp", "ulysses")
 PLANS_A_QUESTION = 10
 COUNTS = {"plans": 200, "searches": 40, "exports": 30, "launch_files": 12, "workloads": 10}
-# What one exporter or another writes: models that frameworks have, and plain plans on 16 GPUs.
+# Inputs of the exporters: models that frameworks have, and plain plans on 16 GPUs.
 LAUNCHED_MODELS = ("8B_llama3.py", "8B_qwen3.json", "7B_llama2.py", "235B_qwen3_moe.json")
 LAUNCHED_PLANS = (
     "strategy=mtp,micro_batch=1,zero_stage=1,recompute=none",
@@ -63,8 +62,8 @@ Question = dict[str, Any]
 Frozen = dict[str, Any]
 
 
-def drawn_question(rng: random.Random, *, largest: int) -> Question:
-    """Model, cluster and job, as ``solver.ask`` takes them; at most so many GPUs."""
+def random_question(rng: random.Random, *, largest: int) -> Question:
+    """Model, cluster and job for ``solver.ask``, on at most ``largest`` GPUs."""
     clusters = sorted(path.stem for path in (ROOT / "configs" / "clusters").glob("*.toml"))
     world = rng.choice([size for size in WORLDS if size <= largest])
     sequence = rng.choice([2048, 4096, 8192])
@@ -81,8 +80,8 @@ def drawn_question(rng: random.Random, *, largest: int) -> Question:
     }
 
 
-def drawn_plan(rng: random.Random) -> str:
-    """A plan as it is typed; many are refused."""
+def random_plan(rng: random.Random) -> str:
+    """A plan as for --plan; many are refused."""
     keys: dict[str, object] = {"strategy": rng.choice(STRATEGIES), "tp": rng.choice([1, 1, 2, 4, 8])}
     keys["pp"] = rng.choice([1, 1, 2, 4])
     keys["cp"] = rng.choice([1, 1, 1, 2])
@@ -97,7 +96,7 @@ def drawn_plan(rng: random.Random) -> str:
 
 
 def refused_or(ask: Callable[[], object]) -> object:
-    """Returns what ``ask`` finds, or the kind of error that refuses it."""
+    """The result of ``ask``, or the kind of error that it raises."""
     try:
         return ask()
     except UserError as error:
@@ -105,7 +104,7 @@ def refused_or(ask: Callable[[], object]) -> object:
 
 
 def accepted(draw: Callable[[], object], count: int) -> Iterator[object]:
-    """Answers until so many are no refusals; those are among them."""
+    """The results of ``draw``, refused questions included, until ``count`` of them are accepted."""
     while count:
         answer = draw()
         count -= not (isinstance(answer, dict) and "refused" in answer)
@@ -113,7 +112,7 @@ def accepted(draw: Callable[[], object], count: int) -> Iterator[object]:
 
 
 def numbers(answer: solver.Answer) -> Frozen:
-    """Seconds and bytes of a plan, in all their parts."""
+    """Seconds and bytes of a plan, with all parts."""
     return {
         "plan": answer.plan.label(),
         "step_s": answer.step_s,
@@ -127,12 +126,12 @@ def numbers(answer: solver.Answer) -> Frozen:
 
 
 def plans(count: int) -> Iterator[object]:
-    """Drawn plans of so many drawn questions, each priced alone."""
+    """Random plans for ``count`` random questions, each priced alone."""
     rng = random.Random(f"{SEED} plans")
 
     def priced() -> object:
-        question = drawn_question(rng, largest=256)
-        texts = [drawn_plan(rng) for _ in range(PLANS_A_QUESTION)]
+        question = random_question(rng, largest=256)
+        texts = [random_plan(rng) for _ in range(PLANS_A_QUESTION)]
         reply = solver.ask(**question)
         return [refused_or(lambda text=text: numbers(reply.price(text))) for text in texts]
 
@@ -140,34 +139,36 @@ def plans(count: int) -> Iterator[object]:
 
 
 def searches(count: int) -> Iterator[object]:
-    """The ten best plans of so many drawn questions."""
+    """The ten best plans of ``count`` random questions."""
     rng = random.Random(f"{SEED} searches")
 
     def ranked() -> object:
-        return [numbers(one) for one in solver.ask(**drawn_question(rng, largest=64)).search().best]
+        return [numbers(one) for one in solver.ask(**random_question(rng, largest=64)).search().best]
 
     return accepted(lambda: refused_or(ranked), count)
 
 
 def exports(count: int) -> Iterator[object]:
-    """Every file that the best plans of drawn questions can be written to, by command lines: name -> text."""
+    """Every export of the best plans of ``count`` random questions, by command lines: name -> output."""
     rng = random.Random(f"{SEED} exports")
     frameworks = {framework for one in WRITTEN.values() for framework in one.frameworks}
 
     def exported() -> object:
-        question = drawn_question(rng, largest=32)
+        question = random_question(rng, largest=32)
         question["job"]["framework"] = rng.choice(sorted(frameworks))
         plan = solver.ask(**question).best.plan
-        words = command_words(question, typed(plan.written))
+        words = command_words(question, plan_text(plan.command_output))
         options = [("export_simai", "workload.txt"), ("export_bundle", "bundle")]
         options += [(f"export_{name}", f"{name}.out") for name in WRITTEN]
-        return {name: written(simulation_train_formulaic.main, [*words, f"--{name}"], file) for name, file in options}
+        return {
+            name: command_output(simulation_train_formulaic.main, [*words, f"--{name}"], file) for name, file in options
+        }
 
     return accepted(lambda: refused_or(exported), count)
 
 
 def launch_files(count: int) -> Iterator[object]:
-    """Returns what every exporter writes of so many pairs of a model and a plan, under each framework that it is for."""
+    """The output of every exporter for ``count`` pairs of a model and a plan, under each of its frameworks."""
     job = {"world_size": 16, "global_batch_tokens": 64 * 4096, "seq_len": 4096, "precision": "bf16"}
     pairs = itertools.islice(itertools.product(LAUNCHED_MODELS, LAUNCHED_PLANS), count)
     for (model, plan), (name, exporter) in itertools.product(pairs, sorted(WRITTEN.items())):
@@ -175,11 +176,11 @@ def launch_files(count: int) -> Iterator[object]:
             path = str(ROOT / "configs" / model)
             question = {"model": path, "cluster": "h100-sxm", "job": job | {"framework": framework}}
             words = [*command_words(question, plan), f"--export_{name}"]
-            yield {f"{name} {framework}": written(simulation_train_formulaic.main, words, f"{name}.out")}
+            yield {f"{name} {framework}": command_output(simulation_train_formulaic.main, words, f"{name}.out")}
 
 
 def command_words(question: Question, plan: str) -> list[str]:
-    """A question and a plan as they are typed."""
+    """A question and a plan as command-line options."""
     job = question["job"]
     words = ["--config", question["model"], "--cluster", question["cluster"], "--plan", plan]
     words += ["--world_size", str(job["world_size"]), "--framework", job["framework"]]
@@ -187,15 +188,15 @@ def command_words(question: Question, plan: str) -> list[str]:
     return [*words, "--global_batch_size", str(job["global_batch_tokens"])]
 
 
-def typed(plan: WrittenPlan) -> str:
-    """A plan by the keys of --plan that it has."""
-    said = {key: value for key, value in asdict(plan).items() if value not in (None, (), "", 0)}
-    texts = {key: "+".join(value) if isinstance(value, tuple) else value for key, value in said.items()}
+def plan_text(plan: WrittenPlan) -> str:
+    """A plan as for --plan, without empty values."""
+    values = {key: value for key, value in asdict(plan).items() if value not in (None, (), "", 0)}
+    texts = {key: "+".join(value) if isinstance(value, tuple) else value for key, value in values.items()}
     return ",".join(f"{key}={value}" for key, value in texts.items() if key in typed_plan_settings())
 
 
 def workloads(count: int) -> Iterator[object]:
-    """AICB's workloads, by command lines."""
+    """``count`` workloads of AICB's, by command lines."""
     rng = random.Random(f"{SEED} workloads")
     for _ in range(count):
         frame = rng.choice(["Megatron", "DeepSpeed", "FSDP"])
@@ -203,26 +204,25 @@ def workloads(count: int) -> Iterator[object]:
         words = ["generate", "--frame", frame, "--format", layout, "--model_size", rng.choice(["7", "13", "22"])]
         words += ["--world_size", "16", "--global_batch", "32"]
         words += [] if frame == "Megatron" else ["--zero_stage", rng.choice(["1", "2", "3"])]
-        yield written(run_workload.main, [*words, "--output"], "workload.out")
+        yield command_output(run_workload.main, [*words, "--output"], "workload.out")
 
 
-def written(main: Callable[[list[str]], int], words: list[str], file: str) -> Frozen:
-    """The exit status of a command line, and the files that it writes, without their comments."""
+def command_output(main: Callable[[list[str]], int], words: list[str], file: str) -> Frozen:
+    """The exit status of a command line, and the files that it writes, without comments."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
         quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))
         quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
         status = main([*words, str(Path(folder) / file)])
-        result = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         texts = {
-            str(path.relative_to(folder)): path.read_text().replace(folder, "").replace(str(ROOT), "")
-            for path in result
+            str(path.relative_to(folder)): path.read_text().replace(folder, "").replace(str(ROOT), "") for path in files
         }
     lines = {name: [line for line in text.splitlines() if line[:1] != "#"] for name, text in texts.items()}
     return {"status": status, "files": lines}
 
 
 def rows(measurements: Sequence[Path], curves: Path | None, every: int) -> Iterator[object]:
-    """Predictions of every so many published rows, by dataset and row; nothing where there is no such file."""
+    """Predictions of every ``every``-th published row by dataset and row; none if there is no such file."""
     result = read_rows([path for path in measurements if path.exists()])[::every]
     for one in Pricing(cost_model=measured_times(curves, ROOT / "prof_data").cost_model).predict(result):
         name = f"{one.row.dataset} {one.row.row_id}"
@@ -240,9 +240,9 @@ KINDS: Mapping[str, Callable[[int], Iterator[object]]] = {
 
 
 def differences(before: object, after: object, place: str = "", least: float = 1e-18) -> Iterator[str]:
-    """Returns where two stored answers differ by more than ``least``, and what stands there in each."""
+    """The places at which two stored answers differ by more than ``least``, with both values."""
     if isinstance(before, dict) and isinstance(after, dict):
-        # A part that rounds to nothing of its step is compared with the largest part.
+        # A part that is negligible in its step is compared to the largest part.
         parts = [abs(value) for value in before.values() if isinstance(value, float)]
         floor = TOLERANCE * max(parts) if parts and len(parts) == len(before) else least
         for key in dict.fromkeys((*before, *after)):
@@ -258,7 +258,7 @@ def differences(before: object, after: object, place: str = "", least: float = 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Store or compare; 1 where something differs."""
+    """Store or compare. The exit status: 1 if something differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="file to store the answers in")
     parser.add_argument("--compare", type=Path, help="file of stored answers")
@@ -269,11 +269,10 @@ def main(argv: list[str] | None = None) -> int:
     if not options.out and not options.compare:
         parser.error("--out or --compare is needed")
     counts = {kind: -(-count // 10) if options.quick else count for kind, count in COUNTS.items()}
-    # Through JSON, as the stored answers have been.
     answers = {kind: list(KINDS[kind](count)) for kind, count in counts.items()}
     if options.measurements:
         answers["rows"] = list(rows(options.measurements, options.curves, 10 if options.quick else 1))
-    result = json.loads(json.dumps(answers))
+    result = json.loads(json.dumps(answers))  # as the stored answers are read
     if options.out:
         with gzip.open(options.out, "wt", encoding="utf-8") as handle:
             json.dump(result, handle)

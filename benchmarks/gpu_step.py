@@ -1,15 +1,15 @@
-"""Real training steps of plain PyTorch beside what a profile of this device predicts of them.
+"""Real training steps of plain PyTorch, compared with their predictions from a profile of this device.
 
     python benchmarks/gpu_step.py --cluster h200 --write_cases CASES     # then gen_profiler_data.py --cases CASES
     python benchmarks/gpu_step.py --pre_profiling_data_path prof_data/data.pt --budget_s 300 --json F
     python benchmarks/gpu_step.py --device cpu --hidden 256 --heads 8 --kv_heads 4 --ffn 896 --vocab 1024 --seq_len 256
 
-Decoders of four layers, of the widths of Llama 3 8B unless said: micro-batches of 1, 2 and 4, eager and compiled,
-with and without recomputation. Each is a row with measured and predicted seconds, allocated and reserved memory at
-the peak; one that runs out of memory, fails or finds no time left says so. A row runs in a process of its own. With
---ranks the model is copied and gradients are averaged. Without a profile only measured columns are filled.
+Decoders of four layers with the widths of Llama 3 8B (by default): micro-batches of 1, 2 and 4, eager and compiled, with
+and without recomputation. Each is a row with measured and predicted seconds and peak memory, allocated and reserved; a row
+that runs out of memory, fails or exceeds the budget says so. A row runs in a process of its own. With --ranks the model is
+data-parallel. Without a profile only the measured columns are filled.
 
---write_cases says what to profile first, so that nothing is extrapolated.
+--write_cases lists the benchmark cases to profile first, so that nothing is extrapolated.
 
 Exits with 0 when at least one row was measured, 1 when none was, 2 for wrong arguments.
 """
@@ -35,8 +35,7 @@ from spec.files import check_outputs  # noqa: E402
 from spec.program.command import exit_status  # noqa: E402
 
 SHAPE = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq_len")
-# Assumption: seconds of a row on an H200, imports and compilation included; a row that takes three times as long
-# there is ended.
+# Assumption: seconds of a row on an H200, with imports and compilation; a row that takes three times as long is stopped.
 EAGER_ROW_S, COMPILED_ROW_S = 15.0, 35.0
 PATIENCE = 3.0
 HEADER = (
@@ -46,7 +45,7 @@ HEADER = (
 
 
 def cases_of(options: argparse.Namespace) -> list[StepCase]:
-    """All cases asked for, eager ones first."""
+    """All requested cases, eager ones first."""
     shape = DecoderShape(**{name: getattr(options, name) for name in SHAPE})
     compiled = {"both": (False, True), "eager": (False,), "compiled": (True,)}[options.run]
     recompute = {"both": (False, True), "none": (False,), "full": (True,)}[options.recompute]
@@ -69,12 +68,12 @@ def expected_s(case: StepCase) -> float:
 
 
 def request_of(options: argparse.Namespace) -> Request:
-    """Whom to ask for predictions."""
+    """The source of times for the predictions."""
     return Request(root=ROOT, profile=options.pre_profiling_data_path, cluster=options.cluster, missing=options.missing)
 
 
 def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[StepResult]:
-    """The rows one by one. None starts that is not expected to end within the budget."""
+    """The rows one by one. A row that is not expected to end within the budget does not start."""
     request = request_of(options)
     ends = time.monotonic() + options.budget_s
     for case in cases:
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         inputs={"--pre_profiling_data_path": request.profile},
     )
     if request.profile is not None or request.cluster is not None:
-        # A profile that cannot answer is said before minutes are spent on steps.
+        # Fail on an unusable profile before spending minutes on steps.
         problem_of(cases[0], options.ranks, request)
     if options.write_cases:
         weighed = cases_to_measure(cases, options.ranks, request)
@@ -102,19 +101,19 @@ def run(options: argparse.Namespace) -> int:
         print(f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})")
         return 0
     print(f"{len(cases)} rows, about {sum(map(expected_s, cases)):.0f} s on an H200\n{HEADER}", flush=True)
-    done: list[StepResult] = []
+    results: list[StepResult] = []
     for row in rows_of(cases, options):
-        done.append(row)
+        results.append(row)
         print(row.as_line(), flush=True)
         if options.json:
-            written = options.json.with_suffix(f"{options.json.suffix}.new")
-            written.write_text(json.dumps([one.as_plain() for one in done], indent=1))
-            written.replace(options.json)
-    return 0 if any(row.status == "ok" for row in done) else 1
+            temporary = options.json.with_suffix(f"{options.json.suffix}.new")
+            temporary.write_text(json.dumps([one.as_dict() for one in results], indent=1))
+            temporary.replace(options.json)
+    return 0 if any(row.status == "ok" for row in results) else 1
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """A whole number of at least 1."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -122,15 +121,17 @@ def positive(text: str) -> int:
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
-    """One command line; raises ConfigError for a shape that is none."""
+    """The options of a command line. Raises ConfigError for a shape whose heads do not divide."""
     parser = argparse.ArgumentParser(description="training steps of plain PyTorch, measured and predicted")
     parser.add_argument("--pre_profiling_data_path", type=Path, help="a profile of this device")
-    parser.add_argument("--cluster", help="predict from this sheet instead, or with a profile of it")
+    parser.add_argument("--cluster", help="predict from this hardware spec, or from a profile of it")
     parser.add_argument("--missing", choices=("error", "modelled"), default="error")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--ranks", type=positive, default=1, help="copies of the model, a process each")
+    parser.add_argument("--ranks", type=positive, default=1, help="data-parallel ranks, one process each")
     parser.add_argument("--budget_s", type=float, default=300.0, help="seconds for all rows")
-    parser.add_argument("--write_cases", type=Path, help="write what the predictions hang on, and run nothing")
+    parser.add_argument(
+        "--write_cases", type=Path, help="write the cases that the predictions depend on, and run nothing"
+    )
     parser.add_argument("--json", type=Path, help="write everything to this file")
     parser.add_argument("--run", choices=("eager", "compiled", "both"), default="both")
     parser.add_argument("--recompute", choices=("none", "full", "both"), default="both")

@@ -1,12 +1,11 @@
-"""Hand the exports of the shipped configs to the parsers of the frameworks.
+"""Check exports of the shipped configs with the frameworks' own parsers.
 
     python benchmarks/handover.py [--megatron DIR] [--zero_bubble DIR] [--internevo DIR] [--accelerate DIR] [--torchtitan DIR]
 
-Each DIR is a checkout: its own parser runs in a process of its own, with stand-ins for CUDA, and for packages
-that are not installed and that a parser does not need. Prints what every config becomes; exits with 1 when a
-parser refuses an export, with 2 for a folder that is no such checkout. Checkouts that were taken: Megatron-LM
-core_v0.14.0 and core_v0.19.0, the fork's 39f2c18, InternEvo's 02ea919; and accelerate's 16cb6eb, torchtitan's b5bcd76,
-which want what they require installed.
+Each DIR is a checkout. Its parser runs in a process of its own, with stubs for CUDA and for missing packages that it does
+not need. Exits with 1 when a parser refuses an export, with 2 for a folder that is not such a checkout. Checked with
+Megatron-LM core_v0.14.0 and core_v0.19.0, the zero-bubble fork's 39f2c18, InternEvo's 02ea919, accelerate's 16cb6eb and
+torchtitan's b5bcd76; the last two need their requirements installed.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from workload.launch_files import EXPORTERS  # noqa: E402
 PARSERS = Path(__file__).resolve().parent / "handover_parsers.py"
 CLUSTER = "h100-sxm"
 WORLD = 192  # three stages divide it too
-# plans that every part of an export stands in: those that a model cannot run are left out
+# Plans that cover every part of an export; those that a model cannot run are skipped.
 PLANS = (
     "tp=1,zero_stage=1",
     "tp=1,pp=4,zero_stage=1,recompute=full",
@@ -57,7 +56,7 @@ PLANS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """``text`` of one plan of one config; ``name`` is both, ``world`` the ranks it is for."""
+    """An exported ``text``, named by its config and plan, for ``world`` ranks."""
 
     name: str
     world: int
@@ -65,7 +64,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class NoExport:
     """Why a config has no export at all."""
 
     name: str
@@ -104,24 +103,24 @@ def possible_plans(problem: Problem) -> Iterator[Plan]:
             yield plan
 
 
-def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | Refusal:
-    """The exports of a config, or why it has none."""
+def exports_of(config: Path, exporter: str, framework: str) -> list[Export] | NoExport:
+    """The exports of a config, or the reason why it has none."""
     problem = problem_of(config, framework)
-    written, reason = [], "no plan of the table runs it"
+    exports, reason = [], "no plan of the table runs it"
     for plan in possible_plans(problem):
         try:
             text = EXPORTERS[exporter].compose[framework](problem, plan).text
         except ExportError as error:
             reason = str(error)
             continue
-        written.append(Export(name=f"{config.stem}: {plan.label()}", world=plan.world_size, text=text))
-    return written or Refusal(name=config.stem, reason=reason)
+        exports.append(Export(name=f"{config.stem}: {plan.label()}", world=plan.world_size, text=text))
+    return exports or NoExport(name=config.stem, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """``exporter`` writes plans of ``framework``, which ``parser`` of handover_parsers.py checks with a checkout that
-    holds ``mark``."""
+    """A check: ``exporter`` writes plans of ``framework``, and ``parser`` of handover_parsers.py parses them with a
+    checkout that contains the file ``mark``."""
 
     exporter: str
     framework: str
@@ -148,32 +147,32 @@ HANDOVERS = {
 }
 
 
-def refused(handover: Handover, checkout: Path, exports: list[Export]) -> dict[str, str]:
-    """By the name of an export what the checkout's parser says against it.
+def refusals(handover: Handover, checkout: Path, exports: list[Export]) -> dict[str, str]:
+    """The errors of the checkout's parser, by the name of the export.
 
     Raises ConfigError for a checkout whose parser does not start.
     """
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(PARSERS), handover.parser, str(checkout)],
         input=json.dumps([asdict(export) for export in exports]),
         capture_output=True,
         text=True,
         check=False,
     )
-    if ran.returncode:
-        last = ran.stderr.strip().splitlines()[-1] if ran.stderr.strip() else "no word"
+    if process.returncode:
+        last = process.stderr.strip().splitlines()[-1] if process.stderr.strip() else "no word"
         raise ConfigError(
             where=f"--{handover.exporter}",
             key="checkout",
             value=str(checkout),
             allowed=f"one whose parser runs ({last})",
         )
-    said = json.loads(ran.stdout.splitlines()[-1])
-    return {case["name"]: case["refused"] for case in said if case["refused"]}
+    results = json.loads(process.stdout.splitlines()[-1])
+    return {case["name"]: case["refused"] for case in results if case["refused"]}
 
 
 def hand_over(name: str, checkout: Path) -> int:
-    """Export, parse and print; how many exports were refused."""
+    """The number of refused exports, after exporting, parsing and printing."""
     handover = HANDOVERS[name]
     if not (checkout / handover.mark).is_file():
         raise ConfigError(
@@ -182,11 +181,11 @@ def hand_over(name: str, checkout: Path) -> int:
     exports: list[Export] = []
     for config in shipped_configs():
         result = exports_of(config, handover.exporter, handover.framework)
-        if isinstance(result, Refusal):
+        if isinstance(result, NoExport):
             print(f"{name}: {result.name}: not exported: {result.reason}")
         else:
             exports += result
-    against = refused(handover, checkout, exports)
+    against = refusals(handover, checkout, exports)
     for export, reason in against.items():
         print(f"{name}: {export}: refused: {reason}")
     print(f"{name}: {len(exports) - len(against)} of {len(exports)} exports taken by {checkout}")
@@ -199,13 +198,13 @@ def main(arguments: list[str]) -> int:
     for name, handover in HANDOVERS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"a checkout with {handover.mark}")
     options = vars(parser.parse_args(arguments))
-    given = {name: options[name] for name in HANDOVERS if options[name] is not None}
+    checkouts = {name: options[name] for name in HANDOVERS if options[name] is not None}
     try:
-        if not given:
+        if not checkouts:
             raise ConfigError(
                 where="command line", key="checkout", value=None, allowed=f"one of --{', --'.join(HANDOVERS)} DIR"
             )
-        return int(sum(hand_over(name, checkout) for name, checkout in given.items()) > 0)
+        return int(sum(hand_over(name, checkout) for name, checkout in checkouts.items()) > 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,10 +1,10 @@
-"""Frameworks' own parsers on exports; a program, for it stands in for much of the machine.
+"""Frameworks' own parsers on exports. It is a program of its own because it stubs out much of the machine.
 
     python handover_parsers.py FRAMEWORK CHECKOUT < cases.json
 
 FRAMEWORK is megatron, internevo, accelerate or torchtitan. Reads a list of exports and prints a list of {name, refused}:
-the first line of what the checkout's own code raises of each. accelerate and torchtitan want what they require
-installed; the others get stand-ins for CUDA, and for packages that are not installed and that a parser does not need.
+the first line of the error that the checkout's code raises, or null. accelerate and torchtitan need their requirements
+installed; the others get stubs for CUDA and for missing packages that a parser does not need.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 Check = Callable[[str, int], None]
-"""Raises what a framework raises of an export's text for a world of so many ranks."""
+"""Parses an export's text for a number of ranks; raises what the framework raises."""
 
 REFUSED = (
     AssertionError,
@@ -40,7 +40,7 @@ REFUSED = (
     ImportError,
     SystemExit,
 )
-"""What frameworks raise against a configuration."""
+"""Errors by which frameworks refuse a configuration."""
 SOME_GPU = SimpleNamespace(major=9, minor=0, name="GPU", total_memory=80 * 2**30, multi_processor_count=132)
 MISSING = frozenset(
     str.split(
@@ -50,8 +50,8 @@ MISSING = frozenset(
         "hjson msgpack cpuinfo ninja comet_ml pkg_resources pulp viztracer requests safetensors datasets"
     )
 )
-"""Packages that no parser needs to do its work."""
-# the sections that are the user's, as InternEvo's configs/7B_internlm2.py has them
+"""Packages that no parser needs for its work."""
+# Sections of a config that exports leave to the user, as in InternEvo's configs/7B_internlm2.py.
 OWN = """
 JOB_NAME = "handover"
 ckpt = dict(enable_save_ckpt=False)
@@ -63,18 +63,18 @@ beta2_scheduler = dict(init_beta2=0.95, c=0, cur_iter=-1)
 monitor = dict(alert=dict(enable_feishu_alert=False, feishu_alert_address=None))
 """
 DATA_PARALLEL = 2
-# popped or set by create_model and pipeline_parallel_sharding_wrapper before the class is called
+# Keys that create_model and pipeline_parallel_sharding_wrapper pop or set before the class is called.
 BUILDERS = frozenset({"num_chunks", "use_flash_attn", "apply_post_layer_norm", "embed_split_hidden"})
 
 
 class Anything:
-    """Takes every call, attribute and item; as a decorator it returns what it decorates."""
+    """Accepts every call, attribute and item; as a decorator it returns the decorated function."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         del arguments, named
 
     def __call__(self, *arguments: object, **named: object) -> object:
-        """Returns what it decorates, or something again."""
+        """The decorated function, or another Anything."""
         if len(arguments) == 1 and callable(arguments[0]) and not named:
             return arguments[0]
         return Anything()
@@ -95,7 +95,7 @@ class Anything:
 
 
 class StubModule(types.ModuleType):
-    """A module, or a package without its own start-up code, that has every name."""
+    """A stub of a module or package, which has every name."""
 
     __version__ = "0"
 
@@ -110,7 +110,7 @@ class StubModule(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stand-ins for the packages of ``names`` that are not installed."""
+    """Finds stubs for the packages of ``names`` that are not installed."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(name for name in names if importlib.util.find_spec(name) is None)
@@ -125,19 +125,19 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """The stand-in."""
+        """The stub."""
         return StubModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing to run."""
 
 
-def stand_in(checkout: Path) -> None:
+def stub_cuda(checkout: Path) -> None:
     """Let the checkout's modules be imported on a machine without a GPU."""
     import torch
-    import torch._dynamo  # finds out whether triton is there, before a stand-in is
+    import torch._dynamo  # looks for triton, before there is a stub of it
 
-    sys.meta_path.insert(0, Finder(MISSING))  # before a folder of the checkout is taken for one of them
+    sys.meta_path.insert(0, Finder(MISSING))  # before a folder of the checkout can be mistaken for one of them
     sys.path.insert(0, str(checkout))
     if not hasattr(typing, "override"):  # Python 3.12
         typing.override = lambda function: function  # type: ignore[attr-defined]
@@ -149,11 +149,11 @@ def stand_in(checkout: Path) -> None:
 def megatron(checkout: Path) -> Check:
     """parse_args, validate_args and the TransformerConfig built from them (megatron/training/arguments.py,
     core_transformer_config_from_args)."""
-    stand_in(checkout)
-    # without the start-up code of megatron.training
+    stub_cuda(checkout)
+    # Without the code of megatron/training/__init__.py.
     sys.modules["megatron.training"] = StubModule("megatron.training", [str(checkout / "megatron" / "training")])
     arguments = importlib.import_module("megatron.training.arguments")
-    # what is the user's, and kernels of Transformer Engine, which is not here
+    # Options that exports leave to the user, and one for kernels of Transformer Engine, which is not installed.
     own = ["--no-rope-fusion", "--train-iters", "1", "--lr", "1e-4", "--mock-data"]
     own += ["--tokenizer-type", "NullTokenizer"]
 
@@ -169,7 +169,7 @@ def megatron(checkout: Path) -> Check:
 def internevo(checkout: Path) -> Check:
     """Config.from_file, args_sanity_check (internlm/initialize/launch.py), and whether the class of the model type
     takes the keys of ``model`` that create_model (internlm/model/builder.py) hands it."""
-    stand_in(checkout)
+    stub_cuda(checkout)
     launch = importlib.import_module("internlm.initialize.launch")
     context = importlib.import_module("internlm.core.context")
     registry = importlib.import_module("internlm.model.registry")
@@ -178,7 +178,7 @@ def internevo(checkout: Path) -> Check:
 
     def check(text: str, world: int) -> None:
         shared = context.global_context
-        shared.load_config(context.Config.from_file(written("config.py", OWN + text)))
+        shared.load_config(context.Config.from_file(write_temporary("config.py", OWN + text)))
         shared.is_rank_for_log = lambda: True
         shared.get_world_size = lambda mode: DATA_PARALLEL
         launch.args_sanity_check()
@@ -186,7 +186,7 @@ def internevo(checkout: Path) -> Check:
         model.pop("apply_post_layer_norm")  # required: create_model has no default
         built = registry.model_initializer.get_module(module_name=shared.config.model_type)
         keys = {key: value for key, value in model.items() if key not in BUILDERS}
-        # it defaults all keys: what it takes is what its signature names
+        # Calling it would build the model; its signature tells which keys it accepts.
         inspect.signature(built.__init__).bind(None, **keys)
 
     return check
@@ -203,7 +203,7 @@ def accelerate(checkout: Path) -> Check:
     environment = importlib.import_module("accelerate.utils.launch")
 
     def check(text: str, world: int) -> None:
-        words = ["--config_file", written("config.yaml", text), "train.py"]
+        words = ["--config_file", write_temporary("config.yaml", text), "train.py"]
         options, _, _ = command._validate_launch_command(command.launch_command_parser().parse_args(words))
         if options.num_processes != world:
             raise ValueError(f"{options.num_processes} processes for {world} ranks")
@@ -232,7 +232,7 @@ def torchtitan(checkout: Path) -> Check:
     parallel_dims = importlib.import_module("torchtitan.distributed").ParallelDims
 
     def check(text: str, world: int) -> None:
-        folder = str(Path(written("exported_plan.py", text)).parent)
+        folder = str(Path(write_temporary("exported_plan.py", text)).parent)
         sys.path.insert(0, folder)
         sys.modules.pop("exported_plan", None)
         importlib.invalidate_caches()
@@ -250,32 +250,32 @@ def torchtitan(checkout: Path) -> Check:
         at_once *= degrees.dp_replicate * degrees.dp_shard
         if config.parallelism.pipeline_parallel_degree > 1:
             at_once *= config.parallelism.num_pp_microbatches
-            named = [one for part in config.parallelism.module_fqns_per_model_part for one in part]
+            names = [one for part in config.parallelism.module_fqns_per_model_part for one in part]
             layers = [f"layers.{index}" for index in range(len(config.model_spec.model.layers))]
-            if named != ["tok_embeddings", *layers, "norm", "lm_head"]:
-                raise ValueError(f"stages of {named}")
+            if names != ["tok_embeddings", *layers, "norm", "lm_head"]:
+                raise ValueError(f"stages of {names}")
         if config.training.num_tokens_per_train_step % at_once:
             raise ValueError(f"{config.training.num_tokens_per_train_step} tokens, {at_once} at once")
 
     return check
 
 
-def written(name: str, text: str) -> str:
-    """Returns the path of a file ``name`` with this text, in a new folder."""
+def write_temporary(name: str, text: str) -> str:
+    """Path of a new temporary file ``name`` with this text."""
     path = Path(tempfile.mkdtemp()) / name
     path.write_text(text)
     return str(path)
 
 
 def refusal(check: Check, text: str, world: int) -> str | None:
-    """Returns the first line of what is raised, of a parser that exits the last that it says, or None."""
-    said = io.StringIO()
+    """The first line of the error, or the last line of output of a parser that exits; None if the export is accepted."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             check(text, world)
     except REFUSED as error:
-        if isinstance(error, SystemExit) and said.getvalue().strip():
-            return said.getvalue().strip().splitlines()[-1]
+        if isinstance(error, SystemExit) and output.getvalue().strip():
+            return output.getvalue().strip().splitlines()[-1]
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return None
 
@@ -284,7 +284,7 @@ PARSERS = {"megatron": megatron, "internevo": internevo, "accelerate": accelerat
 
 
 def main(framework: str, checkout: str) -> None:
-    """Every export of standard input."""
+    """Check every export of standard input, and print the results."""
     warnings.simplefilter("ignore")
     cases = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,12 @@
-"""Whether every reader of a Hugging Face config counts the parameters that transformers' own model has.
+"""Does every reader of a Hugging Face config count the parameters of transformers' own model?
 
     python benchmarks/huggingface_counts.py [--table FILE] [--write] [--only WORDS]
 
-FILE (tests/spec/readers/huggingface/counts.json unless said) lists models: ``says``, a config with the fewest
-keys that the reader needs, so that what it leaves out is the class's default; ``parameters`` of the model
-that transformers makes of it on the meta device; and ``buffers``, the elements of those that are counted as
-parameters: published totals have routers' corrections of scores. Each config is read as it stands and as
-transformers writes it out, which must come to one model, whose count must be the sum. --write counts anew and
-writes the file. Needs transformers, which nothing else here does:
+FILE (default tests/spec/readers/huggingface/counts.json) lists models: ``says``, a config with the fewest keys that the
+reader needs, all others being the class's defaults; ``parameters`` of transformers' model of it on the meta device; and
+``buffers``, elements of buffers that count as parameters, because published totals include routers' score corrections.
+Each config is read as it is and as transformers writes it out. Both must give the same model, with the same count. --write
+updates the file. It needs transformers, unlike the rest of the project:
 
     python -m venv --system-site-packages .venv-transformers && .venv-transformers/bin/pip install transformers
 
@@ -34,16 +33,15 @@ from spec.readers.read_config import read_config  # noqa: E402
 
 TABLE = ROOT / "tests" / "spec" / "readers" / "huggingface" / "counts.json"
 SAME_CLASS = {"kimi_k2": "deepseek_v3"}
-"""Types whose class lies beside their weights and has the structure of one of transformers' own."""
+"""Types whose class is published with their weights and has the structure of one of transformers' classes."""
 COUNTED_BUFFERS = ("e_score_correction_bias",)
 NOT_SHAPES = ("blocks", "source", "rope", "max_positions", "assumptions")
-"""Fields of ModelSpec that need not agree between the two ways of writing one config: learned positions are
-counted, and blocks that predict further tokens are those that a file lists, which transformers' models leave
-out."""
+"""Fields of ModelSpec that may differ between the short and the long config: learned positions are counted anyway, and MTP
+blocks are in a model's own file but not in transformers' models."""
 
 
-def counted(says: dict[str, Any]) -> tuple[int, dict[str, int], dict[str, Any]]:
-    """Parameters of transformers' model, elements of its counted buffers by name, and the whole config."""
+def transformers_count(says: dict[str, Any]) -> tuple[int, dict[str, int], dict[str, Any]]:
+    """Parameters of transformers' model, elements of the buffers that count by name, and the long config."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -63,20 +61,20 @@ def counted(says: dict[str, Any]) -> tuple[int, dict[str, int], dict[str, Any]]:
 
 
 def read(says: dict[str, Any], folder: Path) -> ModelSpec:
-    """The model that our reader makes of it."""
+    """The model that this project reads from a config."""
     path = folder / "config.json"
     path.write_text(json.dumps(says, default=str).replace("Infinity", "1e9"), encoding="utf-8")
     return read_config(path).model
 
 
 def differing_fields(one: ModelSpec, other: ModelSpec) -> list[str]:
-    """Fields of the model that its two ways of writing differ in."""
+    """Names of the fields in which the models of the short and the long config differ."""
     names = ("main_blocks", *(field.name for field in fields(ModelSpec) if field.name not in NOT_SHAPES))
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print a line a model, and write the table if asked; 1 when a count differs."""
+    """Compare, print a line for each model, and update the table on request. The exit status: 1 when a count differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--write", action="store_true", help="count anew and write the table")
@@ -90,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in table["counts"]:
         if options.only not in row["name"]:
             continue
-        total, buffers, whole = counted(row["says"])
+        total, buffers, whole = transformers_count(row["says"])
         if options.write:
             row.update(parameters=total, buffers=buffers)
         try:
@@ -101,12 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{row['name']:42} {total:>19,} REFUSED: {error}")
             continue
         ours = num_parameters(short).total
-        known = (row["parameters"], row["buffers"])
-        apart = differing_fields(short, long)
-        same = ours == total + sum(buffers.values()) and not apart and known == (total, buffers)
+        stored = (row["parameters"], row["buffers"])
+        differing_names = differing_fields(short, long)
+        same = ours == total + sum(buffers.values()) and not differing_names and stored == (total, buffers)
         differing += not same
         words = (
-            "equal" if same else f"DIFFERS: read {ours:,}; by the whole config other: {', '.join(apart) or 'nothing'}"
+            "equal"
+            if same
+            else f"DIFFERS: read {ours:,}; by the whole config other: {', '.join(differing_names) or 'nothing'}"
         )
         print(f"{row['name']:42} {total:>19,} {sum(buffers.values()):>9,}  {words}")
     if options.write:

@@ -1,10 +1,10 @@
-"""Do the widths of the 80 % interval hold for datasets that they were not chosen by?
+"""Do the widths of the 80 % interval hold for datasets that they were not fitted to?
 
     python benchmarks/interval_widths.py --measurements PATH [PATH ...] --predictions PRED.csv
 
-PATH as for benchmarks/accuracy.py, PRED.csv what that wrote. Prints the share of each dataset's steps inside
-and above the interval and its half-width with the widths of solver.problem.result, with those that all
-datasets choose, and with those that the other datasets choose; then the widths. Takes three minutes.
+PATH as for benchmarks/accuracy.py, PRED.csv as written by it. Prints the share of each dataset's steps inside and above
+the interval and its half-width: with the widths in use (solver.problem.result), with widths fitted to all datasets, and
+with widths fitted to the other datasets; then the widths. Takes three minutes.
 """
 
 import argparse
@@ -31,27 +31,27 @@ GAPS = "gaps"
 NAMES = (*WIDTHS, GAPS)
 IN_USE = np.array([*WIDTHS.values(), GAP_STD])
 FEWEST_ROWS = 9
-"""Of a dataset that chooses."""
+"""Fewest rows of a dataset that widths are fitted to."""
 SCORED_ROWS = 12
 AIMED = (0.74, 0.86)
-"""Shares inside that cost nothing when widths are chosen: 70 to 90 % with room for what a dataset's rows are few."""
+"""Shares inside the interval without a penalty in the fit: 70 to 90 %, narrowed because datasets have few rows."""
 ROUNDED = 0.01
-"""In log(measured / predicted): the step from inside to outside, smooth for the search."""
+"""Smoothing of the step from inside to outside, in log(measured / predicted)."""
 SCORE_WEIGHT = 0.2
 STARTS = (1.0, 0.3)
-"""Of the widths in use: where the search, which finds a nearby least, begins."""
+"""Multiples of the widths in use from which the search starts, which finds a local minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedDataset:
-    """Priced rows of one dataset: log(measured / predicted), and one row of shares (NAMES) each."""
+    """Predicted rows of one dataset: log(measured / predicted), and the shares of NAMES for each row."""
 
     ratio: FloatArray
     shares: FloatArray
 
 
 def read_priced(measurements: Sequence[Path], predictions: Path) -> dict[str, PricedDataset]:
-    """By dataset; raises UserError or OSError for files that cannot be read."""
+    """The predicted rows by dataset. Raises UserError or OSError for files that cannot be read."""
     with predictions.open(newline="", encoding="utf-8") as handle:
         priced = {(line["dataset"], line["row_id"]): line for line in csv.DictReader(handle)}
     result: dict[str, list[tuple[float, list[float]]]] = {}
@@ -81,7 +81,7 @@ def shares_of(row: PublishedRow, line: Mapping[str, str]) -> list[float]:
 
 
 def kind(row: PublishedRow) -> tuple[bool, int]:
-    """Returns whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
+    """Whether the linear layers run in lower precision than the rest, and how many tokens attend to each other."""
     try:
         job = parse_row(row, ROOT).job
     except ConfigError:
@@ -90,14 +90,14 @@ def kind(row: PublishedRow) -> tuple[bool, int]:
 
 
 def bounds(dataset: PricedDataset, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Of log(measured / predicted): ``chosen`` holds the widths of NAMES, then what is not priced."""
+    """The bounds of log(measured / predicted); ``chosen`` are the widths of NAMES, then the offset for unmodelled time."""
     reach = EIGHTY_PERCENT * np.sqrt(((dataset.shares * chosen[:-1]) ** 2).sum(axis=1))
     return np.minimum(chosen[-1] - reach, 0.0), chosen[-1] + reach
 
 
 def chosen_by(datasets: Sequence[PricedDataset]) -> FloatArray:
-    """The widths that make the shares inside as AIMED and, of those, the mean interval score (Gneiting and
-    Raftery 2007, eq. 43) least, datasets alike; what is not priced is the median of their medians."""
+    """The widths that bring the shares inside to AIMED with the least mean interval score (Gneiting and Raftery 2007,
+    eq. 43), every dataset with the same weight; the offset is the median of the datasets' medians."""
     unpriced = float(np.median([np.median(dataset.ratio) for dataset in datasets]))
 
     def cost(widths: FloatArray) -> float:
@@ -122,7 +122,7 @@ def chosen_by(datasets: Sequence[PricedDataset]) -> FloatArray:
 
 
 def scored(dataset: PricedDataset, chosen: FloatArray) -> str:
-    """Inside, above and half-width in %."""
+    """Shares inside and above, and the half-width, in %."""
     low, high = bounds(dataset, chosen)
     inside = 100.0 * float(((dataset.ratio >= low) & (dataset.ratio <= high)).mean())
     half = 50.0 * float(np.median(np.exp(high) - np.exp(low)))
@@ -130,13 +130,13 @@ def scored(dataset: PricedDataset, chosen: FloatArray) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each dataset and the widths; 2 when a file cannot be read."""
+    """Print a line for each dataset, and the widths. The exit status: 2 when a file cannot be read."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
     parser.add_argument("--predictions", type=Path, required=True, help="what benchmarks/accuracy.py wrote")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        datasets = read_priced(asked.measurements, asked.predictions)
+        datasets = read_priced(options.measurements, options.predictions)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -56,7 +56,7 @@ MOST_FOLDERS = 12
 
 
 def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
-    """Samples by GPU of every file in the generic form, and what was passed over."""
+    """Samples by GPU of all files in the generic form, and the names of other files."""
     if not folder.is_dir():
         raise ProfileError(f"{folder}: no such folder of curves")
     samples: dict[str, list[Sample]] = {}
@@ -77,7 +77,7 @@ def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
 
 
 def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, SampleTable]]:
-    """Columns of each GPU's samples."""
+    """The samples of each GPU as tables by family."""
     return {
         gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=result).tables for gpu, result in samples.items()
     }
@@ -85,15 +85,14 @@ def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, Sa
 
 @dataclass(slots=True, kw_only=True)
 class MeasuredTimes:
-    """Fitted profiles by the name of their hardware spec, and the models of specs, each of which remembers what it
-    was asked."""
+    """Fitted profiles by the name of their hardware spec, and a cost model for each spec, which caches its look-ups."""
 
     fitted: Mapping[str, ProfileDatabase]
     root: Path = ROOT
     modelled: dict[str, ModelledCostModel] = field(default_factory=dict)
 
     def cost_model(self, cluster: ClusterSpec) -> CostModel:
-        """Returns the times of a cluster."""
+        """The cost model of a cluster."""
         own = self._modelled(cluster)
         if cluster.name in self.fitted:
             return self._curves(cluster.name, own)
@@ -112,10 +111,10 @@ class MeasuredTimes:
 
 
 def measured_times(curves: Path | None, profiles: Path | None) -> MeasuredTimes:
-    """Returns the times of a folder of curves and a folder of profiles, either or none.
+    """The times of a folder of curves and a folder of profiles, both optional.
 
-    They are fitted once (half a minute) and cached under a hash of the files and of the source that reads and fits.
-    Raises ConfigError for a path that is no folder, ProfileError for a bad file in it.
+    They are fitted once (half a minute) and cached under a hash of the files and of the code that reads and fits them.
+    Raises ConfigError for a path that is not a folder, ProfileError for a bad file in it.
     """
     paths = [*_files(curves, "--curves", "*.csv"), *_files(profiles, "--profiles", "*.pt")]
     digest = hashlib.sha256(repr(SPECS).encode())
@@ -141,8 +140,8 @@ def _files(folder: Path | None, key: str, pattern: str) -> list[Path]:
 
 
 def _profiles(curves: Path | None, paths: list[Path]) -> dict[str, ProfileDatabase]:
-    """Samples by the name of a hardware spec: those of the curves, and those of profiles inside one domain, as what is
-    measured between nodes is of their own network."""
+    """Samples by the name of a hardware spec, from curves and from profiles. Of profiles only those inside one domain
+    count: between nodes they measure a network of their own."""
     result: dict[str, ProfileDatabase] = {}
     for gpu, samples in read_folder(curves)[0].items() if curves else ():
         if gpu[:4] in SPECS:
@@ -160,7 +159,7 @@ def _profiles(curves: Path | None, paths: list[Path]) -> dict[str, ProfileDataba
 
 
 def inside_one_domain(profile: ProfileDatabase) -> ProfileDatabase:
-    """Returns the profile without collectives across domains."""
+    """The profile without collectives across domains."""
     if Family.COLLECTIVE not in profile.tables:
         return profile
     table = profile.tables[Family.COLLECTIVE]
@@ -170,7 +169,7 @@ def inside_one_domain(profile: ProfileDatabase) -> ProfileDatabase:
 
 
 def _keep(place: Path, profiles: Mapping[str, ProfileDatabase]) -> None:
-    """A folder with all profiles, there whole or not at all."""
+    """Write a folder with all profiles, as a whole or not at all, and delete the oldest folders."""
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
     try:
@@ -187,7 +186,8 @@ def _keep(place: Path, profiles: Mapping[str, ProfileDatabase]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredTimes:
-    """``lender`` is the measured book; ``here`` and ``there`` model its cluster and the target."""
+    """Times of a cluster without curves, from another one's: ``lender`` is the measured cost model, ``here`` and ``there``
+    are the models of its cluster and of the target."""
 
     lender: CostModel
     here: ModelledCostModel
@@ -214,7 +214,7 @@ class TransferredTimes:
         return self._transferred(lambda one: one.optimizer_s(query))
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Collectives inside a domain; from the hardware spec where the links are of another kind."""
+        """Collectives inside a domain; from the hardware spec if the links are of another kind."""
         return self._transferred(lambda one: one.collective_s(query), self._inside(query))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
@@ -222,7 +222,7 @@ class TransferredTimes:
         return self._transferred(lambda one: one.p2p_s(query), self._inside(query))
 
     def cpu_s(self, kind: str) -> TimeEstimate:
-        """A host is not the GPU's: the target's own."""
+        """CPU time, which does not depend on the GPU: the target's own."""
         return self.there.cpu_s(kind)
 
     def _inside(self, query: CollectiveQuery | P2PQuery) -> BoolArray:
@@ -233,13 +233,13 @@ class TransferredTimes:
         target = ask(self.there)
         if usable is not None and not usable.any():
             return target
-        lent, here = ask(self.lender), ask(self.here)
-        known = (lent.origin < int(Origin.MODELLED)) & (here.seconds > 0.0)
+        lender_times, here = ask(self.lender), ask(self.here)
+        transferable = (lender_times.origin < int(Origin.MODELLED)) & (here.seconds > 0.0)
         if usable is not None:
-            known &= usable
-        ratio = np.divide(target.seconds, here.seconds, out=np.ones_like(here.seconds), where=known)
+            transferable &= usable
+        ratio = np.divide(target.seconds, here.seconds, out=np.ones_like(here.seconds), where=transferable)
         return TimeEstimate(
-            seconds=np.where(known, lent.seconds * ratio, target.seconds),
-            relative_std=np.where(known, np.hypot(lent.relative_std, BY_MODEL_STD), target.relative_std),
-            origin=np.where(known, np.maximum(lent.origin, int(Origin.TRANSFERRED)), target.origin),
+            seconds=np.where(transferable, lender_times.seconds * ratio, target.seconds),
+            relative_std=np.where(transferable, np.hypot(lender_times.relative_std, BY_MODEL_STD), target.relative_std),
+            origin=np.where(transferable, np.maximum(lender_times.origin, int(Origin.TRANSFERRED)), target.origin),
         )

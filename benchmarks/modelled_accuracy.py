@@ -1,6 +1,6 @@
-"""Errors of times from a hardware spec, and of times transferred from another GPU, against measured curves.
+"""Relative errors of times from a hardware spec, and of times transferred from another GPU, against measured curves.
 
-By GPU, relative: GEMM and attention above 1 GFLOP, collectives above 1 MiB. benchmarks/curve_accuracy.py prints them.
+GEMM and attention above 1 GFLOP, collectives above 1 MiB, by GPU. benchmarks/curve_accuracy.py prints them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ ATTENTION_KEYS = ["batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_
 # Targets of the medians: from a hardware spec for every GPU, transferred for pairs of neighbouring generations.
 TARGETS = {"modelled gemm": 0.12, "modelled nccl": 0.20, "transferred gemm": 0.10, "transferred attention": 0.15}
 NOTHING_TO_SCORE = "nothing large enough of a GPU that has a hardware spec, so nothing to score"
-HELD_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
+TARGET_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
 
 Pricing = Callable[[ModelledCostModel, pd.DataFrame], TimeEstimate]
 
@@ -47,13 +47,13 @@ class SpecScore:
 
     @property
     def target(self) -> float:
-        """Returns what the median must not exceed; 0 for a row that is only reported."""
-        held = not self.what.startswith("transferred") or self.gpu in HELD_PAIRS
-        return TARGETS.get(self.what, 0.0) if held else 0.0
+        """Limit of the median; 0 for a row that is only reported."""
+        has_target = not self.what.startswith("transferred") or self.gpu in TARGET_PAIRS
+        return TARGETS.get(self.what, 0.0) if has_target else 0.0
 
     @property
     def passed(self) -> bool:
-        """Returns whether the median keeps its target."""
+        """True if the median is within its target."""
         return not self.target or self.median <= self.target
 
 
@@ -71,13 +71,13 @@ def score_lines(scores: Sequence[SpecScore]) -> list[str]:
     return lines
 
 
-def as_plain(score: SpecScore) -> dict[str, object]:
+def as_dict(score: SpecScore) -> dict[str, object]:
     """One score for a JSON file."""
     return asdict(score) | {"target": score.target or None, "passed": score.passed}
 
 
 def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[SpecScore]:
-    """Every row of the tables, from the samples of each GPU; a family that no GPU has gives no rows."""
+    """The scores of all GPUs' samples; a family that no GPU has gives none."""
     gemm = frame(tables, Family.GEMM, {"layout": "NT", "dtype_in": "bf16", "scale_recipe": ""})
     gemm = gemm[2.0 * gemm.batch * gemm.m * gemm.n * gemm.k > 1e9] if len(gemm) else gemm
     words = {"mask": "causal", "direction": "forward", "dtype": "bf16"}
@@ -99,24 +99,24 @@ def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[SpecScore]:
 
 
 def frame(tables: dict[str, dict[Family, SampleTable]], family: Family, labels: dict[str, str]) -> pd.DataFrame:
-    """One family's rows of every GPU: ``gpu``, its numbers, its words, and ``latency_us`` (medians); only
-    rows with these ``labels``. Empty when there are none."""
+    """The samples of a family with these ``labels``, of all GPUs: the column ``gpu``, numbers, labels, and ``latency_us``
+    (medians)."""
     parts = []
-    for gpu, held in sorted(tables.items()):
-        if family in held:
-            table = held[family]
+    for gpu, families in sorted(tables.items()):
+        if family in families:
+            table = families[family]
             columns = {name: np.asarray(column) for name, column in table.numbers.items()}
             columns |= {name: np.asarray(column.labels()) for name, column in table.labels.items()}
             parts.append(pd.DataFrame(columns | {"latency_us": table.medians_s() * 1e6, "gpu": gpu}))
     if not parts:
         return pd.DataFrame({"gpu": []})
-    joined = pd.concat(parts, ignore_index=True)
-    wanted = np.all([joined[name] == word for name, word in labels.items()], axis=0)
-    return joined[wanted] if labels else joined
+    rows = pd.concat(parts, ignore_index=True)
+    selected = np.all([rows[name] == word for name, word in labels.items()], axis=0)
+    return rows[selected] if labels else rows
 
 
 def spec_of(gpu: str) -> ClusterSpec:
-    """Returns the hardware spec that belongs to a name in the files' gpu column."""
+    """The hardware spec of a name in the files' gpu column."""
     return read_cluster(SPECS[gpu[:4]], root=shipped_folder())
 
 
@@ -143,13 +143,13 @@ def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[SpecScore]
 
 
 def price_gemm(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
-    """Forward products of the rows of a table."""
+    """Times of the forward products of a table."""
     return cost_model.linear_s(LinearQuery(batch=ints(table.batch), m=ints(table.m), k=ints(table.k), n=ints(table.n)))
 
 
 def _attention(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
-    """Attention and the pass before it: the curves are of a serving engine, which turns queries and keys
-    (rotary) and writes keys and values to its cache, so all of them are read and written once more."""
+    """Times of attention and of a copy before it: the curves are of a serving engine, which rotates queries and keys and
+    writes keys and values to its cache, so that all of them are read and written once more."""
     sizes = {name: ints(table[name]) for name in ATTENTION_KEYS}
     core = cost_model.attention_s(AttentionQuery(**sizes))
     width = sizes["heads"] * sizes["qk_dim"] + sizes["kv_heads"] * (sizes["qk_dim"] + sizes["v_dim"])
@@ -159,7 +159,7 @@ def _attention(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstima
 
 
 def price_collectives(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
-    """Collectives, priced kind by kind, in the table's order."""
+    """Times of the collectives of a table, in its order."""
     seconds = np.empty(len(table))
     for kind in table.collective.unique():
         rows = (table.collective == kind).to_numpy()
@@ -172,7 +172,7 @@ def price_collectives(cost_model: ModelledCostModel, table: pd.DataFrame) -> Tim
 
 
 def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[SpecScore]:
-    """Shapes measured on both GPUs of a pair, the first transferred to the second."""
+    """Scores of the shapes that both GPUs of a pair were measured with, transferred from the first to the second."""
     rows = []
     if table.empty:
         return []

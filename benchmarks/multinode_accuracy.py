@@ -1,12 +1,12 @@
-"""How well a hardware spec predicts collectives between nodes, against published nccl-tests runs.
+"""Accuracy of collectives between nodes from a hardware spec, against published nccl-tests runs.
 
     python benchmarks/multinode_accuracy.py --runs FILE [--json FILE]
 
 FILE is a CSV file with a row for each message of a run: run, gpu, gpus_per_node, nodes, nics_per_node, nic_gbps,
-fabric, collective, bytes (nccl-tests' size), time_us, quality. A run is priced from the sheet of its GPU with
-the row's NICs, and with the latency and the share of the line of a sheet that has its fabric. Prints mean
-|log(predicted / measured)|: the mean of a run's rows, then the mean over runs. Only good runs count, in two halves at 1 MiB;
-series of unknown quality that shrink with the nodes stand apart. Exits with 1 when a target is missed.
+fabric, collective, bytes (nccl-tests' size), time_us, quality. A run is predicted from the hardware spec of its GPU with
+the row's NICs, and with the latency and line efficiency of a spec that has its fabric. Prints mean
+|log(predicted / measured)|: the mean of a run's rows, then the mean over runs. Only good runs count, split at 1 MiB;
+the series of unknown quality over 4 to 128 nodes is listed separately. Exits with 1 when a target is missed.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text,
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {"sendrecv": Collective.P2P, "all_to_all": Collective.ALL_TO_ALL}
-# (start of the GPU's name, word of the fabric) -> the sheet with that network; the first that fits. InfiniBand is the
-# network of the GPUs' own sheets.
+# (start of the GPU's name, word of the fabric, hardware spec with that network); the first that fits. InfiniBand is the
+# network of the GPUs' own specs.
 NETWORKS: tuple[tuple[str, str, str], ...] = (
     ("A100", "EFA", "aws-p4d"),
     ("H200", "EFA", "aws-p5en"),
@@ -52,14 +52,14 @@ COLUMNS = ("run", "gpu", "gpus_per_node", "nodes", "nics_per_node", "nic_gbps", 
 COLUMNS += ("time_us", "quality")
 NUMBERS = ("gpus_per_node", "nodes", "nics_per_node", "nic_gbps", "bytes", "time_us")
 LEAST = {"nodes": 2, "bytes": 1, "gpus_per_node": 1}
-FEWEST_RUNS = 3  # of a fabric, to be held to a target of its own
+FEWEST_RUNS = 3  # of a fabric, to have a target of its own
 TARGETS = {"all": 0.15, "small": 0.30, "fabric": 0.20, "series": 0.15}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkScore:
-    """Mean |log error| of ``runs`` runs, the mean of the logs (positive: predicted too slow), and what the mean of
-    the absolute ones may be (0: only reported)."""
+    """Mean |log error| of ``runs`` runs, their mean log error (positive: predicted too slow), and the limit of the first
+    (0: only reported)."""
 
     what: str
     runs: int
@@ -70,12 +70,12 @@ class NetworkScore:
 
     @property
     def passed(self) -> bool:
-        """Returns whether the error keeps its target."""
+        """True if the error is within its target."""
         return not self.target or self.error <= self.target
 
 
 def main() -> int:
-    """Read, price, print; 1 when a target is missed, 2 for what the user can mend."""
+    """Read, predict, print. The exit status: 1 when a target is missed, 2 for wrong input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="CSV file of nccl-tests runs")
     parser.add_argument("--json", type=Path, help="write scores and runs to this file as well")
@@ -91,7 +91,7 @@ def main() -> int:
         limit = f"{score.target:.2f}  {'ok' if score.passed else 'MISSED'}" if score.target else "-"
         print(f"{score.what:28} {score.runs:5d} {score.rows:5d} {score.error:6.3f} {score.bias:+6.3f}   {limit}")
     if passed_over:
-        print(f"not priced, for want of a sheet: {', '.join(passed_over)}")
+        print(f"not predicted, without a hardware spec: {', '.join(passed_over)}")
     if options.json:
         document = {
             "scores": [asdict(score) | {"passed": score.passed} for score in scores],
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The file's rows, a column a name. ProfileError, in one line, for what is missing, no text or no table."""
+    """The table of a CSV file. Raises ProfileError if it cannot be read."""
     try:
         return pd.read_csv(io.StringIO(read_file_text(path, MOST_MEASURED_BYTES)))
     except UnreadableFileError as error:
@@ -113,7 +113,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """The file's rows. ProfileError for a missing column or file, or no positive time."""
+    """The rows of the file. Raises ProfileError for a missing file or column, and for values out of range."""
     rows = read_table(path)
     missing = [name for name in COLUMNS if name not in rows]
     if missing:
@@ -135,7 +135,7 @@ def read_runs(path: Path) -> pd.DataFrame:
 
 
 def price_runs(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Returns the rows of runs that a hardware spec can price, with their ``log_error``, and the names of the others."""
+    """The rows of runs that a hardware spec can predict, with their ``log_error``, and the names of the other runs."""
     priced, passed_over = [], []
     for name, run in rows.groupby("run", sort=False):
         first = run.iloc[0]
@@ -158,8 +158,8 @@ def price_runs(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def spec_of(row: pd.Series) -> ClusterSpec | None:
-    """The GPU's sheet with the row's NICs on the network of its fabric's sheet; None without such sheets."""
-    gpu = next((sheet for start, sheet in SPECS.items() if row.gpu.startswith(start)), None)
+    """The GPU's hardware spec with the row's NICs and the network of its fabric's spec; None without such specs."""
+    gpu = next((spec for start, spec in SPECS.items() if row.gpu.startswith(start)), None)
     network = network_spec(row.gpu, row.fabric) or (gpu if row.fabric.startswith("IB") else None)
     if gpu is None or network is None or not row.nics_per_node or not row.nic_gbps:
         return None
@@ -174,12 +174,12 @@ def spec_of(row: pd.Series) -> ClusterSpec | None:
 
 
 def network_spec(gpu: str, words: str) -> str:
-    """The sheet of the network that ``words`` name; "" where they name none but the GPU's own."""
-    return next((sheet for start, word, sheet in NETWORKS if gpu.startswith(start) and word in words), "")
+    """The hardware spec of the network that ``words`` name; "" for the GPU's own network."""
+    return next((spec for start, word, spec in NETWORKS if gpu.startswith(start) and word in words), "")
 
 
 def all_scores(rows: pd.DataFrame) -> list[NetworkScore]:
-    """The halves over all, each fabric from 1 MiB on, and the series that shrinks."""
+    """The scores of large and small messages, of each fabric and collective above 1 MiB, and of the series."""
     good = rows[rows.quality == "good"]
     large = good[good.bytes >= MIB]
     scores = [
@@ -187,8 +187,8 @@ def all_scores(rows: pd.DataFrame) -> list[NetworkScore]:
         _score("below 1 MiB", good[good.bytes < MIB], TARGETS["small"]),
     ]
     for fabric, part in large.groupby("fabric"):
-        held = part.run.nunique() >= FEWEST_RUNS
-        scores.append(_score(f"  {fabric}", part, TARGETS["fabric"] if held else 0.0))
+        has_target = part.run.nunique() >= FEWEST_RUNS
+        scores.append(_score(f"  {fabric}", part, TARGETS["fabric"] if has_target else 0.0))
     for kind, part in large.groupby("collective"):
         scores.append(_score(f"  {kind}", part, 0.0))
     series = rows[(rows.quality == "unknown") & (rows.collective == Collective.REDUCE_SCATTER.value)]

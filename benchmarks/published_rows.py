@@ -1,10 +1,10 @@
-"""Published training runs as rows that state their whole question, and the prices of them.
+"""Published training runs as rows that state their whole question, and their predictions.
 
-A row names its cluster, framework preset, settings of the job, model file and the plans that it may have run in the
-words of the command line; nothing is read out of free text. Files: CSV, with a folder ``models`` and, for hardware
-specs that the project does not ship, ``clusters`` beside the file or in a folder above. Of several plans the fastest
-that fits in the GPU's memory is taken, or the one that needs least where none fits: a rule that sees no measurement.
-Settings that somebody inferred from the measured times (the column ``inferred``) are not read.
+A row names its cluster, framework preset, job settings, model file and possible plans in the syntax of the command line;
+nothing is parsed from free text. Files are CSV, with a folder ``models`` and, for hardware specs that the project does
+not ship, ``clusters`` next to the file or in a folder above. Of several plans the fastest that fits in memory is taken,
+or the smallest if none fits: a rule that sees no measurement. Settings that were inferred from the measured times (the
+column ``inferred``) are not read.
 """
 
 import csv
@@ -32,14 +32,14 @@ from spec.settings.setting import typed_values
 SIZES = ("num_gpus", "seq_len", "global_batch_sequences")
 QUESTION = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", "unpriced", "refused")
 
-# Older words of the files -> those of the program: a key, or a key with its value (of presets "preset=NAME"). An empty
-# word is dropped: what the row ran is not priced any more.
+# Older keys of the files, or keys with values (of presets "preset=NAME"), -> today's. Empty: dropped, as the program no
+# longer models it.
 CURRENT_WORDS: Mapping[str, str] = {
     # CUDA_LAUNCH_BLOCKING=1, which bigscience's launch scripts may have set (33 rows)
     "blocking_launches": "",
     # llm-foundry's attention on packed tokens without padding (3 rows)
     "layers.unpads_tokens": "",
-    # said by the version of FSDP
+    # follows from the version of FSDP
     "data_parallel.copies_parameters": "",
     "data_parallel.joins_gradients=true": "data_parallel.fsdp_version=1",
     "host.code=modules": "host.code=modules,layers.transformer_engine=true",
@@ -48,14 +48,15 @@ CURRENT_WORDS: Mapping[str, str] = {
     "layers.turns_chunks": "layers.transposes_chunks",
     "wide_norms": "fp32_norms",
 }
-# What a plan states by being silent, whatever the program takes by default.
+# What a plan without these keys ran with, whatever the program's defaults are.
 SILENT_PLAN: Mapping[str, str] = {"strategy": "mtp", "zero_stage": "0"}
 UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
-    """The ``line`` of the file ``path``: cells by column. ``fault`` says why a damaged line cannot be read."""
+    """One published run: line ``line`` of the file ``path``, cells by column. ``fault`` says why a damaged line cannot be
+    read."""
 
     path: Path
     line: int
@@ -91,9 +92,8 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPrediction:
-    """A row with the answer of its plan: ``step_s`` seconds; ``gaps`` what the run did and nobody prices. Without an
-    answer ``reason`` says why.
-    """
+    """A row, its answer and predicted ``step_s``; ``gaps`` are features of the run that are not modelled. Without an
+    answer ``reason`` says why."""
 
     row: PublishedRow
     problem: Problem | None = None
@@ -104,9 +104,9 @@ class RowPrediction:
 
 
 def read_rows(paths: Sequence[Path]) -> list[PublishedRow]:
-    """Returns the rows of every CSV file named or lying below a named folder, in path order.
+    """The rows of every CSV file in ``paths``, files or folders, in path order.
 
-    Raises ConfigError for a path without CSV files, an unreadable file, or one that does not state its questions.
+    Raises ConfigError for a path without CSV files, an unreadable file, or one that lacks columns.
     """
     rows: list[PublishedRow] = []
     for path in paths:
@@ -136,23 +136,23 @@ def _rows_of(path: Path) -> Iterator[PublishedRow]:
 
 
 def current_words(text: str) -> dict[str, str]:
-    """Returns the values of ``key=value,...`` by key in the program's words, without what is dropped."""
+    """The values of ``key=value,...`` by today's keys, without dropped ones."""
     entries = ",".join(CURRENT_WORDS.get(entry, entry) for entry in text.split(","))
     pairs = [entry.partition("=")[::2] for entry in entries.split(",") if entry]
     return {CURRENT_WORDS.get(key, key): value for key, value in pairs if CURRENT_WORDS.get(key, key)}
 
 
-def _typed(words: Mapping[str, str]) -> str:
+def _joined_words(words: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in words.items())
 
 
 def file_for(row: PublishedRow, name: str) -> Path | None:
-    """Returns the file ``name`` next to the row's, or in the nearest folder above that has it; None without one."""
+    """The file ``name`` next to the row's file, or in the nearest folder above; None without one."""
     return next((folder / name for folder in row.path.resolve().parents if (folder / name).is_file()), None)
 
 
 def parse_row(row: PublishedRow, root: Path) -> ParsedRequest:
-    """Returns the row's question, read as the command line reads it; ConfigError for a cell that cannot be."""
+    """The row's question, parsed like the command line. Raises ConfigError for a cell that cannot be read."""
     for column in SIZES:
         if not row.text(column).isdecimal():
             raise ConfigError(where=row.where, key=column, value=row.text(column), allowed="a whole number")
@@ -167,13 +167,13 @@ def parse_row(row: PublishedRow, root: Path) -> ParsedRequest:
             world_size=gpus,
             seq_len=seq_len,
             global_batch_tokens=sequences * seq_len,
-            job=typed_values(_typed(job), job_settings(), row.where) if job else {},
+            job=typed_values(_joined_words(job), job_settings(), row.where) if job else {},
         )
         return read_request(request)
 
 
 def _hardware_spec(row: PublishedRow, folder: Path, root: Path) -> str:
-    """The name or path of the row's hardware spec; with changes it is a file in ``folder``."""
+    """The name or path of the row's hardware spec; a changed spec is written to ``folder``."""
     name, changes = row.text("cluster"), row.text("cluster_changes")
     own = file_for(row, f"clusters/{name}.toml")
     if not changes:
@@ -198,7 +198,7 @@ def _hardware_spec(row: PublishedRow, folder: Path, root: Path) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value of a TOML file on one line."""
+    """A value as TOML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
     return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
@@ -206,18 +206,18 @@ def _toml(value: Any) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Pricing:
-    """Prices rows by the times that ``cost_model`` gives for a cluster; ``root`` is the project's folder."""
+    """Predicts rows with the cost model that ``cost_model`` returns for a cluster; ``root`` is the project's folder."""
 
     cost_model: Callable[[ClusterSpec], CostModel]
     root: Path = field(default_factory=shipped_folder)
     op_timers: dict[str, OpTimer] = field(default_factory=dict)
 
     def predict(self, rows: Sequence[PublishedRow]) -> list[RowPrediction]:
-        """Returns one prediction a row, in order; a row that cannot be priced keeps its reason."""
+        """One prediction per row, in order; for a row that cannot be predicted it holds the reason."""
         return [self._prediction(row) for row in rows]
 
     def _prediction(self, row: PublishedRow) -> RowPrediction:
-        """The fastest plan that fits, or the smallest where none does."""
+        """The prediction of the row's fastest plan that fits, or of its smallest plan if none fits."""
         plans = row.text("plans").split(" | ")
         gaps = tuple(filter(None, row.text("unpriced").split("; ")))
         reason = row.fault or row.text("refused")
@@ -242,14 +242,14 @@ class Pricing:
 
 
 def _priced(text: str, problem: Problem, where: str) -> tuple[Answer, float]:
-    """The answer of one stated plan and the seconds of its step.
+    """The answer for one stated plan and the seconds of its step.
 
-    ``num_micro`` asks for so many micro-batches, whatever the batch; ``beyond`` adds that share of what one turn more
-    takes, a turn being one micro-batch, or pp of them where stages are interleaved.
+    ``num_micro`` overrides the number of micro-batches; ``beyond`` adds that share of the time of one more micro-batch, or
+    of pp more where stages are interleaved.
     """
     words = {**SILENT_PLAN, **current_words(text)}
     whole, beyond = int(words.pop("num_micro", "0")), float(words.pop("beyond", "0"))
-    plan, job = parse_plan(_typed(words), where), problem.job
+    plan, job = parse_plan(_joined_words(words), where), problem.job
     tp, pp, micro_batch = plan.tp or 1, plan.pp or 1, plan.micro_batch or 1
     micro_tokens = job.world_size // (tp * pp * plan.cp) * micro_batch * job.seq_len
 

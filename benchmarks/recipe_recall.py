@@ -1,11 +1,11 @@
-"""Recall of hand-tuned recipes: does the solver find what a framework's own engineers tuned?
+"""Recall of hand-tuned recipes: does the solver find the plans that a framework's own engineers tuned?
 
     python benchmarks/recipe_recall.py --recipes FILE [--precision bf16] [--one_each] [--accepted_only] [--json FILE]
 
-FILE is a CSV file with a recipe a row: model, GPU, job settings and plan (no times). Each recipe that is
-tuned for pre-training on a GPU with a hardware spec is put to the solver in its own settings: can it be said
-(expressed), does it fit and break no rule (accepted), which rank has it among the TOP searched plans, and by
-how much is it slower than the fastest. Without FILE nothing is measured: it says so and exits with 0.
+FILE is a CSV file with a recipe per row: model, GPU, job settings and plan (no times). For each recipe that is tuned for
+pre-training on a GPU with a hardware spec, under its own settings: can the solver express it, does it fit and break no
+rule (accepted), what is its rank among the TOP plans of a search, and how much slower is it than the fastest? Without
+FILE the script says so and exits with 0.
 """
 
 import argparse
@@ -37,9 +37,8 @@ NEAR, FAR = 2.0, 10.0  # percent behind the winner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """What became of one recipe. ``rank`` is 1 for the fastest, None where it is not among the best; ``behind_percent``
-    how much slower than the fastest it is predicted, whose device memory and parts of a step stand beside the recipe's own;
-    ``cpu_s`` what the search took."""
+    """The result for one recipe. ``rank`` is 1 for the fastest plan, None beyond the TOP; ``behind_percent`` is how much
+    slower than the fastest plan (the winner) it is predicted; ``cpu_s`` are CPU seconds of the search."""
 
     recipe: str
     expressed: bool
@@ -57,8 +56,8 @@ class Recall:
     cpu_s: float | None = None
 
 
-def recalled(recipe: TunedRecipe, *, ranked: bool) -> Recall:
-    """One recipe; ``ranked`` searches its space too."""
+def recall(recipe: TunedRecipe, *, ranked: bool) -> Recall:
+    """The result for one recipe; ``ranked`` searches its space as well."""
     try:
         problem = problem_of(recipe, read_cluster(spec_of(recipe), root=ROOT))
         plan = recipe_plan(recipe, problem)
@@ -79,47 +78,47 @@ def recalled(recipe: TunedRecipe, *, ranked: bool) -> Recall:
         step_s=answer.step_s,
         parts_s=answer.parts_s,
     )
-    return _ranked(result, problem, plan) if ranked and result.accepted else result
+    return _with_rank(result, problem, plan) if ranked and result.accepted else result
 
 
-def _ranked(found: Recall, problem: Problem, plan: Plan) -> Recall:
-    """With its place among the searched plans; a plan faster than all of them is the first."""
+def _with_rank(result: Recall, problem: Problem, plan: Plan) -> Recall:
+    """The result with the recipe's rank among the searched plans."""
     began = time.process_time()
     try:
         best = search(problem, full_space(problem.model, problem.job), top_k=TOP).best
     except NoFeasiblePlanError:
         best = ()
-    assert found.step_s is not None
-    faster = [one for one in best if one.step_s < found.step_s and one.plan != plan]
-    fastest = min([found.step_s, *(one.step_s for one in faster)])
-    behind = 100.0 * (found.step_s / fastest - 1.0)
-    ranked = asdict(found) | {
+    assert result.step_s is not None
+    faster = [one for one in best if one.step_s < result.step_s and one.plan != plan]
+    fastest = min([result.step_s, *(one.step_s for one in faster)])
+    behind = 100.0 * (result.step_s / fastest - 1.0)
+    values = asdict(result) | {
         "rank": len(faster) + 1 if len(faster) < TOP else None,
         "behind_percent": behind,
         "winner": faster[0].plan.label() if faster else plan.label(),
-        "winner_gib": faster[0].needed_bytes / GIB if faster else found.needed_gib,
-        "winner_parts_s": faster[0].parts_s if faster else found.parts_s,
+        "winner_gib": faster[0].needed_bytes / GIB if faster else result.needed_gib,
+        "winner_parts_s": faster[0].parts_s if faster else result.parts_s,
         "cpu_s": time.process_time() - began,
     }
-    return Recall(**ranked)
+    return Recall(**values)
 
 
-def lines(found: Sequence[Recall]) -> list[str]:
-    """A line a recipe, and the shares."""
+def lines(recalls: Sequence[Recall]) -> list[str]:
+    """A line for each recipe, and the shares."""
     lines = [f"{'recipe':60s} {'needs':>7s} {'of':>6s} {'rank':>5s} {'behind %':>8s}  what"]
-    for one in found:
+    for one in recalls:
         needs = f"{one.needed_gib:7.1f} {one.usable_gib:6.1f}" if one.needed_gib is not None else " " * 14
         rank = f"{one.rank:5d}" if one.rank is not None else "    -"
         behind = f"{one.behind_percent:8.1f}" if one.behind_percent is not None else "       -"
         what = one.winner if one.accepted else one.reason
         state = "" if one.accepted else ("refused: " if one.expressed else "not expressed: ")
         lines.append(f"{one.recipe:60s} {needs} {rank} {behind}  {state}{what}")
-    return [*lines, "", *shares(found)]
+    return [*lines, "", *shares(recalls)]
 
 
 def one_each(recipes: Sequence[TunedRecipe]) -> list[TunedRecipe]:
-    """Returns of each model, GPU and precision one recipe, of the fewest GPUs and no variant where there is one; those that
-    ask for more than layers, attention and experts left out."""
+    """One recipe for each model, GPU and precision: preferably not a variant, with the fewest GPUs. Models that need more
+    than attention and MoE layers are left out."""
     result: dict[tuple[str, ...], TunedRecipe] = {}
     plain = [one for one in recipes if not one.text("needs")]
     for one in sorted(plain, key=lambda one: (bool(one.text("variant")), one.whole("num_gpus"))):
@@ -127,18 +126,18 @@ def one_each(recipes: Sequence[TunedRecipe]) -> list[TunedRecipe]:
     return list(result.values())
 
 
-def shares(found: Sequence[Recall]) -> list[str]:
-    """Returns how many of all recipes are expressed, accepted and near the winner."""
-    total = max(len(found), 1)
-    behind = [one.behind_percent for one in found if one.behind_percent is not None]
+def shares(recalls: Sequence[Recall]) -> list[str]:
+    """Lines with the numbers of recipes that are expressed, accepted and close to the winner."""
+    total = max(len(recalls), 1)
+    behind = [one.behind_percent for one in recalls if one.behind_percent is not None]
     counts = {
-        "expressed": sum(one.expressed for one in found),
-        "accepted": sum(one.accepted for one in found),
+        "expressed": sum(one.expressed for one in recalls),
+        "accepted": sum(one.accepted for one in recalls),
         f"within {NEAR:g} % of the winner": sum(one <= NEAR for one in behind),
         f"within {FAR:g} % of the winner": sum(one <= FAR for one in behind),
     }
-    lines = [f"{name}: {count} of {len(found)} ({count / total:.0%})" for name, count in counts.items()]
-    searched = [one.cpu_s for one in found if one.cpu_s is not None]
+    lines = [f"{name}: {count} of {len(recalls)} ({count / total:.0%})" for name, count in counts.items()]
+    searched = [one.cpu_s for one in recalls if one.cpu_s is not None]
     return [*lines, f"CPU seconds of {len(searched)} searches: {sum(searched):.0f}"] if searched else lines
 
 
@@ -156,25 +155,25 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, ask, print."""
-    asked = arguments(argv)
-    if not asked.recipes.exists():
-        print(f"skipped: there is no {asked.recipes}")
+    options = arguments(argv)
+    if not options.recipes.exists():
+        print(f"skipped: there is no {options.recipes}")
         return 0
     try:
-        recipes = [one for one in read_recipes(asked.recipes) if one.counts]
+        recipes = [one for one in read_recipes(options.recipes) if one.counts]
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if asked.precision:
-        recipes = [one for one in recipes if one.text("precision") == asked.precision]
-    if asked.only:
-        recipes = [one for one in recipes if asked.only in one.name]
-    if asked.one_each:
+    if options.precision:
+        recipes = [one for one in recipes if one.text("precision") == options.precision]
+    if options.only:
+        recipes = [one for one in recipes if options.only in one.name]
+    if options.one_each:
         recipes = one_each(recipes)
-    result = [recalled(one, ranked=not asked.accepted_only) for one in recipes]
-    print("\n".join(lines(result)))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in result], indent=1), encoding="utf-8")
+    recalls = [recall(one, ranked=not options.accepted_only) for one in recipes]
+    print("\n".join(lines(recalls)))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in recalls], indent=1), encoding="utf-8")
     return 0
 
 

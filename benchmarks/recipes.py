@@ -1,4 +1,4 @@
-"""Hand-tuned recipes of a framework: a row of a CSV file each, as the model, job and plan that a user would ask for."""
+"""Hand-tuned recipes of a framework, one per row of a CSV file, as the model, job and plan of a user's question."""
 
 import csv
 import re
@@ -23,7 +23,7 @@ from spec.settings.job import AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
 SPECS = {"h100": "h100-sxm", "b200": "b200", "b300": "b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
-"""GPU -> its sheet under configs/clusters."""
+"""GPU -> its hardware spec in configs/clusters."""
 REQUIRED = (
     "recipe",
     "kind",
@@ -44,7 +44,7 @@ REQUIRED = (
     "fsdp",
     "moe_dispatcher",
 )
-# Share by which parameters may differ from the published total: biases, norms and router corrections of a family.
+# Largest relative difference from the published number of parameters: biases, norms and router corrections of a family.
 TOLERANCE = 0.01
 # Megatron-Bridge, training/mixed_precision.py, by the recipe's word.
 PRECISIONS: dict[str, dict[str, object]] = {
@@ -55,30 +55,30 @@ PRECISIONS: dict[str, dict[str, object]] = {
     "fp8mx": {"precision.recipe": "mxfp8"},
     "nvfp4": {"precision.recipe": "nvfp4"},
 }
-# In which format narrow parameters travel: MXFP8 ones in 16 bits (reuse_grad_buf_for_mxfp8_param_ag).
+# Format in which low-precision parameters are gathered; MXFP8 ones in 16 bits (reuse_grad_buf_for_mxfp8_param_ag).
 GATHERED = {"fp8cs": "fp8", "fp8ds": "fp8", "nvfp4": "fp4"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "": "fp32"}
 GRAPHED = {"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"}
 
-# What recipes of experts narrow beside the linear layers where one CUDA graph holds a whole iteration: Megatron-Bridge
+# What MoE recipes run in FP8 in addition to the linear layers, if one CUDA graph holds a whole iteration: Megatron-Bridge
 # 26.06 (v0.5.0), scripts/performance/configs/*/*_workload_base_configs.py, cuda_graph_impl "full_iteration" of MXFP8 with
 # fp8_dot_product_attention, and fp8_output_proj in *_llm_pretrain.py; 26.08 (v0.6.0), perf_recipes/*/common.py.
 ATTENDS: Mapping[str, object] = {"precision.attention": "fp8"}
 HEAD: Mapping[str, object] = {"precision.low_precision_head": True}
-# (start of the model's name, start of the GPU's, settings); the first that fits.
+# (start of the model's name, start of the GPU's name, settings); the first that fits.
 BY_MODEL: tuple[tuple[str, str, Mapping[str, object]], ...] = (
     ("deepseek_v3", "gb200", HEAD),
     ("deepseek_v3", "", {**HEAD, **ATTENDS}),
     ("qwen3", "", ATTENDS),
     ("gpt_oss_120b", "", {**HEAD, **ATTENDS}),
 )
-# Megatron-Bridge (v0.2.0 to v0.6.0) src/megatron/bridge/models: moe_router_dtype "fp32"; of no other model here.
+# Models with moe_router_dtype "fp32": Megatron-Bridge (v0.2.0 to v0.6.0), src/megatron/bridge/models.
 FP32_ROUTERS = ("deepseek", "kimi", "glm", "nemotron", "qwen3-next")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRecipe:
-    """One row; empty cells are what the recipe leaves alone."""
+    """One row; an empty cell is a setting that the recipe does not change."""
 
     path: str
     line: int
@@ -86,15 +86,15 @@ class TunedRecipe:
 
     @property
     def name(self) -> str:
-        """Its function's name."""
+        """Name of the recipe's function."""
         return self.text("recipe")
 
     def text(self, column: str) -> str:
-        """A cell, stripped; "" where the column is absent."""
+        """A cell, stripped; "" if the column is absent."""
         return self.cells.get(column, "").strip()
 
     def whole(self, column: str, default: int | None = None) -> int:
-        """A whole number, ``default`` where the cell is empty; raises ConfigError for anything else."""
+        """A whole number, or ``default`` for an empty cell. Raises ConfigError for anything else."""
         word = self.text(column)
         if not word and default is not None:
             return default
@@ -103,12 +103,12 @@ class TunedRecipe:
         return int(word)
 
     def says(self, column: str) -> bool:
-        """Returns whether a switch is on."""
+        """True if a switch is on."""
         return self.text(column) == "1"
 
     @property
     def counts(self) -> bool:
-        """Tuned for throughput, trained from scratch, on a GPU that has a sheet."""
+        """True for a recipe that is tuned for throughput in pre-training on a GPU with a hardware spec."""
         tuned = self.text("kind") == "perf" and self.text("task") == "pretrain"
         return tuned and self.text("gpu") in SPECS
 
@@ -132,8 +132,8 @@ def read_recipes(path: Path) -> list[TunedRecipe]:
 
 
 def model_of(recipe: TunedRecipe) -> ModelSpec:
-    """A dense or expert transformer. Raises ConfigError where it needs more, or its parameters are not the published
-    ones."""
+    """The recipe's model, dense or MoE. Raises ConfigError for other models, and if the number of parameters is not the
+    published one."""
     where = f"{recipe.path}:{recipe.line}"
     if recipe.text("needs"):
         allowed = "a dense model or one of experts, of full attention"
@@ -152,7 +152,7 @@ def model_of(recipe: TunedRecipe) -> ModelSpec:
 
 
 def _blocks(recipe: TunedRecipe) -> tuple[BlockRun, ...]:
-    """Dense layers, then those of experts, then blocks that predict more tokens."""
+    """Dense layers, then MoE layers, then MTP blocks."""
     attention, layers = _attention(recipe), recipe.whole("layers")
     dense = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=recipe.whole("ffn"), gated=True, activation="silu"))
     if not recipe.whole("experts", 0):
@@ -203,45 +203,45 @@ def _experts(recipe: TunedRecipe) -> MoeSpec:
     )
 
 
-def narrower(recipe: TunedRecipe) -> Mapping[str, object]:
-    """Returns what a recipe of a whole iteration in MXFP8 narrows beside the linear layers."""
+def low_precision_settings(recipe: TunedRecipe) -> Mapping[str, object]:
+    """Settings of low precision in addition to the linear layers, of MXFP8 recipes with a full-iteration CUDA graph."""
     if recipe.text("precision") != "fp8mx" or recipe.text("cuda_graph_impl") != "full_iteration":
         return {}
-    return narrowed(recipe.text("model"), recipe.text("gpu"))
+    return mxfp8_settings(recipe.text("model"), recipe.text("gpu"))
 
 
 def routes_in_fp32(recipe: TunedRecipe) -> bool:
-    """As its model does, but for DeepSeek-V3's under FSDP (perf_recipes/deepseek/gb300/deepseek_v3.py:
-    moe_router_dtype "bf16").
-    """
+    """True if the router computes in fp32, as the model's default says; not in DeepSeek-V3's recipes under FSDP
+    (perf_recipes/deepseek/gb300/deepseek_v3.py: moe_router_dtype "bf16")."""
     sharded = recipe.text("model") == "deepseek_v3" and recipe.says("fsdp")
     return bool(recipe.whole("experts", 0)) and scores_in_fp32(recipe.text("model")) and not sharded
 
 
 def settings_of(recipe: TunedRecipe) -> dict[str, object]:
-    """Returns what the recipe sets beside its framework's preset. Raises ConfigError for what no setting says."""
+    """The job settings by which the recipe differs from its framework's preset. Raises ConfigError for one that cannot be
+    expressed."""
     word = recipe.text("precision")
     if word not in PRECISIONS:
         allowed = f"one of {', '.join(PRECISIONS)}"
         raise ConfigError(where=f"{recipe.path}:{recipe.line}", key="precision", value=word, allowed=allowed)
-    narrow = word != "bf16" and recipe.says("param_gather_low_precision")
-    wide = recipe.says("grad_reduce_in_fp32")
+    low_precision_weights = word != "bf16" and recipe.says("param_gather_low_precision")
+    fp32_gradients = recipe.says("grad_reduce_in_fp32")
     scopes = set(recipe.text("cuda_graph_scope").split("+")) & GRAPHED
     if recipe.text("cuda_graph_impl") == "full_iteration":
         scopes = {"full_iteration"}
-    said: dict[str, object] = {
+    settings: dict[str, object] = {
         **PRECISIONS[word],
-        "precision.low_precision_parameters": narrow,
-        "precision.parameter_gather": GATHERED.get(word, "bf16") if narrow else "bf16",
+        "precision.low_precision_parameters": low_precision_weights,
+        "precision.parameter_gather": GATHERED.get(word, "bf16") if low_precision_weights else "bf16",
         "precision.moments": DTYPES[recipe.text("exp_avg_dtype")],
-        "data_parallel.fp32_gradients": wide,
-        "data_parallel.accumulation": "accumulate_fp32" if wide else "accumulate_16bit",
+        "data_parallel.fp32_gradients": fp32_gradients,
+        "data_parallel.accumulation": "accumulate_fp32" if fp32_gradients else "accumulate_16bit",
         "data_parallel.overlap_grad_reduce": recipe.says("overlap_grad_reduce"),
         "data_parallel.overlap_param_gather": recipe.says("overlap_param_gather"),
         "tensor_parallel.overlap": recipe.says("tp_comm_overlap"),
         "loss.fused": True,
         "host.checks_numbers": False,
-        # scripts/performance/configs: moe_router_fusion of every tuned recipe of experts
+        # scripts/performance/configs: moe_router_fusion of every tuned MoE recipe
         "moe_router_fusion": bool(recipe.whole("experts", 0)),
         "precision.router": "fp32" if routes_in_fp32(recipe) else "none",
         "overlap_expert_a2a": recipe.says("moe_a2a_overlap"),
@@ -252,14 +252,14 @@ def settings_of(recipe: TunedRecipe) -> dict[str, object]:
         "expandable_segments": True,
     }
     if recipe.text("moe_dispatcher") in ("deepep", "hybridep"):
-        said["moe_dispatcher"] = recipe.text("moe_dispatcher")
-    return said | narrower(recipe)
+        settings["moe_dispatcher"] = recipe.text("moe_dispatcher")
+    return settings | low_precision_settings(recipe)
 
 
 def problem_of(recipe: TunedRecipe, cluster: ClusterSpec) -> Problem:
-    """The recipe's model and job on its sheet alone. Raises ConfigError for what cannot be said."""
+    """The recipe's model and job on its hardware spec. Raises ConfigError for what cannot be expressed."""
     seq_len, gpus = recipe.whole("seq_len"), recipe.whole("num_gpus")
-    asked = AskedJob(
+    job_request = AskedJob(
         world_size=gpus,
         seq_len=seq_len,
         global_batch_tokens=recipe.whole("global_batch") * seq_len,
@@ -267,7 +267,7 @@ def problem_of(recipe: TunedRecipe, cluster: ClusterSpec) -> Problem:
         settings=settings_of(recipe),
         where=f"{recipe.path}:{recipe.line}",
     )
-    job = job_of(asked, cluster.gpu.architecture)
+    job = job_of(job_request, cluster.gpu.architecture)
     cluster = segmented(cluster, job.world_size, job.nvlink_segment)
     return Problem(
         model=model_of(recipe),
@@ -280,10 +280,10 @@ def problem_of(recipe: TunedRecipe, cluster: ClusterSpec) -> Problem:
 def recipe_plan(recipe: TunedRecipe, problem: Problem) -> Plan:
     """The recipe's plan. Raises ConfigError for degrees that contradict the job."""
     # Muon's recipes shard by whole matrices instead (dist_muon, Megatron-Core's layer-wise distributed optimizer).
-    owned = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")
-    sharded = 3 if recipe.says("fsdp") else int(owned)
-    kind, modules = _recomputed(recipe)
-    layers, parts = _offloaded(recipe)
+    distributed = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")
+    sharded = 3 if recipe.says("fsdp") else int(distributed)
+    kind, modules = _recompute(recipe)
+    layers, parts = _offload(recipe)
     written = WrittenPlan(
         strategy="fsp" if recipe.whole("tp") > 1 else "mtp",
         tp=recipe.whole("tp"),
@@ -297,39 +297,40 @@ def recipe_plan(recipe: TunedRecipe, problem: Problem) -> Plan:
         micro_batch=recipe.whole("micro_batch"),
         recompute=kind,
         recompute_modules=modules,
-        layout=recipe.text("pipeline_layout") or _dealt(recipe),
+        layout=recipe.text("pipeline_layout") or _layout(recipe),
         offloaded_layers=layers,
         offload_modules=parts,
     )
     return plan_of(written, problem, f"{recipe.path}:{recipe.line}")
 
 
-def _offloaded(recipe: TunedRecipe) -> tuple[int, tuple[OffloadedPart, ...]]:
-    """Returns what waits on the host: "layers:N", or parts of all layers by name. Raises ConfigError for another word."""
+def _offload(recipe: TunedRecipe) -> tuple[int, tuple[OffloadedPart, ...]]:
+    """The number of offloaded layers ("layers:N") and the offloaded parts of all layers. Raises ConfigError for other
+    words."""
     text = recipe.text("activation_offload")
     layers = re.fullmatch(r"layers:(\d+)", text)
     if layers:
         return int(layers[1]), ()
-    known = get_args(OffloadedPart)
-    named = text.split("+") if text else []
-    for name in named:
-        if name not in known:
-            allowed = f"layers:N, or of {', '.join(known)} joined by +"
+    parts = get_args(OffloadedPart)
+    names = text.split("+") if text else []
+    for name in names:
+        if name not in parts:
+            allowed = f"layers:N, or of {', '.join(parts)} joined by +"
             raise ConfigError(
                 where=f"{recipe.path}:{recipe.line}", key="activation_offload", value=text, allowed=allowed
             )
-    return 0, tuple(name for name in known if name in named)
+    return 0, tuple(name for name in parts if name in names)
 
 
-def _dealt(recipe: TunedRecipe) -> str | None:
-    """Returns where layers do not divide, embedding and loss count as one each (recipes of Llama 3.1 405B:
-    account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)."""
+def _layout(recipe: TunedRecipe) -> str | None:
+    """The layout of a recipe without one. If the stages do not divide the layers, embedding and loss count as a layer each
+    (Llama 3.1 405B: account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)."""
     stages = recipe.whole("pp") * recipe.whole("vpp", 1)
     return "embedding+loss" if recipe.whole("layers") % stages else None
 
 
-def _recomputed(recipe: TunedRecipe) -> tuple[str, tuple[str, ...]]:
-    """Returns what runs again: "none", "full", "full:block:N" or "selective:" and modules."""
+def _recompute(recipe: TunedRecipe) -> tuple[str, tuple[str, ...]]:
+    """The kind of recomputation and its modules, from "none", "full", "full:block:N" or "selective:" and modules."""
     kind, _, rest = recipe.text("recompute").partition(":")
     if kind != "selective":
         return kind or "none", ()
@@ -338,22 +339,21 @@ def _recomputed(recipe: TunedRecipe) -> tuple[str, tuple[str, ...]]:
 
 
 def spec_of(recipe: TunedRecipe) -> str:
-    """Name of the recipe's sheet."""
+    """Name of the recipe's hardware spec."""
     return SPECS[recipe.text("gpu")]
 
 
-def narrowed(model: str, gpu: str) -> Mapping[str, object]:
-    """Settings of MXFP8 by names in any case, with hyphens or underscores; nothing for a model without such a
-    recipe.
-    """
+def mxfp8_settings(model: str, gpu: str) -> Mapping[str, object]:
+    """The MXFP8 settings of a model on a GPU, whose names may be in any case, with hyphens or underscores; empty for a
+    model without such a recipe."""
     model, gpu = (name.lower().replace("-", "_") for name in (model, gpu))
-    for start, on, said in BY_MODEL:
-        if model.startswith(start) and gpu.startswith(on):
-            return said
+    for model_prefix, gpu_prefix, settings in BY_MODEL:
+        if model.startswith(model_prefix) and gpu.startswith(gpu_prefix):
+            return settings
     return {}
 
 
 def scores_in_fp32(model: str) -> bool:
-    """Returns whether Megatron-Bridge's model of that name routes in fp32."""
+    """True if Megatron-Bridge's model of that name routes in fp32."""
     name = model.lower().replace("_", "-")
     return any(word in name for word in FP32_ROUTERS)

@@ -1,6 +1,5 @@
-"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate.fit), and scored on
-the rest, beside the least error that factors fitted to all rows leave on these same rows: what no calibration
-by such factors can be better than."""
+"""Calibration (solver.calibrate.fit) on a few rows of each dataset or cluster, scored on the other rows; and the least
+error that factors fitted to all rows leave, which no calibration by such factors can beat."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ FEWEST_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
-    """How well the rows left out are predicted: ``rows`` scored; mean absolute errors, the share of rows inside
-    the 80 % interval, and its mean half-width, as fractions."""
+class CalibrationScore:
+    """Score on the ``rows`` that were left out: mean absolute errors, share of rows inside the 80 % interval and its mean
+    half-width, as fractions."""
 
     group: str
     rows: int
@@ -36,7 +35,7 @@ class Calibrated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedRow:
-    """A measured row as calibration sees it."""
+    """A measured row in the form that calibration takes."""
 
     row: PublishedRow
     priced: PricedStep
@@ -58,12 +57,12 @@ def priced_rows(predictions: Sequence[RowPrediction]) -> list[PricedRow]:
 
 
 def by_dataset(row: PublishedRow) -> str:
-    """All rows of a source, whatever they ran on."""
+    """Key of all rows of a source."""
     return row.dataset
 
 
 def by_cluster(row: PublishedRow) -> str:
-    """Rows of one source that ran on one GPU with one framework and number format: a user's cluster."""
+    """Key of the rows of a source with one GPU, framework and precision, which stand for one user's cluster."""
     return " ".join((row.dataset, row.text("gpu"), row.text("framework"), row.text("precision")))
 
 
@@ -103,8 +102,8 @@ def least_errors(groups: dict[str, Steps]) -> dict[str, tuple[float, float]]:
     }
 
 
-def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrated]:
-    """``rows`` steps of each group, chosen by ``seed``, fitted; the others scored."""
+def calibration_scores(groups: dict[str, Steps], rows: int, seed: int) -> list[CalibrationScore]:
+    """The scores of each group after calibration on ``rows`` of its steps, drawn by ``seed``."""
     result = []
     for name, steps in groups.items():
         count = len(steps.measured_s)
@@ -117,7 +116,7 @@ def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrate
         low, high = calibrated_interval(after, factors.residual_std)
         inside = (rest.measured_s >= low) & (rest.measured_s <= high)
         result.append(
-            Calibrated(
+            CalibrationScore(
                 group=name,
                 rows=count - rows,
                 before=_mape(rest.priced_s, rest.measured_s),
@@ -140,16 +139,16 @@ def calibration_tables(predictions: Sequence[RowPrediction], rows: int, seeds: I
     lines: list[str] = []
     for title, key in (("dataset", by_dataset), ("cluster", by_cluster)):
         groups = steps_by(priced, key)
-        runs = [calibrated(groups, rows, seed) for seed in draws]
+        runs = [calibration_scores(groups, rows, seed) for seed in draws]
         head = f"calibrated on {rows} rows of a {title}"
         lines += [*calibration_lines(runs, least_errors(groups), head), ""]
     return lines
 
 
 def calibration_lines(
-    runs: Sequence[Sequence[Calibrated]], least: Mapping[str, tuple[float, float]], title: str
+    runs: Sequence[Sequence[CalibrationScore]], least: Mapping[str, tuple[float, float]], title: str
 ) -> list[str]:
-    """Means over the seeds and the least errors of all rows, one line a group, and the macro mean."""
+    """A line for each group, and the macro mean: means over the seeds, and the least errors of all rows."""
     names = ("before", "after", "covered", "half_width")
     heads = f"{'one factor %':>13} {'by cause %':>11}"
     lines = [f"{title:70} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7} {heads}"]

@@ -1,4 +1,4 @@
-"""What published rows measured, and how the predictions of them miss: by what may explain it, and of intervals.
+"""The measurements of published rows, and the errors of their predictions: residuals by cause, coverage of intervals.
 
 FLOP formulas as the sources used them: Narayanan et al. 2021 (arXiv 2104.04473 eq. 3) with recompute counted;
 Megatron-Core without it (72 B s l h^2 (1 + s/6h + V/12lh)).
@@ -19,7 +19,7 @@ from spec.arrays import floats
 from spec.units import GIB, TERA
 
 WITHOUT_RECOMPUTE = frozenset({"megatron_core_h100", "megascale"})
-# What each dataset's figure is: max_memory_allocated (SimuMax's README; the zero-bubble paper's table 4, in GB of
+# What each dataset reports as memory: max_memory_allocated (SimuMax's README; the zero-bubble paper's table 4, in GB of
 # 10^9 bytes as printed; nanotron's logs of 2024-07 and fms-acceleration's), max_memory_reserved (torchtitan's metrics;
 # nanotron's table of 2024-12, helpers.py create_table_log: logging.py log_memory resets the peak of what is allocated
 # after the last micro-batch, so only its "Mem Res" holds activations), what
@@ -30,12 +30,12 @@ ALLOCATED_DECIMAL = frozenset({"zero_bubble"})
 ALLOCATED_FIRST = frozenset({"nanotron_old_bench"})
 RESERVED_FIRST = frozenset({"nanotron_bench"})
 RESERVED = frozenset({"torchtitan"})
-SHOWN = frozenset({"bigscience", "internevo_mem"})
+DEVICE_MEMORY = frozenset({"bigscience", "internevo_mem"})
 DECIMAL_GB = 1e9
 
 
-# Fitted: as solver.answer.interval.WIDTHS: what a feature that a run uses and the solver does not price adds.
-# The solver itself never takes such a question.
+# Fitted: as solver.problem.result.WIDTHS. Width that a feature adds which a run uses and the solver does not model; the
+# solver itself refuses such a question.
 GAP_STD = 0.04
 SPLITS: tuple[tuple[str, Callable[[PublishedRow], str]], ...] = (
     ("dataset", lambda row: row.dataset),
@@ -51,10 +51,11 @@ SPLITS: tuple[tuple[str, Callable[[PublishedRow], str]], ...] = (
 
 
 def measured_step_s(row: PublishedRow) -> float | None:
-    """Returns seconds from whichever figure the source gives, None where none gives a step; read only after pricing."""
-    given = row.number("measured_step_s")
-    if given:
-        return given
+    """Measured seconds of a step, from the figure that the source gives; None if it gives none. Read only after the
+    prediction."""
+    stated_s = row.number("measured_step_s")
+    if stated_s:
+        return stated_s
     gpus, batch, length = (row.number(name) for name in ("num_gpus", "global_batch_sequences", "seq_len"))
     tokens = row.number("measured_tokens_per_s_per_gpu")
     if tokens:
@@ -81,7 +82,7 @@ def _source_flops(row: PublishedRow, batch: float, length: float) -> float | Non
 
 
 def _expert_flops(row: PublishedRow, batch: float, length: float) -> float:
-    """Six FLOPs for each parameter a token passes through, and full attention (Megatron-Core 2025)."""
+    """Six FLOPs per token for each parameter that it passes through, and full attention (Megatron-Core 2025)."""
     hidden, layers = row.number("hidden"), row.number("layers")
     heads, kv_heads, width = row.number("heads"), row.number("kv_heads"), row.number("head_dim")
     attention = 2 * hidden * width * (heads + kv_heads)
@@ -96,7 +97,7 @@ def _expert_flops(row: PublishedRow, batch: float, length: float) -> float:
 
 
 def memory_gib(one: RowPrediction) -> float | None:
-    """Returns the predicted GiB of the worst stage, or what else the dataset's own figure means; None without an answer."""
+    """Predicted GiB of the quantity that the dataset reports, by default of the worst stage; None without an answer."""
     problem, answer, dataset = one.problem, one.answer, one.row.dataset
     if problem is None or answer is None:
         return None
@@ -105,24 +106,23 @@ def memory_gib(one: RowPrediction) -> float | None:
     if dataset in ALLOCATED_FIRST | RESERVED_FIRST:
         table = estimate_memory(problem.model, problem.job, PlanTable.of(answer.plan), problem.cluster)
         cost = table.bytes.cost
-        held = cost.allocated_bytes
+        memory_bytes = cost.allocated_bytes
         if dataset in RESERVED_FIRST:
-            # Where it does not fit the allocator hands segments back (solver.memory.device).
+            # If it does not fit, the allocator frees cached segments (solver.memory.device).
             retries = cost.device_bytes > usable_bytes(problem.cluster)
-            held = cost.reserved_bytes - np.where(retries, cost.segment_bytes, 0.0)
-        return float(held[table.stages.starts[0]]) / GIB
+            memory_bytes = cost.reserved_bytes - np.where(retries, cost.segment_bytes, 0.0)
+        return float(memory_bytes[table.stages.starts[0]]) / GIB
     if dataset in ALLOCATED_DECIMAL:
         return answer.allocated_bytes / DECIMAL_GB
     if dataset in RESERVED:
         return answer.reserved_bytes / GIB
-    if dataset in SHOWN and answer.device_bytes <= usable_bytes(problem.cluster):
+    if dataset in DEVICE_MEMORY and answer.device_bytes <= usable_bytes(problem.cluster):
         return answer.device_bytes / GIB
     return answer.needed_bytes / GIB
 
 
 def interval(one: RowPrediction) -> tuple[float, float] | None:
-    """Returns the 80 % interval of a row's step in seconds, wider by what the run did and nobody prices; None without
-    an answer."""
+    """The 80 % interval of a row's step in seconds, widened for features that are not modelled; None without an answer."""
     if one.answer is None:
         return None
     own_std = (math.log(one.answer.interval_high_s / one.answer.step_s) - UNPRICED) / EIGHTY_PERCENT
@@ -133,7 +133,7 @@ def interval(one: RowPrediction) -> tuple[float, float] | None:
 
 
 def coverage_lines(predictions: Sequence[RowPrediction]) -> list[str]:
-    """One line a dataset and one for all rows: share below, inside and above, median half-width in %."""
+    """A line for each dataset and one for all rows: share below, inside and above, median half-width in %."""
     predicted: dict[str, list[tuple[float, float, float, float]]] = {}
     for one in predictions:
         measured, bounds = measured_step_s(one.row), interval(one)
@@ -160,7 +160,7 @@ def _line(name: str, rows: np.ndarray) -> str:
 
 
 def residual_lines(predictions: Iterable[RowPrediction]) -> list[str]:
-    """Returns a table of mean log(predicted / measured) and mean absolute error, split by what may explain them."""
+    """A table of mean log(predicted / measured) and mean absolute error, split by possible causes."""
     pairs = [
         (one, math.log(one.step_s / measured))
         for one in predictions
@@ -179,7 +179,7 @@ def residual_lines(predictions: Iterable[RowPrediction]) -> list[str]:
 
 
 def gap_lines(predictions: Iterable[RowPrediction]) -> list[str]:
-    """Returns how many rows of which datasets need what is not priced, and why rows have no price."""
+    """Tables of the features that are not modelled, by rows and datasets, and of the reasons for missing predictions."""
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for one in predictions:

@@ -1,11 +1,10 @@
-"""How fast questions are answered on one core: CPU seconds by phase, plans priced, memory.
+"""Speed of searches on one core: CPU seconds by phase, plans priced, memory.
 
     python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--json FILE]
 
-Every question runs in a process of its own (imports, profile and search, as the main command has them); the
-hundred questions of ``--sweep`` share one, and the cost model as a sweep does. "priced"
-counts feasible plans whose step was computed, never those that rules reject in bulk. CPU seconds, because a
-busy machine stretches the others.
+Every question runs in a process of its own (imports, profile and search, as in the main command); the hundred questions
+of ``--sweep`` share a process and a cost model, as a sweep does. "priced" counts feasible plans whose step was computed,
+not those that rules reject in bulk. Times are CPU seconds, which other programs on the machine do not lengthen.
 """
 
 import argparse
@@ -35,9 +34,9 @@ from solver.problem.request import Request  # noqa: E402
 from spec.files import check_outputs, replaced_path  # noqa: E402
 from spec.program.command import OneLineParser, exit_status  # noqa: E402
 
-SHOWN = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
+PHASES = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
 SWEEP = "sweep"
-# phase -> the (module, name) under which the functions are called that make it. The innermost phase has the time.
+# Phase -> (module, name) of the functions that it consists of. Time counts for the innermost phase.
 WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "profile": (("solver.analysis.sweep", "find_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
@@ -51,7 +50,7 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuestion:
-    """A question by the words of a user; sizes in GPUs and tokens."""
+    """A question of a user; sizes in GPUs and tokens."""
 
     config: str
     world_size: int
@@ -60,7 +59,7 @@ class SearchQuestion:
     seq_len: int | None = None
 
     def request(self, root: Path) -> Request:
-        """Returns what the command line would ask."""
+        """The request of the command line for this question."""
         return Request(
             root=root,
             profile=root / "prof_data" / "data.pt",
@@ -90,7 +89,7 @@ QUESTIONS: dict[str, SearchQuestion] = {
 
 
 def sweep() -> list[SearchQuestion]:
-    """A hundred questions as a sweep asks them: one model on 8 to 1,024 GPUs, batches, frameworks, lengths."""
+    """A hundred questions of a sweep: one model on 8 to 128 GPUs, with several batches, frameworks and lengths."""
     return [
         SearchQuestion(
             config="8B_llama3.py", world_size=world, global_batch_tokens=batch, framework=framework, seq_len=length
@@ -103,7 +102,7 @@ def sweep() -> list[SearchQuestion]:
 
 
 class Phases:
-    """A clock for each phase, of which one runs at a time."""
+    """Clocks of the phases, of which one runs at a time."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -118,7 +117,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Returns what runs inside counts as ``name``."""
+        """Count the time inside as ``name``."""
         self._lap()
         self._running.append(name)
         try:
@@ -128,7 +127,7 @@ class Phases:
             self._running.pop()
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, its time counted as ``name``."""
+        """``function`` with its time counted as ``name``."""
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -138,13 +137,13 @@ class Phases:
         return timed
 
     def finished(self) -> dict[str, float]:
-        """Seconds by phase up to now."""
+        """Seconds by phase so far."""
         self._lap()
         return dict(self.seconds)
 
 
 def wrap_all(phases: Phases) -> None:
-    """Put the clock around every function of ``WRAPPED``, for the rest of this process."""
+    """Time every function of ``WRAPPED``, for the rest of this process."""
     for name, places in WRAPPED.items():
         for module_name, function in places:
             module = import_module(module_name)
@@ -153,7 +152,7 @@ def wrap_all(phases: Phases) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTiming:
-    """What a process took: CPU seconds by phase and in all, plans priced, the most memory it held."""
+    """What a process took: CPU seconds in total and by phase, plans priced, peak memory."""
 
     question: str
     cpu_s: float
@@ -164,13 +163,13 @@ class SearchTiming:
 
 
 def measure(names: Sequence[str]) -> SearchTiming:
-    """Ask the questions ``names`` (``SWEEP`` stands for all of the sweep) in this process."""
+    """The timing of the questions ``names`` (``SWEEP``: all of the sweep), run in this process."""
     imported_s = time.process_time()
     phases = Phases()
     wrap_all(phases)
-    asked = sweep() if SWEEP in names else [QUESTIONS[name] for name in names]
+    search_questions = sweep() if SWEEP in names else [QUESTIONS[name] for name in names]
     priced, search_s, shared = 0, 0.0, solver.analysis.sweep.Shared()
-    for one in asked:
+    for one in search_questions:
         request = one.request(ROOT)
         question = shared.open(request, solver.problem.request.read_request(request)).problem
         began = time.process_time()
@@ -178,7 +177,7 @@ def measure(names: Sequence[str]) -> SearchTiming:
         search_s += time.process_time() - began
         priced += result.num_priced
     seconds = phases.finished()
-    # What the interpreter took before the clock ran, this benchmark's own imports included.
+    # Before the clock ran: the interpreter's start and all imports, this benchmark's included.
     seconds["imports"] = imported_s
     return SearchTiming(
         question=SWEEP if SWEEP in names else ", ".join(names),
@@ -191,22 +190,22 @@ def measure(names: Sequence[str]) -> SearchTiming:
 
 
 def in_a_process(name: str) -> dict[str, Any]:
-    """Returns what a process took that did nothing else."""
+    """The timing of one question in a process of its own."""
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", name]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    result: dict[str, Any] = json.loads(process.stdout)
     return result
 
 
 def lines(measured: Sequence[dict[str, Any]]) -> list[str]:
-    """A table: a row a question."""
+    """A table with a row for each question."""
     head = f"{'question':28} {'cpu s':>6} {'search':>6} {'priced':>7} {'plans/s':>8} {'GiB':>5}  "
-    result = [head + " ".join(f"{name:>11}" for name in SHOWN)]
+    result = [head + " ".join(f"{name:>11}" for name in PHASES)]
     for one in measured:
         rate = one["priced"] / one["search_s"]
         row = f"{one['question']:28} {one['cpu_s']:6.2f} {one['search_s']:6.2f} {one['priced']:7,} {rate:8,.0f} "
         row += f"{one['peak_rss_bytes'] / 2**30:5.2f}  "
-        result.append(row + " ".join(f"{one['phases_s'].get(name, 0.0):11.2f}" for name in SHOWN))
+        result.append(row + " ".join(f"{one['phases_s'].get(name, 0.0):11.2f}" for name in PHASES))
     return result
 
 
@@ -222,19 +221,19 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.inside:
-        print(json.dumps(asdict(measure([given.inside]))))
+    options = parser.parse_args(arguments)
+    if options.inside:
+        print(json.dumps(asdict(measure([options.inside]))))
         return 0
-    check_outputs({"--json": given.json}, folders={}, inputs={})
-    names = [*given.question, *([SWEEP] if given.sweep else [])]
+    check_outputs({"--json": options.json}, folders={}, inputs={})
+    names = [*options.question, *([SWEEP] if options.sweep else [])]
     measured = [in_a_process(name) for name in names]
     if measured:
         print("\n".join(lines(measured)))
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
-    if given.json:
+    if options.json:
         document = {"date": datetime.date.today().isoformat(), "machine": platform.platform(), "runs": measured}
-        with replaced_path(given.json) as temporary:
+        with replaced_path(options.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""How fast look-ups, loading and the main command are on this machine.
+"""Speed of look-ups, loading and the main command on this machine.
 
     python benchmarks/speed.py [--profile FILE] [--runs N]
 
@@ -54,24 +54,24 @@ def median_s(runs: int, work: Callable[[], object]) -> float:
 
 
 def questions(seed: int) -> dict[str, Query]:
-    """Returns a million look-ups by the cost model's method without its unit, of at most 10,000 different shapes inside the usual ranges."""
+    """A million look-ups of at most 10,000 different shapes in the usual ranges, by the cost model's method without ``_s``."""
     rng = np.random.default_rng(seed)
     which = rng.integers(0, SHAPES, LOOKUPS)
 
-    def drawn(low: int, high: int, step: int = 1) -> IntArray:
+    def draw(low: int, high: int, step: int = 1) -> IntArray:
         return ints(rng.integers(low, high + 1, SHAPES)[which] * step)
 
     heads = 8 * 2 ** rng.integers(0, 4, SHAPES)[which]
-    length = drawn(32, 1024, 16)
+    length = draw(32, 1024, 16)
     return {
-        "linear": LinearQuery(m=drawn(4, 256, 128), k=drawn(4, 128, 128), n=drawn(4, 128, 128)),
+        "linear": LinearQuery(m=draw(4, 256, 128), k=draw(4, 128, 128), n=draw(4, 128, 128)),
         "attention": AttentionQuery(
-            batch=drawn(1, 8), q_len=length, kv_len=length, heads=heads, kv_heads=8, qk_dim=128, v_dim=128
+            batch=draw(1, 8), q_len=length, kv_len=length, heads=heads, kv_heads=8, qk_dim=128, v_dim=128
         ),
-        "memory_bound": MemoryBoundQuery(kernel="rmsnorm", rows=drawn(1, 256, 128), width=drawn(4, 128, 128)),
+        "memory_bound": MemoryBoundQuery(kernel="rmsnorm", rows=draw(1, 256, 128), width=draw(4, 128, 128)),
         "collective": CollectiveQuery(
             collective=Collective.ALL_GATHER,
-            size_bytes=drawn(1, 1 << 20, 1024),
+            size_bytes=draw(1, 1 << 20, 1024),
             intra=2 ** rng.integers(1, 4, SHAPES)[which],
             inter=1,
         ),
@@ -81,8 +81,8 @@ def questions(seed: int) -> dict[str, Query]:
 def enlarged(profile: ProfileDatabase, seed: int) -> ProfileDatabase:
     """The profile's samples repeated until there are 54,000, with noisy trials and fits."""
     rng = np.random.default_rng(seed)
-    held = sum(table.size for table in profile.tables.values())
-    tables = {family: _enlarged(table, SAMPLES / held, rng) for family, table in profile.tables.items()}
+    size = sum(table.size for table in profile.tables.values())
+    tables = {family: _enlarged(table, SAMPLES / size, rng) for family, table in profile.tables.items()}
     return with_fits(replace(profile, samples=Samples(tables), fits={}))
 
 
@@ -101,29 +101,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="speed of look-ups, loading and the main command")
     parser.add_argument("--profile", type=Path, default=ROOT / "prof_data" / "data.pt")
     parser.add_argument("--runs", type=int, default=5)
-    given = parser.parse_args()
-    profile = load_profile(given.profile)
+    options = parser.parse_args()
+    profile = load_profile(options.profile)
     result: dict[str, float] = {}
     for name, query in questions(0).items():
         what = f"{name}: {LOOKUPS:,} look-ups of {SHAPES:,} shapes"
         look_up = getattr(ProfileCostModel(profile), f"{name}_s")
-        result[what] = median_s(given.runs, partial(look_up, query))
+        result[what] = median_s(options.runs, partial(look_up, query))
     slowest = max(result.values())
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large.pt"
         save_profile(large, enlarged(profile, 0))
         size = len(load_profile(large).samples)
         result[f"loading {size:,} samples of {TRIALS} trials, with fits"] = median_s(
-            given.runs, lambda: load_profile(large)
+            options.runs, lambda: load_profile(large)
         )
     command = [sys.executable, "simulation_train_formulaic.py", *MAIN_COMMAND]
-    command += ["--pre_profiling_data_path", str(given.profile.resolve())]
+    command += ["--pre_profiling_data_path", str(options.profile.resolve())]
     result["main command, 7B on 128 GPUs, as a process"] = median_s(
-        given.runs, lambda: subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        options.runs, lambda: subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     )
     for what, seconds in result.items():
         print(f"{what:55} {seconds:8.3f} s")
-    print(f"median of {given.runs} runs on {os.cpu_count()} cores, {datetime.date.today().isoformat()}")
+    print(f"median of {options.runs} runs on {os.cpu_count()} cores, {datetime.date.today().isoformat()}")
     return 0 if slowest < LIMIT_S else 1
 
 

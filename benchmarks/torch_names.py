@@ -1,10 +1,10 @@
-"""Which names of torch the profiler and the runner use, and with what signatures this torch has them.
+"""The names of torch that the profiler and the runner use, with their signatures in the installed torch.
 
     python benchmarks/torch_names.py --out torch-2.13.json          the names, as the installed torch has them
     python benchmarks/torch_names.py --table 2.11.json 2.13.json    a table of several, for benchmarks/notes/torch_versions.md
 
-Names come from the sources (attributes of modules of torch, whatever they are imported as), so that a new use is a new
-row. Only the standard library and torch are needed: it runs in an environment that has nothing else.
+Names are found in the sources (attributes of torch's modules, under any alias), so that a new use is a new row. It needs
+only the standard library and torch.
 """
 
 import argparse
@@ -22,7 +22,7 @@ PACKAGES = ("profiler", "runner")
 
 ABSENT = "absent"
 BUILT_IN = "built in"
-"""What is written in C++ and tells Python no signature."""
+"""A function in C++ without a signature in Python."""
 
 BY_WORD = (
     "torch.distributed.all_gather_single",
@@ -36,36 +36,36 @@ BY_WORD = (
     "torch.nn.functional.grouped_mm",
     "torch._grouped_mm",
 )
-"""Asked for by name, as not every release has them."""
+"""Names that are looked up at run time, because not every release has them."""
 
 
 def names_in(source: str) -> set[str]:
-    """Dotted names below torch that a module reads, under the names that torch gives them."""
+    """Full names of all that a module uses of torch."""
     tree = ast.parse(source)
-    known: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
                 if one.name.split(".")[0] == "torch":
-                    known[one.asname or "torch"] = one.name if one.asname else "torch"
+                    aliases[one.asname or "torch"] = one.name if one.asname else "torch"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-            known |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
-    read = {known[name] for name in known if known[name].count(".")}
-    return read | {name for node in ast.walk(tree) for name in dotted(node, known)}
+            aliases |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    read = {aliases[name] for name in aliases if aliases[name].count(".")}
+    return read | {name for node in ast.walk(tree) for name in dotted(node, aliases)}
 
 
-def dotted(node: ast.AST, known: dict[str, str]) -> Iterator[str]:
-    """The name that an attribute of a module of torch has there."""
+def dotted(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+    """The full name of an attribute of one of torch's modules."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    if parts and isinstance(node, ast.Name) and node.id in known:
-        yield ".".join([known[node.id], *reversed(parts)])
+    if parts and isinstance(node, ast.Name) and node.id in aliases:
+        yield ".".join([aliases[node.id], *reversed(parts)])
 
 
-def used_names(packages: Sequence[str] = PACKAGES, root: Path = ROOT) -> list[str]:
-    """Those of some packages, in order; the longest of names that begin alike stand for the shorter."""
+def names_in_use(packages: Sequence[str] = PACKAGES, root: Path = ROOT) -> list[str]:
+    """The names that some packages use, sorted, without those that are prefixes of others."""
     result = set(BY_WORD)
     for package in packages:
         for path in sorted((root / package).rglob("*.py")):
@@ -74,8 +74,8 @@ def used_names(packages: Sequence[str] = PACKAGES, root: Path = ROOT) -> list[st
 
 
 def fact_of(name: str) -> str:
-    """The names of a function's parameters (``=`` where they may be left out), BUILT_IN, class, value, or ABSENT."""
-    result = resolved(name)
+    """The parameters of a function (``=``: optional), BUILT_IN, "class", "value", or ABSENT."""
+    result = lookup(name)
     if result is None:
         return ABSENT
     if inspect.isclass(result):
@@ -86,13 +86,12 @@ def fact_of(name: str) -> str:
         parameters = inspect.signature(result).parameters.values()
     except (TypeError, ValueError):
         return BUILT_IN
-    shown = [f"{one.name}{'' if one.default is inspect.Parameter.empty else '='}" for one in parameters]
-    return f"({', '.join(shown)})"
+    parameter_names = [f"{one.name}{'' if one.default is inspect.Parameter.empty else '='}" for one in parameters]
+    return f"({', '.join(parameter_names)})"
 
 
-def resolved(name: str) -> object | None:
-    """Returns what torch has under a dotted name; None where it has nothing. What the name of a class's member is
-    looked up in stays the class: instances tell more."""
+def lookup(name: str) -> object | None:
+    """The object under a full name; None without one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -108,21 +107,21 @@ def resolved(name: str) -> object | None:
 
 
 def facts() -> dict[str, str]:
-    """The installed torch's facts, with its version and Python's."""
+    """The facts of the installed torch by name, with its version and Python's."""
     torch = importlib.import_module("torch")
     versions = {"torch": str(torch.__version__).partition("+")[0], "python": platform.python_version()}
-    return versions | {name: fact_of(name) for name in used_names()}
+    return versions | {name: fact_of(name) for name in names_in_use()}
 
 
-def table(held: Sequence[dict[str, str]]) -> str:
-    """One row a function of Python's or what releases differ in: the first release's facts, and what others
-    have instead; below it what all have alike."""
-    names = sorted({name for one in held for name in one} - {"torch", "python"})
-    labels = [f"{one['torch']} (Python {one['python']})" for one in held]
-    lines = ["| name | " + " | ".join(labels) + " |", "|---|" + "---|" * len(held)]
+def table(releases: Sequence[dict[str, str]]) -> str:
+    """A table with a row for each Python function and each name in which releases differ: the first release's fact, and
+    other releases' if different. Below it the names that are alike in all releases."""
+    names = sorted({name for one in releases for name in one} - {"torch", "python"})
+    labels = [f"{one['torch']} (Python {one['python']})" for one in releases]
+    lines = ["| name | " + " | ".join(labels) + " |", "|---|" + "---|" * len(releases)]
     alike: dict[str, list[str]] = {}
     for name in names:
-        facts = [one.get(name, "not asked") for one in held]
+        facts = [one.get(name, "not asked") for one in releases]
         if len(set(facts)) == 1 and facts[0] in (BUILT_IN, "class", "value"):
             alike.setdefault(facts[0], []).append(f"`{name}`")
             continue
@@ -138,13 +137,13 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
-    given = parser.parse_args(words)
-    if given.table:
-        print(table([json.loads(path.read_text(encoding="utf-8")) for path in given.table]))
+    options = parser.parse_args(words)
+    if options.table:
+        print(table([json.loads(path.read_text(encoding="utf-8")) for path in options.table]))
         return 0
     result = facts()
-    if given.out:
-        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     missing = [name for name, fact in result.items() if fact == ABSENT and name not in BY_WORD]
     print(f"torch {result['torch']}: {len(result) - 2} names, {len(missing)} missing: {', '.join(missing) or 'none'}")
     return 1 if missing else 0

@@ -1,1 +1,1 @@
-"""Real training steps of plain PyTorch, each in a process of its own, beside what a profile says of them."""
+"""Real training steps of plain PyTorch, each in a process of its own, and their predictions."""

@@ -1,4 +1,4 @@
-"""Which training step is run: a dense decoder, its batch, and how the framework runs it."""
+"""The training steps of the benchmark: a dense decoder, its batch, and how the framework runs it."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """A decoder of the Llama kind; the defaults are the widths of Llama 3 8B (arXiv 2407.21783, table 3)."""
+    """The shape of a Llama-like decoder; defaults are those of Llama 3 8B (arXiv 2407.21783, table 3), with 4 layers."""
 
     hidden: int = 4096
     layers: int = 4
@@ -19,8 +19,8 @@ class DecoderShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
-    """``num_micro`` micro-batches of ``micro_batch`` sequences on each rank, then an update; ``recompute`` runs every
-    layer's forward again; ``steps`` are measured after ``warmup`` ones."""
+    """A training step: ``num_micro`` micro-batches of ``micro_batch`` sequences on each rank, then an update. With
+    ``recompute`` every layer's forward is recomputed. ``steps`` are measured after ``warmup`` ones."""
 
     shape: DecoderShape
     micro_batch: int
@@ -32,21 +32,21 @@ class StepCase:
 
     @property
     def name(self) -> str:
-        """Words for a table."""
+        """Name of the case in a table."""
         words = [f"mb{self.micro_batch}x{self.num_micro}", "compiled" if self.compiled else "eager"]
         return " ".join([*words, "recompute"] if self.recompute else words)
 
     @property
     def rank_tokens(self) -> int:
-        """Tokens that a rank takes in a step."""
+        """Tokens of a rank in a step."""
         return self.micro_batch * self.num_micro * self.shape.seq_len
 
     def as_text(self) -> str:
-        """For the process that runs it."""
+        """The case as JSON, for the process that runs it."""
         return json.dumps(asdict(self))
 
 
 def case_of(text: str) -> StepCase:
-    """Returns what ``as_text`` wrote."""
+    """The case of a text from ``as_text``."""
     fields = json.loads(text)
     return StepCase(shape=DecoderShape(**fields.pop("shape")), **fields)

@@ -1,14 +1,15 @@
-"""Runs the step of one case and prints one line of JSON: seconds and bytes, or why there are none.
+"""Runs the step of one case and prints one line of JSON: seconds and bytes, or the reason why there are none.
 
     python benchmarks/gpu_steps/one_row.py cuda CASE       # its JSON (benchmarks.gpu_steps.case)
 
-A process of its own, so that what one case does to a device, its allocator or the compiler stays there.
-Started by torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall,
-device idle before and after. On a CPU they are the CPU seconds of the thread that does all the work, which
-other processes do not lengthen; only the collective is by the wall, from a barrier on. ``reference_s`` are
-those of the step's own kernels, launched between steps as a profile launches them, by step, kernel and launch: clocks,
-and caches that others use, change by the minute, and a profile taken before knows nothing of that;
-``page_faults`` are pages that all trials of the first rank found missing.
+It is a process of its own, so that a case cannot affect the next one's device, allocator or compiler. Under torchrun
+the ranks are data-parallel and average their gradients. On a GPU, seconds are wall time with the device idle before and
+after. On a CPU they are CPU seconds of the thread that does all the work, which other processes do not lengthen; only the
+collective is timed by the wall clock, after a barrier.
+
+On a CPU ``reference_s`` are seconds of the step's own kernels, launched between steps as in a profile, by step, kernel and
+launch: clocks and shared caches change by the minute, which an earlier profile cannot know. ``page_faults`` are those of
+all trials on the first rank.
 """
 
 import json
@@ -38,12 +39,12 @@ from profiler.torch_launcher import TorchLauncher
 
 SEED = 7
 LAUNCHES = 5
-"""Of each kernel before each step: some ten milliseconds."""
+"""Launches of each reference kernel before each step: some ten milliseconds."""
 
 
 def reference_cases(case: StepCase) -> tuple[Case, ...]:
-    """One product, one attention call and one kernel that moves bytes, all of the forward; a profile that was
-    measured by the step's look-ups holds them."""
+    """A product, an attention call and a memory-bound kernel, all of the forward; a profile measured for the step's
+    look-ups has them."""
     shape, rows = case.shape, case.micro_batch * case.shape.seq_len
     width = shape.hidden // shape.heads
     return (
@@ -66,7 +67,7 @@ def reference_cases(case: StepCase) -> tuple[Case, ...]:
 
 
 class Reference:
-    """The kernels of a case, ready on a device."""
+    """The reference kernels of a case, ready on a device."""
 
     def __init__(self, case: StepCase, device: Device) -> None:
         launcher = TorchLauncher(world=World(layout=RankLayout(), device=device))
@@ -74,7 +75,7 @@ class Reference:
         self.clock = stopwatch_for(device)
 
     def seconds(self) -> list[list[float]]:
-        """Seconds of LAUNCHES launches of each, one by one."""
+        """Seconds of LAUNCHES launches of each kernel, one by one."""
         return [[self.clock.burst(one.calls, 1, None) for _ in range(LAUNCHES)] for one in self.launched]
 
 
@@ -87,12 +88,12 @@ def one_step(training: PlainTrainer, device: Device) -> dict[str, float]:
     parts = {}
     several = dist.is_initialized()
     if several:
-        gradients = training.joined_gradients()
+        gradients = training.flat_gradients()
         device.synchronize()
         parts["passes_s"] = now() - start
         parts["communication_s"] = summing_s(gradients, device)
         start = now()
-        training.averaged_gradients(gradients)
+        training.average_gradients(gradients)
     training.update()
     device.synchronize()
     return parts | {"update_s" if several else "step_s": now() - start}
@@ -108,7 +109,7 @@ def summing_s(gradients: torch.Tensor, device: Device) -> float:
 
 
 def measured(case: StepCase, device: Device) -> dict[str, Any]:
-    """The trials of a case, and on a GPU its peak memory."""
+    """The trials of a case, and on a GPU the peak memory."""
     torch.manual_seed(SEED)
     training = PlainTrainer(case, device)
     for _ in range(case.warmup):
@@ -117,14 +118,14 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats(device.index)
     reference = Reference(case, device) if device.kind == "cpu" else None
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    trials, beside = [], []
+    trials, reference_s = [], []
     for _ in range(case.steps):
         if reference is not None:
-            beside.append(reference.seconds())
+            reference_s.append(reference.seconds())
         trials.append(one_step(training, device))
     result: dict[str, Any] = {"status": "ok", "device": device.name, "torch": torch.__version__}
     if reference is not None:
-        result["reference_s"] = beside
+        result["reference_s"] = reference_s
         result["page_faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     result["trials"] = {part: [trial[part] for trial in trials] for part in trials[0]}
     if device.kind == "cuda":
@@ -134,7 +135,7 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
 
 
 def main(layout: RankLayout) -> int:
-    """Read, run, print; the exit status."""
+    """Read the case, run it, print the result. The exit status."""
     kind = sys.argv[1]
     device = Device(kind=kind, index=layout.local_rank)
     if kind == "cuda":
@@ -155,20 +156,20 @@ def main(layout: RankLayout) -> int:
     return 0
 
 
-def slowest(found: dict[str, Any]) -> dict[str, Any]:
-    """Returns of all ranks' findings the first that is no time, else each trial as its slowest rank took it."""
+def slowest(own: dict[str, Any]) -> dict[str, Any]:
+    """The first result of any rank that has no time, else each trial's time on its slowest rank."""
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, found)
+    dist.all_gather_object(everyone, own)
     for one in everyone:
         if one["status"] != "ok":
             return dict(one)
     longest = {
         part: [max(times) for times in zip(*(one["trials"][part] for one in everyone), strict=True)]
-        for part in found["trials"]
+        for part in own["trials"]
     }
-    if "reference_s" in found:
-        found["reference_s"] = np.max([one["reference_s"] for one in everyone], axis=0).tolist()
-    return found | {"trials": longest}
+    if "reference_s" in own:
+        own["reference_s"] = np.max([one["reference_s"] for one in everyone], axis=0).tolist()
+    return own | {"trials": longest}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prices of cases, requested as a user does: with a config file, a framework, job settings and a plan."""
+"""Predictions of cases, requested as by a user: with a config file, a framework, job settings and a plan."""
 
 import tempfile
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ mlp = {{ ffn_hidden = {ffn}, gated = true }}
 seq_len = {seq_len}
 """
 
-# Whole bf16 weights with an fp32 copy of their own, gradients summed in one flat tensor after the last backward.
+# Unsharded bf16 weights with fp32 master weights, gradients summed in one flat tensor after the last backward.
 PLAIN: dict[str, object] = {
     "data_parallel.shards_master": False,
     "data_parallel.fsdp_version": 0,
@@ -37,19 +37,19 @@ PLAIN: dict[str, object] = {
     "data_parallel.flattened_buckets": True,
     "layers.keeps_joined_qkv": True,
 }
-# One operation after another; torch's RMSNorm is one kernel.
+# Eager kernels, except that torch's RMSNorm is a single kernel.
 EAGER: dict[str, object] = {"layers.fused_activation": False, "unfused": frozenset({"rotary"})}
 SEVERAL_MICRO_BATCHES: dict[str, object] = {"data_parallel.accumulation": "accumulate"}
 
 
 def job_settings_of(case: StepCase) -> dict[str, object]:
-    """Returns how the framework of a case differs from its preset."""
-    said = PLAIN | ({} if case.compiled else EAGER)
-    return said | (SEVERAL_MICRO_BATCHES if case.num_micro > 1 else {})
+    """The job settings by which the framework of a case differs from its preset."""
+    settings = PLAIN | ({} if case.compiled else EAGER)
+    return settings | (SEVERAL_MICRO_BATCHES if case.num_micro > 1 else {})
 
 
 def problem_of(case: StepCase, ranks: int, request: Request) -> tuple[Problem, Plan]:
-    """Returns a case on ``ranks`` data-parallel copies as a problem and a plan; ``request`` says where times come from.
+    """The problem and the plan of a case on ``ranks`` data-parallel ranks; ``request`` names the source of times.
 
     Raises ConfigError or ProfileError as the solver does.
     """
@@ -72,17 +72,17 @@ def problem_of(case: StepCase, ranks: int, request: Request) -> tuple[Problem, P
 
 
 def price_case(case: StepCase, ranks: int, request: Request) -> Answer:
-    """Returns the price of a case; raises MissingCurveError, and what ``problem_of`` does."""
+    """The prediction of a case. Raises MissingCurveError, and as ``problem_of``."""
     problem, plan = problem_of(case, ranks, request)
     return price_plan(problem, PlanTable.of(plan))[0]
 
 
 def cases_to_measure(cases: Iterable[StepCase], ranks: int, request: Request) -> list[WeighedCase]:
-    """Returns what the prices of all cases hang on, heaviest first."""
+    """The benchmark cases that the predictions of all cases depend on, heaviest first."""
     heaviest: dict[Case, WeighedCase] = {}
     for case in cases:
         problem, plan = problem_of(case, ranks, request)
         for one in look_ups(problem, [plan]):
-            known = heaviest.get(one.case)
-            heaviest[one.case] = one if known is None or one.seconds > known.seconds else known
+            heavier = heaviest.get(one.case)
+            heaviest[one.case] = one if heavier is None or one.seconds > heavier.seconds else heavier
     return sorted(heaviest.values(), key=lambda one: -one.seconds)

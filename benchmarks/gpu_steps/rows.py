@@ -1,4 +1,4 @@
-"""One case measured in a process of its own, within a number of seconds, beside what was predicted of it."""
+"""One case, predicted, and measured in a process of its own within a time limit."""
 
 import json
 import os
@@ -19,30 +19,30 @@ ONE_ROW = Path(__file__).resolve().parent / "one_row.py"
 LONGEST_REASON = 160
 GIB = 2**30
 KEEPING_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
-"""glibc gives what a process frees back to the system, and its pages are cleared anew when they are next written
-(mallopt(3)): a tenth of a small step. A GPU's caching allocator keeps it, which is what is priced."""
+"""glibc returns freed memory to the system, whose pages are cleared again at the next write (mallopt(3)): a tenth of a
+small step. The predicted step has a caching allocator like a GPU's, which keeps freed memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """``status`` is ok, oom, failed, timeout or left out; ``found`` what its process printed; ``prediction`` the
-    prediction, None with the reason in ``unpriced``."""
+    """A case with its measurement and prediction. ``status`` is ok, oom, failed, timeout or left out; ``measurement`` is the
+    output of its process; without a ``prediction`` the reason is in ``unpriced``."""
 
     case: StepCase
     status: str
     reason: str = ""
-    found: dict[str, Any]
+    measurement: dict[str, Any]
     prediction: Answer | None
     unpriced: str = ""
 
     @property
     def step_s(self) -> float | None:
-        """Median seconds of a step: the medians of its parts summed."""
-        trials = self.found.get("trials")
+        """Median seconds of a step: the sum of its parts' medians."""
+        trials = self.measurement.get("trials")
         return sum(statistics.median(times) for times in trials.values()) if trials else None
 
-    def as_plain(self) -> dict[str, Any]:
-        """For the JSON file."""
+    def as_dict(self) -> dict[str, Any]:
+        """The row of the JSON file."""
         prediction = None
         if self.prediction is not None:
             prediction = {
@@ -56,14 +56,14 @@ class StepResult:
             "status": self.status,
             "reason": self.reason,
             "step_s": self.step_s,
-            "measured": self.found,
+            "measured": self.measurement,
             "predicted": prediction,
             "not_predicted": self.unpriced,
         }
 
     def as_line(self) -> str:
-        """One row of the table: measured, predicted, their ratio; of time and both memories."""
-        prediction, result = self.prediction, self.found
+        """The row of the table: measured, predicted and ratio of time, allocated and reserved memory."""
+        prediction, result = self.prediction, self.measurement
         if self.status != "ok":
             return f"{self.case.name:26} {self.status}: {self.reason}".rstrip(": ")
         bytes_of = ("allocated_bytes", "reserved_bytes")
@@ -80,7 +80,7 @@ def _compared(measured: float | None, prediction: float | None, unit: float) -> 
 
 
 def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: float) -> StepResult:
-    """Predict, then run; whatever goes wrong with either is said in the row. ``limit_s`` 0: not run."""
+    """The result of predicting and running a case; errors of both are in it. ``limit_s`` 0: not run."""
     prediction, unpriced = None, ""
     try:
         prediction = price_case(case, ranks, request)
@@ -91,28 +91,30 @@ def row_of(case: StepCase, ranks: int, device: str, request: Request, limit_s: f
             case=case,
             status="left out",
             reason="--budget_s is spent",
-            found={},
+            measurement={},
             prediction=prediction,
             unpriced=unpriced,
         )
-    result = run(case, ranks, device, limit_s)
-    status, reason = result.pop("status"), str(result.pop("reason", ""))[:LONGEST_REASON]
-    return StepResult(case=case, status=status, reason=reason, found=result, prediction=prediction, unpriced=unpriced)
+    measurement = run(case, ranks, device, limit_s)
+    status, reason = measurement.pop("status"), str(measurement.pop("reason", ""))[:LONGEST_REASON]
+    return StepResult(
+        case=case, status=status, reason=reason, measurement=measurement, prediction=prediction, unpriced=unpriced
+    )
 
 
 def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, Any]:
-    """Returns what the process of a case found, or how it ended."""
+    """The output of a case's process, or how it ended."""
     words = [sys.executable]
     if ranks > 1:
         words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     words += [str(ONE_ROW), device, case.as_text()]
     environ = os.environ | (KEEPING_FREED_MEMORY if device == "cpu" else {})
     try:
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=False, env=environ)
+        process = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=False, env=environ)
     except subprocess.TimeoutExpired:
         return {"status": "timeout", "reason": f"not done within {limit_s:.0f} s"}
-    if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if "Error" in line] or ["no word"]
-        return {"status": "failed", "reason": f"status {ended.returncode}: {said[0].strip()}"}
-    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    if process.returncode:
+        errors = [line for line in process.stderr.splitlines() if "Error" in line] or ["no word"]
+        return {"status": "failed", "reason": f"status {process.returncode}: {errors[0].strip()}"}
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result

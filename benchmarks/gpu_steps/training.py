@@ -52,17 +52,17 @@ class Layer(torch.nn.Module):
         batch, length, _ = tokens.shape
         parts = self.qkv(self.norm_attention(tokens)).split(self.widths, dim=-1)
         query, key, value = (part.view(batch, length, -1, self.head) for part in parts)
-        mixed = self.attend(rotated(query, cosine, sine), rotated(key, cosine, sine), value)
+        mixed = self.attend(rotate(query, cosine, sine), rotate(key, cosine, sine), value)
         tokens = tokens + self.out(mixed.reshape(batch, length, -1))
         gate, up = self.gate_up(self.norm_mlp(tokens)).chunk(2, dim=-1)
         return tokens + self.down(functional.silu(gate) * up)
 
 
-def rotated(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """x cos + rotate_half(x) sin (RoFormer, arXiv 2104.09864 eq. 34), as the Hugging Face models write it."""
     half = heads.shape[-1] // 2
-    turned = torch.cat((-heads[..., half:], heads[..., :half]), dim=-1)
-    return heads * cosine + turned * sine
+    rotated_half = torch.cat((-heads[..., half:], heads[..., :half]), dim=-1)
+    return heads * cosine + rotated_half * sine
 
 
 class Decoder(torch.nn.Module):
@@ -128,11 +128,11 @@ class PlainTrainer:
         for words, labels in zip(self.words, self.labels, strict=True):
             self.loss(self.model(words, *self.angles), labels).backward()
 
-    def joined_gradients(self) -> torch.Tensor:
+    def flat_gradients(self) -> torch.Tensor:
         """All gradients copied into one flat tensor."""
         return _flatten_dense_tensors([weight.grad for weight in self.weights])
 
-    def averaged_gradients(self, flat: torch.Tensor) -> None:
+    def average_gradients(self, flat: torch.Tensor) -> None:
         """Gradients out of the flat sum over all ranks, divided by their number."""
         gradients = [weight.grad for weight in self.weights]
         share = 1.0 / dist.get_world_size()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy_page import TABLES, Runs, brought_up, main
+from benchmarks.accuracy_page import TABLES, PrintedRuns, main, updated_page
 from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,12 +42,12 @@ def empty_page() -> str:
     return f"# Accuracy\n\n{tables}\n\nThe end.\n"
 
 
-def runs() -> Runs:
-    return Runs(CURVES.splitlines(), SHIPPED.splitlines())
+def runs() -> PrintedRuns:
+    return PrintedRuns(CURVES.splitlines(), SHIPPED.splitlines())
 
 
 def test_every_table_is_written_from_what_was_printed() -> None:
-    page = brought_up(empty_page(), runs())
+    page = updated_page(empty_page(), runs())
     rows = [line for line in page.splitlines() if line.startswith("| ") and "further" not in line]
     assert rows == [
         "| large | 30 | 6.2 | -5.1 | 8.3 | -7.1 | 8 | SimuMax 5.6 |",
@@ -62,30 +62,30 @@ def test_every_table_is_written_from_what_was_printed() -> None:
         "| **macro mean** |  | 6.2 | 4.0 | 3.5 | 3.1 | 80 | 8.8 |",
     ]
     assert page.endswith("\n\nThe end.\n")
-    assert brought_up(page, runs()) == page
+    assert updated_page(page, runs()) == page
 
 
 def test_the_page_of_the_project_has_every_table() -> None:
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    assert "| large | 30 | 6.2 | -5.1 |" in brought_up(page, runs())
+    assert "| large | 30 | 6.2 | -5.1 |" in updated_page(page, runs())
 
 
 def test_runs_of_different_datasets_are_refused() -> None:
-    other = Runs(CURVES.splitlines(), SHIPPED.replace("small", "smaller").splitlines())
+    other = PrintedRuns(CURVES.splitlines(), SHIPPED.replace("small", "smaller").splitlines())
     with pytest.raises(ConfigError, match="small, smaller"):
-        brought_up(empty_page(), other)
+        updated_page(empty_page(), other)
 
 
 @pytest.mark.parametrize("head", TABLES)
 def test_a_table_that_the_page_lacks_is_refused(head: str) -> None:
     with pytest.raises(ConfigError, match="once in the page"):
-        brought_up(empty_page().replace(head, "| other |"), runs())
+        updated_page(empty_page().replace(head, "| other |"), runs())
 
 
 def test_a_table_that_was_not_printed_is_refused() -> None:
     uncalibrated = CURVES.replace("calibrated on 5 rows of a dataset", "nothing of a dataset")
     with pytest.raises(ConfigError, match="five rows of a dataset"):
-        brought_up(empty_page(), Runs(uncalibrated.splitlines(), SHIPPED.splitlines()))
+        updated_page(empty_page(), PrintedRuns(uncalibrated.splitlines(), SHIPPED.splitlines()))
 
 
 def test_a_page_is_left_as_it_was_where_nothing_was_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.handover import Export, Refusal, exports_of, shipped_configs
+from benchmarks.handover import Export, NoExport, exports_of, shipped_configs
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.workload.settings.accepted.lists import (
@@ -48,7 +48,7 @@ def written(config: Path, exporter: str, framework: str) -> list[Export]:
     """The exports of a config; none where REFUSED says so, and the refusal says why."""
     found = exports_of(config, exporter, framework)
     word = REFUSED[framework].get(config.stem)
-    if isinstance(found, Refusal):
+    if isinstance(found, NoExport):
         assert word is not None, found
         assert word in found.reason
         return []

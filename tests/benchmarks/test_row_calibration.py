@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.row_calibration import calibrated, calibration_lines, least_error, least_errors
+from benchmarks.row_calibration import calibration_lines, calibration_scores, least_error, least_errors
 from solver.calibrate.fit import PricedStep, Steps
 from solver.problem.calibration import COMM_AXES, CalibrationTerms
 
@@ -53,7 +53,7 @@ def test_no_factor_of_a_fit_to_all_rows_does_better() -> None:
     share = rng.uniform(0.0, 0.8, 12)
     scattered = steps(1.1 + 0.5 * share + rng.normal(0.0, 0.05, 12), share.tolist())
     least = least_errors({"one": scattered})["one"]
-    (found,) = calibrated({"one": scattered}, 11, seed=0)
+    (found,) = calibration_scores({"one": scattered}, 11, seed=0)
     assert least[1] < least[0] < np.abs(1.0 / scattered.measured_s - 1.0).mean()
     head, line, macro = calibration_lines([[found]], {"one": least}, "calibrated")
     assert head.split()[-6:] == ["one", "factor", "%", "by", "cause", "%"]

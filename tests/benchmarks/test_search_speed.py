@@ -49,7 +49,7 @@ def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) 
     measured = search_speed.measure(["small"])
     question = load_problem(small.request(ROOT)).problem
     assert measured.priced == search(question, full_space(question.model, question.job)).num_priced
-    assert set(search_speed.SHOWN) == {*measured.phases_s}
+    assert set(search_speed.PHASES) == {*measured.phases_s}
     assert min(measured.phases_s.values()) > 0.0
     inside = {key: value for key, value in measured.phases_s.items() if key not in ("imports", "profile")}
     # Besides the search, "other" holds the question's own files.

@@ -4,7 +4,7 @@ versions.
 
 from pathlib import Path
 
-from benchmarks.torch_names import ABSENT, BUILT_IN, BY_WORD, fact_of, names_in, table, used_names
+from benchmarks.torch_names import ABSENT, BUILT_IN, BY_WORD, fact_of, names_in, names_in_use, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "benchmarks" / "notes" / "torch_versions.md"
@@ -41,14 +41,16 @@ def launch(x):
 
 
 def test_every_name_is_there_in_this_torch_or_asked_for_by_word() -> None:
-    absent = {name for name in used_names() if fact_of(name) == ABSENT}
+    absent = {name for name in names_in_use() if fact_of(name) == ABSENT}
     assert absent <= set(BY_WORD)
-    assert {"torch.cuda._sleep", "torch.distributed.split_group", "torch.nn.functional.scaled_mm"} <= set(used_names())
+    assert {"torch.cuda._sleep", "torch.distributed.split_group", "torch.nn.functional.scaled_mm"} <= set(
+        names_in_use()
+    )
 
 
 def test_every_name_of_the_profiler_is_on_the_page_of_checked_versions() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    missing = [name for name in used_names(("profiler",)) if f"`{name}`" not in text]
+    missing = [name for name in names_in_use(("profiler",)) if f"`{name}`" not in text]
     assert not missing, f"check them with benchmarks/torch_names.py, and renew {PAGE.name}: {missing}"
 
 

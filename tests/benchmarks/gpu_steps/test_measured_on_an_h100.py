@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.prices import price_case
 from solver.problem.request import Request
 from solver.problem.result import Answer
@@ -20,7 +20,7 @@ FROM_PROFILE = Request(root=ROOT, profile=ROOT / "prof_data" / "h100-sxm.pt", mi
 
 def case_of(row: dict[str, Any]) -> StepCase:
     fields = dict(row["case"])
-    return StepCase(shape=Shape(**fields.pop("shape")), **fields)
+    return StepCase(shape=DecoderShape(**fields.pop("shape")), **fields)
 
 
 def predictions(request: Request) -> list[Answer]:

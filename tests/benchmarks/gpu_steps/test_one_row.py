@@ -17,4 +17,4 @@ def test_pages_are_not_handed_back_between_steps() -> None:
     )
     assert row.status == "ok", row.reason
     logits_pages = WIDE.seq_len * WIDE.vocab * 2 / PAGE_BYTES
-    assert row.found["page_faults"] < 8 * 2 * logits_pages
+    assert row.measurement["page_faults"] < 8 * 2 * logits_pages

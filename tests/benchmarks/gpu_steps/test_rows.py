@@ -53,7 +53,7 @@ def test_medians_of_the_parts_are_summed_and_compared(monkeypatch: pytest.Monkey
     assert row.as_line().split() == [
         *("mb2x1", "eager", "2500.0", "5000.0", "2.000", "3.0", "1.5", "0.500", "4.0", "4.0", "1.000")
     ]
-    assert row.as_plain()["predicted"]["step_s"] == 5.0
+    assert row.as_dict()["predicted"]["step_s"] == 5.0
 
 
 @pytest.mark.parametrize(

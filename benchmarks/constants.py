@@ -393,7 +393,7 @@ def _run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         effects = Effects(
             everything=read_rows(options.measurements),
-            times=measured_times(options.curves, ROOT / "prof_data"),
+            times=measured_times(options.curves, None),
             each=options.rows,
             folder=Path(folder),
         )

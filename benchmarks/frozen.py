@@ -224,7 +224,7 @@ def command_output(main: Callable[[list[str]], int], words: list[str], file: str
 def rows(measurements: Sequence[Path], curves: Path | None, every: int) -> Iterator[object]:
     """Predictions of every ``every``-th published row by dataset and row; none if there is no such file."""
     result = read_rows([path for path in measurements if path.exists()])[::every]
-    for one in Pricing(cost_model=measured_times(curves, ROOT / "prof_data").cost_model).predict(result):
+    for one in Pricing(cost_model=measured_times(curves, None).cost_model).predict(result):
         name = f"{one.row.dataset} {one.row.row_id}"
         answer = numbers(one.answer) | {"row_step_s": one.step_s} if one.answer else {"refused": one.reason}
         yield {name: answer}

@@ -29,57 +29,57 @@ AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 @dataclass(slots=True, kw_only=True)
 class CaseRecorder:
-    """Answers as ``cost_model`` does. ``asked`` holds each case since it was last emptied, with the seconds answered for one
+    """Answers as ``cost_model`` does. ``cases`` holds each case since it was last emptied, with the seconds answered for one
     launch of it."""
 
     cost_model: CostModel
-    asked: dict[Case, float] = field(default_factory=dict)
+    cases: dict[Case, float] = field(default_factory=dict)
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Batched matrix products."""
-        return self._noted(query, self.cost_model.linear_s)
+        return self._record(query, self.cost_model.linear_s)
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """Grouped matrix products of experts."""
-        return self._noted(query, self.cost_model.grouped_linear_s)
+        return self._record(query, self.cost_model.grouped_linear_s)
 
     def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """Attention calls."""
-        return self._noted(query, self.cost_model.attention_s)
+        return self._record(query, self.cost_model.attention_s)
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """Memory-bound kernels."""
-        return self._noted(query, self.cost_model.memory_bound_s)
+        return self._record(query, self.cost_model.memory_bound_s)
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """Collectives."""
-        return self._noted(query, self.cost_model.collective_s)
+        return self._record(query, self.cost_model.collective_s)
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Messages between two ranks."""
-        return self._noted(query, self.cost_model.p2p_s)
+        return self._record(query, self.cost_model.p2p_s)
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """Optimizer steps."""
-        return self._noted(query, self.cost_model.optimizer_s)
+        return self._record(query, self.cost_model.optimizer_s)
 
     def cpu_s(self, kind: str) -> TimeEstimate:
         """Host costs."""
-        priced = self.cost_model.cpu_s(kind)
-        self.asked[HostCase(kind=kind)] = float(priced.seconds[0])
-        return priced
+        estimate = self.cost_model.cpu_s(kind)
+        self.cases[HostCase(kind=kind)] = float(estimate.seconds[0])
+        return estimate
 
-    def _noted(self, query: AnyQuery, ask: Callable[[AnyQuery], TimeEstimate]) -> TimeEstimate:
-        priced = ask(query)
+    def _record(self, query: AnyQuery, method: Callable[[AnyQuery], TimeEstimate]) -> TimeEstimate:
+        estimate = method(query)
         family, labels = curve_of(query)
         rows = np.flatnonzero(busy_rows(query))
         if not rows.size:
-            return priced
+            return estimate
         columns = query.columns()
-        kept = [name for name in columns if name in number_names(family)]
+        numbers = [name for name in columns if name in number_names(family)]
         shapes = np.stack([columns[name][rows] for name in columns], axis=1)
         _, first = np.unique(shapes, axis=0, return_index=True)
         for row in rows[first].tolist():
-            case = case_of(family, labels, {name: int(columns[name][row]) for name in kept})
-            self.asked[case] = float(priced.seconds[row])
-        return priced
+            case = case_of(family, labels, {name: int(columns[name][row]) for name in numbers})
+            self.cases[case] = float(estimate.seconds[row])
+        return estimate

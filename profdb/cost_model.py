@@ -86,7 +86,7 @@ RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
         ("NT", "TN"): 0.2,
     },
     (Family.GEMM, "scale_recipe"): {
-        (asked, held): 0.25 for asked in FP8_RECIPES for held in FP8_RECIPES if asked != held
+        (requested, measured): 0.25 for requested in FP8_RECIPES for measured in FP8_RECIPES if requested != measured
     },
     (Family.GEMM, "bias"): {("1", "0"): 0.05, ("0", "1"): 0.05},
     (Family.ATTENTION, "direction"): {("backward", "forward"): 0.3},
@@ -104,7 +104,7 @@ RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
         ("all_gather", "reduce_scatter"): 0.2,
     },
 }
-"""(family, word): {(asked, held): penalty}. Assumption: every penalty is a relative standard error chosen by us, none is
+"""(family, word): {(requested, measured): penalty}. Assumption: every penalty is a relative standard error chosen by us, none is
 measured; profiles that hold the asked labels never use them. Reduce-scatter and all-gather move the same bytes along the
 same ring in opposite order (Chan et al. 2007, Concurrency Computat. 19, sec. 5)."""
 
@@ -259,28 +259,28 @@ class ProfileCostModel:
         origin = np.zeros(size, dtype=np.int64)
         settled, surrounded = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
         last_penalty = 0.0
-        for penalty, curve in stand_ins(family, labels, self.curves(family), seconds):
+        for penalty, curve in candidate_curves(family, labels, self.curves(family), seconds):
             # A curve of worse origin but the same words answers where the better one has nothing near.
             settled |= ~np.isnan(seconds) & (penalty > last_penalty)
             last_penalty = penalty
             rows = np.flatnonzero(~settled)
             if not rows.size:
                 break
-            asked = columns
+            shapes = columns
             if rows.size < size:
-                asked = {name: column[rows] for name, column in columns.items()}
-            predicted = FITTERS[family].predict(curve.arrays, asked, labels)
+                shapes = {name: column[rows] for name, column in columns.items()}
+            predicted = FITTERS[family].predict(curve.arrays, shapes, labels)
             # A curve through modelled samples is no better than the model they came from.
-            modelled = model_error(family, asked) if curve.origin is Origin.MODELLED else 0.0
+            modelled = model_error(family, shapes) if curve.origin is Origin.MODELLED else 0.0
             error = np.sqrt(predicted.relative_std**2 + penalty**2 + modelled**2)
             surer = error < np.where(surrounded[rows], MUCH_SURER, 1.0) * spread[rows]
             better = ~np.isnan(predicted.seconds) & (np.isnan(seconds[rows]) | surer)
-            taken = rows[better]
-            seconds[taken], spread[taken] = predicted.seconds[better], error[better]
+            updated = rows[better]
+            seconds[updated], spread[updated] = predicted.seconds[better], error[better]
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
             own = predicted.inside[better] & (penalty == 0.0)
-            origin[taken] = np.where(own, int(curve.origin), int(outside))
-            surrounded[taken] = predicted.inside[better]
+            origin[updated] = np.where(own, int(curve.origin), int(outside))
+            surrounded[updated] = predicted.inside[better]
         return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
     def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
@@ -293,41 +293,41 @@ class ProfileCostModel:
         return self._modelled
 
 
-def stand_ins(
-    family: Family, asked: Labels, curves: Sequence[Curve], seconds: FloatArray
+def candidate_curves(
+    family: Family, requested: Labels, curves: Sequence[Curve], seconds: FloatArray
 ) -> Iterator[tuple[float, Curve]]:
-    """Yields (penalty, curve) of those that may answer for ``asked``, in the order of preference: smallest penalty first
+    """Yields (penalty, curve) of those that may answer for ``requested``, in the order of preference: smallest penalty first
     (of the asked words 0; penalties of several words add as independent errors), then best-known origin. Others than those
     of the asked words come only where these leave ``seconds`` unknown (NaN)."""
     others: list[tuple[float, list[tuple[str, str]], Origin, int]] = []
-    own = (curve for curve in curves if curve.key == asked)
+    own = (curve for curve in curves if curve.key == requested)
     for curve in sorted(own, key=attrgetter("origin")):
         yield 0.0, curve
     if not np.isnan(seconds).any():
         return
     for place, curve in enumerate(curves):
         total = 0.0
-        for word, wanted in asked.items():
+        for word, wanted in requested.items():
             penalty = 0.0 if curve.key[word] == wanted else label_penalty(family, word, wanted, curve.key[word])
             if penalty is None:
                 break
             total += penalty**2
         else:
-            if curve.key != asked:
+            if curve.key != requested:
                 others.append((float(np.sqrt(total)), sorted(curve.key.items()), curve.origin, place))
     for penalty, _, _, place in sorted(others):
         yield penalty, curves[place]
 
 
-def label_penalty(family: Family, word: str, asked: str, held: str) -> float | None:
-    """Relative error of reading ``held`` where another word is ``asked``; None: not allowed."""
+def label_penalty(family: Family, word: str, requested: str, measured: str) -> float | None:
+    """Relative error of reading ``measured`` where another word is ``requested``; None: not allowed."""
     if family is Family.MEMORY_BOUND and word == "kernel":
         return ANY_KERNEL
     if family in BYTES_ONLY and word.endswith("dtype"):
         return 0.15
-    if word in DTYPE_LABELS and {asked, held} <= SAME_WIDTH:
+    if word in DTYPE_LABELS and {requested, measured} <= SAME_WIDTH:
         return 0.05
-    return RULES.get((family, word), {}).get((asked, held))
+    return RULES.get((family, word), {}).get((requested, measured))
 
 
 BENCHMARK_OF: dict[Family, str] = {
@@ -345,8 +345,8 @@ def curve_name(family: Family, labels: dict[str, str], *, across: bool = False) 
     """The curve in words: family with its words and flags, or a collective with its reach."""
     if family is Family.COLLECTIVE:
         return f"{labels['collective']} {'across domains' if across else 'inside a domain'}"
-    said = ", ".join(f"{name} {word}" for name, word in labels.items() if word not in ("", "0"))
-    return f"{family.value} ({said})"
+    words = ", ".join(f"{name} {word}" for name, word in labels.items() if word not in ("", "0"))
+    return f"{family.value} ({words})"
 
 
 def measuring_command(family: Family, labels: dict[str, str], machine: MachineFacts, *, across: bool = False) -> str:

@@ -63,8 +63,8 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
             precision=precision_of(preset),
         )
         layout = Layout.of(tp, tp=tp, micro_batch=ints([1]))
-        made = model_ops(config.model, job, layout, "fsp", Recompute.NONE)
-        for piece in (*made.blocks, made.embedding, made.head):
+        operations = model_ops(config.model, job, layout, "fsp", Recompute.NONE)
+        for piece in (*operations.blocks, operations.embedding, operations.head):
             yield from ((tp, op) for op in flat(piece))
 
 

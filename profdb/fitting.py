@@ -19,7 +19,7 @@ from profdb.store.columns import STATUSES, SampleTable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 
-WORST_SHOWN = 5
+MAX_WORST_POINTS = 5
 VERSIONS = {family: fitter.version for family, fitter in FITTERS.items()}
 """Of the families' methods; the samples of others are compared with each other and have no curves."""
 
@@ -57,12 +57,12 @@ def fit_table(table: SampleTable) -> list[Curve]:
     usable = np.flatnonzero((table.status == STATUSES.index("ok")) & (counts > 0))
     if not usable.size:
         return []
-    kept = table.take(usable.astype(np.int64))
-    split = [kept.labels[name].codes for name in fitter.labels]
-    split += [kept.numbers[name] for name in fitter.flags] + [kept.origin]
+    samples = table.take(usable.astype(np.int64))
+    split = [samples.labels[name].codes for name in fitter.labels]
+    split += [samples.numbers[name] for name in fitter.flags] + [samples.origin]
     keys, which = np.unique(np.stack(split, axis=1), axis=0, return_inverse=True)
     curves = [
-        _fit_curve(kept.take(np.flatnonzero(which.reshape(-1) == index)), fitter) for index in range(keys.shape[0])
+        _fit_curve(samples.take(np.flatnonzero(which.reshape(-1) == index)), fitter) for index in range(keys.shape[0])
     ]
     return sorted(curves, key=lambda curve: (sorted(curve.key.items()), curve.origin))
 
@@ -88,7 +88,7 @@ def _fit_curve(table: SampleTable, fitter: Fitter) -> Curve:
 
 
 def _worst(rows: FloatArray, errors: FloatArray, cases: dict[str, IntArray]) -> tuple[WorstPoint, ...]:
-    order = np.argsort(-errors)[:WORST_SHOWN]
+    order = np.argsort(-errors)[:MAX_WORST_POINTS]
     return tuple(
         WorstPoint(
             sizes={name: int(column[int(rows[place])]) for name, column in cases.items()},

@@ -42,13 +42,13 @@ class CopyCurve:
 
     def at(self, size_bytes: FloatArray) -> TimeEstimate:
         """Seconds of copies of so many bytes; nothing takes no time."""
-        asked = np.maximum(size_bytes, 1.0)
-        logs = np.interp(np.log(asked), np.log(self.size_bytes), np.log(self.seconds))
-        seconds = np.exp(logs) * np.maximum(asked / self.size_bytes[-1], 1.0)
-        within = (asked >= self.size_bytes[0]) & (asked <= self.size_bytes[-1])
+        sizes = np.maximum(size_bytes, 1.0)
+        logs = np.interp(np.log(sizes), np.log(self.size_bytes), np.log(self.seconds))
+        seconds = np.exp(logs) * np.maximum(sizes / self.size_bytes[-1], 1.0)
+        within = (sizes >= self.size_bytes[0]) & (sizes <= self.size_bytes[-1])
         return TimeEstimate(
             seconds=np.where(size_bytes > 0, seconds, 0.0),
-            relative_std=np.interp(np.log(asked), np.log(self.size_bytes), self.relative_std),
+            relative_std=np.interp(np.log(sizes), np.log(self.size_bytes), self.relative_std),
             origin=np.where(within, int(Origin.MEASURED), int(Origin.EXTRAPOLATED)),
         )
 

@@ -35,9 +35,9 @@ class LayerSum:
 
     def factor(self, sum_s: FloatArray) -> FloatArray:
         """Seconds of a layer over the sum ``sum_s`` of its kernels; 1 where there are none."""
-        asked = np.log(np.maximum(sum_s, np.finfo(np.float64).tiny))
-        told = np.exp(np.interp(asked, self.log_sum_s, self.log_factor))
-        return np.where(sum_s > 0.0, told, 1.0)
+        log_s = np.log(np.maximum(sum_s, np.finfo(np.float64).tiny))
+        factor = np.exp(np.interp(log_s, self.log_sum_s, self.log_factor))
+        return np.where(sum_s > 0.0, factor, 1.0)
 
 
 def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
@@ -51,8 +51,8 @@ def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
         with contextlib.suppress(MissingCurveError):
             parts = parts_of_layer(cost_model, sample.case)
             sum_s = float(np.sum([part.seconds[0] for part in parts]))
-            known = all(int(part.origin[0]) <= int(Origin.EXTRAPOLATED) for part in parts)
-            if known and (sample.case.mode == "graph" or sum_s > _host_s(cost_model)):
+            measured = all(int(part.origin[0]) <= int(Origin.EXTRAPOLATED) for part in parts)
+            if measured and (sample.case.mode == "graph" or sum_s > _host_s(cost_model)):
                 result.setdefault(sum_s, []).append(float(np.log(sample.median_s / sum_s)))
     if not result:
         return None

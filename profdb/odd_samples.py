@@ -28,11 +28,11 @@ class OddSample:
 
     case: Case
     seconds: float
-    told_s: float
+    predicted_s: float
 
 
-def far_above(profile: ProfileDatabase, taken: str) -> list[OddSample]:
-    """Samples ``taken`` at this date that took FAR_ABOVE what their curve tells without its worst points;
+def far_above(profile: ProfileDatabase, date: str) -> list[OddSample]:
+    """Samples ``date`` at this date that took FAR_ABOVE what their curve tells without its worst points;
     worst first.
     """
     suspected = [
@@ -42,8 +42,8 @@ def far_above(profile: ProfileDatabase, taken: str) -> list[OddSample]:
         if curve.origin is Origin.MEASURED and any(misses(point.error) for point in curve.worst)
     ]
     suspected.sort(key=lambda one: -one[0])
-    result = [odd for _, curve in suspected[:MOST_CURVES] for odd in odd_in(profile.tables[curve.family], curve, taken)]
-    return sorted(result, key=lambda odd: -odd.seconds / odd.told_s)
+    result = [odd for _, curve in suspected[:MOST_CURVES] for odd in odd_in(profile.tables[curve.family], curve, date)]
+    return sorted(result, key=lambda odd: -odd.seconds / odd.predicted_s)
 
 
 def misses(error: float) -> bool:
@@ -51,7 +51,7 @@ def misses(error: float) -> bool:
     return error >= 1.0 - 1.0 / FAR_ABOVE
 
 
-def odd_in(table: SampleTable, curve: Curve, taken: str) -> list[OddSample]:
+def odd_in(table: SampleTable, curve: Curve, date: str) -> list[OddSample]:
     """Returns of one curve's worst points those far above the curve through its other samples."""
     own = of_curve(table, curve)
     worst = bools(np.zeros(table.size))
@@ -61,17 +61,17 @@ def odd_in(table: SampleTable, curve: Curve, taken: str) -> list[OddSample]:
             worst |= own & np.all(same, axis=0)
     others = np.flatnonzero(own & ~worst)
     refitted = fit_table(table.take(others.astype(np.int64)))
-    rows = np.flatnonzero(worst & table.taken.equals(taken))
+    rows = np.flatnonzero(worst & table.date.equals(date))
     if not refitted or not rows.size:
         return []
     fitter = FITTERS[table.family]
-    asked = {name: table.numbers[name][rows] for name in table.numbers if name not in fitter.flags}
-    told_s = fitter.predict(refitted[0].arrays, asked, refitted[0].key).seconds
+    columns = {name: table.numbers[name][rows] for name in table.numbers if name not in fitter.flags}
+    predicted_s = fitter.predict(refitted[0].arrays, columns, refitted[0].key).seconds
     seconds = table.medians_s()[rows]
     return [
-        OddSample(case=case_at(table, int(row)), seconds=float(took_s), told_s=float(by_others_s))
-        for row, took_s, by_others_s in zip(rows, seconds, told_s, strict=True)
-        if np.isfinite(took_s) and took_s > FAR_ABOVE * by_others_s
+        OddSample(case=case_at(table, int(row)), seconds=float(took_s), predicted_s=float(expected_s))
+        for row, took_s, expected_s in zip(rows, seconds, predicted_s, strict=True)
+        if np.isfinite(took_s) and took_s > FAR_ABOVE * expected_s
     ]
 
 

@@ -43,13 +43,13 @@ class MeasuringDevice:
                 f"{where}: a profile of {profile.machine.gpu!r}, and this device is {self.machine.gpu!r}; "
                 "measure on the GPU of the profile, or search in a profile of this device"
             )
-        return OnDemand(self.measure, known=profile.tables, allowed_s=self.allowed_s)
+        return OnDemand(self.measure, earlier=profile.tables, allowed_s=self.allowed_s)
 
 
 class OnDemand:
     """A ``measure(case) -> Sample`` and every sample it has given so far.
 
-    ``known`` are samples taken before: a case measured there (or found not to run) is not measured
+    ``earlier`` are samples taken before: a case measured there (or found not to run) is not measured
     again. No case is begun once measuring has taken ``allowed_s`` seconds in all.
     """
 
@@ -57,25 +57,25 @@ class OnDemand:
         self,
         measure: Measure,
         *,
-        known: Mapping[Family, SampleTable] | None = None,
+        earlier: Mapping[Family, SampleTable] | None = None,
         allowed_s: float = float("inf"),
     ) -> None:
         self._measure = measure
-        self._known = {} if known is None else known
+        self._earlier = {} if earlier is None else earlier
         self._rows: dict[Family, dict[tuple[object, ...], int]] = {}
         self._allowed_s = allowed_s
-        self._taken: dict[Case, Sample] = {}
-        self._left: set[Case] = set()
+        self._samples: dict[Case, Sample] = {}
+        self._unmeasured: set[Case] = set()
         self.spent_s = 0.0
 
     def samples(self) -> list[Sample]:
         """Returns what was measured, in order, failures included: to be merged into the profile and saved."""
-        return list(self._taken.values())
+        return list(self._samples.values())
 
     @property
-    def left(self) -> int:
+    def num_unmeasured(self) -> int:
         """Different cases that were wanted after the time allowed was spent."""
-        return len(self._left)
+        return len(self._unmeasured)
 
     def fill(
         self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], priced: TimeEstimate
@@ -98,23 +98,23 @@ class OnDemand:
 
     def _sample_of(self, family: Family, case: Case) -> Sample | None:
         """The sample of a case: taken now, before, or this moment; None when the time is spent."""
-        if case in self._taken:
-            return self._taken[case]
+        if case in self._samples:
+            return self._samples[case]
         row = self._measured_rows(family).get(_key(family, case))
         if row is not None:
-            return sample_at(self._known[family], row)
+            return sample_at(self._earlier[family], row)
         if self.spent_s >= self._allowed_s:
-            self._left.add(case)
+            self._unmeasured.add(case)
             return None
-        began = time.perf_counter()
-        self._taken[case] = self._measure(case)
-        self.spent_s += time.perf_counter() - began
-        return self._taken[case]
+        start = time.perf_counter()
+        self._samples[case] = self._measure(case)
+        self.spent_s += time.perf_counter() - start
+        return self._samples[case]
 
     def _measured_rows(self, family: Family) -> dict[tuple[object, ...], int]:
         """Row of each measured case of the known samples; of several, the last."""
         if family not in self._rows:
-            table = self._known.get(family)
+            table = self._earlier.get(family)
             keys = [] if table is None else table.case_keys()
             measured = [] if table is None else (table.origin == int(Origin.MEASURED)).tolist()
             self._rows[family] = {key: row for row, key in enumerate(keys) if measured[row]}
@@ -138,9 +138,9 @@ def case_of(family: Family, labels: dict[str, str], sizes: dict[str, int]) -> Ca
     """The case that a question's words and sizes stand for."""
     case_type = CASE_OF[family]
     flags = {item.name for item in fields(case_type) if item.type is bool}
-    typed: dict[str, object] = {name: word == "1" if name in flags else word for name, word in labels.items()}
+    values: dict[str, object] = {name: word == "1" if name in flags else word for name, word in labels.items()}
     if "collective" in labels:
-        typed["collective"] = Collective(labels["collective"])
+        values["collective"] = Collective(labels["collective"])
     dtypes = product_dtypes(labels["dtype_in"]) if "dtype_in" in labels else {}
-    case: Case = case_type(**sizes, **{**typed, **dtypes})
+    case: Case = case_type(**sizes, **{**values, **dtypes})
     return case

@@ -21,7 +21,7 @@ from profdb.sample import ProfileDatabase, Sample
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 
-MOST_LOST = 0.95
+MAX_LOSS = 0.95
 """Assumption: neither side comes to a stop; a share beyond is noise of nearly equal times."""
 
 
@@ -64,9 +64,9 @@ class OverlapLosses:
             if near is None:
                 return None
             rows = which.reshape(-1) == index
-            asked = np.broadcast_to(sizes, compute.shape)[rows]
-            compute[rows] = np.interp(asked, near.log_size, near.losses.compute)
-            comm[rows] = np.interp(asked, near.log_size, near.losses.comm)
+            log_sizes = np.broadcast_to(sizes, compute.shape)[rows]
+            compute[rows] = np.interp(log_sizes, near.log_size, near.losses.compute)
+            comm[rows] = np.interp(log_sizes, near.log_size, near.losses.comm)
         return Losses(compute=compute, comm=comm)
 
 
@@ -133,11 +133,11 @@ def _shares(samples: list[Sample]) -> tuple[float, float] | None:
             mixes.append((compute_s / comm_s, compute_s, comm_s, sample.median_s))
     if not mixes or max(mixes)[0] <= 1.0 or min(mixes)[0] >= 1.0:
         return None
-    (_, long_s, beside_s, both_s), (_, short_s, around_s, other_s) = max(mixes), min(mixes)
-    x = float(np.clip((both_s - long_s) / beside_s, 0.0, 1.0))
-    y = float(np.clip((other_s - around_s) / short_s, 0.0, 1.0))
-    if x * y > MOST_LOST:
+    (_, long_s, hidden_s, both_s), (_, short_s, longer_s, other_s) = max(mixes), min(mixes)
+    x = float(np.clip((both_s - long_s) / hidden_s, 0.0, 1.0))
+    y = float(np.clip((other_s - longer_s) / short_s, 0.0, 1.0))
+    if x * y > MAX_LOSS:
         return 0.5, 0.5  # one after the other, whichever lasts longer
-    a, b = (min(share * (1.0 - other) / (1.0 - x * y), MOST_LOST) for share, other in ((x, y), (y, x)))
-    ends_apart = beside_s / (1.0 - b) <= long_s / (1.0 - a) and short_s / (1.0 - a) <= around_s / (1.0 - b)
+    a, b = (min(share * (1.0 - other) / (1.0 - x * y), MAX_LOSS) for share, other in ((x, y), (y, x)))
+    ends_apart = hidden_s / (1.0 - b) <= long_s / (1.0 - a) and short_s / (1.0 - a) <= longer_s / (1.0 - b)
     return (a, b) if ends_apart else None

@@ -53,8 +53,8 @@ def _packed(tables: list[SampleTable]) -> Iterator[tuple[Family, Packed]]:
     # spawn: a forked copy of a process with threads (torch's, BLAS's) may hang
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, initializer=_leave_interrupts_to_the_parent) as pool:
-        for done in pool.imap_unordered(_fit_all, tasks):
-            yield from done
+        for fits in pool.imap_unordered(_fit_all, tasks):
+            yield from fits
 
 
 def _fit_all(tables: list[SampleTable]) -> list[tuple[Family, Packed]]:

@@ -38,8 +38,8 @@ class WorldShape:
     def __post_init__(self) -> None:
         for name, number in (("nodes", self.nodes), ("ranks", self.ranks)):
             if type(number) is not int or not 0 <= number <= MOST_GPUS:
-                shown = shortened(str(number))
-                raise ProfileError(f"{name} = {shown} of a sample: a whole number from 0 to {MOST_GPUS}")
+                text = shortened(str(number))
+                raise ProfileError(f"{name} = {text} of a sample: a whole number from 0 to {MOST_GPUS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Sample:
     """Raw trials (seconds, each the maximum over the ranks) of one benchmark case.
 
     ``launched`` says what really ran (kernel name, real sizes). ``status`` is ok, oom or failed; only
-    an ok sample has trials. ``taken`` is an ISO date. Raises ProfileError for trials that are no times.
+    an ok sample has trials. ``date`` is an ISO date. Raises ProfileError for trials that are no times.
     """
 
     case: Case
@@ -55,7 +55,7 @@ class Sample:
     status: str = "ok"
     launched: Launched = field(default_factory=dict)
     origin: Origin = Origin.MEASURED
-    taken: str = ""
+    date: str = ""
     world: WorldShape = field(default_factory=WorldShape)
 
     def __post_init__(self) -> None:
@@ -67,8 +67,8 @@ class Sample:
             raise ProfileError(f"{self.case}: status ok without a single trial")
         low_s, high_s = TRIAL_LIMITS_S
         if not all(low_s <= trial <= high_s for trial in trials):
-            shown = str(trials)[:80]
-            raise ProfileError(f"{self.case}: a trial is not a time from {low_s:g} to {high_s:g} s: {shown}")
+            text = str(trials)[:80]
+            raise ProfileError(f"{self.case}: a trial is not a time from {low_s:g} to {high_s:g} s: {text}")
 
     @property
     def median_s(self) -> float:
@@ -118,7 +118,7 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
         origin=ints([int(s.origin) for s in samples]),
         nodes=ints([s.world.nodes for s in samples]),
         ranks=ints([s.world.ranks for s in samples]),
-        taken=LabelColumn.of(s.taken for s in samples),
+        date=LabelColumn.of(s.date for s in samples),
         launched=LabelColumn.of(json.dumps(dict(s.launched), sort_keys=True) for s in samples),
     )
 
@@ -161,7 +161,7 @@ def sample_at(table: SampleTable, row: int) -> Sample:
         status=STATUSES[int(table.status[row])],
         launched=json.loads(table.launched.values[int(table.launched.codes[row])]),
         origin=Origin(int(table.origin[row])),
-        taken=table.taken.values[int(table.taken.codes[row])],
+        date=table.date.values[int(table.date.codes[row])],
         world=WorldShape(nodes=int(table.nodes[row]), ranks=int(table.ranks[row])),
     )
 

@@ -63,7 +63,7 @@ def settled_s(sample: Sample) -> float:
 
 def _ratio(cost_model: ProfileCostModel, case: SustainedCase, sample: Sample) -> float | None:
     """Benchmark over sustained time of one product, at most 1; None where the profile has no benchmark of it."""
-    asked = LinearQuery(
+    query = LinearQuery(
         m=ints([case.m]),
         k=ints([case.k]),
         n=ints([case.n]),
@@ -71,9 +71,9 @@ def _ratio(cost_model: ProfileCostModel, case: SustainedCase, sample: Sample) ->
         scale_recipe=case.scale_recipe,
     )
     try:
-        told = cost_model.linear_s(asked)
+        estimate = cost_model.linear_s(query)
     except MissingCurveError:
         return None
-    if int(told.origin[0]) != int(Origin.MEASURED):
+    if int(estimate.origin[0]) != int(Origin.MEASURED):
         return None
-    return min(1.0, float(told.seconds[0]) / settled_s(sample))
+    return min(1.0, float(estimate.seconds[0]) / settled_s(sample))

@@ -52,10 +52,10 @@ def transferred_profile(profile: ProfileDatabase, source: ClusterSpec, target: C
     one stays MODELLED). Left out: failed samples, host costs, what has no curve (clocks settle on the GPU itself) and
     formats the target does not compute in.
     """
-    kept = [sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)]
-    ones = np.ones(len(kept))
-    ratios = by_model([sample.case for sample in kept], ones, source, target) if kept else ones
-    samples = [_restated(sample, float(ratio), source) for sample, ratio in zip(kept, ratios, strict=True)]
+    good = [sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)]
+    ones = np.ones(len(good))
+    ratios = by_model([sample.case for sample in good], ones, source, target) if good else ones
+    samples = [_restated(sample, float(ratio), source) for sample, ratio in zip(good, ratios, strict=True)]
     machine = MachineFacts(
         gpu=target.gpu.name,
         memory_bytes=int(target.gpu.memory_bytes),

@@ -79,7 +79,7 @@ class Measurement:
     drop: float = 0.0
 
 
-def measure(case: Case, bench: Bench, taken: str) -> Sample:
+def measure(case: Case, bench: Bench, date: str) -> Sample:
     """The sample of one case; every rank calls this with the same case. Where the clocks fell by more than
     MOST_DROP, it is taken again at once, on a GPU that has got warm, and the steadier of the two is kept.
 
@@ -107,7 +107,7 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
         trials_s=tuple(measurement.trials_s),
         status=outcome.status,
         launched=measurement.notes,
-        taken=taken,
+        date=date,
         world=WorldShape(nodes=world.layout.nodes, ranks=world.size),
     )
     if outcome.device_lost:

@@ -223,7 +223,7 @@ def skip_unended(earlier: EarlierRun, recorded: JournalContent, machine: Machine
         trials_s=(),
         status="failed",
         launched={"reason": "the process ended during this case"},
-        taken=machine.date,
+        date=machine.date,
     )
     earlier.journal.append(sample)
     earlier.recorded = replace(recorded, samples=(*recorded.samples, sample), unended=None)

@@ -65,7 +65,7 @@ def sample_quality(measured: Sequence[Sample], kept: Sequence[Sample], profile: 
     """Quality of the samples ``measured`` by a run and those ``kept`` of them, in the ``profile`` that they are now
     part of."""
     again = Counter(sample.launched.get(AGAIN) for sample in measured)
-    dates = {sample.taken for sample in measured}
+    dates = {sample.date for sample in measured}
     return SampleQuality(
         for_spread=again[SPREAD],
         for_clock=again[CLOCK],
@@ -81,7 +81,7 @@ def quality_lines(quality: SampleQuality) -> list[str]:
         f"{quality.for_clock} for a falling clock; {len(quality.far_above)} samples far above their curve"
         + (":" if quality.far_above else ""),
         *(
-            f"  {describe(odd.case)}: {odd.seconds * 1e6:.4g} us, {odd.told_s * 1e6:.4g} us by its neighbours"
+            f"  {describe(odd.case)}: {odd.seconds * 1e6:.4g} us, {odd.predicted_s * 1e6:.4g} us by its neighbours"
             for odd in quality.far_above[:MOST_SHOWN]
         ),
     ]

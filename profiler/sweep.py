@@ -56,7 +56,7 @@ class SweepResult:
     again: int = 0
 
 
-def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, taken: str) -> SweepResult:
+def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str) -> SweepResult:
     """Measure ``cases`` in order, then the noisy ones again. Rank 0 decides before each whether to go on and keeps the
     samples (``journal``; None on the other ranks).
 
@@ -74,7 +74,7 @@ def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: 
 
     def take(case: Case, why: str) -> None:
         world.begin(describe(case), kept=f"{len(taken_so_far)} samples of this run")
-        taken_so_far.append((case, measure_and_record(case, bench, journal, taken, why)))
+        taken_so_far.append((case, measure_and_record(case, bench, journal, date, why)))
         bar.update()
 
     with progress(len(cases), "sweep", "case", speaks=world.leads, stays=True) as bar:
@@ -98,14 +98,14 @@ def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: 
     )
 
 
-def measure_and_record(case: Case, bench: Bench, journal: Journal | None, taken: str, why: str = "") -> Sample:
+def measure_and_record(case: Case, bench: Bench, journal: Journal | None, date: str, why: str = "") -> Sample:
     """The sample of a case, in the journal; ``why`` it is taken again, if it is. DeviceLostError when the device was
     lost over it."""
     if journal is None:
-        return measure(case, bench, taken)
+        return measure(case, bench, date)
     journal.begin(case)
     try:
-        sample = measure(case, bench, taken)
+        sample = measure(case, bench, date)
         if why:
             sample = replace(sample, launched={**sample.launched, AGAIN: why})
     except DeviceLostError as lost:

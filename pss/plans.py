@@ -440,5 +440,5 @@ def keep_learned(options: argparse.Namespace, inputs: "LoadedProblem", device: "
         f"\nmeasured {len(samples)} shapes in {on_demand.spent_s:.1f} s, {failed} of which do not run here; "
         f"kept in {inputs.profile_path}"
     )
-    if on_demand.left:
-        print(f"{on_demand.left} more were left to the curves: --measure_minutes was spent", file=sys.stderr)
+    if on_demand.num_unmeasured:
+        print(f"{on_demand.num_unmeasured} more were left to the curves: --measure_minutes was spent", file=sys.stderr)

@@ -166,7 +166,7 @@ def _sections(ops: Ops, block: BlockSpec | None = None) -> dict[str, tuple[Case,
 def _cases(op: Op) -> tuple[Case, ...]:
     recorder = CaseRecorder(cost_model=FixedCostModel(seconds=1.0))
     kernel_s(recorder, op)
-    return tuple(recorder.asked)
+    return tuple(recorder.cases)
 
 
 def _plan(run: ModuleRun, world: int) -> Plan:

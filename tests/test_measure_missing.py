@@ -59,7 +59,7 @@ class Meter:
 
     def measure(self, case: Case) -> Sample:
         self.asked.append(case)
-        return Sample(case=case, trials_s=(TAUGHT_S,), taken="2026-01-03")
+        return Sample(case=case, trials_s=(TAUGHT_S,), date="2026-01-03")
 
 
 @pytest.fixture

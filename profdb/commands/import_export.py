@@ -73,21 +73,21 @@ IMPORTERS: Mapping[str, Importer] = {
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Parse, exchange, say what was done; 0."""
-    given = options_parser(program).parse_args(arguments)
-    if given.verb == "export":
-        config = None if given.config is None else read_config(given.config, assume=given.assume)
-        for path in export_vidur(given.profile, config, given.to):
+    options = options_parser(program).parse_args(arguments)
+    if options.verb == "export":
+        config = None if options.config is None else read_config(options.config, assume=options.assume)
+        for path in export_vidur(options.profile, config, options.to):
             print(f"wrote {path}")
         return 0
-    source = Source(path=given.source, domain_ranks=given.domain_ranks)
-    named, samples = _chosen(IMPORTERS[given.form](source), given.of, given.source)
-    gpu, sheet = canonical_gpu(given.gpu or named, given.source)
-    into: Path = given.into
+    source = Source(path=options.source, domain_ranks=options.domain_ranks)
+    named, samples = _select_gpu(IMPORTERS[options.form](source), options.of, options.source)
+    gpu, spec_name = canonical_gpu(options.gpu or named, options.source)
+    into: Path = options.into
     # whose network it was, only the user knows
     network = any(isinstance(sample.case, CollectiveCase) for sample in samples)
     machine = MachineFacts(
         gpu=gpu,
-        cluster=given.cluster or ("" if network else sheet),
+        cluster=options.cluster or ("" if network else spec_name),
         nodes=max(sample.world.nodes for sample in samples),
         gpus_per_node=max(_ranks_per_domain(sample) for sample in samples),
     )
@@ -117,24 +117,24 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """Returns what reads the verbs and options typed after ``program``."""
     parser = OneLineParser(prog=program)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    take = verbs.add_parser("import", help="read another tool's measurements into a profile")
-    take.add_argument("form", choices=tuple(IMPORTERS))
-    take.add_argument("source", type=Path)
-    take.add_argument("--gpu", default="", help="GPU of the samples (default: as the source names it)")
-    take.add_argument("--of", default="", help="which GPU of a file that holds several")
-    take.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
-    take.add_argument(
+    importer = verbs.add_parser("import", help="read another tool's measurements into a profile")
+    importer.add_argument("form", choices=tuple(IMPORTERS))
+    importer.add_argument("source", type=Path)
+    importer.add_argument("--gpu", default="", help="GPU of the samples (default: as the source names it)")
+    importer.add_argument("--of", default="", help="which GPU of a file that holds several")
+    importer.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
+    importer.add_argument(
         "--domain_ranks",
         type=whole(0, MOST_GPUS),
         default=0,
         help="GPUs of a scale-up domain (nccl-tests, aicb-log)",
     )
-    take.add_argument("--into", type=Path, required=True)
-    give = verbs.add_parser("export", help="write a profile's measurements for another tool")
-    give.add_argument("form", choices=("vidur",))
-    give.add_argument("profile", type=Path)
-    add_config(give, "model config for mlp.csv and attention.csv")
-    give.add_argument("--to", type=Path, required=True)
+    importer.add_argument("--into", type=Path, required=True)
+    exporter = verbs.add_parser("export", help="write a profile's measurements for another tool")
+    exporter.add_argument("form", choices=("vidur",))
+    exporter.add_argument("profile", type=Path)
+    add_config(exporter, "model config for mlp.csv and attention.csv")
+    exporter.add_argument("--to", type=Path, required=True)
     return parser
 
 
@@ -147,20 +147,20 @@ def canonical_gpu(gpu: str, source: Path) -> tuple[str, str]:
     ``source`` without a GPU."""
     if not gpu.strip():
         raise ProfileError(f"{source}: names no GPU; say which with --gpu")
-    sheet = sheet_of_gpu(gpu, root=ROOT)
-    return (sheet.gpu.name, sheet.name) if sheet else (gpu, "")
+    cluster = sheet_of_gpu(gpu, root=ROOT)
+    return (cluster.gpu.name, cluster.name) if cluster else (gpu, "")
 
 
-def _chosen(found: dict[str, list[Sample]], name: str, source: Path) -> tuple[str, list[Sample]]:
+def _select_gpu(by_gpu: dict[str, list[Sample]], name: str, source: Path) -> tuple[str, list[Sample]]:
     """The GPU that the source names and its samples; at least one."""
-    if not any(found.values()):
+    if not any(by_gpu.values()):
         raise ProfileError(f"{source}: no samples; nothing imported")
-    if name and name not in found:
-        raise ProfileError(f"{source}: no GPU {name!r}; it holds {', '.join(sorted(found))}")
-    if not name and len(found) > 1:
-        raise ProfileError(f"{source}: several GPUs; choose with --of one of {', '.join(sorted(found))}")
-    chosen = name or next(iter(found))
-    return chosen, found[chosen]
+    if name and name not in by_gpu:
+        raise ProfileError(f"{source}: no GPU {name!r}; it holds {', '.join(sorted(by_gpu))}")
+    if not name and len(by_gpu) > 1:
+        raise ProfileError(f"{source}: several GPUs; choose with --of one of {', '.join(sorted(by_gpu))}")
+    chosen = name or next(iter(by_gpu))
+    return chosen, by_gpu[chosen]
 
 
 def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) -> list[Path]:
@@ -168,23 +168,23 @@ def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) ->
     ExportError when nothing measured can be written."""
     profile = load_profile(profile_path)
     gpu = "".join(letter if letter.isalnum() else "_" for letter in profile.machine.gpu.lower())
-    written: list[Path] = []
+    paths: list[Path] = []
     refused: list[str] = []
     try:
-        written += write_network(profile, folder / "network" / gpu, gpus_per_node=profile.machine.gpus_per_node)
+        paths += write_network(profile, folder / "network" / gpu, gpus_per_node=profile.machine.gpus_per_node)
     except ExportError as error:
         refused.append(str(error))
     if config is not None:
         place = folder / "compute" / gpu / (config.model.name or Path(config.path).stem)
         try:
-            written += write_compute(
+            paths += write_compute(
                 ProfileCostModel(profile), vidur_model(config), place, degrees=(1, 2, 4, 8), tokens=TOKENS
             )
         except (ExportError, MissingCurveError) as error:
             refused.append(str(error))
-    if not written:
+    if not paths:
         raise ExportError("; ".join(refused))
-    return written
+    return paths
 
 
 def vidur_model(config: ConfigFile) -> VidurModel:

@@ -28,24 +28,24 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
     A profile that is there already is merged too. Raises ProfileError for a file that is no profile, or of
     another GPU.
     """
-    given = options_parser(program).parse_args(arguments)
+    options = options_parser(program).parse_args(arguments)
     differences: list[Difference] = []
     repeats = 0
-    with sole_writer(given.into):
-        first, *others = _sources(given.into, [given.first, *given.others])
-        joined = load_profile(first)
+    with sole_writer(options.into):
+        first, *others = _sources(options.into, [options.first, *options.others])
+        profile = load_profile(first)
         for path in others:
-            merged = merge(joined, load_profile(path))
-            joined, repeats = merged.profile, repeats + merged.repeats
+            merged = merge(profile, load_profile(path))
+            profile, repeats = merged.profile, repeats + merged.repeats
             differences += merged.differences
-        save_profile(given.into, with_fits(joined))
-    count = len(joined.samples)
-    print(f"{given.into}: {count} samples of {joined.machine.gpu}, {repeats} repeats left out")
+        save_profile(options.into, with_fits(profile))
+    count = len(profile.samples)
+    print(f"{options.into}: {count} samples of {profile.machine.gpu}, {repeats} repeats left out")
     print("\n".join(difference_lines(differences)), end="\n" if differences else "")
     return 0
 
 
-def _sources(into: Path, given: list[Path]) -> list[Path]:
+def _sources(into: Path, paths: list[Path]) -> list[Path]:
     """The files given, after what lies at ``into`` already."""
-    there = into.exists() and not any(path.exists() and into.samefile(path) for path in given)
-    return [into, *given] if there else given
+    there = into.exists() and not any(path.exists() and into.samefile(path) for path in paths)
+    return [into, *paths] if there else paths

@@ -50,9 +50,9 @@ def overview_lines(profile: ProfileDatabase) -> list[str]:
         + (f", cluster {machine.cluster}" if machine.cluster else ""),
     ]
     software = [("driver", machine.driver), ("torch", machine.torch), ("NCCL", machine.nccl)]
-    known = [f"{name} {value}" for name, value in software if value]
-    if machine.date or known:
-        lines.append("taken     " + ", ".join([machine.date, *known] if machine.date else known))
+    versions = [f"{name} {value}" for name, value in software if value]
+    if machine.date or versions:
+        lines.append("taken     " + ", ".join([machine.date, *versions] if machine.date else versions))
     for dtype, flops in sorted(machine.best_flops.items()):
         lines.append(f"best seen {flops / 1e12:.1f} TFLOP/s {dtype}")
     for family in profile.tables:
@@ -72,12 +72,12 @@ def _curve_lines(curve: Curve) -> list[str]:
         if (low, high) not in ((0, 0), (1, 1))
     )
     error = fit_error(curve.arrays)
-    left_out = (
+    error_text = (
         f"left out: median {100 * error['median']:.1f} %, p90 {100 * error['p90']:.1f} %"
         if curve.arrays["cv_error"].size
         else "too few points to test"
     )
-    lines = [f"  {labels:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {left_out}"]
+    lines = [f"  {labels:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {error_text}"]
     if ranges:
         lines.append(f"    {ranges}")
     if curve.worst:

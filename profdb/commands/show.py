@@ -39,17 +39,17 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Parse, load, print; 0."""
-    given = options_parser(program).parse_args(arguments)
-    profile = load_profile(given.file)
-    if given.refit:
-        with sole_writer(given.file):
-            profile = with_fits(load_profile(given.file))
-            save_profile(given.file, profile)
-    config = None if given.config is None else read_config(given.config, assume=given.assume)
-    if config is not None and given.seq_len is not None:
-        config = replace(config, seq_len=given.seq_len)
+    options = options_parser(program).parse_args(arguments)
+    profile = load_profile(options.file)
+    if options.refit:
+        with sole_writer(options.file):
+            profile = with_fits(load_profile(options.file))
+            save_profile(options.file, profile)
+    config = None if options.config is None else read_config(options.config, assume=options.assume)
+    if config is not None and options.seq_len is not None:
+        config = replace(config, seq_len=options.seq_len)
     needs = [] if config is None else needs_of(config, ProfileCostModel(profile))
-    if given.json:
+    if options.json:
         document = overview(profile)
         if config is not None:
             document["needs"] = [asdict(need) for need in needs]
@@ -59,6 +59,6 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
     if config is not None:
         counts = Counter(need.answer for need in needs)
         print("\n".join(["", *assumed_lines(config.model)]))
-        print(f"{given.config}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+        print(f"{options.config}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
         print("\n".join(missing_lines(needs)))
     return 0

@@ -44,16 +44,16 @@ class VidurModel:
 def write_network(profile: ProfileDatabase, folder: str | Path, *, gpus_per_node: int) -> list[Path]:
     """``all_reduce.csv`` and ``send_recv.csv`` in ``folder`` from measured samples; the files written.
     ExportError when there is none."""
-    written = []
+    paths = []
     for kind, operation in ((Collective.ALL_REDUCE, "all_reduce"), (Collective.P2P, "send_recv")):
         rows = list(_network_rows(profile, kind, operation, gpus_per_node))
         if rows:
             path = Path(folder) / f"{operation}.csv"
             _write(path, rows)
-            written.append(path)
-    if not written:
+            paths.append(path)
+    if not paths:
         raise ExportError(f"{folder}: the profile holds no measured all-reduce or p2p to write")
-    return written
+    return paths
 
 
 def _network_rows(
@@ -90,14 +90,14 @@ def write_compute(
     row is measured."""
     mlp = [row for tp in degrees for count in tokens if (row := _mlp_row(cost_model, model, tp, count))]
     attention = [row for tp in degrees for count in tokens if (row := _prefill_row(cost_model, model, tp, count))]
-    written = []
+    paths = []
     for name, rows in (("mlp.csv", mlp), ("attention.csv", attention)):
         if rows:
             _write(Path(folder) / name, rows)
-            written.append(Path(folder) / name)
-    if not written:
+            paths.append(Path(folder) / name)
+    if not paths:
         raise ExportError(f"{folder}: no operation of the model lies inside measured data at these tokens")
-    return written
+    return paths
 
 
 def _mlp_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from profdb.fits import protocol_changes as shared_changes
 from profdb.fits.group_shape import ShapeCurve, restated, shape_error
 from profdb.fits.lines import Arrays, CurvePrediction
-from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone_curve, left_out_errors
+from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone_curve, holdout_errors
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
@@ -29,7 +29,7 @@ def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArra
     shapes, which = np.unique(stacked, axis=0, return_inverse=True)
     sizes = columns["size_bytes"].astype(np.float64)
     groups = [np.flatnonzero(which.reshape(-1) == index) for index in range(shapes.shape[0])]
-    errors, rows = _left_out(groups, sizes, seconds)
+    errors, rows = _holdout_errors(groups, sizes, seconds)
     best = int(np.argmin(np.log1p(errors).mean(axis=1))) if errors.size else 0
     monotones = [fit_monotone_curve(sizes[rows], seconds[rows], BENDS[best]) for rows in groups]
     curves = [
@@ -54,11 +54,11 @@ def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArra
     }
 
 
-def _left_out(groups: list[IntArray], sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _holdout_errors(groups: list[IntArray], sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Left-out errors of the group shapes for each bend, and the sample each belongs to. Of many shapes
     an even selection is tested."""
     step = -(-len(groups) // MOST_SHAPES_TESTED)
-    result = [(rows, left_out_errors(sizes[rows], seconds[rows])) for rows in groups[::step]]
+    result = [(rows, holdout_errors(sizes[rows], seconds[rows])) for rows in groups[::step]]
     errors = np.concatenate([errors for _, (errors, _) in result], axis=1)
     return errors, np.concatenate([rows[at] for rows, (_, at) in result]).astype(np.float64)
 
@@ -66,7 +66,7 @@ def _left_out(groups: list[IntArray], sizes: FloatArray, seconds: FloatArray) ->
 def _shared_weight(curves: list[ShapeCurve]) -> float:
     """Returns how much of what other groups show between two sizes is believed (profdb.fits.protocol_changes)."""
     step = -(-len(curves) // MOST_SHAPES_TESTED) if curves else 1
-    errors = shared_changes.left_out_errors(curves[::step])
+    errors = shared_changes.holdout_errors(curves[::step])
     return shared_changes.WEIGHTS[int(np.argmin(np.log1p(errors).mean(axis=1)))] if errors.size else 0.0
 
 

@@ -123,8 +123,8 @@ def attention_shapes(columns: Columns, labels: Labels) -> KernelShapes:
 
 def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
     """Bytes moved for one element as ops.memory_bound counts them; a kernel it does not know counts as a copy."""
-    known = kernel if kernel in KERNELS else "copy"
-    return bytes_moved_per_element(known, backward=direction == "backward", dtype=dtype)
+    name = kernel if kernel in KERNELS else "copy"
+    return bytes_moved_per_element(name, backward=direction == "backward", dtype=dtype)
 
 
 def kernel_shapes(columns: Columns, labels: Labels) -> KernelShapes:

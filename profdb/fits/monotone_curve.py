@@ -93,7 +93,7 @@ def without_size(monotone: MonotoneCurve, log_size: float) -> MonotoneCurve:
     return replace(monotone, log_size=monotone.log_size[keep], log_seconds=monotone.log_seconds[keep])
 
 
-def left_out_errors(sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, IntArray]:
+def holdout_errors(sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, IntArray]:
     """Relative error at each size but the smallest and largest when it is left out of the curve, for
     each of BENDS (B x P), and the row of a sample of that size (P)."""
     places = np.unique(sizes)

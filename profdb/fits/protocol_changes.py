@@ -59,7 +59,7 @@ def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around
     return replace(monotone, log_size=log_size[order], log_seconds=log_seconds)
 
 
-def left_out_errors(curves: list[ShapeCurve]) -> FloatArray:
+def holdout_errors(curves: list[ShapeCurve]) -> FloatArray:
     """Relative errors of sizes left out of all groups at once, for each of WEIGHTS (W x P). The smallest and
     largest size of a curve are never left out."""
     sizes = np.unique(np.concatenate([curve.monotone.log_size for curve in curves])) if curves else np.zeros(0)

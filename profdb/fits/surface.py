@@ -181,7 +181,7 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
     def trial(metric: FloatArray, blend: Blend) -> Trial:
         key = (blend, tuple(metric.tolist()))
         if key not in tried:
-            tried[key] = _left_out(lines, holdout, metric, blend)
+            tried[key] = _holdout_trial(lines, holdout, metric, blend)
         return tried[key]
 
     best = min((trial(metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
@@ -206,7 +206,7 @@ class Holdout:
     skip: IntArray
 
 
-def _left_out(lines: Arrays, holdout: Holdout, metric: FloatArray, blend: Blend) -> Trial:
+def _holdout_trial(lines: Arrays, holdout: Holdout, metric: FloatArray, blend: Blend) -> Trial:
     """Errors on samples whose own line may not be used."""
     reading = read_lines(scaled_lines(lines, metric), blend, holdout.points * metric, holdout.skip)
     return Trial(
@@ -276,16 +276,16 @@ def fit_trees(points: FloatArray, target: FloatArray) -> Arrays:
     starts = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
     return {
         PREFIX + "start": starts.astype(np.float64),
-        PREFIX + "left": _joined([tree.children_left + at for tree, at in zip(trees, starts, strict=True)]),
-        PREFIX + "right": _joined([tree.children_right + at for tree, at in zip(trees, starts, strict=True)]),
-        PREFIX + "feature": _joined([tree.feature for tree in trees]),
-        PREFIX + "threshold": _joined([tree.threshold for tree in trees]),
-        PREFIX + "value": _joined([LEARNING_RATE * tree.value[:, 0, 0] for tree in trees]),
+        PREFIX + "left": _concatenate([tree.children_left + at for tree, at in zip(trees, starts, strict=True)]),
+        PREFIX + "right": _concatenate([tree.children_right + at for tree, at in zip(trees, starts, strict=True)]),
+        PREFIX + "feature": _concatenate([tree.feature for tree in trees]),
+        PREFIX + "threshold": _concatenate([tree.threshold for tree in trees]),
+        PREFIX + "value": _concatenate([LEARNING_RATE * tree.value[:, 0, 0] for tree in trees]),
         PREFIX + "base": np.asarray([float(np.median(target))]),
     }
 
 
-def _joined(parts: list[FloatArray]) -> FloatArray:
+def _concatenate(parts: list[FloatArray]) -> FloatArray:
     return np.concatenate(parts).astype(np.float64)
 
 

@@ -84,17 +84,17 @@ def _after_initialisation(rows: Sequence[CsvRow]) -> list[CsvRow]:
 
 def _group_sizes(rows: Sequence[CsvRow], source: Path) -> dict[str, int]:
     """Ranks of each axis, as the groups in the log have them. Raises ProfileError for a group of two sizes."""
-    seen: dict[str, Counter[int]] = {}
+    sizes: dict[str, Counter[int]] = {}
     for row in rows:
         if _size(row):
-            seen.setdefault(_word(row, "comm_group").removesuffix("_group"), Counter())[_size(row)] += 1
+            sizes.setdefault(_word(row, "comm_group").removesuffix("_group"), Counter())[_size(row)] += 1
     for name in ("tp", "dp", "ep", "pp"):
-        if len(seen.get(name, ())) > 1:
+        if len(sizes.get(name, ())) > 1:
             raise ProfileError(
-                f"{source}: {name}_group has {' and '.join(map(str, sorted(seen[name])))} ranks: where they stand is "
+                f"{source}: {name}_group has {' and '.join(map(str, sorted(sizes[name])))} ranks: where they stand is "
                 "not known; nothing imported"
             )
-    return {name: next(iter(seen.get(name, {1: 1}))) for name in ("tp", "dp", "ep", "pp")}
+    return {name: next(iter(sizes.get(name, {1: 1}))) for name in ("tp", "dp", "ep", "pp")}
 
 
 def _group(row: CsvRow, sizes: Mapping[str, int], world: int, domain_ranks: int) -> Group:

@@ -64,12 +64,12 @@ def module_cases(run: AiobRun) -> dict[str, Case]:
     block: BlockSpec = run.model.blocks[0].block
     attention, mlp = block.mixer, block.mlp
     if not isinstance(attention, AttentionSpec) or len(run.model.main_blocks) > 1:
-        kinds = ", ".join(sorted({mixer.name for mixer in run.model.mixers}))
+        names = ", ".join(sorted({mixer.name for mixer in run.model.mixers}))
         raise ConfigError(
             where="AIOB import",
             key="model",
             value=run.model.name,
-            allowed=f"equal layers of attention, not {kinds}",
+            allowed=f"equal layers of attention, not {names}",
         )
     for key, value in (("tp", run.tp), ("micro_batch", run.micro_batch), ("seq_len", run.seq_len)):
         if value < 1:

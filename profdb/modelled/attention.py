@@ -59,7 +59,7 @@ BLOCK_CYCLES = 8000.0
 # operands and fp32 multiply-adds (*_fp16_sgemm_*) do; their bytes hide behind the arithmetic.
 ALIGNMENT_BYTES = 16
 PLAIN_UNITS = "fp32"
-WIDE = "bf16"  # what fp8 attention is told from
+HIGH_PRECISION = "bf16"  # what fp8 attention is told from
 
 # Seconds backward over forward: 5 products instead of 2 (FlashAttention-2, section 3.1.2) at 63 / 73
 # of the forward's share of the peak (its section 4.1: 73 % forward, 63 % backward on A100).
@@ -84,15 +84,15 @@ class AttentionShapes(AttentionCall[IntArray]):
         if self.mask == "full":
             return np.asarray(queries * keys, dtype=np.float64)
         rows = np.minimum(queries, keys)
-        seen = rows * (keys - rows) + rows * (rows + block) / 2.0
+        pairs = rows * (keys - rows) + rows * (rows + block) / 2.0
         if self.mask == "window":
             before = np.ceil((np.maximum(self.window, 1) - 1) / block) * block
             width = np.minimum(before + block, keys)
             late = np.maximum(np.minimum(queries, keys - width), 0.0)
             early = np.maximum(rows - late, 0.0)
             banded = late * width + early * (keys - rows) + early * (early + block) / 2.0
-            seen = np.minimum(seen, banded)
-        return np.asarray(seen, dtype=np.float64)
+            pairs = np.minimum(pairs, banded)
+        return np.asarray(pairs, dtype=np.float64)
 
     @property
     def moved_bytes(self) -> FloatArray:
@@ -107,7 +107,7 @@ def flash_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     published multiple of what 16 bits take, where the architecture has one."""
     ratio = fp8_ratio(heads.dtype, heads.direction, gpu.architecture)
     if ratio is not None:
-        return flash_seconds(gpu, replace(heads, dtype=WIDE)) * ratio
+        return flash_seconds(gpu, replace(heads, dtype=HIGH_PRECISION)) * ratio
     rates = flops_rates(gpu, heads.dtype)
     clock = gpu.boost_clock_hz
     width = sum(np.ceil(size / HEAD_STEP) * HEAD_STEP for size in (heads.qk_dim, heads.v_dim))

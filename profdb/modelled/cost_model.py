@@ -141,6 +141,6 @@ def _modelled(seconds: FloatArray, relative_std: float | FloatArray) -> TimeEsti
     )
 
 
-def _one_of(value: str, known: tuple[str, ...], key: str) -> None:
-    if value not in known:
-        raise ConfigError(where="modelled time", key=key, value=value, allowed=f"one of {', '.join(sorted(known))}")
+def _one_of(value: str, allowed: tuple[str, ...], key: str) -> None:
+    if value not in allowed:
+        raise ConfigError(where="modelled time", key=key, value=value, allowed=f"one of {', '.join(sorted(allowed))}")

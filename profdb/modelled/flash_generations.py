@@ -23,7 +23,7 @@ import numpy as np
 from ops.op import AttentionCall, declared
 from profdb.cost_model import CostModel
 from profdb.fits.families import BACKWARD_PRODUCTS
-from profdb.modelled.attention import WIDE, AttentionShapes, fp8_ratio
+from profdb.modelled.attention import HIGH_PRECISION, AttentionShapes, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from profdb.queries import AttentionQuery, TimeEstimate
@@ -152,8 +152,8 @@ def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: Attention
         return cost_model.attention_s(query)
     with contextlib.suppress(MissingCurveError):
         own = cost_model.attention_s(query)
-        known = own.origin <= int(Origin.TRANSFERRED)
-        return own if known.all() else own.where(known, _restated(cost_model, gpu, query, over))
+        measured = own.origin <= int(Origin.TRANSFERRED)
+        return own if measured.all() else own.where(measured, _restated(cost_model, gpu, query, over))
     return _restated(cost_model, gpu, query, over)
 
 
@@ -164,7 +164,7 @@ def _restated(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery,
         return generation_price(gpu, query)
     ratio = slowdown(query.kernel, query.direction, gpu.architecture if gpu else None) * (over or 1.0)
     kernel = BEST if query.kernel in OVER_FLASH2 else query.kernel
-    best = cost_model.attention_s(replace(query, kernel=kernel, dtype=WIDE if over else query.dtype))
+    best = cost_model.attention_s(replace(query, kernel=kernel, dtype=HIGH_PRECISION if over else query.dtype))
     origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
     return TimeEstimate(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 

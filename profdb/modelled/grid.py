@@ -50,8 +50,8 @@ MOST_ELEMENTS = 64 * GIB
 
 def main_dtype(cluster: ClusterSpec) -> str:
     """The format that training computes in on this GPU: bf16, else fp16, else fp32."""
-    known = cluster.gpu.peak_flops
-    return next((dtype for dtype in ("bf16", "fp16") if dtype in known), "fp32")
+    formats = cluster.gpu.peak_flops
+    return next((dtype for dtype in ("bf16", "fp16") if dtype in formats), "fp32")
 
 
 def gemm_cases(cluster: ClusterSpec) -> Iterator[GemmCase]:

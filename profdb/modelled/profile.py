@@ -36,7 +36,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.origin import Origin
 
-DOORS: dict[type, tuple[type, Callable[[ModelledCostModel, Any], TimeEstimate]]] = {
+QUERIES: dict[type, tuple[type, Callable[[ModelledCostModel, Any], TimeEstimate]]] = {
     GemmCase: (LinearQuery, ModelledCostModel.linear_s),
     GroupedGemmCase: (GroupedLinearQuery, ModelledCostModel.grouped_linear_s),
     AttentionCase: (AttentionQuery, ModelledCostModel.attention_s),
@@ -90,7 +90,7 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
     first = cases[0]
     if isinstance(first, HostCase):
         return cost_model.cpu_s(first.kind).seconds
-    if type(first) not in DOORS:
+    if type(first) not in QUERIES:
         family = FAMILY_OF[type(first)].value
         raise ConfigError(
             where=cost_model.cluster.name,
@@ -98,13 +98,13 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
             value=family,
             allowed="a family that a sheet models",
         )
-    query, ask = DOORS[type(first)]
-    held = {item.name for item in fields(first)}
+    query, ask = QUERIES[type(first)]
+    names = {item.name for item in fields(first)}
     values: dict[str, Any] = {}
     for item in fields(query):
-        name = "dtype_in" if item.name == "dtype" and "dtype_in" in held else item.name
-        if item.name in names_of(query).numbers and name in held:
+        name = "dtype_in" if item.name == "dtype" and "dtype_in" in names else item.name
+        if item.name in names_of(query).numbers and name in names:
             values[item.name] = ints([getattr(case, name) for case in cases])
-        elif name in held:
+        elif name in names:
             values[item.name] = getattr(first, name)
     return ask(cost_model, query(**values)).seconds

@@ -37,9 +37,9 @@ def flops_rates(gpu: GpuSpec, dtype: str) -> FlopsRates:
     peak = gpu.peak_flops[dtype]
     if dtype in gpu.sustained_flops:
         return FlopsRates(peak=peak, sustained=gpu.sustained_flops[dtype])
-    for known in ("bf16", "fp16"):
-        if known in gpu.sustained_flops and known in gpu.peak_flops:
-            share = gpu.sustained_flops[known] / gpu.peak_flops[known]
+    for reference in ("bf16", "fp16"):
+        if reference in gpu.sustained_flops and reference in gpu.peak_flops:
+            share = gpu.sustained_flops[reference] / gpu.peak_flops[reference]
             return FlopsRates(peak=peak, sustained=peak * share)
     return FlopsRates(peak=peak, sustained=peak * SUSTAINED_SHARE)
 
@@ -47,6 +47,6 @@ def flops_rates(gpu: GpuSpec, dtype: str) -> FlopsRates:
 def over_one_scale(gpu: GpuSpec, dtype: str, scale_recipe: str) -> float:
     """Time of a product with such scales over that with one scale an operand. Where tensor cores know no blocks of 128,
     blocks run as MXFP8 (Transformer Engine ``csrc/extensions/gemm.cpp``, convert_block_scaling_to_mxfp8_tensor)."""
-    known = gpu.architecture.fp8.scales if gpu.architecture.fp8 else ()
-    emulated = scale_recipe == "block" and "block" not in known and "mx" in known
+    scales = gpu.architecture.fp8.scales if gpu.architecture.fp8 else ()
+    emulated = scale_recipe == "block" and "block" not in scales and "mx" in scales
     return MX_OVER_ONE_SCALE if dtype == "fp8" and (scale_recipe == "mx" or emulated) else 1.0

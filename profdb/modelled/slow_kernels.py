@@ -154,11 +154,11 @@ class MeasuredExtents:
 
     def holds(self, layout: str, extents: tuple[IntArray, IntArray]) -> BoolArray:
         """Returns which products have extents that were measured."""
-        known = self.pairs.get(layout)
-        asked = np.stack(np.broadcast_arrays(*extents), axis=1)
-        if known is None:
-            return np.zeros(len(asked), dtype=np.bool_)
-        return bools((asked[:, None, :] == known[None, :, :]).all(axis=2).any(axis=1))
+        measured = self.pairs.get(layout)
+        pairs = np.stack(np.broadcast_arrays(*extents), axis=1)
+        if measured is None:
+            return np.zeros(len(pairs), dtype=np.bool_)
+        return bools((pairs[:, None, :] == measured[None, :, :]).all(axis=2).any(axis=1))
 
 
 NOTHING_MEASURED = MeasuredExtents(pairs={})

@@ -90,13 +90,13 @@ def _check_member(content: bytes, member: zipfile.ZipInfo, place: int) -> int:
     start = names + header[9] + header[10]
     behind = bool(member.flag_bits & FLAG_SIZES_BEHIND)
     expected = (0, 0, 0) if behind else (member.CRC, size, size)
-    written_name = content[names : names + header[9]]
+    header_name = content[names : names + header[9]]
     padding = content[names + header[9] : start]
     if (
         header[0] != b"PK\x03\x04"
         or header[2:4] != (member.flag_bits, member.compress_type)
         or header[6:9] != expected
-        or written_name != name.encode()
+        or header_name != name.encode()
         or not _is_padding(padding)
     ):
         raise DamagedArchiveError(f"damaged header of its member {name}")

@@ -81,8 +81,8 @@ def _case(path: Path, number: int, plain: Any) -> Case:
             raise ValueError(f"no field {strange[0]!r}")
         _check_values(case)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise ProfileError(f"{path}, case {number}: {said[:200]}") from error
+        reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ProfileError(f"{path}, case {number}: {reason[:200]}") from error
     return case
 
 

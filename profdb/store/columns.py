@@ -47,9 +47,9 @@ class LabelColumn:
     @classmethod
     def of(cls, labels: Iterable[str]) -> "LabelColumn":
         """Intern words in order of first appearance."""
-        seen: dict[str, int] = {}
-        codes = [seen.setdefault(word, len(seen)) for word in labels]
-        return cls(codes=np.asarray(codes, dtype=np.int64), values=tuple(seen))
+        code_of: dict[str, int] = {}
+        codes = [code_of.setdefault(word, len(code_of)) for word in labels]
+        return cls(codes=np.asarray(codes, dtype=np.int64), values=tuple(code_of))
 
     def take(self, rows: IntArray) -> "LabelColumn":
         """The column at ``rows``."""
@@ -94,7 +94,7 @@ class SampleTable:
     origin: IntArray
     nodes: IntArray
     ranks: IntArray
-    taken: LabelColumn
+    date: LabelColumn
     launched: LabelColumn
 
     @property
@@ -127,7 +127,7 @@ class SampleTable:
             origin=self.origin[rows],
             nodes=self.nodes[rows],
             ranks=self.ranks[rows],
-            taken=self.taken.take(rows),
+            date=self.date.take(rows),
             launched=self.launched.take(rows),
         )
 
@@ -162,6 +162,6 @@ def join_tables(first: SampleTable, second: SampleTable) -> SampleTable:
         origin=np.concatenate([first.origin, second.origin]),
         nodes=np.concatenate([first.nodes, second.nodes]),
         ranks=np.concatenate([first.ranks, second.ranks]),
-        taken=join_labels(first.taken, second.taken),
+        date=join_labels(first.date, second.date),
         launched=join_labels(first.launched, second.launched),
     )

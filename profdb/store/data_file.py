@@ -135,8 +135,8 @@ def _to_plain(value: object) -> object:
 def _column(value: Any, dtype: type, what: str) -> Any:
     """A 1-D array of exactly this dtype; ValueError for another tensor."""
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype != dtype:
-        held = f"{value.ndim}-D {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise ValueError(f"{what} is {held}, not 1-D {np.dtype(dtype)}")
+        actual = f"{value.ndim}-D {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"{what} is {actual}, not 1-D {np.dtype(dtype)}")
     return value
 
 
@@ -164,7 +164,7 @@ def _table_to_plain(table: SampleTable) -> dict[str, object]:
         "origin": _to_plain(table.origin),
         "nodes": _to_plain(table.nodes),
         "ranks": _to_plain(table.ranks),
-        "taken": _labels_to_plain(table.taken),
+        "taken": _labels_to_plain(table.date),
         "launched": _labels_to_plain(table.launched),
     }
 
@@ -192,7 +192,7 @@ def _table_from_plain(family: Family, plain: Mapping[str, Any]) -> SampleTable:
         origin=column("origin", plain["origin"]),
         nodes=column("nodes", plain["nodes"]),
         ranks=column("ranks", plain["ranks"]),
-        taken=_labels_from_plain(plain["taken"], size),
+        date=_labels_from_plain(plain["taken"], size),
         launched=_labels_from_plain(plain["launched"], size),
     )
 

@@ -44,7 +44,7 @@ def sample_to_plain(sample: Sample) -> dict[str, Any]:
         "status": sample.status,
         "launched": dict(sample.launched),
         "origin": int(sample.origin),
-        "taken": sample.taken,
+        "taken": sample.date,
         "world": asdict(sample.world),
     }
 
@@ -57,11 +57,11 @@ def begun_to_plain(case: Case) -> dict[str, Any]:
 def case_from_plain(family: str, plain: dict[str, Any]) -> Case:
     """A case from JSON types; KeyError, TypeError or ValueError when it is none."""
     case_type = CASE_OF[Family(family)]
-    typed = {
+    values = {
         item.name: Collective(plain[item.name]) if item.type is Collective else plain[item.name]
         for item in fields(case_type)
     }
-    case: Case = case_type(**typed)
+    case: Case = case_type(**values)
     return case
 
 
@@ -73,7 +73,7 @@ def sample_from_plain(plain: dict[str, Any]) -> Sample:
         status=plain["status"],
         launched=plain["launched"],
         origin=Origin(plain["origin"]),
-        taken=plain["taken"],
+        date=plain["taken"],
         world=WorldShape(**plain["world"]),
     )
 

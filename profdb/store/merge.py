@@ -57,7 +57,7 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
         repeats += table.size - fresh.shape[0]
         differences += _differences(tables[family], table.take(fresh), differs)
         tables[family] = join_tables(tables[family], table.take(fresh))
-    differences.sort(key=lambda found: -abs(np.log(found.ratio)))
+    differences.sort(key=lambda difference: -abs(np.log(difference.ratio)))
     profile = ProfileDatabase(
         machine=_merge_machines(first.machine, second.machine),
         samples=Samples(tables),
@@ -67,17 +67,17 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
 
 
 def _trial_keys(table: SampleTable) -> list[tuple[object, ...]]:
-    offsets, trials, taken = table.trial_offsets.tolist(), table.trials_s, table.taken.labels()
+    offsets, trials, dates = table.trial_offsets.tolist(), table.trials_s, table.date.labels()
     status, origin = table.status.tolist(), table.origin.tolist()
     return [
-        (*case, status[row], origin[row], taken[row], trials[offsets[row] : offsets[row + 1]].tobytes())
+        (*case, status[row], origin[row], dates[row], trials[offsets[row] : offsets[row + 1]].tobytes())
         for row, case in enumerate(table.case_keys())
     ]
 
 
 def _fresh_rows(old: SampleTable, new: SampleTable) -> IntArray:
-    known = set(_trial_keys(old))
-    return np.asarray([row for row, key in enumerate(_trial_keys(new)) if key not in known], dtype=np.int64)
+    earlier = set(_trial_keys(old))
+    return np.asarray([row for row, key in enumerate(_trial_keys(new)) if key not in earlier], dtype=np.int64)
 
 
 def _differences(old: SampleTable, new: SampleTable, differs: float) -> list[Difference]:

@@ -90,21 +90,21 @@ class _Reader(pickle.Unpickler):
         super().__init__(document)
         self._archive, self._folder = archive, folder
         members = set(archive.namelist())
-        written = archive.read(f"{folder}byteorder") if f"{folder}byteorder" in members else b"little"
-        self._order = BYTE_ORDERS[written]
+        order = archive.read(f"{folder}byteorder") if f"{folder}byteorder" in members else b"little"
+        self._order = BYTE_ORDERS[order]
         self._storages: dict[str, np.ndarray[Any, Any]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Torch's storages by name, the making of a tensor, and the empty hooks that it is given."""
-        known: dict[tuple[str, str], object] = {
+        classes: dict[tuple[str, str], object] = {
             ("torch._utils", "_rebuild_tensor_v2"): _tensor,
             ("collections", "OrderedDict"): OrderedDict,
         }
         if module == "torch" and name in STORAGES:
             return _Storage(name)
-        if (module, name) not in known:
+        if (module, name) not in classes:
             raise pickle.UnpicklingError(f"not plain data: GLOBAL {module}.{name}")
-        return known[module, name]
+        return classes[module, name]
 
     def persistent_load(self, pid: Any) -> np.ndarray[Any, Any]:
         """The elements of a storage: ("storage", type, key, device, length)."""
@@ -112,9 +112,9 @@ class _Reader(pickle.Unpickler):
         if kind != "storage" or not isinstance(storage, _Storage) or type(key) is not str:
             raise pickle.UnpicklingError("a reference to something other than a storage")
         if key not in self._storages:
-            held = self._archive.read(f"{self._folder}data/{key}")
+            content = self._archive.read(f"{self._folder}data/{key}")
             dtype = np.dtype(STORAGES[storage.name])
-            elements = np.frombuffer(held, dtype=dtype.newbyteorder(self._order)).astype(dtype)
+            elements = np.frombuffer(content, dtype=dtype.newbyteorder(self._order)).astype(dtype)
             self._storages[key] = elements
         elements = self._storages[key]
         if elements.shape != (length,) or elements.dtype != np.dtype(STORAGES[storage.name]):
@@ -139,8 +139,8 @@ def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int,
     if not isinstance(storage, np.ndarray) or min(size, default=0) < 0 or offset < 0:
         raise ValueError("a tensor of no storage, or of a negative size")
     length, step, in_order = prod(size), 1, True
-    for count, told in zip(reversed(size), reversed(stride), strict=True):
-        in_order &= told == step or count == 1
+    for count, actual in zip(reversed(size), reversed(stride), strict=True):
+        in_order &= actual == step or count == 1
         step *= count
     if (length and not in_order) or offset + length > len(storage):
         raise ValueError(f"a tensor of {length:,} elements that do not lie in order in its {len(storage):,}")

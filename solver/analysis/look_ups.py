@@ -46,14 +46,14 @@ class RecordingOpTimer(OpTimer):
 
     def _begin(self) -> None:
         """Returns what was asked outside of an operation (the host's costs) weighs its own seconds."""
-        for case, one_s in self.recorder.asked.items():
+        for case, one_s in self.recorder.cases.items():
             self.seconds.setdefault(case, one_s)
-        self.recorder.asked.clear()
+        self.recorder.cases.clear()
 
     def _weigh(self, seconds: float) -> None:
-        for case in self.recorder.asked:
+        for case in self.recorder.cases:
             self.seconds[case] = self.seconds.get(case, 0.0) + seconds
-        self.recorder.asked.clear()
+        self.recorder.cases.clear()
 
 
 def look_ups(problem: Problem, plans: Sequence[Plan]) -> list[WeighedCase]:

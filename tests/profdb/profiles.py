@@ -55,7 +55,7 @@ def sample(case: Case, seconds: float, origin: Origin = Origin.MEASURED) -> Samp
         trials_s=(0.99 * seconds, seconds, 1.02 * seconds),
         launched={"kernel": "test", "size": 1},
         origin=origin,
-        taken="2026-01-02",
+        date="2026-01-02",
     )
 
 

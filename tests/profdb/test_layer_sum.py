@@ -24,7 +24,7 @@ PARTS = 12 + 2 + 2 * 6
 def kernels_of(case: LayerCase) -> list[Case]:
     noted = CaseRecorder(cost_model=FlatCostModel())
     parts_of_layer(noted, case)
-    return list(noted.asked)
+    return list(noted.cases)
 
 
 def taken(case: Case, seconds: float = KERNEL_S, origin: Origin = Origin.MEASURED) -> Sample:

@@ -8,13 +8,13 @@ RATE = 5e14
 TODAY, BEFORE = "2026-11-22", "2026-01-01"
 
 
-def profile_with(slow: dict[GemmCase, float], taken: str = TODAY) -> ProfileDatabase:
+def profile_with(slow: dict[GemmCase, float], date: str = TODAY) -> ProfileDatabase:
     """Products at one rate, but those in ``slow`` so many times slower."""
     samples = [
         Sample(
             case=case,
             trials_s=(2.0 * case.m * case.k * case.n / RATE * slow.get(case, 1.0),),
-            taken=taken if case in slow else BEFORE,
+            date=date if case in slow else BEFORE,
         )
         for m in (1024, 2048, 4096, 8192, 16384)
         for k, n in ((4096, 4096), (4096, 11008), (11008, 4096), (8192, 8192), (8192, 28672))
@@ -27,7 +27,7 @@ def test_a_sample_far_above_its_curve_is_named_with_what_the_others_tell() -> No
     odd = GemmCase(m=4096, k=8192, n=8192)
     (found,) = far_above(profile_with({odd: 3.0}), TODAY)
     assert found.case == odd
-    assert 2.5 < found.seconds / found.told_s < 3.5
+    assert 2.5 < found.seconds / found.predicted_s < 3.5
 
 
 def test_one_and_a_half_times_is_far() -> None:
@@ -39,4 +39,4 @@ def test_what_is_fast_or_slightly_slow_or_of_another_run_is_not() -> None:
     odd = GemmCase(m=4096, k=8192, n=8192)
     assert far_above(profile_with({odd: 1.3}), TODAY) == []
     assert far_above(profile_with({odd: 1 / 3}), TODAY) == []
-    assert far_above(profile_with({odd: 3.0}, taken=BEFORE), TODAY) == []
+    assert far_above(profile_with({odd: 3.0}, date=BEFORE), TODAY) == []

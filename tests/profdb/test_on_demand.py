@@ -67,7 +67,7 @@ def test_what_the_profile_knows_of_a_far_shape_is_not_measured_again() -> None:
     held = Sample(case=GemmCase(m=1 << 20, k=1024, n=1024), trials_s=(0.25,))
     meter = Meter()
     known = profile([*gemm_samples(), held])
-    on_demand = OnDemand(meter, known=known.tables)
+    on_demand = OnDemand(meter, earlier=known.tables)
     # The cost model's own curves have not seen it: they would extrapolate.
     cost_model = ProfileCostModel(profile(gemm_samples()), on_demand=on_demand)
     assert cost_model.linear_s(LinearQuery(m=1 << 20, k=1024, n=1024)).seconds.tolist() == [0.25]
@@ -80,4 +80,4 @@ def test_after_the_time_allowed_the_curve_answers() -> None:
     cost_model = ProfileCostModel(profile(gemm_samples()), on_demand=on_demand)
     priced = cost_model.linear_s(LinearQuery(m=[1 << 20, 1 << 21], k=1024, n=1024))
     assert priced.origin.tolist() == [Origin.EXTRAPOLATED] * 2
-    assert (meter.asked, on_demand.left) == ([], 2)
+    assert (meter.asked, on_demand.num_unmeasured) == ([], 2)

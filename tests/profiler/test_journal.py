@@ -22,7 +22,7 @@ SAMPLES = [
         case=case,
         trials_s=(1e-3, 1.5e-3, 1.0 / 3.0),
         launched={"implementation": "torch.mm", "spread": 0.25, "launches_per_trial": 3},
-        taken="2026-01-01T00:00:00Z",
+        date="2026-01-01T00:00:00Z",
         world=WorldShape(nodes=1, ranks=4),
     )
     for case in CASES

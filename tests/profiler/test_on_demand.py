@@ -19,7 +19,7 @@ def test_a_case_is_measured_under_its_own_key(case: Case) -> None:
     sample = case_measurer("cpu")(case)
     assert (sample.case, sample.status, sample.origin) == (case, "ok", Origin.MEASURED)
     assert len(sample.trials_s) >= 3
-    assert sample.taken
+    assert sample.date
 
 
 def test_a_collective_needs_others() -> None:

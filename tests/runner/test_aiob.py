@@ -106,7 +106,7 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
     price_plan(question, PlanTable.of(plan))
     found = module_cases(run)
     sections = [*found.usual.items(), *(item for kind in found.others.values() for item in kind.items())]
-    assert {name for name, cases in sections if not set(cases) <= set(asked.asked)} == set()
+    assert {name for name, cases in sections if not set(cases) <= set(asked.cases)} == set()
 
 
 def test_degrees_that_cut_nothing_even_are_refused() -> None:

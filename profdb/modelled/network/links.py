@@ -68,7 +68,7 @@ class Protocol(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HopLatency:
+class LinkLatency:
     """Seconds of one hop by protocol (LL, LL128, Simple), for the ring and the tree."""
 
     ring: tuple[float, float, float]
@@ -76,15 +76,15 @@ class HopLatency:
 
 
 # hwLatencies.
-NVLINK_HOP = HopLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6))
-HOPS: dict[str, HopLatency] = {
-    "nvlink": NVLINK_HOP,
+NVLINK_LATENCY = LinkLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6))
+LINK_LATENCIES: dict[str, LinkLatency] = {
+    "nvlink": NVLINK_LATENCY,
     # RCCL's table calls AMD's mesh NVLINK too; HCCL's is not published.
-    "mesh": NVLINK_HOP,
-    "pcie": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    "mesh": NVLINK_LATENCY,
+    "pcie": LinkLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
     # NCCL has no row for two processors of one server: a hop between them goes over PCIe.
-    "socket": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
-    "network": HopLatency(ring=(2.7e-6, 4.0e-6, 14.0e-6), tree=(5.0e-6, 8.5e-6, 14.0e-6)),
+    "socket": LinkLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    "network": LinkLatency(ring=(2.7e-6, 4.0e-6, 14.0e-6), tree=(5.0e-6, 8.5e-6, 14.0e-6)),
 }
 
 
@@ -107,7 +107,7 @@ class CommGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Uplink:
     """The way out of one level of domains: its link, the group's ranks in one domain of the level
     (``members``) and of the next larger (``reached``), and how many groups share it."""
 
@@ -141,22 +141,22 @@ class Way:
         return np.asarray(np.where(self.crossed, rate, np.inf), dtype=np.float64)
 
 
-def ways_out(cluster: ClusterSpec, group: CommGroup) -> tuple[Way, ...]:
+def uplinks(cluster: ClusterSpec, group: CommGroup) -> tuple[Uplink, ...]:
     """The ways out of every level of domains, innermost first. A level's way is taken where the group has
     more ranks in the next larger domain: two ranks in two servers pass no link between processors."""
     side_by_side = np.minimum(group.ranks, float(cluster.middle_ranks or 1)).astype(np.int64)
-    said = group.outer_intra > 0
-    outer_intra = np.where(said, group.outer_intra, side_by_side)
+    is_given = group.outer_intra > 0
+    outer_intra = np.where(is_given, group.outer_intra, side_by_side)
     alone = np.maximum(cluster.middle_ranks // side_by_side, 1)
-    outer_siblings = np.where(said, group.outer_siblings, alone)
+    outer_siblings = np.where(is_given, group.outer_siblings, alone)
     levels = [(group.intra, group.siblings), (outer_intra, outer_siblings)][: len(cluster.domains) - 1]
     reached = [*(members for members, _ in levels[1:]), group.ranks]
-    ways: list[Way] = []
+    result: list[Uplink] = []
     for level, (members, siblings) in enumerate(levels):
         inner, outer = cluster.domains[level : level + 2]
         nics = max(cluster.nics_per_node, 1) * inner.ranks / cluster.gpus_per_node
-        ways.append(
-            Way(
+        result.append(
+            Uplink(
                 domain=outer,
                 inner_ranks=inner.ranks,
                 links=outer.links or (nics if outer is cluster.domains[-1] else inner.ranks),
@@ -165,7 +165,7 @@ def ways_out(cluster: ClusterSpec, group: CommGroup) -> tuple[Way, ...]:
                 siblings=np.asarray(siblings, dtype=np.int64),
             )
         )
-    return tuple(ways)
+    return tuple(result)
 
 
 def scale_up_rate(cluster: ClusterSpec, intra: IntArray) -> FloatArray:
@@ -197,7 +197,7 @@ def _switched_rate(cluster: ClusterSpec, domain: NetworkDomain) -> float:
 def network_rate(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
     """Payload bytes/s that one group sends out of a domain, one way, all its links together: the slowest
     way out that it takes. Infinite for groups inside one domain."""
-    rates = [way.rate for way in ways_out(cluster, group)]
+    rates = [uplink.rate for uplink in uplinks(cluster, group)]
     return np.asarray(np.minimum.reduce([np.full(group.intra.shape, np.inf), *rates]), dtype=np.float64)
 
 
@@ -224,31 +224,31 @@ def ll_cap(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
 
 def outside_server(cluster: ClusterSpec, group: CommGroup) -> BoolArray:
     """Returns whether a group sends over a network, and not only between the processors of a server."""
-    crossed = [way.crossed for way in ways_out(cluster, group) if way.domain.link != "socket"]
+    crossed = [uplink.crossed for uplink in uplinks(cluster, group) if uplink.domain.link != "socket"]
     return np.asarray(np.any([np.zeros(group.intra.shape, dtype=np.bool_), *crossed], axis=0), dtype=np.bool_)
 
 
-def outer_hop_seconds(cluster: ClusterSpec, group: CommGroup, protocol: Protocol, *, tree: bool = False) -> FloatArray:
+def outer_latency_s(cluster: ClusterSpec, group: CommGroup, protocol: Protocol, *, tree: bool = False) -> FloatArray:
     """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain. One rank a
     node has no other step to hide it behind: NCCL takes the tree's figure (``interLat`` where ppn is 1)."""
     seconds = np.zeros(group.intra.shape)
-    for way in ways_out(cluster, group):
-        alone = hop_seconds(way.domain, protocol, tree=True)
-        hop = np.where(group.intra == 1, alone, hop_seconds(way.domain, protocol, tree=tree))
-        seconds = np.where(way.crossed, hop, seconds)
+    for uplink in uplinks(cluster, group):
+        alone = link_latency_s(uplink.domain, protocol, tree=True)
+        latency = np.where(group.intra == 1, alone, link_latency_s(uplink.domain, protocol, tree=tree))
+        seconds = np.where(uplink.crossed, latency, seconds)
     return seconds
 
 
-def hop_seconds(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False) -> float:
+def link_latency_s(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False) -> float:
     """Latency of one hop over a domain.
 
     NCCL's figure for the kind of link and protocol, plus ``own_latency_s``. A domain in host memory has
     only its own latency.
     """
-    if domain.link not in HOPS:
+    if domain.link not in LINK_LATENCIES:
         return domain.latency_s
-    hops = HOPS[domain.link]
-    return (hops.tree if tree else hops.ring)[protocol] + own_latency_s(domain, protocol)
+    latencies = LINK_LATENCIES[domain.link]
+    return (latencies.tree if tree else latencies.ring)[protocol] + own_latency_s(domain, protocol)
 
 
 def start_seconds(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
@@ -259,5 +259,9 @@ def start_seconds(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
 def own_latency_s(domain: NetworkDomain, protocol: Protocol) -> float:
     """Returns what the sheet's ``latency_s`` has over NCCL's Ring/LL figure: NCCL adds a network's own ``latencyInter``
     to each hop, and once more under Simple for the flush (``interLat`` in tuning.cc)."""
-    own = max(domain.latency_s - HOPS[domain.link].ring[Protocol.LL], 0.0) if domain.link in HOPS else 0.0
+    own = (
+        max(domain.latency_s - LINK_LATENCIES[domain.link].ring[Protocol.LL], 0.0)
+        if domain.link in LINK_LATENCIES
+        else 0.0
+    )
     return own * (2.0 if protocol is Protocol.SIMPLE else 1.0)

@@ -16,11 +16,11 @@ from profdb.modelled.network.links import (
     CommGroup,
     Protocol,
     bus_rate,
-    hop_seconds,
+    link_latency_s,
     ll_cap,
     long_share,
     network_rate,
-    outer_hop_seconds,
+    outer_latency_s,
     outside_server,
     own_latency_s,
     scale_up_rate,
@@ -41,10 +41,10 @@ RING_BASE_S = (6.6e-6, 14.0e-6, 8.4e-6)
 TREE_BASE_S = (6.8e-6, 14.0e-6, 8.4e-6)
 
 # hwLatencies.
-NVLS_HOP_S = 25.0e-6
-NVLS_TREE_NET_HOP_S = 20.9e-6
+NVLS_LATENCY_S = 25.0e-6
+NVLS_TREE_NET_LATENCY_S = 20.9e-6
 PAT_BASE_S = 8.0e-6
-PAT_NET_HOP_S = 14.0e-6 / 3.5
+PAT_NET_LATENCY_S = 14.0e-6 / 3.5
 PAT_RANK_S = 2.8e-6
 PAT_RATE = 0.75
 
@@ -110,11 +110,11 @@ def ring_latency(cluster: ClusterSpec, kind: Collective, group: CommGroup, proto
     one fewer; aws-ofi-nccl's tuner, src/tuner/nccl_ofi_model.cpp, takes 2 inter for all_reduce, as here).
     """
     steps = ring_steps(kind, group.ranks)
-    turns = 2.0 if kind is Collective.ALL_REDUCE else 1.0
-    crossing = np.where(group.inter > 1, np.minimum(turns * group.inter, steps), 0.0)
-    inner = np.full(group.inter.shape, hop_seconds(cluster.domains[0], protocol))
+    rounds = 2.0 if kind is Collective.ALL_REDUCE else 1.0
+    crossing = np.where(group.inter > 1, np.minimum(rounds * group.inter, steps), 0.0)
+    inner = np.full(group.inter.shape, link_latency_s(cluster.domains[0], protocol))
     inner = np.where(outside_server(cluster, group), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
-    outer = outer_hop_seconds(cluster, group, protocol)
+    outer = outer_latency_s(cluster, group, protocol)
     base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
     start = base + start_seconds(cluster, group)
     return np.asarray(start + (steps - crossing) * inner + crossing * outer, dtype=np.float64)
@@ -130,8 +130,8 @@ def _ring_with(
     if protocol is Protocol.SIMPLE and nccl and cluster.domains[0].link != "memory":
         across = outside_server(cluster, group)
         gathered = nccl.gathers_plateau and kind in GATHERED
-        held = across if kind is Collective.ALL_REDUCE else ~across & gathered
-        latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
+        plateaus = across if kind is Collective.ALL_REDUCE else ~across & gathered
+        latency = np.where(plateaus & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
     rate = ring_rate(cluster, group, protocol)
     if protocol is Protocol.LL128:
         latency = np.where(outside_server(cluster, group) & (size >= LL128_MAX_BYTES), np.inf, latency)
@@ -174,8 +174,8 @@ def _tree_with(cluster: ClusterSpec, size: FloatArray, group: CommGroup, protoco
     elif protocol is Protocol.LL128:
         rate = rate * np.where(~outside_server(cluster, group), TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
     rate = 0.5 * rate * long_share(cluster, group) * tree_correction(protocol, size)
-    inner = hop_seconds(cluster.domains[0], protocol, tree=True)
-    outer = outer_hop_seconds(cluster, group, protocol, tree=True)
+    inner = link_latency_s(cluster.domains[0], protocol, tree=True)
+    outer = outer_latency_s(cluster, group, protocol, tree=True)
     depth = np.ceil(np.log2(np.maximum(group.inter, 1)))
     latency = (
         TREE_BASE_S[protocol] + start_seconds(cluster, group) + 2.0 * ((group.intra - 1.0) * inner + depth * outer)
@@ -204,14 +204,14 @@ def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group
     link = scale_up_rate(cluster, group.intra) * nccl.nvls_share * links.NVLS_SHARE
     if kind is not Collective.ALL_REDUCE:
         usable = (group.inter == 1) & (group.intra <= NVLS_MAX_RANKS)
-        return np.where(usable, NVLS_HOP_S + size * (ranks - 1.0) / ranks / link, np.inf)
+        return np.where(usable, NVLS_LATENCY_S + size * (ranks - 1.0) / ranks / link, np.inf)
     outside = np.where(group.inter > 1, network_rate(cluster, group) * links.LONG_SHARE, np.inf)
     outside = outside * np.where(group.inter == 2, 2.0, 1.0)
     outside = outside * tree_correction(Protocol.SIMPLE, size)
     depth = np.ceil(np.log2(np.maximum(group.inter, 1)))
-    hop = NVLS_TREE_NET_HOP_S + own_latency_s(cluster.domains[-1], Protocol.SIMPLE)
+    net_latency = NVLS_TREE_NET_LATENCY_S + own_latency_s(cluster.domains[-1], Protocol.SIMPLE)
     start = np.where(group.inter > 1, links.NVLS_TREE_START_S, 0.0)
-    latency = NVLS_HOP_S + start + 2.0 * depth * hop
+    latency = NVLS_LATENCY_S + start + 2.0 * depth * net_latency
     inside_s = size * (1.0 + 1.0 / group.intra) / link
     outside_s = size * 2.0 * (ranks - 1.0) / ranks / outside
     return np.where(group.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
@@ -221,7 +221,7 @@ def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group:
     """NCCL pat.cc: all_gather and reduce_scatter over one rank per node, logarithmic in hops."""
     ranks = np.maximum(group.ranks, 1.0)
     depth = np.ceil(np.log2(ranks))
-    latency = PAT_BASE_S + start_seconds(cluster, group) + depth * PAT_NET_HOP_S + ranks * PAT_RANK_S
+    latency = PAT_BASE_S + start_seconds(cluster, group) + depth * PAT_NET_LATENCY_S + ranks * PAT_RANK_S
     seconds = latency + size / (bus_rate(cluster, group) * PAT_RATE * long_share(cluster, group))
     return np.where((group.intra == 1) & outside_server(cluster, group), seconds, np.inf)
 

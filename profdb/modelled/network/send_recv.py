@@ -11,14 +11,14 @@ from profdb.modelled.network import links
 from profdb.modelled.network.links import (
     CommGroup,
     Protocol,
-    hop_seconds,
+    link_latency_s,
     ll_cap,
     network_rate,
-    outer_hop_seconds,
+    outer_latency_s,
     outside_server,
     scale_up_rate,
     start_seconds,
-    ways_out,
+    uplinks,
 )
 from profdb.modelled.network.nccl import NET_OVERHEAD_S, RING_BASE_S, RING_LL_SHARE
 from spec.arrays import FloatArray
@@ -42,7 +42,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: Comm
     outer_peers = ranks - group.intra
     inner_bytes = size * (group.intra - 1.0 + links.OWN_CHUNK) / ranks
     across = outside_server(cluster, group)
-    ways = ways_out(cluster, group)
+    levels = uplinks(cluster, group)
     best = np.full(size.shape, np.inf)
     memory = cluster.domains[0].link == "memory"
     for protocol in (Protocol.LL, Protocol.SIMPLE):
@@ -50,17 +50,17 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: Comm
         cap = ll_cap(cluster, group) if protocol is Protocol.LL else np.inf
         inside = np.minimum(scale_up_rate(cluster, group.intra) * ALL_TO_ALL_SHARE * share, cap)
         base = 0.0 if memory else RING_BASE_S[protocol]
-        hop, outer_hop = (
-            hop_seconds(cluster.domains[0], protocol),
-            outer_hop_seconds(cluster, group, protocol),
+        inner, outer = (
+            link_latency_s(cluster.domains[0], protocol),
+            outer_latency_s(cluster, group, protocol),
         )
-        latency = base + start_seconds(cluster, group) + (group.intra - 1.0) * hop + outer_hop
+        latency = base + start_seconds(cluster, group) + (group.intra - 1.0) * inner + outer
         latency = latency + np.where(across, outer_peers * NET_OVERHEAD_S[protocol], 0.0)
         slowest = inner_bytes / inside
-        for way in ways:
-            outer_bytes = size * (way.reached - way.members) / ranks
-            outside = np.minimum(way.rate / np.maximum(way.members, 1) * ALL_TO_ALL_SHARE * share, cap)
-            slowest = np.maximum(slowest, np.where(way.crossed, outer_bytes / outside, 0.0))
+        for uplink in levels:
+            outer_bytes = size * (uplink.reached - uplink.members) / ranks
+            outside = np.minimum(uplink.rate / np.maximum(uplink.members, 1) * ALL_TO_ALL_SHARE * share, cap)
+            slowest = np.maximum(slowest, np.where(uplink.crossed, outer_bytes / outside, 0.0))
         best = np.minimum(best, latency + slowest)
     return np.where((group.ranks <= 1.0) | (size == 0.0), 0.0, best)
 
@@ -83,10 +83,10 @@ def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup) 
     rate = np.where(across, outside, inside)
     best = np.full(size.shape, np.inf)
     for protocol in (Protocol.LL, Protocol.SIMPLE):
-        inner_hop = hop_seconds(cluster.domains[0], protocol)
-        hop = np.where(across, outer_hop_seconds(cluster, group, protocol), inner_hop)
+        inner = link_latency_s(cluster.domains[0], protocol)
+        link_latency = np.where(across, outer_latency_s(cluster, group, protocol), inner)
         base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
         share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
         reached = np.minimum(rate * share, ll_cap(cluster, group) if protocol is Protocol.LL else np.inf)
-        best = np.minimum(best, base + hop + size / reached)
+        best = np.minimum(best, base + link_latency + size / reached)
     return np.where(size == 0.0, 0.0, best)

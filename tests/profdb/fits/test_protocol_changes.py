@@ -5,7 +5,7 @@ import pytest
 
 from profdb.fits.group_shape import ShapeCurve
 from profdb.fits.monotone_curve import climb, fit_monotone_curve
-from profdb.fits.protocol_changes import filled, left_out_errors
+from profdb.fits.protocol_changes import filled, holdout_errors
 
 LOGS = np.arange(10.0, 27.0)
 
@@ -44,7 +44,7 @@ def test_own_rungs_stay_and_the_time_never_falls() -> None:
 
 
 def test_the_jump_makes_borrowing_win_and_sizes_are_left_out_of_all_groups() -> None:
-    errors = left_out_errors([curve(2), curve(4), curve(8)])
+    errors = holdout_errors([curve(2), curve(4), curve(8)])
     assert errors.shape == (2, 3 * (LOGS.size - 2))
     assert np.log1p(errors[1]).mean() < np.log1p(errors[0]).mean()
 

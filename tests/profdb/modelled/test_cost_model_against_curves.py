@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measured_times import read_folder, tables_by_gpu
-from benchmarks.modelled_accuracy import Score, all_scores
+from benchmarks.modelled_accuracy import SpecScore, all_scores
 
 ROOT = Path(__file__).resolve().parents[3]
 CURVES = Path(os.environ.get("PLAN_SHARED_DATA", ROOT.parent / "shared")) / "curves"
@@ -27,12 +27,12 @@ TRANSFER_LIMITS = {"transferred gemm": 0.10, "transferred attention": 0.15}
 
 
 @pytest.fixture(scope="module")
-def scores() -> list[Score]:
+def scores() -> list[SpecScore]:
     return all_scores(tables_by_gpu(read_folder(CURVES)[0]))
 
 
 @pytest.mark.parametrize("what", LIMITS)
-def test_modelled_times_are_as_good_as_they_claim(scores: list[Score], what: str) -> None:
+def test_modelled_times_are_as_good_as_they_claim(scores: list[SpecScore], what: str) -> None:
     found = [score for score in scores if score.what == what]
     assert len(found) == 4
     for score in found:
@@ -40,7 +40,7 @@ def test_modelled_times_are_as_good_as_they_claim(scores: list[Score], what: str
 
 
 @pytest.mark.parametrize("what", TRANSFER_LIMITS)
-def test_restated_times_are_as_good_as_they_claim(scores: list[Score], what: str) -> None:
+def test_restated_times_are_as_good_as_they_claim(scores: list[SpecScore], what: str) -> None:
     found = [score for score in scores if score.what == what and score.gpu in TRANSFERS]
     assert len(found) == 3
     for score in found:

@@ -13,7 +13,7 @@ CASE = GemmCase(m=64, k=64, n=64)
 
 
 def run(seconds: float, date: str, origin: Origin = Origin.MEASURED) -> ProfileDatabase:
-    return profile([Sample(case=CASE, trials_s=(seconds, seconds), taken=date, origin=origin)])
+    return profile([Sample(case=CASE, trials_s=(seconds, seconds), date=date, origin=origin)])
 
 
 def test_trials_of_both_runs_are_kept() -> None:

@@ -111,7 +111,7 @@ def test_a_group_below_one_processor_keeps_the_rate_of_pcie() -> None:
     assert inside < 0.5 * seconds(Axis.DP, Layout.of(8, tp=2))
 
 
-def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() -> None:
+def test_a_message_to_the_next_server_takes_the_nic_and_not_the_processors_link() -> None:
     """The same pair of domains (1 x 2) is a neighbour below the other processor or in another server."""
     slow = replace(
         PCIE, domains=(*PCIE.domains[:2], replace(PCIE.domains[2], bandwidth=PCIE.domains[2].bandwidth / 10))
@@ -120,7 +120,7 @@ def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() ->
     near, far = Layout.of(8, tp=4, pp=2), Layout.of(16, tp=8, pp=2)
     for layout, moved in ((near, False), (far, True)):
         predicted = [
-            float(OpTimer.on(one, ModelledCostModel(cluster=one)).hop(layout, size).seconds[0]) for one in (PCIE, slow)
+            float(OpTimer.on(one, ModelledCostModel(cluster=one)).p2p(layout, size).seconds[0]) for one in (PCIE, slow)
         ]
         assert (predicted[1] > 5.0 * predicted[0]) is moved
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profdb.modelled.network.links import (
-    HOPS,
+    LINK_LATENCIES,
     LL_MAX_RATE_NODES,
     LONG_SHARE,
     NETWORK_START_S,
@@ -23,8 +23,8 @@ from profdb.modelled.network.links import (
     scale_up_rate,
 )
 from profdb.modelled.network.nccl import (
-    NVLS_HOP_S,
-    NVLS_TREE_NET_HOP_S,
+    NVLS_LATENCY_S,
+    NVLS_TREE_NET_LATENCY_S,
     PLATEAU_BYTES,
     RING_BASE_S,
     RING_LL128_SHARE,
@@ -216,17 +216,17 @@ def test_what_a_launch_costs_is_nccls() -> None:
 
 @pytest.mark.parametrize("link", HARDWARE)
 def test_hops_are_nccls(link: str) -> None:
-    assert us(HOPS[link].tree) + us(HOPS[link].ring) == HARDWARE[link]
+    assert us(LINK_LATENCIES[link].tree) + us(LINK_LATENCIES[link].ring) == HARDWARE[link]
 
 
 def test_links_that_nccl_does_not_name_take_those_of_the_nearest() -> None:
-    assert HOPS["mesh"] == HOPS["nvlink"]
-    assert HOPS["socket"] == HOPS["pcie"]
+    assert LINK_LATENCIES["mesh"] == LINK_LATENCIES["nvlink"]
+    assert LINK_LATENCIES["socket"] == LINK_LATENCIES["pcie"]
 
 
 def test_switches_take_nccls_latency() -> None:
     """hwLatencies: NVLS over NVLink, NVLSTree over the network."""
-    assert us((NVLS_HOP_S, NVLS_TREE_NET_HOP_S)) == (25.0, 20.9)
+    assert us((NVLS_LATENCY_S, NVLS_TREE_NET_LATENCY_S)) == (25.0, 20.9)
 
 
 def test_shares_and_caps_are_nccls() -> None:

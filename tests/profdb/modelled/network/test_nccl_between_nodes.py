@@ -17,7 +17,7 @@ from profdb.modelled.network.links import (
     RATE_LOSS,
     CommGroup,
     Protocol,
-    hop_seconds,
+    link_latency_s,
     network_rate,
 )
 from profdb.modelled.network.nccl import (
@@ -77,9 +77,9 @@ def test_one_rank_a_node_crosses_in_every_step_with_the_latency_of_the_tree() ->
 def test_a_networks_own_latency_counts_twice_under_simple() -> None:
     """EFA of p5: 20 us (aws-ofi-nccl's tuner) is 17.3 over NCCL's 2.7; Simple adds the flush: 14 + 2 x 17.3."""
     network = P5.domains[-1]
-    assert hop_seconds(network, Protocol.LL) == pytest.approx(20.0e-6)
-    assert hop_seconds(network, Protocol.SIMPLE) == pytest.approx(48.6e-6)
-    assert hop_seconds(network, Protocol.LL, tree=True) == pytest.approx(22.3e-6)
+    assert link_latency_s(network, Protocol.LL) == pytest.approx(20.0e-6)
+    assert link_latency_s(network, Protocol.SIMPLE) == pytest.approx(48.6e-6)
+    assert link_latency_s(network, Protocol.LL, tree=True) == pytest.approx(22.3e-6)
 
 
 def test_a_ring_over_efa_takes_as_much_more_a_node_as_published() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profdb.modelled.network import links
-from profdb.modelled.network.links import CommGroup, Protocol, hop_seconds, scale_up_rate
+from profdb.modelled.network.links import CommGroup, Protocol, link_latency_s, scale_up_rate
 from profdb.modelled.network.send_recv import p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
@@ -31,5 +31,5 @@ def test_a_long_message_is_bound_by_the_link() -> None:
 
 def test_processes_that_share_a_memory_start_no_kernel() -> None:
     """gloo on one machine: a hop alone."""
-    (hop,) = {float(hop_seconds(read_cluster("cpu", root=ROOT).domains[0], Protocol.LL))}
-    assert seconds("cpu", 1.0) == pytest.approx(hop, rel=1e-3)
+    (latency,) = {float(link_latency_s(read_cluster("cpu", root=ROOT).domains[0], Protocol.LL))}
+    assert seconds("cpu", 1.0) == pytest.approx(latency, rel=1e-3)

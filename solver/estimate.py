@@ -23,7 +23,8 @@ from ops.data_parallel.sliced_collectives import return_slices
 from ops.data_parallel.step import broadcast_by_owners
 from ops.memory_bound import num_tensors
 from ops.op import Ops, Owner, Pass
-from solver.memory.stage import MemoryEstimate, StageBytes, Tables, stage_memory
+from solver.memory.stage import stage_memory
+from solver.memory.terms import MemoryEstimate, StageBytes, Tables
 from solver.pipeline.spans import P2PTimes, PipelineBatch, least_spans_s, spans_of
 from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.layers import LayerTable, layer_table

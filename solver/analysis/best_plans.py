@@ -12,7 +12,7 @@ import numpy as np
 from solver.candidates.candidates import Candidates, costs
 from solver.estimate import StepTime, estimate_memory
 from solver.memory.device import limit_bytes, usable_bytes
-from solver.memory.stage import TERM_NAMES
+from solver.memory.terms import TERM_NAMES
 from solver.plans.constraints import CONSTRAINT, SHARED, constraint_rules
 from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable

@@ -24,7 +24,7 @@ from ops.op import (
     Update,
 )
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
-from solver.memory.stage import TERM_NAMES
+from solver.memory.terms import TERM_NAMES
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.times.layer_times import timed_passes

@@ -18,7 +18,8 @@ from ops.op import Pass
 from ops.recompute import CORE_ATTENTION, MODULES, Recompute, RecomputedModule
 from solver.candidates.candidates import Candidates, candidates_of, fastest_s, with_own_layers
 from solver.estimate import Estimate, estimate_memory
-from solver.memory.stage import StageBytes, Tables, stage_memory
+from solver.memory.stage import stage_memory
+from solver.memory.terms import StageBytes, Tables
 from solver.plans.constraints import constraint_rules
 from solver.plans.layers import LayerBytes, LayerTable, RecomputePolicy
 from solver.plans.plan_columns import plan_columns

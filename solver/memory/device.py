@@ -1,4 +1,4 @@
-"""What a process takes of its GPU beside the tensors of a step: context, allocator slack, NCCL, the experts'
+"""What a process takes of its GPU besides the tensors of a step: context, allocator slack, NCCL, the experts'
 dispatcher, Transformer Engine's buffers; what of a device there is to use; and the verdict on a plan.
 
 Sources. NCCL: constants below. Dispatchers: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu``
@@ -31,7 +31,7 @@ from spec.units import GIB, KIB, MIB, bytes_to_gib
 
 # Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.
 ALLOCATOR_SLACK = 0.04
-# Assumption: what the driver and the context of other processes keep of the sheet's capacity.
+# Assumption: what the driver and the context of other processes keep of the capacity in the hardware spec.
 UNUSABLE_SHARE = 0.01
 # Measured: a process that holds one tensor and PyTorch's kernels (Hugging Face Transformers
 # documentation, "Model training anatomy").
@@ -62,10 +62,10 @@ COMMUNICATORS: tuple[Axis, ...] = (Axis.TP, Axis.CP, Axis.PP, Axis.EP, Axis.ETP,
 FP32_BYTES, HALF_BYTES = 4.0, 2.0
 CHANNELS_A_SCALE = 128
 
-# DeepEP: half its 20 multiprocessors (Megatron-LM moe_deepep_num_sms) are channels; a place holds a token's
-# source, scales, and indices and weights of at most 128 experts.
+# DeepEP: half its 20 multiprocessors (Megatron-LM moe_deepep_num_sms) are channels; a slot of a queue holds a token,
+# its source, and scales, indices and weights of at most 128 experts.
 DEEPEP_CHANNELS = 10
-DEEPEP_SOURCE_BYTES, DEEPEP_BESIDE_BYTES = 8.0, 128 * (8.0 + 4.0 + 4.0)
+DEEPEP_SOURCE_BYTES, DEEPEP_ROUTING_BYTES = 8.0, 128 * (8.0 + 4.0 + 4.0)
 DEEPEP_LINE_BYTES = 16.0
 DEEPEP_NODE = 8
 # By the largest group that has them, tokens that a channel receives over NVLink and between nodes.
@@ -98,8 +98,8 @@ NEARLY_ALL = 0.95
 
 
 def exchanging_axes(context: LayerContext) -> list[Axis]:
-    """Returns the axes whose ranks all send to each other: of experts without a dispatcher of its own, of heads for
-    tokens."""
+    """Returns the axes whose ranks all send to each other by NCCL: of experts without a dispatcher of their own, and of
+    those that exchange heads for tokens."""
     axes: list[Axis] = []
     if context.job.moe_dispatcher == "all_to_all" and any(run.block.moe for run in context.model.blocks):
         axes.append(Axis.EP)
@@ -111,34 +111,35 @@ def exchanging_axes(context: LayerContext) -> list[Axis]:
 
 
 def communicator_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
-    """Bytes of NCCL's buffers on one rank, for every row: a communicator for each axis of several ranks
-    that is not the same group as another, among them that of the strategy's copies, and one over the world for the
-    gradient norm; those of weights and experts, whose groups are their own; and connections between all ranks of axes
-    that exchange all-to-all."""
+    """Returns the bytes of NCCL's buffers on one rank, for every row: one communicator for each distinct group, and
+    connections between all ranks of groups that exchange all-to-all."""
     layout, domain = context.layout, cluster.domains[0]
     total: FloatArray = np.zeros(len(layout))
     others: list[Group] = []
+    # The axes of layers, data parallelism, and the world for the gradient norm.
     for axis in (*COMMUNICATORS, context.traits.copies.dense, None):
         if axis is None:
             ranks, stride = layout.constant(layout.world_size), layout.constant(1)
             group = place(ranks, stride, layout.world_size, domain.ranks)
         else:
             group = group_of(axis, layout, domain.ranks)
-        used = group.ranks > 1
+        # Axes of the same ranks (tp and ep on one node, say) share a communicator.
+        exists = group.ranks > 1
         for other in others:
-            used &= (group.ranks != other.ranks) | (group.stride != other.stride)
-        total = total + np.where(used, _one(domain, group.intra, group.inter), 0.0)
+            exists &= (group.ranks != other.ranks) | (group.stride != other.stride)
+        total = total + np.where(exists, _communicator(domain, group.intra, group.inter), 0.0)
         others.append(group)
     for axis in exchanging_axes(context):
-        total = total + _exchange(domain, group_of(axis, layout, domain.ranks))
-    for axis, exists in ((Axis.EDP, layout.ep * layout.etp > 1), (Axis.WDP, layout.wp > 1)):
+        total = total + _exchange_connections(domain, group_of(axis, layout, domain.ranks))
+    # Data parallelism of experts and of isp's weights has groups of its own.
+    for axis, cuts in ((Axis.EDP, layout.ep * layout.etp > 1), (Axis.WDP, layout.wp > 1)):
         group = group_of(axis, layout, domain.ranks)
-        total = total + np.where(exists & (group.ranks > 1), _one(domain, group.intra, group.inter), 0.0)
+        total = total + np.where(cuts & (group.ranks > 1), _communicator(domain, group.intra, group.inter), 0.0)
     return total
 
 
-def _one(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
-    """One communicator of ``intra`` ranks in each of ``inter`` domains."""
+def _communicator(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
+    """Returns the bytes of one communicator of ``intra`` ranks in each of ``inter`` domains."""
     inside = CHANNELS.get(domain.link, CHANNELS["nvlink"]) * LOCAL_CONNECTION_BYTES
     # Of the ranks of a node in a channel two talk to the network, the others among themselves.
     outward = np.minimum(2.0 / intra, 1.0)
@@ -147,8 +148,8 @@ def _one(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
     return np.asarray(CONNECTIONS * np.where(inter > 1, across, inside), dtype=np.float64)
 
 
-def _exchange(domain: NetworkDomain, group: Group) -> FloatArray:
-    """Connections of one rank with all others of its group."""
+def _exchange_connections(domain: NetworkDomain, group: Group) -> FloatArray:
+    """Returns the bytes of a rank's connections with all others of its group."""
     inside = EXCHANGE_CHANNELS.get(domain.link, EXCHANGE_CHANNELS["nvlink"])
     channels = np.where(group.inter > 1, EXCHANGE_CHANNELS_ACROSS, inside)
     pools = np.where(group.inter > 1, EXCHANGE_POOLS_BYTES, 0.0)
@@ -157,7 +158,8 @@ def _exchange(domain: NetworkDomain, group: Group) -> FloatArray:
 
 
 def dispatcher_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
-    """Bytes of DeepEP's or HybridEP's buffers; 0 where experts are not over ep."""
+    """Returns the bytes of DeepEP's or HybridEP's buffers, of the largest expert block; 0 where experts are not over
+    ep."""
     model, job, layout = context.model, context.job, context.layout
     routed = [run.block.moe for run in model.blocks if run.block.moe is not None]
     if not routed:
@@ -172,9 +174,9 @@ def dispatcher_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
 
 
 def _hybridep(moe: MoeSpec, width: int, tokens: IntArray, ranks: IntArray, domains: IntArray) -> FloatArray:
-    """``ranks`` of each of ``domains`` send ``tokens`` each: what arrives inside, and between domains what
-    leaves, arrives and is summed.
-    """
+    """Returns the bytes of HybridEP's buffers where ``ranks`` of each of ``domains`` send ``tokens`` each: what arrives
+    inside a domain, and between domains what leaves, arrives and is summed."""
+    # Of one token: probabilities of the experts of a domain, scales, and its hidden state.
     probabilities = FP32_BYTES * ceil_div(np.full_like(domains, moe.num_experts), domains)
     scales = FP32_BYTES * (width // CHANNELS_A_SCALE)
     token = HALF_BYTES * width
@@ -186,21 +188,22 @@ def _hybridep(moe: MoeSpec, width: int, tokens: IntArray, ranks: IntArray, domai
 
 
 def _deepep(width: int, ranks: IntArray) -> FloatArray:
-    """Queues of every channel from each rank of a node, and to and from each node."""
+    """Returns the bytes of DeepEP's queues: of every channel from each rank of a node, and to and from each node."""
     most = np.array([chunk[0] for chunk in DEEPEP_CHUNKS])
     inside, between = (np.array([chunk[at] for chunk in DEEPEP_CHUNKS]) for at in (1, 2))
     row = np.searchsorted(most, ranks)
-    place = HALF_BYTES * width + DEEPEP_SOURCE_BYTES + DEEPEP_BESIDE_BYTES
+    slot = HALF_BYTES * width + DEEPEP_SOURCE_BYTES + DEEPEP_ROUTING_BYTES
     nodes = ranks // DEEPEP_NODE
-    over_nvlink = DEEPEP_CHANNELS * np.minimum(ranks, DEEPEP_NODE) * inside[row] * place
-    over_network = DEEPEP_CHANNELS * nodes * between[row] * 2.0 * (place + DEEPEP_LINE_BYTES)
+    over_nvlink = DEEPEP_CHANNELS * np.minimum(ranks, DEEPEP_NODE) * inside[row] * slot
+    over_network = DEEPEP_CHANNELS * nodes * between[row] * 2.0 * (slot + DEEPEP_LINE_BYTES)
     return floats(over_nvlink + np.where(ranks > DEEPEP_NODE, over_network, 0.0))
 
 
 def transformer_engine_bytes(context: LayerContext, cluster: ClusterSpec) -> FloatArray:
-    """Bytes of what tensor-parallel overlap works in, and of cuBLAS' workspaces."""
+    """Returns the bytes of user buffers of tensor-parallel overlap, and of cuBLAS' workspaces."""
     overlap = context.job.preset.tensor_parallel.overlap
     buffers = user_buffer_bytes(context) if overlap else np.zeros(len(context.layout))
+    # One workspace for single products, one a stream for grouped ones and for overlapped ones.
     grouped = STREAMS * any(run.block.moe is not None for run in context.model.blocks)
     workspaces = 1 + grouped + OVERLAPPED_STREAMS * (buffers > 0)
     each = WORKSPACE_BYTES if cluster.gpu.architecture.asynchronous_products else SMALL_WORKSPACE_BYTES
@@ -208,25 +211,26 @@ def transformer_engine_bytes(context: LayerContext, cluster: ClusterSpec) -> Flo
 
 
 def user_buffer_bytes(context: LayerContext) -> FloatArray:
-    """Bytes of a buffer for each overlapped product; 0 where tokens are not cut between linears."""
+    """Returns the bytes of a buffer for each overlapped product; 0 where tokens are not cut between linears."""
     choices, layout = context.job.preset.tensor_parallel, context.layout
     elements = 1.0 * context.tokens * context.model.hidden
     fp8 = context.job.precision.linear == "fp8"
-    gathered, wide = (1.0 if fp8 else context.activation_bytes), context.activation_bytes
+    # Bytes an element of what is gathered, in the format of products, and of what is reduced, always in 16 bits.
+    gathered, reduced = (1.0 if fp8 else context.activation_bytes), context.activation_bytes
     ring = choices.overlap_rs_method == "ring_exchange"
-    reduced = wide * ((2 * layout.tp - 1) / layout.tp if ring else 1.0)
-    dgrad = reduced if choices.overlap_rs_dgrad else gathered
-    each = GATHERING * gathered + REDUCING * reduced + BULK * (dgrad + wide)
+    with_peers = reduced * ((2 * layout.tp - 1) / layout.tp if ring else 1.0)
+    dgrad = with_peers if choices.overlap_rs_dgrad else gathered
+    each = GATHERING * gathered + REDUCING * with_peers + BULK * (dgrad + reduced)
     return np.where(np.asarray(context.sharding.norm_shards(layout)) > 1, elements * each, 0.0)
 
 
 def usable_bytes(cluster: ClusterSpec) -> float:
-    """Bytes of device memory that a plan may need at most."""
+    """Returns the bytes of device memory that a plan may need at most."""
     return cluster.gpu.memory_bytes * (1.0 - UNUSABLE_SHARE)
 
 
 def limit_bytes(cluster: ClusterSpec, constraints: Constraints) -> float:
-    """Bytes of device memory that a plan of a search may need at most, where a user leaves some of it free.
+    """Returns the bytes of device memory that a plan of a search may need at most under a user's constraints.
 
     Raises ConfigError for a limit beyond what the device has.
     """
@@ -242,7 +246,7 @@ def limit_bytes(cluster: ClusterSpec, constraints: Constraints) -> float:
 
 
 def needs_words(needed_bytes: float, limit_bytes: float) -> str:
-    """``needs 140.3 GiB of 139.6``."""
+    """Returns ``needs 140.3 GiB of 139.6``, with as many decimals as tell both apart."""
     for decimals in range(1, MOST_DECIMALS + 1):
         needed, limit = (f"{bytes_to_gib(size):.{decimals}f}" for size in (needed_bytes, limit_bytes))
         if needed != limit:
@@ -251,7 +255,7 @@ def needs_words(needed_bytes: float, limit_bytes: float) -> str:
 
 
 def nearly_all_words(needed_bytes: float, limit_bytes: float) -> str:
-    """A warning when a plan leaves less than a twentieth of the memory free, else ""."""
+    """Returns a warning when a plan leaves less than a twentieth of the memory free, else ""."""
     share = needed_bytes / limit_bytes
     if share <= NEARLY_ALL:
         return ""
@@ -262,10 +266,9 @@ def nearly_all_words(needed_bytes: float, limit_bytes: float) -> str:
 
 
 class Verdict(StrEnum):
-    """Whether a plan runs in a device's memory. RETRIES: it does, but what the allocator would keep where
-    memory is plenty does not fit, so that it hands cached segments back and makes them anew, waiting for the
-    device each time (PyTorch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second
-    cudaMalloc)."""
+    """Whether a plan runs in a device's memory. RETRIES: it does, but what the allocator would cache does not fit, so
+    it frees cached segments and allocates again, and synchronises the device each time (PyTorch
+    c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second cudaMalloc)."""
 
     FITS = "fits"
     RETRIES = "fits with retries"
@@ -273,14 +276,14 @@ class Verdict(StrEnum):
 
 
 def verdict(needed_bytes: float, device_bytes: float, limit_bytes: float) -> Verdict:
-    """The verdict on a plan that needs at least ``needed_bytes`` and would take ``device_bytes``."""
+    """Returns the verdict on a plan that needs at least ``needed_bytes`` and would take ``device_bytes``."""
     if needed_bytes > limit_bytes:
         return Verdict.SHORT
     return Verdict.RETRIES if device_bytes > limit_bytes else Verdict.FITS
 
 
 def retries_words(needed_bytes: float, device_bytes: float, limit_bytes: float) -> str:
-    """A warning where a plan runs with retries alone, else ""."""
+    """Returns a warning where a plan only runs with retries of the allocator, else ""."""
     if verdict(needed_bytes, device_bytes, limit_bytes) is not Verdict.RETRIES:
         return ""
     cached, limit = bytes_to_gib(device_bytes), bytes_to_gib(limit_bytes)

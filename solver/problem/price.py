@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from solver.estimate import Estimate, StepTime, estimate_memory
-from solver.memory.stage import MemoryEstimate
+from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import PlanTable
 from solver.problem.problem import Problem, cost_under
 from solver.problem.result import (

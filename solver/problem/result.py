@@ -17,7 +17,7 @@ from ops.op import Attention, BatchedGemm, GroupedGemm
 from ops.recompute import Recompute
 from ops.roles import Module
 from solver.estimate import StepTime
-from solver.memory.stage import TERM_NAMES, MemoryEstimate
+from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import Plan
 from solver.times.step_parts import CARRIED

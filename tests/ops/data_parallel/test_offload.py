@@ -15,7 +15,7 @@ from ops.recompute import Recompute
 from ops.roles import Role
 from profdb.host_copies import LINK_SHARE
 from solver.estimate import Estimate, estimate_memory, stage_times, step_time
-from solver.memory.stage import MemoryEstimate
+from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.problem.typed_plan import broken_rules

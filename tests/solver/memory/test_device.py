@@ -25,7 +25,8 @@ from solver.memory.device import (
     user_buffer_bytes,
     verdict,
 )
-from solver.memory.stage import TERMS, Tables, stages_of
+from solver.memory.stage import TERMS
+from solver.memory.terms import Tables, stages_of
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.typed_plan import parse_plan, plan_of
 from spec.cluster.cluster import ClusterSpec

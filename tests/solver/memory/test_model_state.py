@@ -9,7 +9,8 @@ from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from solver.estimate import estimate_memory
-from solver.memory.stage import MemoryEstimate, whole_gradients_bytes
+from solver.memory.stage import whole_gradients_bytes
+from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
 from spec.frameworks import framework_preset
@@ -100,7 +101,7 @@ def block_linears(model: ModelSpec) -> int:
     ("recipe", "both_orders", "bytes_a_weight"),
     [("fp8-current", False, 1), ("fp8-current", True, 2), ("mxfp8", False, 2)],
 )
-def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool, bytes_a_weight: int) -> None:
+def test_weights_in_low_precision_have_no_16_bit_copy(recipe: str, both_orders: bool, bytes_a_weight: int) -> None:
     """Transformer Engine's primary weights: a byte in each order that products want, and no 2 bytes beside them; the
     embedding, the norms and the head keep theirs."""
     cost = stage_cost("megatron", 1, both_orders=both_orders, recipe=recipe, low_precision_parameters=True)
@@ -111,32 +112,32 @@ def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool,
     assert weights == pytest.approx(bytes_a_weight * layers + 2 * others)
 
 
-def test_frozen_weights_are_held_narrow_too() -> None:
+def test_frozen_weights_are_in_low_precision_too() -> None:
     """fp8_params of a run that trains adapters beside them: 2 bytes less for each weight of a layer's products."""
     adapters = {"recipe": "fp8-current", "adapter_rank": 16, "adapted": "qkv+out"}
-    wide, narrow = (
+    high, low = (
         stage_cost("megatron", 1, low_precision_parameters=only, **adapters).parameters_bytes[0]
         for only in (False, True)
     )
-    assert wide - narrow == 2 * LAYERS * block_linears(small_model())
+    assert high - low == 2 * LAYERS * block_linears(small_model())
 
 
-def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
-    wide, narrow = (
+def test_low_precision_weights_that_are_sharded_go_with_what_was_gathered() -> None:
+    high, low = (
         stage_cost("megatron-fsdp", 3, recipe="fp8-current", low_precision_parameters=only) for only in (False, True)
     )
-    assert wide.narrow_weights_bytes[0] > 0
-    assert narrow.narrow_weights_bytes[0] == 0
+    assert high.narrow_weights_bytes[0] > 0
+    assert low.narrow_weights_bytes[0] == 0
 
 
-def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
+def test_weights_that_travel_in_low_precision_are_gathered_as_one_copy() -> None:
     """torchao float8/fsdp_utils.py, fsdp_post_all_gather: a byte a weight of what stays gathered, two of all else."""
-    wide, narrow = (
+    high, low = (
         stage_cost("fsdp", 3, 1, recipe="fp8-tensor", parameter_gather=kind).weight_pool_bytes[0]
         for kind in ("bf16", "fp8")
     )
     in_use = framework_preset("fsdp").data_parallel.gathered_layers
-    assert wide - narrow == in_use * block_linears(small_model())
+    assert high - low == in_use * block_linears(small_model())
 
 
 @pytest.mark.parametrize("tp", [1, 2])

@@ -10,9 +10,10 @@ import pytest
 
 from ops.recompute import Recompute
 from solver.estimate import estimate_memory
+from solver.memory import peak as peak_module
 from solver.memory import stage
 from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES
-from solver.memory.stage import MemoryEstimate
+from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
 from solver.problem.result import Answer
@@ -374,15 +375,13 @@ def test_both_copies_that_shards_return_through_stand_at_once() -> None:
     assert cost.step_bytes[0] == 2 * cost.parameters_bytes[0] - passes > 0
 
 
-LAMBDAS = "bucket_bytes gathered_weights_bytes optimizer_host_bytes whole_gradients_bytes"
-AT_THE_PEAK = (
-    "chunk_activations frozen_input_gradients muon_working_bytes narrow_gradient_bytes pool_bytes returned_bytes"
-)
+CALLED_BY_NAME = "bucket_bytes gathered_weights_bytes optimizer_host_bytes whole_gradients_bytes chunk_activations"
+AT_THE_PEAK = "bucket_bytes muon_working_bytes cast_gradient_bytes pool_bytes slice_bytes slice_segment_bytes"
 DEEPSPEED = {"bucket_bytes", "transformer_engine_bytes"}
 MEGATRON = {"dummy_wgrad_bytes", "transformer_engine_bytes"}
 ON_THE_HOST = {"offloaded_gradient_bytes", "offloaded_optimizer_bytes", "optimizer_host_bytes"}
-NARROW = {"precision.recipe": "mxfp8", "precision.low_precision_parameters": True}
-NARROW_TERMS = {"narrow_copy_bytes", "narrow_gradient_bytes", "narrow_only_bytes"}
+LOW_PRECISION = {"precision.recipe": "mxfp8", "precision.low_precision_parameters": True}
+LOW_PRECISION_TERMS = {"low_precision_copy_bytes", "cast_gradient_bytes", "low_precision_only_bytes"}
 ADAPTERS = {"recomputation.keeps_frozen_inputs": True, "adapter_rank": 8, "adapted": "qkv+out"}
 ADAPTER_TERMS = {
     "bucket_bytes",
@@ -399,14 +398,14 @@ ADAPTER_TERMS = {
         ("internevo", {}, "tp=2", {"bucket_bytes"}),
         ("megatron", {"optimizer": "muon"}, "tp=1", MEGATRON | {"muon_bytes", "muon_working_bytes"}),
         ("megatron", {}, "pp=2,vpp=2", MEGATRON | {"chunk_activations"}),
-        ("megatron", NARROW, "tp=1", MEGATRON | NARROW_TERMS),
+        ("megatron", LOW_PRECISION, "tp=1", MEGATRON | LOW_PRECISION_TERMS),
         ("megatron", {"cuda_graphs": "attn"}, "tp=1", MEGATRON | {"pool_bytes"}),
         ("megatron", {}, "offloaded_layers=2", MEGATRON | {"host_activation_bytes"}),
         ("deepspeed", {}, "zero_stage=3", DEEPSPEED | {"gathered_weights_bytes"}),
         ("deepspeed", {}, "optimizer_offload=1,zero_stage=2", DEEPSPEED | ON_THE_HOST),
-        ("deepspeed", {}, "pp=2", DEEPSPEED | {"kept_output_bytes"}),
+        ("deepspeed", {}, "pp=2", DEEPSPEED | {"stage_output_bytes"}),
         ("hf-trainer", ADAPTERS, "zero_stage=3,recompute=full", ADAPTER_TERMS),
-        ("nanotron", {}, "zero_stage=1", {"bucket_bytes", "returned_bytes"}),
+        ("nanotron", {}, "zero_stage=1", {"bucket_bytes", "slice_bytes", "slice_segment_bytes"}),
     ],
 )
 def test_terms_that_do_not_apply_are_never_called(
@@ -417,10 +416,13 @@ def test_terms_that_do_not_apply_are_never_called(
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *values: called.add(name) or function(*values)
 
-    terms = tuple(term._replace(bytes_of=watched(term.bytes_of.__name__, term.bytes_of)) for term in stage.TERMS)
-    monkeypatch.setattr(stage, "TERMS", terms)
-    for name in f"{LAMBDAS} {AT_THE_PEAK}".split():
-        monkeypatch.setattr(stage, name, watched(name, getattr(stage, name)))
+    for module, table in ((stage, "TERMS"), (peak_module, "WORKING")):
+        terms = getattr(module, table)
+        terms = tuple(term._replace(bytes_of=watched(term.bytes_of.__name__, term.bytes_of)) for term in terms)
+        monkeypatch.setattr(module, table, terms)
+    for module, names in ((stage, CALLED_BY_NAME), (peak_module, AT_THE_PEAK)):
+        for name in names.split():
+            monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     job = AskedJob(world_size=8, seq_len=1024, global_batch_tokens=64 * 1024, framework=preset, settings=settings)
     hardware = replace(cluster(), host=HostSpec(link_bandwidth=1e10, memory_bandwidth=1e11, links=4))
     problem = replace(question(world_size=8), job=job_of(job), cluster=hardware)

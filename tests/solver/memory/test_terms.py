@@ -10,17 +10,17 @@ from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from ops.strategies import STRATEGIES
 from solver.estimate import estimate_memory
-from solver.memory.stage import (
-    MemoryEstimate,
-    gathered_weights_bytes,
+from solver.memory.peak import (
+    layer_backward_bytes,
     pool_bytes,
-    returned_bytes,
-    returned_segments,
     segment_bytes,
+    slice_bytes,
+    slice_segment_bytes,
     step_buffers,
     widest_bytes,
-    working_bytes,
 )
+from solver.memory.stage import gathered_weights_bytes
+from solver.memory.terms import MemoryEstimate
 from solver.plans.layers import BYTES, LayerBytes
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import floats, ints
@@ -35,10 +35,10 @@ SEQ, HIDDEN, WIDTH, TOPK = 256, 512, 512, 2
 ROWS = SEQ * TOPK
 
 
-def widest(model: ModelSpec, narrow: str = "", dispatcher: str = "hybridep", **degrees: int) -> float:
+def widest(model: ModelSpec, low_precision: str = "", dispatcher: str = "hybridep", **degrees: int) -> float:
     asked = replace(job(seq_len=SEQ), moe_dispatcher=dispatcher)
-    if narrow:
-        asked = replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=narrow))
+    if low_precision:
+        asked = replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=low_precision))
     return float(widest_bytes(LayerContext(model=model, job=asked, layout=Layout.of(8, **degrees)))[0])
 
 
@@ -79,12 +79,12 @@ def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
     sharding = STRATEGIES[strategy]
     asked = job(seq_len=SEQ)
     context = LayerContext(sharding=sharding, model=small_model(), job=asked, layout=Layout.of(8, **degrees))
-    found = float(working_bytes(context, kinds, ints(0))[0])
+    found = float(layer_backward_bytes(context, kinds, ints(0))[0])
     motion = 2 * 2 * SEQ * HIDDEN
     assert found == motion + float(widest_bytes(context)[0]) + whole * 3000 * 4
 
 
-def wide_experts(width: int) -> ModelSpec:
+def experts_of_width(width: int) -> ModelSpec:
     (run,) = EXPERTS.blocks
     assert run.block.moe is not None
     moe = replace(run.block.moe, expert_ffn_hidden=width)
@@ -94,22 +94,22 @@ def wide_experts(width: int) -> ModelSpec:
 def test_experts_hold_gradients_of_their_result_and_of_what_it_was_made_of() -> None:
     """Routed rows of 2 bytes: h + f at the second product; experts wider than their input hold more later, 2 f."""
     assert widest(EXPERTS, ep=8) == 2 * ROWS * (HIDDEN + WIDTH)
-    assert widest(wide_experts(4 * HIDDEN), ep=8) == 2 * ROWS * 2 * 4 * HIDDEN
-    assert widest(wide_experts(WIDTH // 2), ep=8) == 2 * ROWS * (HIDDEN + WIDTH // 2)
+    assert widest(experts_of_width(4 * HIDDEN), ep=8) == 2 * ROWS * 2 * 4 * HIDDEN
+    assert widest(experts_of_width(WIDTH // 2), ep=8) == 2 * ROWS * (HIDDEN + WIDTH // 2)
 
 
 def test_rows_that_are_sorted_by_expert_stand_in_both_orders() -> None:
     """Megatron-LM's all-to-all dispatcher, where a rank has several experts and shares them; else h + f."""
-    narrow = wide_experts(WIDTH // 4)
-    assert widest(narrow, dispatcher="all_to_all", ep=4) == 2 * ROWS * 2 * HIDDEN
+    slim = experts_of_width(WIDTH // 4)
+    assert widest(slim, dispatcher="all_to_all", ep=4) == 2 * ROWS * 2 * HIDDEN
     for ep in (1, 8):
-        assert widest(narrow, dispatcher="all_to_all", ep=ep) == 2 * ROWS * (HIDDEN + WIDTH // 4)
+        assert widest(slim, dispatcher="all_to_all", ep=ep) == 2 * ROWS * (HIDDEN + WIDTH // 4)
 
 
 @pytest.mark.parametrize("ep", [1, 2])
 def test_parts_of_experts_are_sorted_too(ep: int) -> None:
     """Rows come from the other ranks of etp, whoever is beside them in ep."""
-    assert widest(wide_experts(WIDTH // 4), dispatcher="all_to_all", tp=2, etp=2, ep=ep) == 2 * ROWS * 2 * HIDDEN
+    assert widest(experts_of_width(WIDTH // 4), dispatcher="all_to_all", tp=2, etp=2, ep=ep) == 2 * ROWS * 2 * HIDDEN
 
 
 def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
@@ -120,7 +120,7 @@ def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
         small_model(), blocks=(replace(run, block=replace(run.block, mlp=replace(run.block.mlp, gated=False))),)
     )
     assert widest(small_model()) == 2 * widest(plain) == 2 * 2 * SEQ * 4 * HIDDEN
-    (run,) = wide_experts(4 * HIDDEN).blocks
+    (run,) = experts_of_width(4 * HIDDEN).blocks
     assert run.block.moe is not None
     moe = replace(run.block.moe, gated=False)
     ungated = replace(EXPERTS, blocks=(replace(run, block=replace(run.block, moe=moe)),))
@@ -134,17 +134,17 @@ def test_experts_cut_over_etp_hold_all_ranks_rows_of_their_part() -> None:
     assert widest(EXPERTS, tp=2, etp=2, ep=4) == 2 * ROWS * (HIDDEN + WIDTH / 2)
 
 
-@pytest.mark.parametrize("narrow", ["mx", "block"])
-def test_products_that_read_narrow_gradients_have_two_copies_of_them(narrow: str) -> None:
+@pytest.mark.parametrize("low_precision", ["mx", "block"])
+def test_products_that_read_low_precision_gradients_have_two_copies_of_them(low_precision: str) -> None:
     """MXFP8 and blocks: a byte an element along rows, and one along columns."""
-    fine = wide_experts(WIDTH // 4)
-    assert widest(fine, narrow, ep=8) - widest(fine, ep=8) == 2 * ROWS * HIDDEN
-    assert widest(EXPERTS, narrow, ep=8) == (2 + 2) * ROWS * 2 * WIDTH
+    fine = experts_of_width(WIDTH // 4)
+    assert widest(fine, low_precision, ep=8) - widest(fine, ep=8) == 2 * ROWS * HIDDEN
+    assert widest(EXPERTS, low_precision, ep=8) == (2 + 2) * ROWS * 2 * WIDTH
     dense = small_model()
-    assert widest(dense, narrow) - widest(dense) == 2 * SEQ * 2 * 4 * HIDDEN
+    assert widest(dense, low_precision) - widest(dense) == 2 * SEQ * 2 * 4 * HIDDEN
     assert widest(dense) == 2 * SEQ * 2 * 4 * HIDDEN
     assert widest(dense, tp=2) == widest(dense) / 2
-    assert widest(dense, narrow, tp=2) == widest(dense, narrow) / 2
+    assert widest(dense, low_precision, tp=2) == widest(dense, low_precision) / 2
 
 
 # What CUDA graphs keep from what runs outside them, written out.
@@ -215,7 +215,7 @@ def test_slices_return_through_a_copy_of_the_parameters_where_an_optimizer_is_sh
     """nanotron under ZeRO-1 alone."""
     layout = Layout.of(8, zero_size=np.array([1, 2, 8]), zero_stage=np.array([1, 1, 0]))
     asked = job(world_size=8, preset=framework_preset("nanotron"))
-    found = returned_bytes(LayerContext(model=small_model(), job=asked, layout=layout), on_rank(3))
+    found = slice_bytes(LayerContext(model=small_model(), job=asked, layout=layout), on_rank(3))
     assert found.tolist() == [0.0, ELEMENTS * dtype_bytes(asked.precision.parameter_gather), 0.0]
 
 
@@ -225,7 +225,7 @@ def test_a_buffer_finds_room_where_a_tensor_as_large_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "widest", "expected"),
+    ("slices", "widest", "expected"),
     [
         (10.0, 0.0, 0.0),  # whole where the largest tensor was, its four pieces too
         (12.0, 0.0, 12.0),  # the whole one alone is larger
@@ -233,10 +233,8 @@ def test_a_buffer_finds_room_where_a_tensor_as_large_was() -> None:
         (48.0, 12.0, 48.0),  # which activations left room for
     ],
 )
-def test_pieces_for_each_rank_find_room_where_the_whole_does_not(
-    returned: float, widest: float, expected: float
-) -> None:
-    found = returned_segments(floats([returned]), ints([4]), floats([10.0]), floats([widest]))
+def test_pieces_for_each_rank_find_room_where_the_whole_does_not(slices: float, widest: float, expected: float) -> None:
+    found = slice_segment_bytes(floats([slices]), ints([4]), floats([10.0]), floats([widest]))
     assert found.tolist() == [expected]
 
 
@@ -245,13 +243,13 @@ def test_pieces_for_each_rank_find_room_where_the_whole_does_not(
 RANKS = 8
 
 
-def elements(dense: int, narrow: int = 0) -> RankParameters:
+def elements(dense: int, low_precision: int = 0) -> RankParameters:
     none = ints(0)
     return RankParameters(
         dense=ints(dense),
         weight=none,
         expert=none,
-        low_precision=RankParameters(dense=ints(narrow), weight=none, expert=none),
+        low_precision=RankParameters(dense=ints(low_precision), weight=none, expert=none),
     )
 
 
@@ -260,7 +258,7 @@ def piece(parameters: RankParameters, frozen: RankParameters) -> LayerBytes:
 
 
 def gathered(zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 0, **precision: object) -> float:
-    """Layers of 1,000 trained elements, 800 of them read by narrow products, and 200 frozen, 100 of them; an
+    """Layers of 1,000 trained elements, 800 of them read by products of 8 bits, and 200 frozen, 100 of them; an
     embedding of 300.
     """
     asked = job(world_size=RANKS, preset=framework_preset("deepspeed").changed({"data_parallel.live_elements": live}))
@@ -310,7 +308,7 @@ def test_deepspeed_fetches_ahead_until_its_limit_of_live_parameters() -> None:
 
 
 @pytest.mark.parametrize(("low_precision_parameters", "layer"), [(False, 1200 - 900 / 2), (True, 1200)])
-def test_what_narrow_products_read_is_gathered_in_a_byte(low_precision_parameters: bool, layer: float) -> None:
-    """900 of 1,200 elements; where they are held narrow both orders are gathered, two bytes together."""
+def test_what_low_precision_products_read_is_gathered_in_a_byte(low_precision_parameters: bool, layer: float) -> None:
+    """900 of 1,200 elements; where they exist in low precision alone both orders are gathered, two bytes together."""
     told = gathered(linear="fp8", parameter_gather="fp8", low_precision_parameters=low_precision_parameters)
     assert told == 2 * 2 * layer

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs run_workload.py on every host of a list, by ssh or pdsh: one torchrun a host, which meet at the first.
+# Runs run_workload.py on every host of a list, by ssh or pdsh: one torchrun per host, with the rendezvous on the first.
 #
 #   scripts/run_on_hosts.sh --hosts iplist --nproc 8 -- run w_workload.csv --results results
 #
-# The list holds a host name or address a line; blank lines and lines that begin with # do not count. The project and
-# its Python lie at the same path on every host. Nothing of the list is ever read as shell text, and every argument
-# arrives as it was given.
+# The list has one host name or address per line; blank lines and lines that begin with # are ignored. The project and its
+# Python must have the same path on every host. No line of the list and no argument is interpreted by a shell.
 set -euo pipefail
 
 usage="usage: $0 --hosts FILE [--nproc N] [--port P] [--torchrun PATH] [--pdsh] [--dry-run] -- VERB ARGUMENT..."

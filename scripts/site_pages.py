@@ -1,5 +1,5 @@
-"""What mkdocs is told of docs/ beyond its pages (mkdocs.yml): their order is that of the tables in README.md,
-and what lies outside docs/ is text, not a link."""
+"""mkdocs hooks (mkdocs.yml): pages are in the order of the tables in README.md, and links to files outside docs/ become
+text."""
 
 import re
 from pathlib import Path

@@ -100,7 +100,7 @@ CHECK_PLANS = ROOT / "scripts" / "check_plans.sh"
     ("words", "said"),
     [
         ((), "usage"),
-        (("--config", "no.py"), "no.py is no file"),
+        (("--config", "no.py"), "no.py is not a file"),
         (("--global_batch_size", "4M"), "--global_batch_size"),
         (("--nproc", "0"), "--nproc"),
         (("--top", "1"), "--top"),

@@ -59,7 +59,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="accuracy against published training runs")
     parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
     parser.add_argument("--curves", type=Path, help="folder of measured curves in the generic CSV form")
-    parser.add_argument("--profiles", type=Path, help="folder of measured profiles, such as prof_data, beside the curves")
+    parser.add_argument(
+        "--profiles", type=Path, help="folder of measured profiles, such as prof_data, beside the curves"
+    )
     parser.add_argument("--calibrate", type=int, metavar="N", help="fit factors to N rows of each dataset")
     parser.add_argument("--seed", type=int, default=0, help="which rows (default 0)")
     parser.add_argument("--seeds", type=int, default=40, help="draws that are averaged (default 40)")

@@ -125,14 +125,14 @@ def choose_device(wanted: str, layout: RankLayout) -> Device:
             value=wanted,
             allowed="torch sees no GPU here; rehearse with --device cpu, or install a CUDA build of torch",
         )
-    seen = torch.cuda.device_count()
-    local_rank = 0 if layout.launcher == "slurm" and seen == 1 else layout.local_rank
-    if local_rank >= seen:
+    device_count = torch.cuda.device_count()
+    local_rank = 0 if layout.launcher == "slurm" and device_count == 1 else layout.local_rank
+    if local_rank >= device_count:
         raise ConfigError(
             where="environment",
             key="LOCAL_RANK",
             value=local_rank,
-            allowed=f"below the number of GPUs of this node, {seen}",
+            allowed=f"below the number of GPUs of this node, {device_count}",
         )
     try:
         torch.cuda.set_device(local_rank)

@@ -24,7 +24,7 @@ class HardwareSpec:
     cluster: ClusterSpec
 
 
-def find_sheet(device_name: str, kind: str, root: Path) -> HardwareSpec | None:
+def find_hardware_spec(device_name: str, kind: str, root: Path) -> HardwareSpec | None:
     """The sheet under ``root``/configs/clusters whose GPU the driver calls ``device_name``; on a
     processor the sheet ``cpu``. None when there is none."""
     for stem in known_clusters(root):
@@ -34,20 +34,20 @@ def find_sheet(device_name: str, kind: str, root: Path) -> HardwareSpec | None:
     return None
 
 
-def domain_of_sheet(sheet: HardwareSpec | None, ranks_per_node: int) -> int:
+def domain_of_spec(hardware: HardwareSpec | None, ranks_per_node: int) -> int:
     """Ranks of the sheet's scale-up domain where it cuts a node into equal parts (PCIe below each of two
     processors), else 0: a node."""
-    ranks = sheet.cluster.scale_up_ranks if sheet else 0
+    ranks = hardware.cluster.scale_up_ranks if hardware else 0
     return ranks if 0 < ranks < ranks_per_node and ranks_per_node % ranks == 0 else 0
 
 
-def machine_facts(world: World, sheet: HardwareSpec | None, date: str) -> MachineFacts:
+def machine_facts(world: World, hardware: HardwareSpec | None, date: str) -> MachineFacts:
     """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
     matches, so that measured and modelled samples of one GPU merge; else the driver's."""
     device = world.device
     on_gpu = device.kind == "cuda"
     return MachineFacts(
-        gpu=sheet.cluster.gpu.name if sheet else device.name,
+        gpu=hardware.cluster.gpu.name if hardware else device.name,
         memory_bytes=device.memory_bytes,
         nodes=world.layout.nodes,
         gpus_per_node=world.layout.local_size,
@@ -55,7 +55,7 @@ def machine_facts(world: World, sheet: HardwareSpec | None, date: str) -> Machin
         torch=str(torch.__version__),
         nccl=".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else "",  # type: ignore[no-untyped-call]
         date=date,
-        cluster=sheet.stem if sheet else "",
+        cluster=hardware.stem if hardware else "",
     )
 
 

@@ -12,7 +12,7 @@ from profiler.clocks import ClockMonitor, open_nvml
 from profiler.device import choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
-from profiler.machine import find_sheet, machine_facts
+from profiler.machine import find_hardware_spec, machine_facts
 from profiler.measurement import Bench, measure
 from profiler.outcome import DeviceLostError
 from profiler.timing import raise_clocks
@@ -51,11 +51,11 @@ def measuring_device(device: str, root: Path, allowed_s: float) -> MeasuringDevi
     is looked for under ``root``/configs/clusters. Raises ConfigError when cuda is wanted and absent."""
     chosen = choose_device(device, RankLayout())
     world = World(layout=RankLayout(), device=chosen)
-    sheet = find_sheet(chosen.name, chosen.kind, root)
+    hardware = find_hardware_spec(chosen.name, chosen.kind, root)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    architecture = sheet.cluster.gpu.architecture if sheet else None
+    architecture = hardware.cluster.gpu.architecture if hardware else None
     return MeasuringDevice(
-        machine=machine_facts(world, sheet, today),
+        machine=machine_facts(world, hardware, today),
         measure=case_measurer(device, architecture=architecture),
         allowed_s=allowed_s,
     )

@@ -98,7 +98,7 @@ def worst(words: list[str]) -> Outcome:
     for status in (LOST, OOM, FAILED):
         for word in words:
             if word.startswith(f"{status} "):
-                lost = status == LOST
+                is_lost = status == LOST
                 reason = word.removeprefix(f"{status} ")
-                return Outcome(status=FAILED if lost else status, reason=reason, device_lost=lost)
+                return Outcome(status=FAILED if is_lost else status, reason=reason, device_lost=is_lost)
     return Outcome(status=OK)

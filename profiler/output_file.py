@@ -10,7 +10,7 @@ REHEARSAL = FOLDER / "cpu.pt"
 DEFAULT = FOLDER / "data.pt"
 
 
-def default_output(kind: str, name: str, sheet: ClusterSpec | None) -> Path:
+def default_output(kind: str, name: str, cluster: ClusterSpec | None) -> Path:
     """The profile that a run on the device ``name`` (``kind`` cuda or cpu) adds to: data.pt when that is of this
     GPU or absent, else one of the GPU's own name; a processor's always is.
 
@@ -18,10 +18,10 @@ def default_output(kind: str, name: str, sheet: ClusterSpec | None) -> Path:
     """
     if kind == "cpu":
         return REHEARSAL
-    gpu = sheet.gpu.name if sheet else name
+    gpu = cluster.gpu.name if cluster else name
     if not DEFAULT.exists() or load_profile(DEFAULT).machine.gpu == gpu:
         return DEFAULT
-    return FOLDER / f"{sheet.name if sheet else file_stem(name)}.pt"
+    return FOLDER / f"{cluster.name if cluster else file_stem(name)}.pt"
 
 
 def file_stem(name: str) -> str:

@@ -21,14 +21,14 @@ from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import compiled_kernels
 from profiler.cases.model_cases import ModelRequest
-from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, notes_of_left, plan_cases
+from profiler.cases.sweep_plan import SweepPlan, cases_here, describe, plan_cases, skip_notes
 from profiler.clocks import ABSENT, ClockMonitor, open_nvml, with_clocks
 from profiler.device import Device, choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.restart import MOST_RESTARTS, restart_program, restarts, spent_s
 from profiler.distributed.world import World, open_world
 from profiler.journal import Journal
-from profiler.machine import HardwareSpec, domain_of_sheet, find_sheet, machine_facts, with_best_flops
+from profiler.machine import HardwareSpec, domain_of_spec, find_hardware_spec, machine_facts, with_best_flops
 from profiler.measurement import Bench
 from profiler.outcome import DeviceLostError
 from profiler.sample_quality import SampleQuality, quality_lines, quieter_samples, sample_quality
@@ -80,16 +80,16 @@ class EarlierRun:
     """State before this run: the profile, and the journal of a run that did not end."""
 
     profile: ProfileDatabase | None = None
-    recorded: JournalContent | None = None
+    journal_content: JournalContent | None = None
     journal: Journal | None = None
     notes: list[str] = field(default_factory=list)
 
     def cases(self, *, all_runs: bool) -> set[Case]:
         """Every case measured before: by the run that did not end, or by ``all_runs``."""
-        known = {sample.case for sample in self.recorded.samples} if self.recorded else set()
+        measured = {sample.case for sample in self.journal_content.samples} if self.journal_content else set()
         if all_runs and self.profile is not None:
-            known |= {sample.case for sample in self.profile.samples if sample.origin is Origin.MEASURED}
-        return known
+            measured |= {sample.case for sample in self.profile.samples if sample.origin is Origin.MEASURED}
+        return measured
 
 
 def run_profiling(
@@ -100,8 +100,8 @@ def run_profiling(
     ``launcher_for`` makes a launcher in place of TorchLauncher. Raises UserError (every rank the same) for an output
     that cannot be written or holds another machine, and when a rank fails.
     """
-    device, sheet = device_and_sheet(options, layout)
-    domain = domain_of(options, sheet, layout)
+    device, hardware = device_and_spec(options, layout)
+    domain = domain_of(options, hardware, layout)
     wanted = options.model.cases() if options.model is not None else []
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     plan = sweep_plan(options, device.kind, domain, layout)
@@ -112,16 +112,16 @@ def run_profiling(
     return run_in(world, options, cases, launcher)
 
 
-def device_and_sheet(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSpec | None]:
+def device_and_spec(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSpec | None]:
     """This rank's device, with what its sheet says of its architecture, and the sheet where there is one."""
     device = choose_device(options.device, layout)
-    sheet = find_sheet(device.name, device.kind, options.root)
-    return replace(device, architecture=sheet.cluster.gpu.architecture if sheet else None), sheet
+    hardware = find_hardware_spec(device.name, device.kind, options.root)
+    return replace(device, architecture=hardware.cluster.gpu.architecture if hardware else None), hardware
 
 
-def domain_of(options: RunOptions, sheet: HardwareSpec | None, layout: RankLayout) -> int:
+def domain_of(options: RunOptions, hardware: HardwareSpec | None, layout: RankLayout) -> int:
     """Ranks of one scale-up domain: as asked for, as the sheet says, or a node's."""
-    return options.domain_ranks or domain_of_sheet(sheet, layout.local_size) or layout.local_size
+    return options.domain_ranks or domain_of_spec(hardware, layout.local_size) or layout.local_size
 
 
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
@@ -129,23 +129,23 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     silence_torch()
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     budget = Budget(seconds=options.budget_s, started=options.began - spent_s(os.environ))
-    sheet = find_sheet(world.device.name, world.device.kind, options.root)
-    machine = machine_facts(world, sheet, date)
+    hardware = find_hardware_spec(world.device.name, world.device.kind, options.root)
+    machine = machine_facts(world, hardware, date)
     earlier = open_on_leader(world, options, machine)
-    left = remaining_cases(world, options, cases, earlier)
+    remaining = remaining_cases(world, options, cases, earlier)
     world.begin("opening groups")
-    world.open_groups(tilings_of(left, world))
+    world.open_groups(tilings_of(remaining, world))
     clocks = ClockMonitor(source=open_nvml(world.device))
     bench = Bench(world=world, launcher=launcher, plan=options.trials, clocks=clocks)
     raise_clocks(world.device)
-    result = run_sweep(left, bench, earlier.journal, budget, date)
+    result = run_sweep(remaining, bench, earlier.journal, budget, date)
     # before the fits: the others need not wait for them, and after a failure the groups are left to the end of the
     # process, as taking them down would wait for ranks that are gone
     world.close()
     if earlier.journal is None:
         return None
     plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.layout)
-    notes = [*earlier.notes, *notes_on(world, sheet), *notes_of_left(options.cases, plan)]
+    notes = [*earlier.notes, *notes_on(world, hardware), *skip_notes(options.cases, plan)]
     notes += [ABSENT] * (world.device.kind == "cuda" and clocks.source is None)
     report = merge_into_profile(options, machine, earlier, result, notes)
     # closed when its samples are in the profile: until then no other run may take it
@@ -203,30 +203,30 @@ def open_files(options: RunOptions, machine: MachineFacts, earlier: EarlierRun) 
                 f"{machine.gpu!r}; give another file with --output"
             )
     if path.exists() and path.stat().st_size:
-        earlier.recorded = read_journal(path)
-        if earlier.recorded.gpu not in ("", machine.gpu):
+        earlier.journal_content = read_journal(path)
+        if earlier.journal_content.gpu not in ("", machine.gpu):
             raise ProfileError(
-                f"{path}: of a run on {earlier.recorded.gpu!r}, this machine is {machine.gpu!r}; move it away"
+                f"{path}: of a run on {earlier.journal_content.gpu!r}, this machine is {machine.gpu!r}; move it away"
             )
-        earlier.notes.append(f"{len(earlier.recorded.samples)} samples of an earlier run recovered from {path}")
+        earlier.notes.append(f"{len(earlier.journal_content.samples)} samples of an earlier run recovered from {path}")
     earlier.journal = Journal.open(path, machine.gpu)
-    if earlier.recorded is not None and earlier.recorded.unended is not None and continues(options):
-        skip_unended(earlier, earlier.recorded, machine)
+    if earlier.journal_content is not None and earlier.journal_content.unended is not None and continues(options):
+        skip_unended(earlier, earlier.journal_content, machine)
 
 
-def skip_unended(earlier: EarlierRun, recorded: JournalContent, machine: MachineFacts) -> None:
+def skip_unended(earlier: EarlierRun, content: JournalContent, machine: MachineFacts) -> None:
     """The case during which the earlier run ended is not tried again: it may have been the cause."""
     assert earlier.journal is not None
-    assert recorded.unended is not None
+    assert content.unended is not None
     sample = Sample(
-        case=recorded.unended,
+        case=content.unended,
         trials_s=(),
         status="failed",
         launched={"reason": "the process ended during this case"},
         date=machine.date,
     )
     earlier.journal.append(sample)
-    earlier.recorded = replace(recorded, samples=(*recorded.samples, sample), unended=None)
+    earlier.journal_content = replace(content, samples=(*content.samples, sample), unended=None)
     earlier.notes.append(f"passed over, as the earlier run ended in it: {describe(sample.case)}")
 
 
@@ -240,8 +240,8 @@ def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], ea
     the journal lacks."""
     if not continues(options):
         return list(cases)
-    known = earlier.cases(all_runs=options.resume) if world.leads else set()
-    flags = "".join("0" if case in known else "1" for case in cases)
+    measured = earlier.cases(all_runs=options.resume) if world.leads else set()
+    flags = "".join("0" if case in measured else "1" for case in cases)
     wanted = world.gather(flags)[0]
     return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
 
@@ -256,7 +256,7 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
     return SweepPlan(
         device_kind=device_kind,
         domain_ranks=domain_ranks,
-        left_out=frozenset() if compiles(options, device_kind) else compiled_kernels(),
+        excluded_kernels=frozenset() if compiles(options, device_kind) else compiled_kernels(),
         domains=layout.size // domain_ranks,
         node_ranks=layout.local_size,
         only=options.only,
@@ -264,12 +264,12 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
     )
 
 
-def notes_on(world: World, sheet: HardwareSpec | None) -> list[str]:
+def notes_on(world: World, hardware: HardwareSpec | None) -> list[str]:
     """Notes on this world for the reader of the report."""
     notes = []
     if world.size == 1:
         notes.append("one process: no collectives measured (start with torchrun --nproc-per-node=N)")
-    if sheet is None:
+    if hardware is None:
         notes.append(f"no sheet under configs/clusters names {world.device.name!r} in gpu.device_names")
     return notes
 
@@ -303,7 +303,7 @@ def merge_into_profile(
     )
 
 
-SHOWN_DIFFERENCES = 3
+MAX_DIFFERENCES = 3
 
 
 def report_lines(report: RunReport, output: Path) -> list[str]:
@@ -314,7 +314,7 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
     best = ", ".join(f"{flops / 1e12:.3g} TFLOP/s {name}" for name, flops in machine.best_flops.items())
     lines = [
         f"measured in {result.seconds:.1f} s: {labels}"
-        + (f"; {result.left} left by the budget (continue with --resume)" if result.left else ""),
+        + (f"; {result.num_remaining} left by the budget (continue with --resume)" if result.num_remaining else ""),
         f"{output}: {len(report.profile.samples)} samples of {machine.gpu}"
         + (f" (cluster {machine.cluster})" if machine.cluster else "")
         + (f", best {best}" if best else "")
@@ -325,7 +325,7 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
         lines += quality_lines(report.quality)
     if report.differences:
         lines.append(f"{len(report.differences)} cases differ from an earlier run by more than 10 %:")
-        for results in report.differences[:SHOWN_DIFFERENCES]:
+        for results in report.differences[:MAX_DIFFERENCES]:
             lines.append(
                 f"  {describe(results.case)}: {results.first_s * 1e6:.4g} us, now {results.second_s * 1e6:.4g} us"
             )

@@ -44,7 +44,7 @@ from profiler.cases.tiers import PlannedCase, in_tier
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.restart import restarts
 from profiler.measurement import FIRST_AND_TYPICAL, LONG_CALL_S, POWER_BOUND
-from profiler.profiling_run import RunOptions, device_and_sheet, domain_of, run_profiling, sweep_plan
+from profiler.profiling_run import RunOptions, device_and_spec, domain_of, run_profiling, sweep_plan
 from profiler.timing import REST, TrialPlan, burst_length
 from spec.arrays import FloatArray, floats
 from spec.cluster.cluster import ClusterSpec
@@ -73,14 +73,14 @@ def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
     the device."""
     if layout.rank:
         return []
-    device, sheet = device_and_sheet(options, layout)
-    domain = domain_of(options, sheet, layout)
+    device, hardware = device_and_spec(options, layout)
+    domain = domain_of(options, hardware, layout)
     wanted = options.model.cases() if options.model is not None else []
     plan = sweep_plan(options, device.kind, domain, layout)
     plans = plan_tiers(plan, wanted)
     if options.cases is not None:
         plans = in_tier(0, cases_here(options.cases, plan))
-    return dry_run_lines(plans, sheet.cluster if sheet else None, options.trials)
+    return dry_run_lines(plans, hardware.cluster if hardware else None, options.trials)
 
 
 def dry_run_lines(plans: Sequence[PlannedCase], cluster: ClusterSpec | None, plan: TrialPlan) -> list[str]:
@@ -177,8 +177,8 @@ def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[floa
 def overlaps_s(cases: Sequence[OverlapCase], cost_model: ModelledCostModel) -> list[float]:
     """Seconds of the longer side of each, as if neither lost anything."""
     products = [GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases]
-    beside = [collective_of(case, case.collective, case.size_bytes) for case in cases]
-    product_s, collective_s = modelled_seconds(cost_model, products), modelled_seconds(cost_model, beside)
+    collectives = [collective_of(case, case.collective, case.size_bytes) for case in cases]
+    product_s, collective_s = modelled_seconds(cost_model, products), modelled_seconds(cost_model, collectives)
     return [
         max(case.products * float(product_s[row]), case.collectives * float(collective_s[row]))
         for row, case in enumerate(cases)
@@ -201,8 +201,8 @@ def collective_of(case: OverlapCase | ExpertExchangeCase, kind: Collective, size
 def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
     """Run every kind of kernel once and keep nothing: lines on how many ran and why the others did not; [] on all
     ranks but the first. Raises UserError as run_profiling."""
-    device, sheet = device_and_sheet(options, layout)
-    domain = domain_of(options, sheet, layout)
+    device, hardware = device_and_spec(options, layout)
+    domain = domain_of(options, hardware, layout)
     cases = smoke_cases(plan_cases(sweep_plan(options, device.kind, domain, layout)))
     # the same folder after a restart, which keeps the process: the journal in it says which case to pass over
     folder = Path(tempfile.gettempdir()) / f"smoke-{os.getpid()}"
@@ -214,9 +214,9 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
     if report is None:
         return []
-    left = f", {report.sweep.left} were left by the budget" if report.sweep.left else ""
+    remaining = f", {report.sweep.num_remaining} were left by the budget" if report.sweep.num_remaining else ""
     return [
-        f"{report.sweep.statuses['ok']} of {len(cases)} kinds of kernel ran in {report.sweep.seconds:.1f} s{left}",
+        f"{report.sweep.statuses['ok']} of {len(cases)} kinds of kernel ran in {report.sweep.seconds:.1f} s{remaining}",
         *(
             f"  {sample.status}: {describe(sample.case)}: {sample.launched.get('reason', '')}"
             for sample in report.profile.samples

@@ -20,7 +20,7 @@ AGAIN = "measured_again"
 SPREAD, CLOCK = "spread", "clock"
 """Why a sample was taken again, as it says under AGAIN."""
 
-MOST_SHOWN = 5
+MAX_LISTED = 5
 
 
 def spread_of(sample: Sample) -> float:
@@ -37,17 +37,17 @@ def noisy_cases(samples: Iterable[tuple[Case, Sample]]) -> list[Case]:
 
 def quieter_samples(samples: Sequence[Sample]) -> list[Sample]:
     """The quieter of the two samples of a case that was measured again for its spread; the others as they are."""
-    kept: list[Sample] = []
+    result: list[Sample] = []
     place: dict[Case, int] = {}
     for sample in samples:
         at = place.get(sample.case)
         if sample.launched.get(AGAIN) == SPREAD and at is not None:
-            if sample.status == "ok" and spread_of(sample) < spread_of(kept[at]):
-                kept[at] = sample
+            if sample.status == "ok" and spread_of(sample) < spread_of(result[at]):
+                result[at] = sample
             continue
-        place[sample.case] = len(kept)
-        kept.append(sample)
-    return kept
+        place[sample.case] = len(result)
+        result.append(sample)
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,15 @@ class SampleQuality:
     far_above: tuple[OddSample, ...] = ()
 
 
-def sample_quality(measured: Sequence[Sample], kept: Sequence[Sample], profile: ProfileDatabase) -> SampleQuality:
-    """Quality of the samples ``measured`` by a run and those ``kept`` of them, in the ``profile`` that they are now
+def sample_quality(measured: Sequence[Sample], samples: Sequence[Sample], profile: ProfileDatabase) -> SampleQuality:
+    """Quality of the samples ``measured`` by a run and those ``samples`` of them, in the ``profile`` that they are now
     part of."""
     again = Counter(sample.launched.get(AGAIN) for sample in measured)
     dates = {sample.date for sample in measured}
     return SampleQuality(
         for_spread=again[SPREAD],
         for_clock=again[CLOCK],
-        still_noisy=sum(spread_of(sample) > NOISY for sample in kept),
+        still_noisy=sum(spread_of(sample) > NOISY for sample in samples),
         far_above=tuple(odd for date in sorted(dates) for odd in far_above(profile, date)),
     )
 
@@ -82,6 +82,6 @@ def quality_lines(quality: SampleQuality) -> list[str]:
         + (":" if quality.far_above else ""),
         *(
             f"  {describe(odd.case)}: {odd.seconds * 1e6:.4g} us, {odd.predicted_s * 1e6:.4g} us by its neighbours"
-            for odd in quality.far_above[:MOST_SHOWN]
+            for odd in quality.far_above[:MAX_LISTED]
         ),
     ]

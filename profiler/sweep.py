@@ -50,7 +50,7 @@ class SweepResult:
     many were measured ``again``."""
 
     statuses: Counter[str]
-    left: int
+    num_remaining: int
     seconds: float
     noisy: int = 0
     again: int = 0
@@ -65,25 +65,25 @@ def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: 
     """
     world = bench.world
     start = time.monotonic()
-    taken_so_far: list[tuple[Case, Sample]] = []
+    samples: list[tuple[Case, Sample]] = []
 
-    def goes_on(limit_s: float, left: int) -> bool:
+    def goes_on(limit_s: float, num_remaining: int) -> bool:
         """Rank 0's decision."""
         late = limit_s > 0.0 and time.monotonic() - start > limit_s
-        return world.decide(STOP if late or not left or budget.spent(len(taken_so_far)) else left) != STOP
+        return world.decide(STOP if late or not num_remaining or budget.spent(len(samples)) else num_remaining) != STOP
 
     def take(case: Case, why: str) -> None:
-        world.begin(describe(case), kept=f"{len(taken_so_far)} samples of this run")
-        taken_so_far.append((case, measure_and_record(case, bench, journal, date, why)))
+        world.begin(describe(case), saved=f"{len(samples)} samples of this run")
+        samples.append((case, measure_and_record(case, bench, journal, date, why)))
         bar.update()
 
     with progress(len(cases), "sweep", "case", speaks=world.leads, stays=True) as bar:
-        while goes_on(0.0, len(cases) - len(taken_so_far)):
-            bar.set_description(benchmark_of(cases[len(taken_so_far)]), refresh=False)
-            take(cases[len(taken_so_far)], "")
-        done = len(taken_so_far)
-        statuses = Counter(sample.status for _, sample in taken_so_far)
-        noisy = noisy_cases(taken_so_far) if done == len(cases) else []
+        while goes_on(0.0, len(cases) - len(samples)):
+            bar.set_description(benchmark_of(cases[len(samples)]), refresh=False)
+            take(cases[len(samples)], "")
+        num_measured = len(samples)
+        statuses = Counter(sample.status for _, sample in samples)
+        noisy = noisy_cases(samples) if num_measured == len(cases) else []
         limit_s = (1.0 + LONGEST_SHARE) * (time.monotonic() - start)
         again = 0
         while goes_on(limit_s, len(noisy) - again):
@@ -91,7 +91,7 @@ def sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: 
             again += 1
     return SweepResult(
         statuses=statuses,
-        left=len(cases) - done,
+        num_remaining=len(cases) - num_measured,
         seconds=time.monotonic() - start,
         noisy=len(noisy),
         again=again,

@@ -162,12 +162,12 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
 def chosen_output(device: str, layout: "RankLayout") -> Path:
     """Returns the profile of this machine; ConfigError without the device."""
     from profiler.device import choose_device
-    from profiler.machine import find_sheet
+    from profiler.machine import find_hardware_spec
     from profiler.output_file import default_output
 
     chosen = choose_device(device, layout)
-    sheet = find_sheet(chosen.name, chosen.kind, ROOT)
-    return default_output(chosen.kind, chosen.name, sheet.cluster if sheet else None)
+    hardware = find_hardware_spec(chosen.name, chosen.kind, ROOT)
+    return default_output(chosen.kind, chosen.name, hardware.cluster if hardware else None)
 
 
 def measure(given: argparse.Namespace, layout: "RankLayout") -> int:

@@ -241,12 +241,12 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
         raise UnsupportedCaseError(f"torch {torch.__version__} has no packed attention") from absent
     starts_q = packed_offsets(case, case.q_len, where)
     starts_k = packed_offsets(case, case.kv_len, where)
-    known = inspect.signature(varlen_attn).parameters
-    if "window_size" not in known:
+    parameters = inspect.signature(varlen_attn).parameters
+    if "window_size" not in parameters:
         raise UnsupportedCaseError(f"packed attention of torch {torch.__version__} has no window_size")
     labels: dict[str, object] = {"window_size": attention_window(case)}
     # torch 2.11 and 2.12 hand fewer key heads on to the kernel without being asked
-    if case.heads != case.kv_heads and "enable_gqa" in known:
+    if case.heads != case.kv_heads and "enable_gqa" in parameters:
         labels["enable_gqa"] = True
 
     run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] = varlen_attn

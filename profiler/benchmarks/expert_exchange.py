@@ -42,8 +42,8 @@ def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
 
 def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
     """The experts of each token of a rank (tokens x topk), which every rank can draw for any other."""
-    drawn = torch.Generator().manual_seed(rank)
-    return torch.rand(case.tokens, case.experts, generator=drawn).topk(case.topk, dim=-1).indices
+    generator = torch.Generator().manual_seed(rank)
+    return torch.rand(case.tokens, case.experts, generator=generator).topk(case.topk, dim=-1).indices
 
 
 def all_to_all_call(case: ExpertExchangeCase, member: GroupMember) -> tuple[Call, str]:

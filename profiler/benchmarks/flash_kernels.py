@@ -40,8 +40,8 @@ class FlashKernel:
         """For the sample."""
         if self.package is not None:
             return f"{self.package.__name__} {getattr(self.package, '__version__', '')}".strip()
-        shown = "flash" if self.backend == FLASH2 else self.backend
-        return f"torch scaled_dot_product_attention {self.generation or shown}"
+        label = "flash" if self.backend == FLASH2 else self.backend
+        return f"torch scaled_dot_product_attention {self.generation or label}"
 
     def takes(self, mask: str) -> bool:
         """True if it runs such a mask."""
@@ -87,8 +87,8 @@ def use_kernel(one: FlashKernel) -> None:
 def activate_generation(generation: str) -> bool:
     """Make torch run its flash attention by this generation (since 2.11); False if it cannot."""
     activate: Callable[[str], None] | None = getattr(attention, "activate_flash_attention_impl", None)
-    known: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
-    if activate is None or known is None or generation not in known():
+    implementations: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
+    if activate is None or implementations is None or generation not in implementations():
         return False
     try:
         activate(generation)

@@ -176,8 +176,8 @@ def quantize_fp8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def quantize_and_transpose(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The same along rows, and a transposed copy for the gradient's product."""
-    narrow = quantize_fp8(values, scale)
-    return torch.stack((narrow.view(torch.uint8).flatten(), narrow.view(torch.uint8).t().flatten()))
+    quantized = quantize_fp8(values, scale)
+    return torch.stack((quantized.view(torch.uint8).flatten(), quantized.view(torch.uint8).t().flatten()))
 
 
 LARGEST_E4M3 = 448.0

@@ -44,8 +44,8 @@ def group_rows(case: GroupedGemmCase) -> tuple[int, ...]:
     if case.spread not in ("even", "uneven"):
         raise UnsupportedCaseError(f"spread {case.spread!r} is neither even nor uneven")
     unit = UNEVEN_ROWS if case.spread == "uneven" else 1
-    units, left = divmod(case.m, unit)
-    if left or units % case.groups:
+    units, remainder = divmod(case.m, unit)
+    if remainder or units % case.groups:
         raise UnsupportedCaseError(f"{case.m} rows do not spread over {case.groups} groups in steps of {unit}")
     mean = units // case.groups
     if case.spread == "even" or case.groups == 1:

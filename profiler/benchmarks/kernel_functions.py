@@ -56,8 +56,8 @@ def two_activations(case: MemoryBoundCase, where: torch.device) -> Operands:
 
 def two_halves(case: MemoryBoundCase, where: torch.device) -> Operands:
     """Two of the same shape, side by side in one array as a joined product writes them."""
-    joined = random_operand((case.rows, 2 * case.width), case.dtype, where)
-    return joined[:, : case.width], joined[:, case.width :]
+    both = random_operand((case.rows, 2 * case.width), case.dtype, where)
+    return both[:, : case.width], both[:, case.width :]
 
 
 def channels(case: MemoryBoundCase, where: torch.device) -> torch.Tensor:
@@ -91,8 +91,8 @@ def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> tor
 
 def plain_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """RMSNorm (arXiv 1910.07467 eq. 4), one elementwise operation after another, in fp32 inside."""
-    wide = x.float()
-    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    x_fp32 = x.float()
+    scaled = x_fp32 * torch.rsqrt(x_fp32.pow(2).mean(-1, keepdim=True) + 1e-5)
     return weight * scaled.to(x.dtype)
 
 
@@ -112,10 +112,10 @@ def plain_softmax(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 
 def split_softmax(logits: torch.Tensor) -> torch.Tensor:
     """The passes of Megatron-LM's cross-entropy over its part of the vocabulary (mpu/cross_entropy.py)."""
-    wide = logits.float()
-    wide.sub_(wide.max(dim=-1, keepdim=True)[0])
-    torch.exp(wide, out=wide)
-    return wide.div_(wide.sum(dim=-1, keepdim=True))
+    logits_fp32 = logits.float()
+    logits_fp32.sub_(logits_fp32.max(dim=-1, keepdim=True)[0])
+    torch.exp(logits_fp32, out=logits_fp32)
+    return logits_fp32.div_(logits_fp32.sum(dim=-1, keepdim=True))
 
 
 def with_softmax(case: MemoryBoundCase, where: torch.device) -> Operands:

@@ -28,15 +28,15 @@ class DecoderLayer(torch.nn.Module):
         super().__init__()
         self.case = case
         self.attend = attend
-        made = {"device": where, "dtype": torch_dtype(case.dtype)}
+        factory = {"device": where, "dtype": torch_dtype(case.dtype)}
         queries, keys = case.heads * case.head_dim, case.kv_heads * case.head_dim
-        self.norm_attention = torch.nn.RMSNorm(case.hidden, **made)
-        self.norm_mlp = torch.nn.RMSNorm(case.hidden, **made)
-        self.qkv = torch.nn.Linear(case.hidden, queries + 2 * keys, bias=False, **made)
-        self.out = torch.nn.Linear(queries, case.hidden, bias=False, **made)
-        self.gate_up = torch.nn.Linear(case.hidden, 2 * case.ffn_hidden, bias=False, **made)
-        self.down = torch.nn.Linear(case.ffn_hidden, case.hidden, bias=False, **made)
-        angles = torch.rand(case.seq_len, 1, case.head_dim, **made)
+        self.norm_attention = torch.nn.RMSNorm(case.hidden, **factory)
+        self.norm_mlp = torch.nn.RMSNorm(case.hidden, **factory)
+        self.qkv = torch.nn.Linear(case.hidden, queries + 2 * keys, bias=False, **factory)
+        self.out = torch.nn.Linear(queries, case.hidden, bias=False, **factory)
+        self.gate_up = torch.nn.Linear(case.hidden, 2 * case.ffn_hidden, bias=False, **factory)
+        self.down = torch.nn.Linear(case.ffn_hidden, case.hidden, bias=False, **factory)
+        angles = torch.rand(case.seq_len, 1, case.head_dim, **factory)
         self.cosine, self.sine = angles.cos(), angles.sin()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

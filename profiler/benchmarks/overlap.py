@@ -53,31 +53,31 @@ def launch_overlap(case: OverlapCase, world: World) -> Launched:
 
 def on_two_streams(exchanges: Sequence[Call], products: Sequence[Call]) -> Call:
     """Both queued on the device; the current stream goes on when both have ended."""
-    beside = torch.cuda.Stream()
+    side_stream = torch.cuda.Stream()
 
     def run() -> None:
         current = torch.cuda.current_stream()
-        beside.wait_stream(current)
-        with torch.cuda.stream(beside):
+        side_stream.wait_stream(current)
+        with torch.cuda.stream(side_stream):
             for exchange in exchanges:
                 exchange()
         for product in products:
             product()
-        current.wait_stream(beside)
+        current.wait_stream(side_stream)
 
     return run
 
 
 def in_two_threads(exchanges: Sequence[Call], products: Sequence[Call]) -> Call:
     """The exchanges in a thread, the products in the caller's; returns when both have ended."""
-    beside = ThreadPoolExecutor(max_workers=1)
+    executor = ThreadPoolExecutor(max_workers=1)
 
     def all_exchanges() -> None:
         for exchange in exchanges:
             exchange()
 
     def run() -> None:
-        exchanging = beside.submit(all_exchanges)
+        exchanging = executor.submit(all_exchanges)
         for product in products:
             product()
         exchanging.result()

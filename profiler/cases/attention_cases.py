@@ -76,13 +76,13 @@ def calls(heads: Heads, length: int, batch: int, labels: Iterable[tuple[str, str
 
 def short_enough(cases: Iterable[AttentionCase], most_flops: float) -> list[AttentionCase]:
     """The calls below a limit: 2 products forward, 5 backward (FlashAttention-2, 2307.08691 sec. 4.1)."""
-    kept = []
+    short = []
     for case in cases:
         products = 1.0 if case.direction == "forward" else BACKWARD_PRODUCTS
         pairs = case.batch * case.heads * case.q_len * case.kv_len
         if 2.0 * products * pairs * (case.qk_dim + case.v_dim) <= most_flops:
-            kept.append(case)
-    return kept
+            short.append(case)
+    return short
 
 
 def gpu_attention_cases() -> list[PlannedCase]:

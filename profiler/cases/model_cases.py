@@ -105,8 +105,8 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
     )
     job = job_of(request)
     layout = Layout.of(tp, tp=tp, micro_batch=ints(MICRO_BATCHES))
-    made: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)
-    return [op for piece in (*made.blocks, made.embedding, made.head) for op in flat(piece)]
+    result: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)
+    return [op for piece in (*result.blocks, result.embedding, result.head) for op in flat(piece)]
 
 
 def cases_of(op: Op) -> Iterator[Case]:
@@ -128,5 +128,5 @@ def rows(call: type, op: Op) -> list[dict[str, Any]]:
     values = declared(call, op)
     names = number_names(call)
     table = np.stack(np.broadcast_arrays(*(ints(values[name]) for name in names)), axis=1)
-    made = [values | dict(zip(names, row, strict=True)) for row in table.tolist()]
-    return [one for one in made if all(one[name] > 0 for name in size_names(call))]
+    calls = [values | dict(zip(names, row, strict=True)) for row in table.tolist()]
+    return [one for one in calls if all(one[name] > 0 for name in size_names(call))]

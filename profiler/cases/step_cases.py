@@ -11,7 +11,12 @@ from profiler.cases.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, Model
 from profiler.cases.tiers import PlannedCase, in_tier
 from spec.collectives import Collective
 
-BESIDE = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
+OVERLAPPED_COLLECTIVES = (
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_REDUCE,
+    Collective.ALL_TO_ALL,
+)
 """What training runs beside products: weights and tokens gathered, gradients reduced, tokens of experts exchanged."""
 
 
@@ -36,15 +41,15 @@ product beside eight collectives to 64 beside one, some mix has either side the 
 ON_CPU = OverlapGrid(product=(128, 256, 256), sizes=(64 * 1024,), mixes=((8, 0), (0, 8), (1, 8), (64, 1)))
 
 
-def overlap_cases(beside: OverlapGrid, domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
+def overlap_cases(grid: OverlapGrid, domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
     """Every collective of training beside products, over whole domains and one rank of each."""
     plans: list[PlannedCase] = []
-    m, k, n = beside.product
+    m, k, n = grid.product
     for tiling in overlap_tilings(domain_ranks, domains):
-        for kind in BESIDE:
-            for size in beside.sizes:
+        for kind in OVERLAPPED_COLLECTIVES:
+            for size in grid.sizes:
                 alone = case(kind, size, tiling, dtype)
-                for products, collectives in beside.mixes:
+                for products, collectives in grid.mixes:
                     mixed = OverlapCase(
                         collective=kind,
                         size_bytes=alone.size_bytes,

@@ -53,7 +53,7 @@ BENCHMARKS: tuple[str, ...] = (
 class SweepPlan:
     """Selection of a sweep: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
     device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound
-    kernels but those ``left_out``."""
+    kernels but those ``excluded_kernels``."""
 
     device_kind: str
     domain_ranks: int = 1
@@ -61,13 +61,13 @@ class SweepPlan:
     node_ranks: int = 1
     only: tuple[str, ...] = ()
     max_bytes: int = 0
-    left_out: frozenset[str] = frozenset()
+    excluded_kernels: frozenset[str] = frozenset()
 
     def takes(self, case: Case) -> bool:
         """True if the case is among the chosen benchmarks and small enough."""
         if self.only and benchmark_of(case) not in self.only:
             return False
-        if isinstance(case, MemoryBoundCase | WarmKernelCase) and case.kernel in self.left_out:
+        if isinstance(case, MemoryBoundCase | WarmKernelCase) and case.kernel in self.excluded_kernels:
             return False
         size = largest_array_bytes(case)
         if self.max_bytes:
@@ -205,9 +205,9 @@ def describe(case: Case) -> str:
     return f"{benchmark_of(case)}({', '.join(values)})"
 
 
-def reason_left(case: Case, plan: SweepPlan) -> str:
+def skip_reason(case: Case, plan: SweepPlan) -> str:
     """Reason why a case is not measured here; "" if it is."""
-    if isinstance(case, MemoryBoundCase) and case.kernel in plan.left_out:
+    if isinstance(case, MemoryBoundCase) and case.kernel in plan.excluded_kernels:
         return "fused by a compiler alone (--compile)"
     if not plan.takes(case):
         return "left out by --only or --max_size"
@@ -218,11 +218,11 @@ def reason_left(case: Case, plan: SweepPlan) -> str:
 
 def cases_here(cases: Sequence[Case], plan: SweepPlan) -> list[Case]:
     """The cases that this machine can measure, in their order."""
-    return [case for case in cases if not reason_left(case, plan)]
+    return [case for case in cases if not skip_reason(case, plan)]
 
 
-def notes_of_left(cases: Sequence[Case] | None, plan: SweepPlan) -> list[str]:
+def skip_notes(cases: Sequence[Case] | None, plan: SweepPlan) -> list[str]:
     """A line for each reason why cases are left out, with how many; nothing is stored of those, so that a larger
     machine measures them."""
-    reasons = Counter(reason_left(case, plan) for case in cases or ())
+    reasons = Counter(skip_reason(case, plan) for case in cases or ())
     return [f"{count} of the given cases left: {why}" for why, count in reasons.items() if why]

@@ -68,14 +68,14 @@ def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False) -> dis
 
     Raises RankFailedError when nobody answers there.
     """
-    kept_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    torchrun_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     # a port of its own for each start of this program: the one before may still be closing
-    port = layout.master_port if kept_by_torchrun else port_of_start(layout, restarts(os.environ))
+    port = layout.master_port if torchrun_store else port_of_start(layout, restarts(os.environ))
     try:
         store = dist.TCPStore(
             layout.master_addr,
             port,
-            is_master=hosts and not kept_by_torchrun,
+            is_master=hosts and not torchrun_store,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )
@@ -101,6 +101,6 @@ def prefix(environ: Mapping[str, str]) -> str:
 
 def rank_names(ranks: list[int]) -> str:
     """``rank 3``, ``ranks 3, 5``; the first few of many."""
-    shown = ", ".join(str(rank) for rank in ranks[:NAMED])
+    names = ", ".join(str(rank) for rank in ranks[:NAMED])
     more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}{more}"
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}{more}"

@@ -25,7 +25,7 @@ LISTEN_S = LISTENS * BEAT_S
 
 ANSWER_S = 5.0
 MOST_LETTERS = 120
-MOST_SHOWN = 4
+MAX_RANKS_NAMED = 4
 FAILED = "failed"
 """Key of the rank that has said why the run ends."""
 
@@ -54,7 +54,7 @@ class Watchdog:
     rank: int
     size: int
     timeout_s: float
-    kept: str = ""
+    saved: str = ""
     """What is left of the run, for the line that ends it."""
     doing: str = "starting"
     place: str = ""
@@ -112,8 +112,8 @@ class Watchdog:
             speaker = self._claim()
             self._stay()
         except RuntimeError:
-            gone = self._line("rank 0, which keeps the ranks together, is gone", cause)
-            return RankFailedError(gone, speaker=1)
+            message = self._line("rank 0, which keeps the ranks together, is gone", cause)
+            return RankFailedError(message, speaker=1)
         return RankFailedError(result, speaker=speaker)
 
     def _diagnosis(self, cause: str, outside: str) -> str:
@@ -138,8 +138,8 @@ class Watchdog:
     def _line(self, what: str, cause: str, doing: str = "") -> str:
         """The line: ``doing`` is what this rank does unless given."""
         cause = f" (rank {self.rank}: {cause[:MOST_LETTERS]})" if cause else ""
-        kept = f"; {self.kept}" if self.kept else ""
-        return f"{what} in {doing or self.doing}{cause}{kept}"
+        saved = f"; {self.saved}" if self.saved else ""
+        return f"{what} in {doing or self.doing}{cause}{saved}"
 
     def _beats(self) -> dict[int, Beat | None]:
         """The last beat of every rank."""
@@ -212,8 +212,8 @@ def differences(beats: Mapping[int, Beat]) -> str:
     """Each rank and its operation, the first few, where they differ."""
     if len({beat.doing for beat in beats.values()}) == 1:
         return ""
-    shown = [f"rank {rank} in {beat.doing}" for rank, beat in list(beats.items())[:MOST_SHOWN]]
-    return f" ({'; '.join([*shown, '...'] if len(beats) > MOST_SHOWN else shown)})"
+    ranks = [f"rank {rank} in {beat.doing}" for rank, beat in list(beats.items())[:MAX_RANKS_NAMED]]
+    return f" ({'; '.join([*ranks, '...'] if len(beats) > MAX_RANKS_NAMED else ranks)})"
 
 
 def is_alive(first: Beat | None, second: Beat | None) -> bool:

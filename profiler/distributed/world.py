@@ -108,13 +108,13 @@ class World:
             own = handle if self.rank in ranks else own
         return own
 
-    def begin(self, doing: str, *, kept: str = "", place: str = "") -> None:
+    def begin(self, doing: str, *, saved: str = "", place: str = "") -> None:
         """Note the operation of the ranks from here on and what is kept if it fails, for the line that a failure ends
         with; ``place`` tells the watchdog who is behind."""
         if self.watch is not None:
             self.watch.place = place
             self.watch.step(doing)
-            self.watch.kept = f"{kept} are kept, go on with --resume" if kept else ""
+            self.watch.saved = f"{saved} are kept, go on with --resume" if saved else ""
 
     def _together(self, action: Callable[[], Result]) -> Result:
         """Run what needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
@@ -124,14 +124,14 @@ class World:
         try:
             return action()
         except RuntimeError as broken:
-            raise self.lost(str(broken)) from broken
+            raise self.failure(str(broken)) from broken
 
-    def lost(self, cause: str) -> RankFailedError:
+    def failure(self, cause: str) -> RankFailedError:
         """The error of a run whose ranks have lost each other."""
-        said = cause.partition("\n")[0]
+        reason = cause.partition("\n")[0]
         if self.watch is None:
-            return RankFailedError(f"rank {self.rank} lost the others ({said})", speaker=self.rank)
-        return self.watch.diagnose(said)
+            return RankFailedError(f"rank {self.rank} lost the others ({reason})", speaker=self.rank)
+        return self.watch.diagnose(reason)
 
     def decide(self, value: int) -> int:
         """Rank 0's ``value``, the same on every rank."""
@@ -163,7 +163,7 @@ class World:
         self.exchanges += 1
         words = exchange_words(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
         if words is None:
-            raise self.lost("no word of it")
+            raise self.failure("no word of it")
         return words
 
     def align(self) -> None:

@@ -87,14 +87,14 @@ def worth_drawing(series: list[Series]) -> list[Series]:
     named = [by_name[name] for name in sorted(by_name)]
     if any(one.origins != (Origin.MODELLED,) for one in named):
         return named
-    kept: list[Series] = []
+    selection: list[Series] = []
     for collective in {one.collective: None for one in named}:
         mine = [one for one in named if one.collective is collective]
         intra = {1, max(one.intra for one in mine)}
         few = [one for one in mine if one.inter <= MODELLED_DOMAINS]
         inter = {1, max((one.inter for one in few), default=1)}
-        kept += [one for one in few if one.intra in intra and one.inter in inter]
-    return kept
+        selection += [one for one in few if one.intra in intra and one.inter in inter]
+    return selection
 
 
 def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: int) -> Series:

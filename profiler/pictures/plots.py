@@ -46,15 +46,15 @@ def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
     The profile needs valid fits (profdb.fitting.with_fits), else fitting happens here.
     """
     cost_model = ProfileCostModel(profile)
-    drawn = [
+    paths = [
         draw_linear(profile, folder / "cal" / "linear.jpg"),
         draw_attention(profile, folder / "cal" / "attention.jpg"),
         draw_memory_bound(profile, folder / "cal" / "memory_bound.jpg"),
     ]
     series = worth_drawing(all_series(profile))
-    drawn += [draw_series(profile, cost_model, one, folder / "comm") for one in series]
-    drawn.append(draw_overview(profile, series, folder / "overview.jpg"))
-    return [path for path in drawn if path is not None]
+    paths += [draw_series(profile, cost_model, one, folder / "comm") for one in series]
+    paths.append(draw_overview(profile, series, folder / "overview.jpg"))
+    return [path for path in paths if path is not None]
 
 
 def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) -> Path:

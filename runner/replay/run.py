@@ -226,7 +226,7 @@ class Replayer:
             computes = launch is not None and launch.item.comm_type == COMPUTATION
             # An error in a collective is mostly another rank's fault: the watchdog finds out whose.
             if not (out_of_memory or computes or self.world.size == 1):
-                raise self.world.lost(str(problem)) from problem
+                raise self.world.failure(str(problem)) from problem
             what = "out of memory" if out_of_memory else error_message(problem)
             rank = self.world.rank
             raise RankFailedError(f"rank {rank}: {what} in {doing}", speaker=rank) from problem

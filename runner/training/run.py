@@ -68,7 +68,7 @@ def guard_step(world: World, doing: str) -> Iterator[None]:
             raise RankFailedError(text, speaker=world.rank) from error
         # The backend's error says that a rank is gone, not which: the watchdog finds out.
         if world.size > 1 and any(word in str(first).lower() for word in LOST):
-            raise world.lost(f"{where}: {message}" if where else message) from error
+            raise world.failure(f"{where}: {message}" if where else message) from error
         raise
 
 

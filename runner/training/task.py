@@ -10,7 +10,7 @@ import torch
 from ops.recompute import CORE_ATTENTION, Recompute
 from profdb.modelled.cost_model import ModelledCostModel
 from profiler.device import Device
-from profiler.machine import find_sheet
+from profiler.machine import find_hardware_spec
 from runner.groups.degrees import PLAN, check_dp, plan_and_dp
 from runner.reference.layers import ACTIVATIONS
 from runner.training.pipeline import TORCH_SCHEDULES
@@ -125,7 +125,7 @@ def requested_plan(options: TrainRequest) -> tuple[WrittenPlan, int | None]:
 
 def hardware_spec_of(device: Device, root: Path) -> str:
     """Name of the device's hardware spec. Raises ConfigError if there is none."""
-    spec = find_sheet(device.name, device.kind, root)
+    spec = find_hardware_spec(device.name, device.kind, root)
     if spec is None:
         raise ConfigError(
             where="command line",

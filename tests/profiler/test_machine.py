@@ -6,7 +6,7 @@ import pytest
 
 from profdb.cases import GemmCase, GroupedGemmCase, HostCase
 from profdb.sample import MachineFacts, Sample
-from profiler.machine import find_sheet, machine_facts, with_best_flops
+from profiler.machine import find_hardware_spec, machine_facts, with_best_flops
 from tests.profiler.fakes import single_world
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_the_sheet_is_found_by_the_drivers_name(device_name: str, stem: str) -> None:
-    sheet = find_sheet(device_name, "cuda", ROOT)
+    sheet = find_hardware_spec(device_name, "cuda", ROOT)
     assert sheet is not None
     assert sheet.stem == stem
 
 
 def test_an_unknown_gpu_has_no_sheet() -> None:
-    assert find_sheet("Voodoo 2", "cuda", ROOT) is None
+    assert find_hardware_spec("Voodoo 2", "cuda", ROOT) is None
 
 
 def test_facts_of_this_machine_are_filled() -> None:

@@ -58,7 +58,7 @@ def test_noisy_cases_are_measured_again_after_all_others(tmp_path: Path, monkeyp
     result = sweep(CASES, bench, journal, Budget(), "2026-01-01")
     journal.close()
     assert launcher.launched == [*CASES, CASES[1], CASES[3]]
-    assert (result.noisy, result.again, result.left) == (2, 2, 0)
+    assert (result.noisy, result.again, result.num_remaining) == (2, 2, 0)
     kept = quieter_samples(read_journal(tmp_path / "j").samples)
     assert [sample.case for sample in kept] == CASES
     assert all(sample.trials_s == pytest.approx([QUIET_S] * len(sample.trials_s)) for sample in kept)

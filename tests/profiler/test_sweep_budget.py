@@ -20,7 +20,7 @@ def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:
     spent = Budget(seconds=1.0, started=-1e9)
     assert not Budget().spent(10**6)
     result = sweep([HostCase(kind="launch")] * 3, bench, None, spent, "")
-    assert (result.left, sum(result.statuses.values())) == (3, 0)
+    assert (result.num_remaining, sum(result.statuses.values())) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_a_budget_counts_from_the_programs_start_and_on_through_restarts(
     options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu", budget_s=100.0, began=began)
     report = run_in(single_world(), options, [HostCase(kind="launch")], launcher)
     assert report is not None
-    assert (len(launcher.launched), report.sweep.left) == (launched, 1 - launched)
+    assert (len(launcher.launched), report.sweep.num_remaining) == (launched, 1 - launched)

@@ -237,7 +237,7 @@ def test_a_kernel_that_torch_runs_as_several_is_no_sample_of_the_fused_one(kerne
     with pytest.raises(UnsupportedCaseError, match="a compiler fuses them"):
         launch_memory_bound(case, Device(kind="cpu"))
     assert memory_bound.compiled_kernels() >= {kernel}
-    plan = SweepPlan(device_kind="cuda", left_out=memory_bound.compiled_kernels())
+    plan = SweepPlan(device_kind="cuda", excluded_kernels=memory_bound.compiled_kernels())
     kernels = {case.kernel for case in plan_cases(plan) if isinstance(case, MemoryBoundCase)}
     assert kernel not in kernels
     assert kernel in {

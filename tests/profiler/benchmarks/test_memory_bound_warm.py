@@ -41,7 +41,7 @@ def test_a_backward_runs_on_its_own_operands() -> None:
 
 
 def test_a_sweep_without_a_compiler_leaves_out_what_only_it_fuses() -> None:
-    plan = SweepPlan(device_kind="cuda", left_out=frozenset({"swiglu"}))
+    plan = SweepPlan(device_kind="cuda", excluded_kernels=frozenset({"swiglu"}))
     warm = [item.case for item in gpu_compute() if isinstance(item.case, WarmKernelCase)]
     assert {case.kernel for case in warm} == {"rmsnorm", "layernorm", "swiglu", "gelu", "add"}
     assert {case.kernel for case in warm if plan.takes(case)} == {"rmsnorm", "layernorm", "gelu", "add"}

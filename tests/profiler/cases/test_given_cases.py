@@ -5,7 +5,7 @@ from pathlib import Path
 from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
 from profiler.cases.collective_cases import collective_cases
-from profiler.cases.sweep_plan import SweepPlan, cases_here, gpu_compute, gpu_step_parts, notes_of_left
+from profiler.cases.sweep_plan import SweepPlan, cases_here, gpu_compute, gpu_step_parts, skip_notes
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.world import World
 from profiler.profiling_run import RunOptions, run_profiling
@@ -24,15 +24,15 @@ def gathered(intra: int, inter: int, siblings: int) -> CollectiveCase:
 
 
 def test_groups_that_this_world_cannot_form_are_left_with_their_reason() -> None:
-    plan = SweepPlan(device_kind="cuda", domain_ranks=8, domains=2, left_out=frozenset({"swiglu"}))
+    plan = SweepPlan(device_kind="cuda", domain_ranks=8, domains=2, excluded_kernels=frozenset({"swiglu"}))
     fitting, others = [gathered(8, 2, 1), gathered(2, 1, 4)], [gathered(8, 4, 1), gathered(2, 1, 1)]
     cases: list[Case] = [*others, *fitting, FUSED, *PRODUCTS]
     assert cases_here(cases, plan) == [*fitting, *PRODUCTS]
-    notes = notes_of_left(cases, plan)
+    notes = skip_notes(cases, plan)
     assert len(notes) == 3
     assert any("do not tile 2 domains of 8" in note for note in notes)
     assert any("compiler" in note for note in notes)
-    assert notes_of_left(None, plan) == []
+    assert skip_notes(None, plan) == []
 
 
 def test_cases_of_every_kind_are_measured_when_they_are_given() -> None:

@@ -108,7 +108,7 @@ def test_a_rank_that_stands_still_ends_the_run_before_the_timeout(
         one.doing = "linear(m=8)"
         if rank != late:
             one.step("all_reduce(8 ranks)")
-            one.kept = "212 samples of this run are kept, go on with --resume"
+            one.saved = "212 samples of this run are kept, go on with --resume"
     beating(*watches)
     assert ended.wait(60.0)
     assert statuses == [2]

@@ -67,7 +67,7 @@ def open_fake_world(dist: WithoutSplits, kind: str, monkeypatch: pytest.MonkeyPa
 
     def watch(timeout_s: float, **_: object) -> SimpleNamespace:
         dist.waits.append(timeout_s)
-        return SimpleNamespace(doing="", place="", kept="", start=lambda: None, step=lambda doing: None)
+        return SimpleNamespace(doing="", place="", saved="", start=lambda: None, step=lambda doing: None)
 
     monkeypatch.setattr(worlds, "dist", dist)
     monkeypatch.setattr(worlds, "meet", store)

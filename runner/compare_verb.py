@@ -254,6 +254,7 @@ def compare(options: argparse.Namespace, root: Path) -> int:
     launch_file = read_launch_file(options.result)
     text = "" if launch_file else _text(options.result)
     recorded = None if launch_file else train_record(options.result, text, options.warmup or 0)
+    # A trace or log given as RESULT is compared operation by operation as well.
     operations_file = read_launch_file(options.operations) if options.operations else launch_file
     if options.operations and operations_file is None:
         raise ConfigError(
@@ -316,6 +317,7 @@ def _load_run(
     world_size = recorded.world_size if recorded else launch_file.world_size if launch_file else None
     if world_size is None and options.world_size is None:
         raise ConfigError(where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run")
+    # A value that both the command and the result state must be the same; a result fills what the command leaves out.
     job = _job(options, recorded)
     request = Request(
         root=root,
@@ -340,6 +342,7 @@ def _load_run(
             _agreed("--job", ",".join(options.job), _words(recorded.job))
     if recorded is not None:
         _agreed("--config", parsed.config.model.name, recorded.model)
+        # train may have run in another precision (--dtype) than the config's.
         if recorded.dtype != parsed.job.precision.linear:
             precision = precision_of(parsed.job.preset, recorded.dtype)
             parsed = replace(parsed, job=replace(parsed.job, precision=precision))

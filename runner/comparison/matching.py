@@ -87,6 +87,7 @@ def match_launches(expected: Sequence[Expected], launches: Iterable[MeasuredLaun
     for one in sorted(launches, key=lambda each: each.start_s):
         pools.setdefault(one.key, Pool([])).launches.append(one)
     pairs, certain = match_exchanges(expected, pools, num_steps)
+    # The experts' products come late: a launch of their shape may be another operation's.
     certain, routed = split_routed(certain, pools, num_steps)
     wanted: dict[Key, list[Expected]] = {}
     for operation in certain:
@@ -141,9 +142,11 @@ def match_in_order(
             operations.append(operation)
             position += operation.count
             continue
+        # Fewer or more launches than expected: no launch can be attributed, so each operation gets the mean time.
         num_launched = min(operation.count * num_steps, len(times) - position)
         seconds += [float(times.mean())] * num_launched if num_launched else []
         position += num_launched
+        # An operation that ran in some of the steps only still counts as matched.
         whole = -(-num_launched // num_steps)
         if whole:
             operations.append(replace(operation, count=whole))
@@ -239,6 +242,7 @@ def match_expert_products(
     for direction, same in passes.items():
         weights = {sides for one in same for sides in _weights(*(one.weight or (0, 0)))}
         keys = [one for one in pools if one.direction == direction and _has_one_of(weights, one)]
+        # Rows may differ from the expected ones, but not by any factor: otherwise the launches are of something else.
         launches = [one for key in keys for one in pools[key].launches]
         priced = sum(_volume(one.key) * one.count for one in same)
         share = sum(_volume(one.key) for one in launches) / num_steps / priced
@@ -290,6 +294,7 @@ def match_composed_products(
         if parts is None:
             rest += same
             continue
+        # The n-th launches of all parts make up the n-th product.
         pieces = [pools[part].take(count) for part in parts]
         seconds = [sum(one.seconds for one in each) for each in zip(*pieces, strict=True)]
         pairs.append(pair_of(same, seconds, num_steps, how=f"ran as {len(parts)} products"))
@@ -354,6 +359,7 @@ def match_without_key(
             and one.direction in (direction, None)
             and one.ranks in (ranks, None)
         ]
+        # Without shapes (record_shapes=False) or sizes the order is all there is.
         blank_keys = [one for one in keys if one.shape is None and one.size_bytes is None]
         blank_launches = sorted(
             (each for one in blank_keys for each in pools[one].launches), key=lambda each: each.start_s

@@ -293,6 +293,7 @@ def compare_launches(file: LaunchFile, problem: Problem, plan: Plan, warmup: int
         expected = expected_step(problem, plan, _checked_rank(file.path, rank, plan))
         return compare_operations(f"rank {rank}", expected, traced.launches, traced.num_steps, traced.idle_s)
     stage = STAGE.search(file.path.stem)
+    # A log is written by the first rank of its stage.
     rank = int(stage[1]) * (plan.world_size // plan.pp) if stage else 0
     expected = expected_step(problem, plan, _checked_rank(file.path, rank, plan))
     replayed = list(_replayed_launches(file, warmup))
@@ -315,6 +316,7 @@ def _replayed_launches(file: LaunchFile, warmup: int) -> Iterator[MeasuredLaunch
     """Collectives, products and attentions of the finished iterations after the warm-up, one after another."""
     epochs = file.log.comm_log_each_epoch if file.log is not None else []
     at_s = 0.0
+    # Epoch 0 is initialisation; an epoch without a time was interrupted.
     for epoch in epochs[1 + warmup : 1 + len(_epochs_s(file))]:
         for item in epoch:
             seconds = (item.elapsed_ms or 0.0) * MS

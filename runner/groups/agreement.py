@@ -98,6 +98,7 @@ def report_failure(world: World, error: BaseException) -> None:
 def on_termination(action: Callable[[], None]) -> None:
     """Run ``action`` in a thread when SIGTERM comes: the main thread may be in a collective, where Python's
     own handlers wait for its end."""
+    # Python writes a signal's number to the wake-up descriptor at once, from the C handler.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.signal(signal.SIGTERM, _left_to_the_thread)

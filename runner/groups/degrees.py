@@ -109,6 +109,7 @@ def degrees_of(arguments: Arguments, requested: Mapping[str, int | None], world:
     Raises ConfigError for a workload of another number of ranks, and for degrees that do not divide them.
     """
     degrees = {name: requested.get(name) or _number(arguments, key) or 1 for name, key in NAMES.items()}
+    # Without experts etp stays 1, so that it cannot make the expert grid fail.
     if not (requested.get("etp") or _number(arguments, NAMES["etp"])):
         degrees["etp"] = degrees["tp"] if degrees["ep"] > 1 else 1
     split = degrees["tp"] * degrees["cp"] * degrees["pp"]

@@ -64,6 +64,7 @@ def _copies(ranks: int, degrees: Degrees) -> Iterator[RankGroups]:
     whole = rank_groups(dense, "dp-cp")
     yield whole
     yield rank_groups(dense, "dp")
+    # A ZeRO shard: neighbours in the data-parallel group, or in the stage where tp ranks have the same weights.
     for each in (whole, stage):
         if ranks and len(each[0]) % ranks == 0:
             yield _neighbours(each, ranks)

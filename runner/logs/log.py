@@ -172,6 +172,7 @@ class LogFile:
             while remaining:
                 remaining = remaining[self._handle.write(remaining) :]
         except OSError as error:
+            # Drop the incomplete row, so that the file can be read.
             with suppress(OSError):
                 self._handle.truncate(self._whole_bytes)
             raise ExportError(f"{self.path}: cannot be written: {error.strerror}") from error

@@ -354,6 +354,7 @@ class ExchangedHeads:
         """Attention between two all-to-alls."""
         query, key, value = (self._whole_sequences(each) for each in (query, key, value))
         heads = self.core(query, key, value, window)
+        # [tokens of all ranks, own heads] back to [own tokens, all heads].
         blocks = torch.stack(heads.chunk(self.ranks, dim=2))
         return torch.cat(all_to_all_equal(blocks, self.group).unbind(0), dim=1)
 

@@ -89,6 +89,7 @@ class Operations:
         own = self.groups[launch.group]
         item = launch.item
         sent, received = (whole(buffer, item.msg_size, launch.ranks) for buffer in (self.sent, self.received))
+        # Sizes are of the whole array: an all-gather sends, and a reduce-scatter receives, one part of it.
         part = sent.numel() // launch.ranks
         handle = own.handle
         first, last = own.ranks[item.src or 0], own.ranks[item.dst or 0]
@@ -110,6 +111,7 @@ class Operations:
         here = own.ranks.index(self.rank)
         after, before = own.ranks[(here + 1) % len(own.ranks)], own.ranks[here - 1]
         sent, received = whole(self.sent, size_bytes, 1), whole(self.received, size_bytes, 1)
+        # Both at once: blocking sends around a ring would wait for each other.
         both = [
             dist.P2POp(dist.isend, sent, after, group=own.handle),
             dist.P2POp(dist.irecv, received, before, group=own.handle),

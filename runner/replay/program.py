@@ -326,6 +326,7 @@ def task_from_workloads(
     name: str,
 ) -> ReplayTask:
     """The task of one workload for each stage. Raises WorkloadError when they do not fit together."""
+    # Ranks compare digests (read_on_all_ranks): all nodes must have the same files.
     cells = [" ".join(item.cells()) for workload in workloads for item in workload.items]
     digest = hashlib.sha256("\n".join([repr(sorted(arguments.items())), *cells]).encode())
     programs = tuple(
@@ -399,6 +400,7 @@ def task_from_request(request: Request, plan_text: str, world: int) -> ReplayTas
 def task_from_plan(problem: Problem, plan: Plan) -> ReplayTask:
     """The task of a plan: the rows of each stage's first rank."""
     options = GeneralOptions(epochs=1, computation=True, timed=True, everything=True)
+    # stage_works merges equal stages; every stage needs rows of its own, as its neighbours differ.
     works = [
         replace(work, position=position, count=1)
         for work in stage_works(problem, plan)

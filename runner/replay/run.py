@@ -89,6 +89,7 @@ class StragglerFinder:
             return []
         own = communications(self._part(self.degrees.stage_of(rank), here.part))
         launch = own[here.begun - 1]
+        # A send returns at once; a rank that has sent waits for nobody.
         if launch.item.comm_type == "isend":
             return []
         # Communications of one group or channel happen in the same order on all of its ranks: the n-th of this rank
@@ -293,6 +294,7 @@ class Recorder:
 
     def take(self, replay_pass: ReplayPass) -> None:
         """Record a finished pass: its rows go to the file and, on rank 0, to the terminal."""
+        # From here on ``save`` must not write this pass: its rows are written below.
         self.current = None
         rows = _rows(replay_pass)
         end = epoch_end(replay_pass.elapsed_s)
@@ -355,6 +357,7 @@ def run_workload(options: ReplayOptions, read: Read, layout: RankLayout) -> list
 def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHook) -> RunResult:
     """The result of one task, run in a world that stays open. Raises NotAgreedError if the world can go on with another
     task, RankFailedError if it cannot."""
+    # What may fail on some ranks alone (a file, memory, a folder) goes through agree, so that all ranks stop or none.
     task = read_on_all_ranks(world, read)
     program = task.programs[task.degrees.stage_of(world.rank)]
     groups = open_groups(world, groups_used(task.programs), task.degrees)
@@ -365,6 +368,7 @@ def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHo
     operations.rank = world.rank
     replayer = Replayer(world=world, operations=operations, clock=clock_for(world.device))
     recorder = agree(world, lambda: _recorder(options, task, world))
+    # If a rank hangs, its watchdog asks for the ranks behind and ends the process through the hook.
     if world.watch is not None:
         world.watch.behind = StragglerFinder(programs=task.programs, degrees=task.degrees).behind
     hook.save = recorder.save_partial
@@ -373,6 +377,7 @@ def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHo
         agree(world, recorder.save)
         result = _report(options, task, world, recorder)
     except BaseException as error:
+        # Also for Ctrl-C: the other ranks learn who reports the end, and the log so far is saved.
         report_failure(world, error)
         recorder.save_partial()
         raise
@@ -422,9 +427,11 @@ def _replay(
         return replay_pass
 
     agree(replayer.world, partial(recorder.take, one_pass(0, "initialisation")))
+    # Warm-up passes count for the heartbeat, not for the log.
     for _ in range(options.warmup):
         one_pass(1, "warm-up")
         recorder.current = None
+    # Beyond the iterations of the file its last one repeats (one_pass).
     for index in range(1, (options.epochs or len(iterations)) + 1):
         replay_pass = one_pass(index, f"iteration {index}")
         agree(replayer.world, partial(recorder.take, replay_pass))
@@ -437,6 +444,7 @@ def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Re
         [world.rank, stage, epoch, *(1e3 * s for s in (one.elapsed_s, one.communicating_s(), one.computing_s()))]
         for epoch, one in enumerate(recorder.epochs)
     ]
+    # Every rank takes part in the gather; rank 0 alone writes and prints.
     gathered = world.gather(json.dumps(own))
     everyone = [RankTimes(*times) for word in gathered for times in json.loads(word)]
     path = options.results / LOG_FOLDER / f"{task.name}{RANKS_ENDING}"

@@ -89,6 +89,7 @@ class Entry:
     def _options(self, world: int, *, computation: bool) -> argparse.Namespace:
         parser = OneLineParser(prog=f"suite: {self.name}")
         add_generate(parser)
+        # Through generate's own parser, so that a suite takes exactly its options and errors.
         words = ["--world_size", str(world), "--format", GENERAL, "--pipeline_stage", ALL]
         words += ["--computation_enable"] if computation else []
         for key, value in self.generate.items():
@@ -185,6 +186,7 @@ def run_suite(entries: Sequence[Entry], options: ReplayOptions, root: Path, layo
     finished = agree(world, lambda: _read_finished(options.results, world))
     table: list[SuiteLine] = []
     for number, entry in enumerate(entries, start=1):
+        # An entry that was changed since runs again, as its text differs.
         if finished.get(entry.name) == repr(entry):
             table.append(_finished_line(entry.name, options.results) if world.leads else SuiteLine(name=entry.name))
             continue
@@ -199,6 +201,7 @@ def run_suite(entries: Sequence[Entry], options: ReplayOptions, root: Path, layo
         if result.lines:
             print("\n".join(result.lines), flush=True)
         table.append(SuiteLine(name=entry.name, log=result.log))
+        # After each workload, so that a killed suite resumes at the next one.
         finished[entry.name] = repr(entry)
         agree(world, partial(_save_finished, options.results, finished, world))
     world.close()

@@ -192,9 +192,11 @@ def _thread(events: Iterable[Event]) -> list[Call]:
     calls: list[Call] = []
     open_calls: list[Call] = []
     for event in events:
+        # Events come by start, longer ones first: the innermost call that is still open is the parent.
         while open_calls and open_calls[-1].event.end_s <= event.start_s:
             open_calls.pop()
         parent = open_calls[-1] if open_calls else None
+        # A work outlasts the call that starts it: as a parent it would swallow the calls that follow.
         if event.name.startswith(WORKS):
             if parent is not None:
                 parent.work = event

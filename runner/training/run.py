@@ -306,6 +306,7 @@ class Step:
 
 def one_step(trainer: Trainer, world: World, step: int) -> Step:
     """A step on this rank; all ranks begin together, with their tokens on the device."""
+    # Data on the device, ranks aligned and the device idle: none of it is part of the step.
     batch = trainer.batch(step)
     world.align()
     world.device.synchronize()
@@ -395,6 +396,7 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
         tasks.append(agree(world, lambda: read_task(options.request, device, layout.size)))
         check_same(world, repr(tasks[0].training), "the config or the command line")
 
+    # The task is read before the process groups open, so that a wrong option is reported at once.
     world = open_world(layout, device, timeout_s=options.timeout_s, first=first)
     task = tasks[0]
     if world.leads:
@@ -425,6 +427,7 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
     for step in range(options.warmup + options.steps):
         timed = step >= options.warmup
         name = f"step {step - options.warmup + 1}" if timed else f"step {step + 1} of warm-up"
+        # Peaks of the first step are higher: it compiles, and libraries allocate workspaces.
         if step == options.warmup and device.kind == "cuda":
             torch.cuda.reset_peak_memory_stats(device.index)
         with guard_step(world, name):

@@ -141,6 +141,7 @@ def _tokens(options: TrainRequest, parsed: WrittenPlan, world_size: int) -> int 
     if options.micro_batches is None:
         return options.global_batch_tokens
     seq_len = options.seq_len or read_config(options.config, assume=options.assume).seq_len or 0
+    # dp is not yet known to divide; plan_of reports degrees that do not.
     dp = max(1, world_size // ((parsed.tp or 1) * (parsed.pp or 1) * parsed.cp))
     return dp * (parsed.micro_batch or 1) * options.micro_batches * seq_len
 
@@ -288,6 +289,7 @@ def _copies(training: TrainingConfig) -> Iterator[Refusal]:
     ranks = plan.dp * plan.cp
     if ranks % plan.zero_size:
         yield "zero_size", plan.zero_size, f"a divisor of dp x cp = {ranks}"
+    # Experts then have data-parallel groups of their own (edp), over which this trainer shards all or nothing.
     apart = plan.ep > 1 or plan.tp > 1
     experts = any(run.block.moe is not None for run in training.model.blocks)
     if experts and apart and plan.zero_stage and plan.zero_size != ranks:
@@ -303,6 +305,7 @@ def _shapes(training: TrainingConfig) -> Iterator[Refusal]:
     if cp > 1 and training.context_parallel not in ("all_gather", "all_to_all"):
         yield "context_parallel", training.context_parallel, "--job context_parallel=all_gather or all_to_all"
     exchanges = training.context_parallel == "all_to_all"
+    # All-gather gives each rank two chunks, to balance the causal mask (runner.reference.layers.GatheredKeys).
     cp_chunks = 1 if cp == 1 else cp if exchanges else 2 * cp
     chunks = cp_chunks * (plan.tp if training.tokens_sharded else 1)
     if training.seq_len % chunks:

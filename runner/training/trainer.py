@@ -193,6 +193,7 @@ class Trainer:
         self.meshes: Meshes = meshes_of(plan, device.type)
         data_parallel = DataParallelism(plan=plan, meshes=self.meshes, compute=training.compute, reduce=training.reduce)
         core = core_of(training.context_parallel, self.meshes.cp)
+        # This rank's tokens of each sequence; loss and rotary embedding follow from their positions.
         self.positions = core.positions(training.seq_len)
         context = BlockContext(
             core=core,
@@ -276,6 +277,7 @@ class Trainer:
     def loss_share(self) -> float:
         """This rank's part of the mean loss of the global batch: the sum over all ranks is that loss."""
         plan = self.training.plan
+        # Only the last stage has losses; the ranks of tp have the same ones, those of cp and dp their own tokens'.
         return sum(float(loss) for loss in self.executor.losses) / (plan.tp * plan.cp * plan.dp)
 
 

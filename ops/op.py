@@ -244,7 +244,7 @@ def flag_names(call: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(call) if field.type is bool)
 
 
-def declared(call: type, view: object) -> dict[str, Any]:
+def fields_of(call: type, view: object) -> dict[str, Any]:
     """Returns the fields of a declaration with a view's values, to make another view of them."""
     names = tuple(field.name for field in fields(call))
     return dict(zip(names, attrgetter(*names)(view), strict=True))

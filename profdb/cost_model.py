@@ -32,7 +32,7 @@ from ops.op import (
     Op,
     ProductCall,
     Update,
-    declared,
+    fields_of,
 )
 from profdb.cases import Family
 from profdb.fits.families import FITTERS
@@ -131,11 +131,11 @@ class CostModel(Protocol):
 
 @dataclass(slots=True)
 class Memo:
-    """The different shapes that were priced under the same words, each with its place among ``priced``: seconds, relative
+    """The different shapes that were priced under the same words, each with its column of ``times``: seconds, relative
     error and origin."""
 
     places: dict[bytes, int]
-    priced: FloatArray
+    times: FloatArray
 
 
 class ProfileCostModel:
@@ -195,10 +195,10 @@ class ProfileCostModel:
 
     def cpu_s(self, kind: str) -> TimeEstimate:
         """Host-side cost of one launch, layer or micro-batch; arrays of length 1."""
-        priced = self._from_curves(Family.HOST, {"kind": kind}, {})
-        if np.isnan(priced.seconds[0]):
+        estimate = self._from_curves(Family.HOST, {"kind": kind}, {})
+        if np.isnan(estimate.seconds[0]):
             return self.model_for(Family.HOST, {"kind": kind}, across=False).cpu_s(kind)
-        return priced
+        return estimate
 
     def curves(self, family: Family) -> list[Curve]:
         """The family's curves, fitted or read once."""
@@ -211,7 +211,7 @@ class ProfileCostModel:
         measured is not remembered."""
         kind: type = type(query)
         words = tuple(getattr(query, name) for name in names_of(kind).words)
-        memo = Memo(places={}, priced=np.zeros((3, 0)))
+        memo = Memo(places={}, times=np.zeros((3, 0)))
         if self._on_demand is None:
             memo = self._memo.setdefault((kind, *words), memo)
         columns = query.columns()
@@ -223,11 +223,11 @@ class ProfileCostModel:
             if len(fresh) < len(keys):
                 rows = list(fresh.values())
                 different = replace(query, **{name: column[rows] for name, column in columns.items()})
-            priced = self._price(different, modelled)
+            estimate = self._price(different, modelled)
             memo.places.update(zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True))
-            added = np.stack([priced.seconds, priced.relative_std, priced.origin.astype(np.float64)])
-            memo.priced = np.concatenate([memo.priced, added], axis=1)
-        seconds, relative_std, origin = memo.priced[:, list(map(memo.places.__getitem__, keys))]
+            added = np.stack([estimate.seconds, estimate.relative_std, estimate.origin.astype(np.float64)])
+            memo.times = np.concatenate([memo.times, added], axis=1)
+        seconds, relative_std, origin = memo.times[:, list(map(memo.places.__getitem__, keys))]
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
     def _price(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
@@ -240,10 +240,10 @@ class ProfileCostModel:
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
         if not busy.all():
             columns = {name: column[busy] for name, column in columns.items()}
-        priced = self._from_curves(family, labels, columns)
+        estimate = self._from_curves(family, labels, columns)
         if self._on_demand is not None:
-            priced = self._on_demand.fill(family, labels, columns, priced)
-        seconds[busy], spread[busy], origin[busy] = priced.seconds, priced.relative_std, priced.origin
+            estimate = self._on_demand.fill(family, labels, columns, estimate)
+        seconds[busy], spread[busy], origin[busy] = estimate.seconds, estimate.relative_std, estimate.origin
         missing = np.isnan(seconds)
         if not missing.any():
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
@@ -367,19 +367,19 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
     match op:
         case BatchedGemm():
             tf32 = op.dtype == "tf32"
-            query = LinearQuery(**declared(ProductCall, op), dtype="bf16" if tf32 else op.dtype)
+            query = LinearQuery(**fields_of(ProductCall, op), dtype="bf16" if tf32 else op.dtype)
             priced = cost_model.linear_s(query)
             if not tf32:
                 return priced
             origin = np.where(priced.origin < int(Origin.MODELLED), int(Origin.DERIVED), priced.origin)
             return replace(priced, seconds=2.0 * priced.seconds, origin=origin)
         case GroupedGemm():
-            return cost_model.grouped_linear_s(GroupedLinearQuery(**declared(GroupedProductCall, op), dtype=op.dtype))
+            return cost_model.grouped_linear_s(GroupedLinearQuery(**fields_of(GroupedProductCall, op), dtype=op.dtype))
         case Attention():
             return cost_model.attention_s(attention_query(op))
         case MemoryBound():
             direction = "backward" if op.backward else "forward"
-            return cost_model.memory_bound_s(MemoryBoundQuery(**declared(KernelCall, op), direction=direction))
+            return cost_model.memory_bound_s(MemoryBoundQuery(**fields_of(KernelCall, op), direction=direction))
         case Update():
             return cost_model.optimizer_s(OptimizerQuery(elements=op.elements))
         case _:
@@ -388,13 +388,13 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
 
 def attention_query(op: Attention) -> AttentionQuery:
     """Returns the question of an attention call."""
-    return AttentionQuery(**declared(AttentionCall, op))
+    return AttentionQuery(**fields_of(AttentionCall, op))
 
 
 CAST_KERNELS = frozenset({"quantize", "quantize_transpose"})
 
 
-def casts_measured(cost_model: CostModel) -> bool:
+def has_measured_casts(cost_model: CostModel) -> bool:
     """Returns whether the cost model's profile holds both kernels: one alone would tell some plans of a table otherwise
     than others.
     """
@@ -404,7 +404,7 @@ def casts_measured(cost_model: CostModel) -> bool:
     return {curve.key["kernel"] for curve in curves if curve.origin is Origin.MEASURED} >= CAST_KERNELS
 
 
-def called_s(cost_model: CostModel, op: MemoryBound) -> TimeEstimate:
+def kernel_calls_s(cost_model: CostModel, op: MemoryBound) -> TimeEstimate:
     """The calls that ``op`` stands for, one after another; of the worst origin among those that take time.
     MissingCurveError as the cost model raises it."""
     seconds, error_s = np.zeros(len(op.rows)), np.zeros(len(op.rows))

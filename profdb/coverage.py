@@ -73,7 +73,7 @@ def needs_of(config: ConfigFile, cost_model: ProfileCostModel) -> list[Need]:
     needs: dict[tuple[str, str], Need] = {}
     for tp, op in model_operations(config):
         name = f"tp {tp}: {op.phase.value} {op.name}"
-        need = _answered(name, partial(kernel_s, cost_model, op))
+        need = _need_of(name, partial(kernel_s, cost_model, op))
         if need is not None:
             needs.setdefault((need.name, need.answer), need)
     return [*needs.values(), *_collective_needs(cost_model)]
@@ -95,14 +95,14 @@ def missing_lines(needs: list[Need]) -> list[str]:
     return lines
 
 
-def _answered(name: str, ask: Callable[[], TimeEstimate | None]) -> Need | None:
+def _need_of(name: str, ask: Callable[[], TimeEstimate | None]) -> Need | None:
     try:
-        priced = ask()
+        estimate = ask()
     except MissingCurveError as error:
         return Need(name=name, answer="missing", curve=error.key, command=error.command)
-    if priced is None:
+    if estimate is None:
         return None
-    busy = priced.origin[priced.origin != int(Origin.DERIVED)]
+    busy = estimate.origin[estimate.origin != int(Origin.DERIVED)]
     return Need(name=name, answer=ORIGIN_NAMES[int(np.max(busy))]) if busy.size else None
 
 
@@ -112,12 +112,12 @@ def _collective_needs(cost_model: ProfileCostModel) -> Iterator[Need]:
         for kind in TRAINING_COLLECTIVES:
             if kind is Collective.P2P:
                 pair = P2PQuery(size_bytes=PROBE_BYTES, intra=2 if inter == 1 else 1, inter=inter)
-                need = _answered(f"p2p {where}", partial(cost_model.p2p_s, pair))
+                need = _need_of(f"p2p {where}", partial(cost_model.p2p_s, pair))
             else:
                 query = CollectiveQuery(collective=kind, size_bytes=PROBE_BYTES, intra=intra, inter=inter)
-                need = _answered(f"{kind.value} {where}", partial(cost_model.collective_s, query))
+                need = _need_of(f"{kind.value} {where}", partial(cost_model.collective_s, query))
             if need is not None:
                 yield need
-    update = _answered("optimizer step", partial(cost_model.optimizer_s, OptimizerQuery(elements=1 << 28)))
+    update = _need_of("optimizer step", partial(cost_model.optimizer_s, OptimizerQuery(elements=1 << 28)))
     if update is not None:
         yield update

@@ -68,7 +68,7 @@ class HostCopies:
 def host_copies(profile: ProfileDatabase) -> HostCopies | None:
     """The curves of a profile; None where it has measured none."""
     trials: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample in profile.measured(Family.HOST_COPY):
+    for sample in profile.measured_samples(Family.HOST_COPY):
         case = sample.case
         assert isinstance(case, HostCopyCase)
         trials[case.direction, case.devices][case.size_bytes] += sample.trials_s

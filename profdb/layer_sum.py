@@ -43,7 +43,7 @@ class LayerSum:
 def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
     """The curve of the cost model's profile; None where it has measured no layer that counts."""
     result: dict[float, list[float]] = {}
-    samples = cost_model.profile.measured(Family.LAYER)
+    samples = cost_model.profile.measured_samples(Family.LAYER)
     # As one graph where there are any, else as issued one by one.
     graphs = [sample for sample in samples if getattr(sample.case, "mode", "") == "graph"]
     for sample in graphs or samples:

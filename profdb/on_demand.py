@@ -15,7 +15,7 @@ import numpy as np
 
 from profdb.cases import CASE_OF, Case, Family, product_dtypes
 from profdb.queries import TimeEstimate
-from profdb.refit import merged_into
+from profdb.refit import merge_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
 from profdb.store.columns import SampleTable, label_names, number_names
 from spec.arrays import IntArray
@@ -78,15 +78,15 @@ class OnDemand:
         return len(self._unmeasured)
 
     def fill(
-        self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], priced: TimeEstimate
+        self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], estimate: TimeEstimate
     ) -> TimeEstimate:
-        """``priced`` with the shapes that are not interpolated inside measured data measured instead."""
+        """``estimate`` with the shapes that are not interpolated inside measured data measured instead."""
         if family not in MEASURABLE:
-            return priced
+            return estimate
         seconds, spread, origin = (
-            priced.seconds.copy(),
-            priced.relative_std.copy(),
-            priced.origin.copy(),
+            estimate.seconds.copy(),
+            estimate.relative_std.copy(),
+            estimate.origin.copy(),
         )
         for row in np.flatnonzero(np.isnan(seconds) | (origin != int(Origin.MEASURED))).tolist():
             case = case_of(family, labels, {name: int(column[row]) for name, column in columns.items()})
@@ -131,7 +131,7 @@ def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None
     """Merge samples taken on ``machine`` into the profile at ``path`` as it is now, with new fits, in one
     step. Nothing is written for no samples. Raises ProfileError when the file cannot be read or written."""
     if samples:
-        merged_into(Path(path), ProfileDatabase(machine=machine, samples=samples))
+        merge_into(Path(path), ProfileDatabase(machine=machine, samples=samples))
 
 
 def case_of(family: Family, labels: dict[str, str], sizes: dict[str, int]) -> Case:

@@ -110,7 +110,7 @@ def _case(sample: Sample) -> OverlapCase:
 def _by_pair(profile: ProfileDatabase) -> dict[tuple[object, ...], list[Sample]]:
     """Measured samples of each product beside each collective: those that differ in the counts alone."""
     result: dict[tuple[object, ...], list[Sample]] = defaultdict(list)
-    for sample in profile.measured(Family.OVERLAP):
+    for sample in profile.measured_samples(Family.OVERLAP):
         case = _case(sample)
         group = (case.collective, case.intra, case.inter, case.siblings, case.size_bytes)
         result[(*group, case.m, case.k, case.n, case.dtype)].append(sample)

@@ -36,13 +36,13 @@ def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda 
         for family in profile.tables
         if family not in {table.family for table in stale}
     }
-    for family, packed in _packed(stale):
+    for family, packed in _pack(stale):
         fits[family.value] = packed
         tell(family.value)
     return replace(profile, fits={family.value: fits[family.value] for family in profile.tables})
 
 
-def _packed(tables: list[SampleTable]) -> Iterator[tuple[Family, Packed]]:
+def _pack(tables: list[SampleTable]) -> Iterator[tuple[Family, Packed]]:
     """Each table's packed curves, in the order in which they are done."""
     workers = min(len(tables), len(os.sched_getaffinity(0)))
     if workers < 2 or sum(table.size for table in tables) < PARALLEL_FROM:
@@ -70,7 +70,7 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def merged_into(into: Path, new: ProfileDatabase) -> MergeResult:
+def merge_into(into: Path, new: ProfileDatabase) -> MergeResult:
     """Merge ``new`` into the profile at ``into`` (made when absent), with new fits, as one step that nobody else can come
     between; what came of it.
 

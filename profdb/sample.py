@@ -219,7 +219,7 @@ class ProfileDatabase:
         assert isinstance(self.samples, Samples)
         return self.samples.tables
 
-    def measured(self, family: Family) -> list[Sample]:
+    def measured_samples(self, family: Family) -> list[Sample]:
         """Returns the good samples of a family that were measured on the machine itself."""
         table = self.tables.get(family)
         if table is None:

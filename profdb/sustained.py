@@ -47,7 +47,7 @@ def sustained_rates(cost_model: CostModel, gpu: str) -> SustainedRates:
     if not isinstance(cost_model, ProfileCostModel) or cost_model.profile.machine.gpu != gpu:
         return NOTHING_SUSTAINED
     result: dict[str, list[float]] = {}
-    for sample in cost_model.profile.measured(Family.SUSTAINED):
+    for sample in cost_model.profile.measured_samples(Family.SUSTAINED):
         assert isinstance(sample.case, SustainedCase)
         ratio = _ratio(cost_model, sample.case, sample)
         if ratio is not None:

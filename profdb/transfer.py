@@ -55,7 +55,7 @@ def transferred_profile(profile: ProfileDatabase, source: ClusterSpec, target: C
     good = [sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)]
     ones = np.ones(len(good))
     ratios = by_model([sample.case for sample in good], ones, source, target) if good else ones
-    samples = [_restated(sample, float(ratio), source) for sample, ratio in zip(good, ratios, strict=True)]
+    samples = [_restate(sample, float(ratio), source) for sample, ratio in zip(good, ratios, strict=True)]
     machine = MachineFacts(
         gpu=target.gpu.name,
         memory_bytes=int(target.gpu.memory_bytes),
@@ -67,7 +67,7 @@ def transferred_profile(profile: ProfileDatabase, source: ClusterSpec, target: C
     return ProfileDatabase(machine=machine, samples=samples)
 
 
-def _restated(sample: Sample, ratio: float, source: ClusterSpec) -> Sample:
+def _restate(sample: Sample, ratio: float, source: ClusterSpec) -> Sample:
     return replace(
         sample,
         trials_s=tuple(trial * ratio for trial in sample.trials_s),

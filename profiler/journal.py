@@ -11,7 +11,7 @@ from typing import IO, Any
 from profdb.cases import Case
 from profdb.sample import Sample
 from profdb.store.journal import FORMAT, begun_to_plain, sample_to_plain
-from profdb.store.sole_writer import hold
+from profdb.store.sole_writer import try_lock
 from spec.errors import ProfileError
 
 SYNC_S = 1.0
@@ -37,7 +37,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = path.open("a+b")
-            alone = hold(handle.fileno(), path)
+            alone = try_lock(handle.fileno(), path)
         except OSError as error:
             raise ProfileError(f"{path}: cannot be written ({error.strerror or error})") from error
         if not alone:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from profdb.cases import Case
-from profdb.refit import merged_into
+from profdb.refit import merge_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import JournalContent, journal_path, read_journal
@@ -287,7 +287,7 @@ def merge_into_profile(
     skipped = len(earlier.cases(all_runs=True)) if options.resume else 0
     if samples:
         # the file as it is now: others may have added to it since the sweep began
-        merged = merged_into(options.output, profile)
+        merged = merge_into(options.output, profile)
         profile, differences = merged.profile, merged.differences
         quality = sample_quality(measured, samples, profile)
     elif earlier.profile is not None:

@@ -24,7 +24,7 @@ from profdb.importers.aicb_log import read_aicb_log
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.importers.nccl_tests import read_nccl_tests
 from profdb.importers.vidur import read_vidur_folder
-from profdb.refit import merged_into
+from profdb.refit import merge_into
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import read_journal
@@ -98,7 +98,7 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
 def import_lines(into: Path, new: ProfileDatabase) -> list[str]:
     """Merge ``new`` into the profile file ``into`` (made when absent) with new fits; what was done, in lines.
     ProfileError when the file is of another GPU or cannot be written."""
-    merged = merged_into(into, new)
+    merged = merge_into(into, new)
     lines = [
         f"{into}: {len(new.samples) - merged.repeats} samples of {new.machine.gpu} added, "
         f"{merged.repeats} were there already"

@@ -105,10 +105,10 @@ def _mlp_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: i
     cells = {name: str(value) for name, value in sizes.items()}
     row: dict[str, object] = {}
     for operation, case in mlp_cases(CsvRow(Path("mlp.csv"), 0, cells)):
-        priced = _ask(cost_model, case)
-        if priced.origin[0] != int(Origin.MEASURED):
+        estimate = _ask(cost_model, case)
+        if estimate.origin[0] != int(Origin.MEASURED):
             return None
-        row |= _spread(operation, priced)
+        row |= _spread(operation, estimate)
     return row | sizes
 
 
@@ -125,10 +125,10 @@ def _prefill_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, token
         qk_dim=width,
         v_dim=width,
     )
-    priced = _ask(cost_model, case)
-    if priced.origin[0] != int(Origin.MEASURED):
+    estimate = _ask(cost_model, case)
+    if estimate.origin[0] != int(Origin.MEASURED):
         return None
-    return _spread("attn_prefill", priced) | {
+    return _spread("attn_prefill", estimate) | {
         "n_embd": model.n_embd,
         "n_q_head": model.n_head,
         "n_kv_head": model.n_kv_head,
@@ -160,11 +160,11 @@ def _ask(cost_model: ProfileCostModel, case: Case) -> TimeEstimate:
     raise TypeError(f"no compute case: {case}")
 
 
-def _spread(operation: str, priced: TimeEstimate) -> dict[str, object]:
+def _spread(operation: str, estimate: TimeEstimate) -> dict[str, object]:
     """Statistics of an interpolated time: all equal but the standard error."""
-    predicted = float(priced.seconds[0]) / MS
+    predicted = float(estimate.seconds[0]) / MS
     row: dict[str, object] = {f"time_stats.{operation}.{name}": predicted for name in STATISTICS}
-    row[f"time_stats.{operation}.std"] = predicted * float(priced.relative_std[0])
+    row[f"time_stats.{operation}.std"] = predicted * float(estimate.relative_std[0])
     return row
 
 

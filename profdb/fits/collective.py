@@ -10,7 +10,7 @@ of one collective.
 import numpy as np
 
 from profdb.fits import protocol_changes as shared_changes
-from profdb.fits.group_shape import ShapeCurve, restated, shape_error
+from profdb.fits.group_shape import ShapeCurve, restate, shape_error
 from profdb.fits.lines import Arrays, CurvePrediction
 from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone_curve, holdout_errors
 from spec.arrays import BoolArray, FloatArray, IntArray
@@ -38,7 +38,7 @@ def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArra
     ]
     weight = _shared_weight(curves)
     monotones = [
-        shared_changes.filled(curve, curves[:at] + curves[at + 1 :], weight) for at, curve in enumerate(curves)
+        shared_changes.fill_gaps(curve, curves[:at] + curves[at + 1 :], weight) for at, curve in enumerate(curves)
     ]
     return {
         "shapes": shapes.astype(np.float64),
@@ -106,7 +106,7 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]
         rows = np.flatnonzero(which.reshape(-1) == index)
         same = (one for one in curves if (one.intra, one.inter, one.siblings) == tuple(shape))
         own = next((one.monotone for one in same), None)
-        monotone = own or restated(Collective(labels["collective"]), curves, shape)
+        monotone = own or restate(Collective(labels["collective"]), curves, shape)
         if monotone is None:
             continue
         seconds[rows], within = climb(monotone, sizes[rows])

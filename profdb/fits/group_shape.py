@@ -73,7 +73,7 @@ def nearest_first(curves: list[ShapeCurve], wanted: IntArray) -> list[ShapeCurve
     return sorted(reach, key=away)
 
 
-def restated(kind: Collective, curves: list[ShapeCurve], wanted: IntArray) -> MonotoneCurve | None:
+def restate(kind: Collective, curves: list[ShapeCurve], wanted: IntArray) -> MonotoneCurve | None:
     """A monotone curve for the group shape ``wanted`` (intra, inter, siblings); None when nothing of its reach
     was measured."""
     ordered = nearest_first(curves, wanted)
@@ -138,7 +138,7 @@ def shape_error(kind: Collective, curves: list[ShapeCurve]) -> float:
         wanted = np.asarray([curve.intra, curve.inter, curve.siblings], dtype=np.int64)
         if len(nearest_first(rest, wanted)) < 2:
             continue
-        predicted = restated(kind, rest, wanted)
+        predicted = restate(kind, rest, wanted)
         if predicted is not None:
             times, _ = climb(predicted, 2.0**curve.monotone.log_size)
             errors.append(np.abs(times / np.exp(curve.monotone.log_seconds) - 1.0))

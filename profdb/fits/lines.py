@@ -197,13 +197,13 @@ def end_slope(arrays: Arrays, otherwise: float) -> float:
     """
     starts = arrays["starts"].astype(np.int64)
     ends = np.append(starts[1:], len(arrays["along"])) - 1
-    missed = [_missed(arrays, starts, ends, octaves) / octaves for octaves in OCTAVES]
+    missed = [_end_errors(arrays, starts, ends, octaves) / octaves for octaves in OCTAVES]
     if len(missed[0]) < FEWEST_LINES:
         return otherwise
     return min(float(np.quantile(np.concatenate(missed), 0.683)), otherwise)
 
 
-def _missed(arrays: Arrays, starts: IntArray, ends: IntArray, octaves: float) -> FloatArray:
+def _end_errors(arrays: Arrays, starts: IntArray, ends: IntArray, octaves: float) -> FloatArray:
     """Of lines that reach so far back, the relative miss of the end by the value that they have there."""
     along, values = arrays["along"], arrays["values"]
     places = along[ends] - octaves

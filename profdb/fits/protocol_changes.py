@@ -31,7 +31,9 @@ LEAST_RISE = 0.05
 """Relative rise below which another group's gap says nothing about where it rises."""
 
 
-def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around: float | None = None) -> MonotoneCurve:
+def fill_gaps(
+    curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around: float | None = None
+) -> MonotoneCurve:
     """The shape's monotone curve with sizes between its own where other groups of its reach have samples; itself for a
     weight of 0. Own sizes stay and the time never falls. With ``around`` (log2 of a size) only the gap in which that
     lies is filled, which is all that a reading there needs."""
@@ -73,7 +75,7 @@ def holdout_errors(curves: list[ShapeCurve]) -> FloatArray:
             real = float(curve.monotone.log_seconds[1 + int(inner[0])])
             others = rest[:index] + rest[index + 1 :]
             predicted = [
-                climb(filled(rest[index], others, weight, around=size), np.asarray([2.0**size]))[0]
+                climb(fill_gaps(rest[index], others, weight, around=size), np.asarray([2.0**size]))[0]
                 for weight in WEIGHTS
             ]
             errors.append([abs(float(time[0]) / np.exp(real) - 1.0) for time in predicted])

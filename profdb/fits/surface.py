@@ -128,7 +128,7 @@ def predict_surface(arrays: Arrays, shapes: KernelShapes) -> CurvePrediction:
     spread = np.sqrt(arrays["noise"][0] ** 2 + across**2 + along**2)
     value, share = reading.value, float(arrays["tree_share"][0])
     if share > 0.0:
-        value = _mixed(value, read_trees(arrays, points), share, reading.distance)
+        value = _mix(value, read_trees(arrays, points), share, reading.distance)
     return CurvePrediction(
         seconds=roofline_s(arrays["rates"], shapes) * np.exp(value),
         relative_std=spread,
@@ -224,7 +224,7 @@ def worth_trees(trial: Trial, samples: int) -> bool:
     return trial.score > TREES_FROM_SCORE and TREES_SAMPLES[0] <= samples <= TREES_SAMPLES[1]
 
 
-def _mixed(lines: FloatArray, trees: FloatArray, share: float, distance: FloatArray) -> FloatArray:
+def _mix(lines: FloatArray, trees: FloatArray, share: float, distance: FloatArray) -> FloatArray:
     """Trees enter with the distance to the nearest sample: near one, it rules."""
     weight = share * distance**2 / (distance**2 + TREES_FROM_DISTANCE**2)
     return np.asarray(lines + weight * (trees - lines))
@@ -242,7 +242,7 @@ def _with_trees(trial: Trial, lines: Arrays, points: FloatArray, target: FloatAr
             trees[holdout] = read_trees(fit_trees(points[inside], target[inside]), points[trial.rows[holdout]])
     best = trial
     for share in TREE_SHARES:
-        value = _mixed(trial.predicted, trees, share, trial.distances)
+        value = _mix(trial.predicted, trees, share, trial.distances)
         errors = np.abs(np.expm1(value - target[trial.rows]))
         best = min(best, replace(trial, errors=errors, tree_share=share), key=lambda t: t.score)
     return best

@@ -139,7 +139,7 @@ def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Ite
         raise ProfileError(f"{where}: a row before any '# Rank' line: how many GPUs? nothing imported")
     if "cputime" in run.columns:
         raise ProfileError(f"{where}: CPU times (-C 1), not those of the operation; nothing imported")
-    cells = _aligned(run, cells)
+    cells = _align_cells(run, cells)
     if len(cells) != len(run.columns):
         raise ProfileError(f"{where}: {len(cells)} cells under {len(run.columns)} columns; nothing imported")
     if _size_bytes(cells, where) == 0:
@@ -165,7 +165,7 @@ def _size_bytes(cells: list[str], where: str) -> int:
         raise ProfileError(f"{where}: size {error}; nothing imported") from error
 
 
-def _aligned(run: _Run, cells: list[str]) -> list[str]:
+def _align_cells(run: _Run, cells: list[str]) -> list[str]:
     """The cells under their columns: programs without an operator leave that cell blank, and a time stamp is
     two words under one heading."""
     if run.columns[-1:] == ["timestamp"] and len(cells) > 2:

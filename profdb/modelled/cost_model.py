@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.memory_bound import KERNELS
-from ops.op import AttentionCall, declared
+from ops.op import AttentionCall, fields_of
 from profdb.modelled import attention, gemm, memory_bound
 from profdb.modelled.errors import HOST_STD, collective_std
 from profdb.modelled.network import nccl, send_recv
@@ -63,7 +63,7 @@ class ModelledCostModel:
         """``kernel`` core: batched products; any other name: a flash kernel."""
         _one_of(query.mask, ("causal", "full", "window", "varlen"), "mask")
         _one_of(query.direction, ("forward", "backward"), "direction")
-        heads = attention.AttentionShapes(**declared(AttentionCall, query))
+        heads = attention.AttentionShapes(**fields_of(AttentionCall, query))
         model = attention.core_seconds if query.kernel == "core" else attention.flash_seconds
         seconds = model(self.cluster.gpu, heads)
         return _modelled(seconds, attention.RELATIVE_STD)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.op import AttentionCall, declared
+from ops.op import AttentionCall, fields_of
 from profdb.cost_model import CostModel
 from profdb.fits.families import BACKWARD_PRODUCTS
 from profdb.modelled.attention import HIGH_PRECISION, AttentionShapes, fp8_ratio
@@ -76,7 +76,7 @@ def slowdown(kernel: str, direction: str, architecture: ArchitectureSpec | None)
     return best * OVER_FLASH2[kernel][direction]
 
 
-def published(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None:
+def published_rates(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None:
     """The rates that the kernel's on GPUs of that architecture follow from; None where none are published."""
     return architecture.flash2 if kernel in OVER_FLASH2 else None
 
@@ -87,7 +87,7 @@ def generation_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises ValueError for a
     kernel or architecture without published rates.
     """
-    stated = published(heads.kernel, gpu.architecture)
+    stated = published_rates(heads.kernel, gpu.architecture)
     if stated is None:
         raise ValueError(f"no published rates of {heads.kernel} on {gpu.architecture.name}")
     backward = heads.direction == "backward"
@@ -153,14 +153,14 @@ def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: Attention
     with contextlib.suppress(MissingCurveError):
         own = cost_model.attention_s(query)
         measured = own.origin <= int(Origin.TRANSFERRED)
-        return own if measured.all() else own.where(measured, _restated(cost_model, gpu, query, over))
-    return _restated(cost_model, gpu, query, over)
+        return own if measured.all() else own.where(measured, _restate(cost_model, gpu, query, over))
+    return _restate(cost_model, gpu, query, over)
 
 
-def _restated(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> TimeEstimate:
+def _restate(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> TimeEstimate:
     """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel
     in 16 bits by the published ratios."""
-    if gpu and published(query.kernel, gpu.architecture):
+    if gpu and published_rates(query.kernel, gpu.architecture):
         return generation_price(gpu, query)
     ratio = slowdown(query.kernel, query.direction, gpu.architecture if gpu else None) * (over or 1.0)
     kernel = BEST if query.kernel in OVER_FLASH2 else query.kernel
@@ -171,7 +171,7 @@ def _restated(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery,
 
 def generation_price(gpu: GpuSpec, query: AttentionQuery) -> TimeEstimate:
     """The same as an answer of a cost model, for every shape of ``query``."""
-    seconds = generation_seconds(gpu, AttentionShapes(**declared(AttentionCall, query)))
+    seconds = generation_seconds(gpu, AttentionShapes(**fields_of(AttentionCall, query)))
     return TimeEstimate(
         seconds=seconds,
         relative_std=np.full(seconds.shape, RELATIVE_STD),

@@ -28,12 +28,12 @@ def sole_writer(path: Path, *, wait_s: float = 30.0) -> Iterator[None]:
     deadline = time.monotonic() + wait_s
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _locked(lock)
+        descriptor = _lock(lock)
         while descriptor is None:
             if time.monotonic() > deadline:
                 raise ProfileError(f"{path}: another program is writing it; wait for it, or write another file")
             time.sleep(LOOK_AGAIN_S)
-            descriptor = _locked(lock)
+            descriptor = _lock(lock)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be written ({error.strerror or error})") from error
     try:
@@ -43,16 +43,16 @@ def sole_writer(path: Path, *, wait_s: float = 30.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked(lock: Path) -> int | None:
+def _lock(lock: Path) -> int | None:
     """A descriptor that holds the lock, or None while another program holds it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    if hold(descriptor, lock):
+    if try_lock(descriptor, lock):
         return descriptor
     os.close(descriptor)
     return None
 
 
-def hold(descriptor: int, path: Path) -> bool:
+def try_lock(descriptor: int, path: Path) -> bool:
     """Lock an open file that lies at ``path``; False when another program has it, or took it away meanwhile."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -199,7 +199,7 @@ def packed_offsets(case: AttentionCase, tokens: int, where: torch.device) -> tor
     return torch.arange(0, case.batch * tokens + 1, tokens, dtype=torch.int32, device=where)
 
 
-def attended(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+def attention_output(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The output of a kernel; some releases return statistics beside it."""
     return result if isinstance(result, torch.Tensor) else result[0]
 
@@ -209,7 +209,7 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
     if case.mask == "varlen":
         starts_q = packed_offsets(case, case.q_len, where)
         starts_k = packed_offsets(case, case.kv_len, where)
-        return lambda query, key, value: attended(
+        return lambda query, key, value: attention_output(
             package.flash_attn_varlen_func(
                 query,
                 key,
@@ -223,7 +223,7 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
         )
     window = attention_window(case) if case.mask == "window" else EVERYWHERE
     causal = case.mask in ("causal", "window")
-    return lambda query, key, value: attended(
+    return lambda query, key, value: attention_output(
         package.flash_attn_func(query, key, value, causal=causal, window_size=window)
     )
 
@@ -253,7 +253,7 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         packed = run(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **labels)
-        return attended(packed)
+        return attention_output(packed)
 
     return forward
 
@@ -293,7 +293,7 @@ def best_attention(device: Device) -> tuple[Attend, str]:
         package = runs.package
 
         def by_package(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            return attended(package.flash_attn_func(query, key, value, causal=True))
+            return attention_output(package.flash_attn_func(query, key, value, causal=True))
 
         return by_package, runs.name
     backend = SDPA_BACKENDS[runs.backend]

@@ -87,40 +87,40 @@ def whole_elements(case: CollectiveCase | OverlapCase) -> int:
     return case.size_bytes // width
 
 
-def filled(elements: int, member: GroupMember, dtype: torch.dtype) -> torch.Tensor:
+def random_buffer(elements: int, member: GroupMember, dtype: torch.dtype) -> torch.Tensor:
     """A buffer of random numbers: links that compress, and power, tell zeros from data."""
     return torch.rand(elements, device=member.where).to(dtype)
 
 
 def all_reduce_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Sum of one buffer, in place; that sums of sums leave the range of numbers changes no time."""
-    buffer = filled(elements, member, dtype)
+    buffer = random_buffer(elements, member, dtype)
     return lambda: torch_collectives.all_reduce(buffer, member.handle)
 
 
 def all_gather_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Whole array from the members' parts."""
-    whole = filled(elements, member, dtype)
-    part = filled(elements // len(member.ranks), member, dtype)
+    whole = random_buffer(elements, member, dtype)
+    part = random_buffer(elements // len(member.ranks), member, dtype)
     return lambda: torch_collectives.all_gather(whole, part, member.handle)
 
 
 def reduce_scatter_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Part of the sum of the members' whole arrays."""
-    whole = filled(elements, member, dtype)
-    part = filled(elements // len(member.ranks), member, dtype)
+    whole = random_buffer(elements, member, dtype)
+    part = random_buffer(elements // len(member.ranks), member, dtype)
     return lambda: torch_collectives.reduce_scatter(part, whole, member.handle)
 
 
 def all_to_all_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """Equal parts of one buffer to every member."""
-    sent, received = filled(elements, member, dtype), filled(elements, member, dtype)
+    sent, received = random_buffer(elements, member, dtype), random_buffer(elements, member, dtype)
     return lambda: torch_collectives.all_to_all(received, sent, member.handle)
 
 
 def broadcast_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call:
     """One buffer of the group's first rank to the others."""
-    buffer = filled(elements, member, dtype)
+    buffer = random_buffer(elements, member, dtype)
     source = member.ranks[0]
     return lambda: torch_collectives.broadcast(buffer, source, member.handle)
 
@@ -130,7 +130,7 @@ def message_call(member: GroupMember, elements: int, dtype: torch.dtype) -> Call
     with messages one way, which wait in buffers."""
     if len(member.ranks) != 2:
         raise UnsupportedCaseError(f"a message joins two ranks, not {len(member.ranks)}")
-    buffer = filled(elements, member, dtype)
+    buffer = random_buffer(elements, member, dtype)
     first, second = member.ranks
 
     def there() -> None:

@@ -44,13 +44,13 @@ class DecoderLayer(torch.nn.Module):
         case = self.case
         heads = self.qkv(self.norm_attention(tokens)).view(case.batch, case.seq_len, -1, case.head_dim)
         query, key, value = heads.split((case.heads, case.kv_heads, case.kv_heads), dim=2)
-        query, key = self.rotated(query), self.rotated(key)
+        query, key = self.rotate(query), self.rotate(key)
         mixed = self.attend(query, key, value)
         tokens = tokens + self.out(mixed.reshape(case.batch, case.seq_len, -1))
         gate, up = self.gate_up(self.norm_mlp(tokens)).chunk(2, dim=-1)
         return tokens + self.down(functional.silu(gate) * up)
 
-    def rotated(self, heads: torch.Tensor) -> torch.Tensor:
+    def rotate(self, heads: torch.Tensor) -> torch.Tensor:
         """Rotary embedding as plain PyTorch writes it: x cos + rotate_half(x) sin (ops.memory_bound, rotary_unfused)."""
         first, second = heads.chunk(2, dim=-1)
         return heads * self.cosine + torch.cat((-second, first), dim=-1) * self.sine

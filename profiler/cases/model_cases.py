@@ -19,7 +19,7 @@ from ops.op import (
     MemoryBound,
     Op,
     ProductCall,
-    declared,
+    fields_of,
     flat,
     number_names,
     size_names,
@@ -125,7 +125,7 @@ def cases_of(op: Op) -> Iterator[Case]:
 
 def rows(call: type, op: Op) -> list[dict[str, Any]]:
     """An operation's call for each of its rows; those that do nothing are left out."""
-    values = declared(call, op)
+    values = fields_of(call, op)
     names = number_names(call)
     table = np.stack(np.broadcast_arrays(*(ints(values[name]) for name in names)), axis=1)
     calls = [values | dict(zip(names, row, strict=True)) for row in table.tolist()]

@@ -119,10 +119,10 @@ class Watchdog:
     def _diagnosis(self, cause: str, outside: str) -> str:
         """The line that says who is gone or hangs; "" where another rank has said it."""
         first = self._beats()
-        if self._failed() is None:
+        if self._failed_rank() is None:
             self._listen()
         second = self._beats()
-        if self._failed() is not None:
+        if self._failed_rank() is not None:
             return ""
         silent = [rank for rank in second if not is_alive(first.get(rank), second[rank])]
         if silent:
@@ -166,7 +166,7 @@ class Watchdog:
         if self.rank == 0:
             self._listen()
 
-    def _failed(self) -> int | None:
+    def _failed_rank(self) -> int | None:
         """The rank that has said that it cannot go on."""
         with self._lock:
             return int(self.store.get(FAILED)) if self.store.check([FAILED]) else None
@@ -185,7 +185,7 @@ class Watchdog:
         while not self._stop.wait(BEAT_S):
             try:
                 self._beat()
-                if self._failed() not in (None, self.rank) and not self._stop.is_set():
+                if self._failed_rank() not in (None, self.rank) and not self._stop.is_set():
                     self._stay()
                     self.ends(WRONG_INPUT)
             except RuntimeError:

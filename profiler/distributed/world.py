@@ -154,12 +154,12 @@ class World:
         if self.size == 1:
             return [word]
         if self.control is None and self.store is not None:
-            return self._together(partial(self._exchanged, self.store, word))
+            return self._together(partial(self._exchange_words, self.store, word))
         labels: list[Any] = [None] * self.size
         self._together(lambda: dist.all_gather_object(labels, word, group=self.control))
         return [str(item) for item in labels]
 
-    def _exchanged(self, store: dist.Store, word: str) -> list[str]:
+    def _exchange_words(self, store: dist.Store, word: str) -> list[str]:
         self.exchanges += 1
         words = exchange_words(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
         if words is None:

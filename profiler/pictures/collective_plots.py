@@ -133,7 +133,7 @@ class FittedCurve:
     band: FloatArray
 
 
-def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> FittedCurve:
+def fitted_curve(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> FittedCurve:
     """The profile's own curve through the series."""
     place: dict[str, Any] = {
         "size_bytes": size_bytes,
@@ -194,7 +194,7 @@ def draw_series(profile: ProfileDatabase, cost_model: ProfileCostModel, series: 
     figure, (bandwidth, latency) = new_figure(2)
     smallest, largest = float(series.size_bytes.min()), float(series.size_bytes.max())
     sizes = np.unique(np.geomspace(smallest, max(largest, smallest + 1), 200).astype(np.int64))
-    curve = fitted(cost_model, series, sizes)
+    curve = fitted_curve(cost_model, series, sizes)
     draw_bandwidth(bandwidth, series, curve)
     draw_latency(latency, series, curve)
     figure.suptitle(

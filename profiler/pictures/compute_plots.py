@@ -31,7 +31,7 @@ MOST_LINES = 8
 CROWD = 300
 
 
-def labelled(table: SampleTable, **labels: str) -> BoolArray:
+def label_mask(table: SampleTable, **labels: str) -> BoolArray:
     """Mask of the samples with these labels."""
     return bools(np.all([table.labels[name].equals(value) for name, value in labels.items()], axis=0))
 
@@ -72,7 +72,7 @@ def kernels_of(table: SampleTable) -> list[str]:
 def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
     """TFLOP/s over work of one dtype, a colour for each layout."""
     for number, (layout, label) in enumerate(LAYOUTS.items()):
-        chosen = labelled(table, layout=layout, dtype_in=dtype)
+        chosen = label_mask(table, layout=layout, dtype_in=dtype)
         rows = np.flatnonzero(chosen & (table.numbers["batch"] == 1))
         if not rows.size:
             continue
@@ -119,7 +119,7 @@ def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray
 
 def causal_rates(table: SampleTable, kernel: str, direction: str, **labels: str) -> tuple[SampleTable, FloatArray]:
     """The causal calls of a kernel with as many queries as keys, and their TFLOP/s."""
-    rows = labelled(table, kernel=kernel, direction=direction, mask="causal", **labels)
+    rows = label_mask(table, kernel=kernel, direction=direction, mask="causal", **labels)
     part = table.take(np.flatnonzero(rows & (table.numbers["q_len"] == table.numbers["kv_len"])))
     return part, attention_flops(part, "causal", direction) / part.medians_s() / 1e12
 
@@ -176,7 +176,7 @@ def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
     """Bytes per second of every memory-bound kernel at its largest sample."""
     names, rates = [], []
     for kernel in sorted(set(table.labels["kernel"].labels())):
-        rows = np.flatnonzero(labelled(table, kernel=kernel, direction=direction))
+        rows = np.flatnonzero(label_mask(table, kernel=kernel, direction=direction))
         if not rows.size:
             continue
         part = table.take(rows)

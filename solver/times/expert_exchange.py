@@ -101,7 +101,7 @@ def direction(op: Comm) -> str:
 def measured_exchanges(cost_model: ProfileCostModel) -> MeasuredExchanges | None:
     """The factors of the cost model's profile; None where it has measured no exchange whose bytes its curves tell."""
     points: dict[ExchangeKey, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for sample in cost_model.profile.measured(Family.EXPERT_EXCHANGE):
+    for sample in cost_model.profile.measured_samples(Family.EXPERT_EXCHANGE):
         case = sample.case
         assert isinstance(case, ExpertExchangeCase)
         op, group = _as_operation(case)

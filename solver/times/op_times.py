@@ -18,10 +18,10 @@ from ops.op import (
     Op,
 )
 from ops.roles import Role
-from profdb.cost_model import CostModel, ProfileCostModel, attention_query, called_s, casts_measured, kernel_s
+from profdb.cost_model import CostModel, ProfileCostModel, attention_query, has_measured_casts, kernel_calls_s, kernel_s
 from profdb.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies, host_transfer_s, host_update_s
 from profdb.layer_sum import LayerSum, layer_sum
-from profdb.modelled.flash_generations import attention_price, published
+from profdb.modelled.flash_generations import attention_price, published_rates
 from profdb.modelled.slow_kernels import (
     NOTHING_MEASURED,
     MeasuredExtents,
@@ -163,7 +163,7 @@ class OpTimer:
             copies=host_copies(cost_model.profile) if isinstance(cost_model, ProfileCostModel) else None,
             layers=layer_sum(cost_model) if isinstance(cost_model, ProfileCostModel) else None,
             exchanges=measured_exchanges(cost_model) if isinstance(cost_model, ProfileCostModel) else None,
-            casts=casts_measured(cost_model),
+            casts=has_measured_casts(cost_model),
             unaligned=measured_extents(cost_model.profile)
             if isinstance(cost_model, ProfileCostModel)
             else NOTHING_MEASURED,
@@ -191,7 +191,7 @@ class OpTimer:
             case Attention():
                 part, family = "attention", f"attention {op.direction}"
                 priced = attention_price(self.cost_model, self.gpu, attention_query(op))
-                rates = published(op.kernel, self.gpu.architecture) if self.gpu else None
+                rates = published_rates(op.kernel, self.gpu.architecture) if self.gpu else None
                 load = self._load(op.dtype, world, clocked=rates is None or not rates.holds_under_load)
             case BatchedGemm() | GroupedGemm():
                 part, family = ("gemm", f"gemm {op.layout}") if isinstance(op, BatchedGemm) else ("grouped_gemm",) * 2
@@ -201,7 +201,7 @@ class OpTimer:
                     twice = self.contention.twice(op)
             case MemoryBound():
                 part = family = "memory_bound"
-                priced = called_s(self.cost_model, op) if op.stands_for and self.casts else self._kernel(op)
+                priced = kernel_calls_s(self.cost_model, op) if op.stands_for and self.casts else self._kernel(op)
                 if self.gpu:
                     direction, elements = (
                         "backward" if op.backward else "forward",

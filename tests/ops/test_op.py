@@ -22,7 +22,7 @@ from ops.op import (
     Op,
     Phase,
     ProductCall,
-    declared,
+    fields_of,
     number_names,
     size_names,
 )
@@ -85,7 +85,7 @@ def test_no_field_is_lost_between_operation_question_and_case(call: Any) -> None
     query = kernel_s(Listener(), op)  # type: ignore[arg-type]
     cases = list(cases_of(op))
     assert len(cases) == 2
-    for name, value in declared(call, op).items():
+    for name, value in fields_of(call, op).items():
         if name in number_names(call):
             assert getattr(query, name).tolist() == value.tolist()
             assert [getattr(case, name) for case in cases] == value.tolist()

@@ -7,7 +7,7 @@ import pytest
 import profdb.refit
 from profdb.cases import Family
 from profdb.fitting import stored_curves
-from profdb.refit import merged_into, with_fits
+from profdb.refit import merge_into, with_fits
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile
 from spec.errors import ProfileError
@@ -36,8 +36,8 @@ def test_valid_fits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_file_is_made_and_then_added_to(tmp_path: Path) -> None:
     path = tmp_path / "data.pt"
-    merged_into(path, profile(gemm_samples()))
-    merged = merged_into(path, profile([*gemm_samples(), *collective_samples()]))
+    merge_into(path, profile(gemm_samples()))
+    merged = merge_into(path, profile([*gemm_samples(), *collective_samples()]))
     assert merged.repeats == len(gemm_samples())
     found = load_profile(path)
     assert len(found.samples) == len(gemm_samples()) + len(collective_samples())
@@ -47,8 +47,8 @@ def test_the_file_is_made_and_then_added_to(tmp_path: Path) -> None:
 
 def test_another_gpu_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "data.pt"
-    merged_into(path, profile(gemm_samples()))
+    merge_into(path, profile(gemm_samples()))
     before = path.read_bytes()
     with pytest.raises(ProfileError, match="different GPUs"):
-        merged_into(path, ProfileDatabase(machine=MachineFacts(gpu="Other"), samples=gemm_samples()))
+        merge_into(path, ProfileDatabase(machine=MachineFacts(gpu="Other"), samples=gemm_samples()))
     assert path.read_bytes() == before

@@ -19,7 +19,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def hold(gpu: str) -> None:
+def try_lock(gpu: str) -> None:
     save_profile(DEFAULT, ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=gemm_samples()))
 
 
@@ -30,12 +30,12 @@ def test_a_rehearsal_never_writes_where_a_search_reads() -> None:
 
 def test_the_default_is_for_the_first_gpu_and_for_its_likes() -> None:
     assert default_output("cuda", "NVIDIA H100 80GB HBM3", H100) == DEFAULT
-    hold(H100.gpu.name)
+    try_lock(H100.gpu.name)
     assert default_output("cuda", "NVIDIA H100 80GB HBM3", H100) == DEFAULT
 
 
 def test_another_gpu_gets_a_file_of_its_own_name() -> None:
-    hold("H200-SXM-141GB")
+    try_lock("H200-SXM-141GB")
     assert default_output("cuda", "NVIDIA H100 80GB HBM3", H100) == Path("prof_data/h100-sxm.pt")
     assert default_output("cuda", "Chip (5 GHz)", None) == Path("prof_data/chip-5-ghz.pt")
 

@@ -183,7 +183,7 @@ def test_only_a_run_that_goes_on_passes_over_a_case(tmp_path: Path) -> None:
 
 
 def test_an_output_is_this_runs_until_its_samples_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    merge = profiling_run.merged_into
+    merge = profiling_run.merge_into
     refused: list[str] = []
 
     def meanwhile(output: Path, profile: ProfileDatabase) -> object:
@@ -192,7 +192,7 @@ def test_an_output_is_this_runs_until_its_samples_are_in_it(tmp_path: Path, monk
         refused.append(str(found.value))
         return merge(output, profile)
 
-    monkeypatch.setattr(profiling_run, "merged_into", meanwhile)
+    monkeypatch.setattr(profiling_run, "merge_into", meanwhile)
     run_fake([HostCase(kind="launch")], tmp_path / "data.pt")
     assert len(refused) == 1
 

@@ -5,7 +5,7 @@ import pytest
 
 from profdb.fits.group_shape import ShapeCurve
 from profdb.fits.monotone_curve import climb, fit_monotone_curve
-from profdb.fits.protocol_changes import filled, holdout_errors
+from profdb.fits.protocol_changes import fill_gaps, holdout_errors
 
 LOGS = np.arange(10.0, 27.0)
 
@@ -29,14 +29,14 @@ def test_a_jump_is_found_where_other_groups_have_it() -> None:
     real = ring_s(np.asarray([missing]), 8)[0]
     chord = climb(own.monotone, np.asarray([2.0**missing]))[0][0]
     for weight in (0.25, 0.5):
-        predicted = climb(filled(own, others, weight), np.asarray([2.0**missing]))[0][0]
+        predicted = climb(fill_gaps(own, others, weight), np.asarray([2.0**missing]))[0][0]
         assert abs(np.log(predicted / real)) < (1.0 - 0.5 * weight) * abs(np.log(chord / real))
-    assert climb(filled(own, others, 0.0), np.asarray([2.0**missing]))[0][0] == pytest.approx(chord)
+    assert climb(fill_gaps(own, others, 0.0), np.asarray([2.0**missing]))[0][0] == pytest.approx(chord)
 
 
 def test_own_rungs_stay_and_the_time_never_falls() -> None:
     own = curve(8, without=23.0)
-    monotone = filled(own, [curve(2), curve(4)], 0.25)
+    monotone = fill_gaps(own, [curve(2), curve(4)], 0.25)
     predicted, within = climb(monotone, 2.0**own.monotone.log_size)
     np.testing.assert_allclose(predicted, np.exp(own.monotone.log_seconds))
     assert within.all()
@@ -52,4 +52,4 @@ def test_the_jump_makes_borrowing_win_and_sizes_are_left_out_of_all_groups() -> 
 def test_groups_of_another_reach_say_nothing() -> None:
     own = curve(8, without=23.0)
     across = ShapeCurve(intra=2, inter=2, siblings=1, monotone=curve(4).monotone)
-    assert filled(own, [across], 0.25).log_size.tolist() == own.monotone.log_size.tolist()
+    assert fill_gaps(own, [across], 0.25).log_size.tolist() == own.monotone.log_size.tolist()

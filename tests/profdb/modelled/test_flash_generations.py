@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Attention, AttentionCall, Phase, declared
+from ops.op import Attention, AttentionCall, Phase, fields_of
 from ops.roles import Module, Role
 from profdb.cost_model import attention_query
 from profdb.modelled.attention import AttentionShapes, flash_seconds
@@ -19,7 +19,7 @@ from profdb.modelled.flash_generations import (
     LENGTHS,
     attention_price,
     generation_seconds,
-    published,
+    published_rates,
     slowdown,
 )
 from profdb.modelled.gemm import DRAM_EFFICIENCY
@@ -154,8 +154,8 @@ def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
 
 
 def test_unpublished_pairs_are_restated_by_the_book() -> None:
-    assert not published("flash2", cluster("b200").gpu.architecture)
-    assert not published("flash", cluster("h100-sxm").gpu.architecture)
+    assert not published_rates("flash2", cluster("b200").gpu.architecture)
+    assert not published_rates("flash", cluster("h100-sxm").gpu.architecture)
     op = attention(kernel="flash2")
     seconds = {
         name: float(OpTimer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
@@ -286,7 +286,7 @@ def test_fp8_attention_takes_the_measured_multiple_of_16_bits(name: str, directi
         attention(direction=direction, dtype="bf16"),
         cluster(name).gpu,
     )
-    told = [float(flash_seconds(gpu, AttentionShapes(**declared(AttentionCall, one)))[0]) for one in (narrow, wide)]
+    told = [float(flash_seconds(gpu, AttentionShapes(**fields_of(AttentionCall, one)))[0]) for one in (narrow, wide)]
     assert told[0] == pytest.approx(ratio * told[1])
     asked = [attention_price(SixteenBitsAlone(), gpu, attention_query(one)) for one in (narrow, wide)]
     assert asked[0].seconds == pytest.approx(ratio * asked[1].seconds)

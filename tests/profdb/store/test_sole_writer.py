@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profdb.store.sole_writer import hold, sole_writer
+from profdb.store.sole_writer import sole_writer, try_lock
 from spec.errors import ProfileError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +70,7 @@ def test_a_lock_of_a_file_that_was_taken_away_is_none(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with path.open("wb") as handle:
         path.unlink()
-        assert not hold(handle.fileno(), path)
+        assert not try_lock(handle.fileno(), path)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from profdb.cases import CollectiveCase
 from profiler.benchmarks import torch_collectives
-from profiler.benchmarks.collectives import GroupMember, filled, launch_collective
+from profiler.benchmarks.collectives import GroupMember, launch_collective, random_buffer
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.distributed.world import World
 from spec.collectives import Collective
@@ -83,7 +83,7 @@ def test_a_collective_case_launches_its_own_collective(kind: Collective, called:
 def test_what_is_sent_is_random() -> None:
     """Links that compress, and power, tell constant data from numbers of a training step."""
     place = GroupMember(ranks=(0, 1), rank=0, handle=None, where=torch.device("cpu"))
-    data = filled(4096, place, torch.bfloat16)
+    data = random_buffer(4096, place, torch.bfloat16)
     # uniform in 0 to 1
     assert data.float().std().item() == pytest.approx(12**-0.5, rel=0.1)
 

@@ -12,7 +12,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.modelled_run import ModelledProfile
-from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
+from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted_curve, worth_drawing
 from profiler.pictures.compute_plots import draw_linear_rates, dtypes_of
 from profiler.pictures.plot_style import (
     byte_label,
@@ -117,7 +117,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     (series,) = all_series(profile)
     _, (axes, _) = new_figure(2)
     sizes = series.size_bytes
-    draw_bandwidth(axes, series, fitted(ProfileCostModel(profile), series, sizes))
+    draw_bandwidth(axes, series, fitted_curve(ProfileCostModel(profile), series, sizes))
     busbw, algbw = (np.asarray(line.get_ydata()) for line in axes.lines[:2])
     assert busbw == pytest.approx([150.0, 150.0])
     assert algbw == pytest.approx([100.0, 100.0])

@@ -157,7 +157,7 @@ def exports(count: int) -> Iterator[object]:
         question = random_question(rng, largest=32)
         question["job"]["framework"] = rng.choice(sorted(frameworks))
         plan = solver.ask(**question).best.plan
-        words = command_words(question, plan_text(plan.command_output))
+        words = command_words(question, plan_text(plan.written))
         options = [("export_simai", "workload.txt"), ("export_bundle", "bundle")]
         options += [(f"export_{name}", f"{name}.out") for name in WRITTEN]
         return {

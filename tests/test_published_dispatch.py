@@ -10,7 +10,7 @@ from ops.layout import Layout, group_of
 from ops.op import Axis, Comm, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
-from solver.times.expert_exchange import exchanged
+from solver.times.expert_exchange import hierarchical_s
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
@@ -40,7 +40,7 @@ def logical_rate(cluster_name: str, ranks: int, *, by_nodes: bool) -> float:
         routed=RoutedTokens(elements=np.asarray([ELEMENTS]), routing=routing),
     )
     group = group_of(Axis.EP, Layout.of(ranks, ep=ranks), cluster.scale_up_ranks)
-    seconds = float(exchanged(ModelledCostModel(cluster=cluster), op, group).seconds[0])
+    seconds = float(hierarchical_s(ModelledCostModel(cluster=cluster), op, group).seconds[0])
     places = nodes if by_nodes else ranks
     return float(ELEMENTS * places_visited(ints(places), routing)[0]) / seconds / 1e9
 

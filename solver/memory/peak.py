@@ -40,10 +40,9 @@ ROUTED = frozenset({"moe_router", "moe_preprocess"})
 class Moments:
     """What is live beside the activations at each moment of a step, one row a stage.
 
-    ``logits`` are those of the loss, ``at_loss`` where the loss is the larger moment of the passes, ``passing`` what that
-    moment holds; ``buffers`` those at the end of the step, which live one after another, ``slices`` the flat copy of
-    parameters that shards return through; ``step`` what the end of the step takes beyond the passes.
-    """
+    ``logits`` are those of the loss, ``at_loss`` where the loss is the larger moment of the passes, ``passing`` what
+    that moment holds; ``buffers`` those at the end of the step, which live one after another, ``slices`` the flat copy
+    of parameters that shards return through; ``step`` what the end of the step takes beyond the passes."""
 
     stages: Stages
     logits: FloatArray
@@ -84,8 +83,8 @@ def peak(stages: Stages, terms: MemoryEstimate) -> MemoryEstimate:
     passes = terms.activations_bytes + logits_bytes + working_at_peak + in_flight
     gradients = terms.gradients_bytes
     if stages.sync.fresh_gradients:
-        # Gradients that the step's only backward makes take the place of activations: there are none at the loss, and all
-        # of them when the last layer of the backward is worked on.
+        # Gradients that the step's only backward makes take the place of activations: there are none at the loss, and
+        # all of them when the last layer of the backward is worked on.
         last = gradients + np.maximum(ends, working + in_flight) - passes
         gradients = np.where(stages.num_micro == 1, np.clip(last, 0.0, gradients), gradients)
     step = np.maximum(ends - passes, 0.0)
@@ -129,8 +128,8 @@ def _sum(terms: Sequence[PeakTerm], moments: Moments) -> FloatArray:
 
 
 def layer_backward_bytes(context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
-    """Returns the bytes that a layer's backward holds for a moment: its output and the gradient of that, gradients of its
-    widest activations, and the whole gradient of a layer, before it is reduced, where gradients are sharded."""
+    """Returns the bytes that a layer's backward holds for a moment: its output and the gradient of that, gradients of
+    its widest activations, and the whole gradient of a layer, before it is reduced, where gradients are sharded."""
     layout, layer = context.layout, np.zeros_like(row)
     for kind in kinds[:-2]:
         layer = np.maximum(layer, kind.parameters.total[row])
@@ -144,10 +143,9 @@ def widest_bytes(context: LayerContext) -> FloatArray:
     """Returns the bytes of the widest activation's gradients of any layer, beyond what the layer keeps; cut over tp
     whether the weights are (mtp, msp, fsp) or the tokens (isp).
 
-    Of a dense network: gradients of gate and up, or of the one input, and their copies in low precision for the products
-    that read them; the gradient of its result replaces the result where the product behind it keeps that. Of a block
-    without a feed-forward network: those that its mixer's widest product writes.
-    """
+    Of a dense network: gradients of gate and up, or of the one input, and their copies in low precision for the
+    products that read them; the gradient of its result replaces the result where the product behind it keeps that. Of a
+    block without a feed-forward network: those that its mixer's widest product writes."""
     job, layout = context.job, context.layout
     widest: FloatArray = np.zeros(len(layout))
     for run in context.model.blocks:
@@ -171,8 +169,9 @@ def widest_bytes(context: LayerContext) -> FloatArray:
 
 
 def experts_backward_bytes(context: LayerContext, moe: MoeSpec) -> FloatArray:
-    """Returns the bytes of gradients of a rank's routed rows, beyond what the block keeps (Megatron-LM ``moe/experts.py``
-    TEGroupedMLP, ``moe/token_dispatcher.py`` combine_preprocess; Transformer Engine ``module/grouped_linear.py``).
+    """Returns the bytes of gradients of a rank's routed rows, beyond what the block keeps (Megatron-LM
+    ``moe/experts.py`` TEGroupedMLP, ``moe/token_dispatcher.py`` combine_preprocess; Transformer Engine
+    ``module/grouped_linear.py``).
 
     The largest of three moments: at the second product the gradient of the experts' result with its copies in low
     precision, and the gradient of the activation's result; then, once these are freed, gradients of gate and up; and,
@@ -207,14 +206,13 @@ def keeps_frozen_inputs(stages: Stages) -> bool:
 
 
 def frozen_input_gradients(stages: Stages) -> FloatArray:
-    """Returns the bytes of gradients of layer inputs that hooks hold until a stage's backward ends, but those of the last
-    two layers worked on, which count with the work.
+    """Returns the bytes of gradients of layer inputs that hooks hold until a stage's backward ends, but those of the
+    last two layers worked on, which count with the work.
 
-    FSDP1 hangs a hook on the inputs of a unit whose parameters are all frozen (torch/distributed/fsdp/_runtime_utils.py,
-    _register_post_backward_reshard_only_hook), which holds their nodes of the graph (torch/autograd/graph.py,
-    register_multi_grad_hook: grad_fns); a recomputed layer's input is a leaf (torch/utils/checkpoint.py,
-    detach_variable), whose node holds it and its gradient.
-    """
+    FSDP1 hangs a hook on the inputs of a unit whose parameters are all frozen
+    (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook), which holds their nodes of
+    the graph (torch/autograd/graph.py, register_multi_grad_hook: grad_fns); a recomputed layer's input is a leaf
+    (torch/utils/checkpoint.py, detach_variable), whose node holds it and its gradient."""
     inputs = stages.total("saved_bytes", slice(None, -2))
     count = np.sum(stages.numbers[:-2], axis=0)
     return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
@@ -231,9 +229,8 @@ def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> tuple[FloatA
     """Returns the bytes of a gradient bucket on its way, where gradients do not already lie in one buffer: beside
     activations, where buckets leave in the backward (overlapped, or sharded gradients), and after them elsewhere.
 
-    A bucket in another format than the gradients' has a flat copy in theirs beside it. DDP keeps all of its buckets from
-    the first step to the last (``keeps_buckets``; PyTorch reducer.cpp, initialize_buckets).
-    """
+    A bucket in another format than the gradients' has a flat copy in theirs beside it. DDP keeps all of its buckets
+    from the first step to the last (``keeps_buckets``; PyTorch reducer.cpp, initialize_buckets)."""
     sync, precision, layout = context.job.preset.data_parallel, context.job.precision, context.layout
     early = bools(sync.overlap_grad_reduce | (layout.zero_stage >= 2))
     if sync.keeps_buckets:
@@ -249,8 +246,8 @@ def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> tuple[FloatA
 def step_buffers(
     context: LayerContext, trainable: RankParameters, embedding: IntArray, owned: IntArray
 ) -> list[FloatArray]:
-    """Returns the bytes of buffers in one piece that live one after another once activations are freed. ``embedding`` are
-    the elements of the embedding on the rank, ``owned`` those whose optimizer state the rank owns."""
+    """Returns the bytes of buffers in one piece that live one after another once activations are freed. ``embedding``
+    are the elements of the embedding on the rank, ``owned`` those whose optimizer state the rank owns."""
     precision, sync = context.job.precision, context.job.preset.data_parallel
     # The embedding's dense gradient before it is added to the sum.
     buffers = [embedding * context.activation_bytes]
@@ -274,8 +271,8 @@ def step_buffers(
 
 
 def slice_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
-    """Returns the bytes of a flat copy of the parameters, of which updated shards return through two where they are lists
-    of slices: a buffer for each rank's (nanotron distributed.py, all_gather_coalesced), and one for all
+    """Returns the bytes of a flat copy of the parameters, of which updated shards return through two where they are
+    lists of slices: a buffer for each rank's (nanotron distributed.py, all_gather_coalesced), and one for all
     (ProcessGroupNCCL, allgather of lists)."""
     width = dtype_bytes(context.job.precision.parameter_gather)
     travels = (context.layout.zero_stage == 1) & (context.layout.zero_size > 1)
@@ -283,8 +280,8 @@ def slice_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
 
 
 # What the caching allocator keeps. Tensors of 10 MiB and more have segments of their own, which do not join
-# (c10/cuda/CUDACachingAllocator.cpp), so a buffer at the end of the step finds room only where a tensor as large was in the
-# passes. Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
+# (c10/cuda/CUDACachingAllocator.cpp), so a buffer at the end of the step finds room only where a tensor as large was in
+# the passes. Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
 
 
 def loss_tensor(moments: Moments) -> FloatArray:
@@ -293,8 +290,8 @@ def loss_tensor(moments: Moments) -> FloatArray:
 
 
 def segment_bytes(buffers: Sequence[FloatArray], largest: FloatArray) -> FloatArray:
-    """Returns the bytes that the allocator reserves for buffers beyond the ``largest`` tensor of the passes. Assumption: no
-    buffer fits where an earlier one was."""
+    """Returns the bytes that the allocator reserves for buffers beyond the ``largest`` tensor of the passes.
+    Assumption: no buffer fits where an earlier one was."""
     total: FloatArray = np.zeros_like(largest)
     for buffer in buffers:
         total = total + np.where(buffer > largest, buffer, 0.0)
@@ -302,8 +299,8 @@ def segment_bytes(buffers: Sequence[FloatArray], largest: FloatArray) -> FloatAr
 
 
 def slice_segment_bytes(slices: FloatArray, shards: IntArray, largest: FloatArray, widest: FloatArray) -> FloatArray:
-    """Returns the same for both copies of slice_bytes: one in one piece, one in a piece for each of ``shards`` ranks, which
-    also finds room where the ``widest`` activations of the layers were."""
+    """Returns the same for both copies of slice_bytes: one in one piece, one in a piece for each of ``shards`` ranks,
+    which also finds room where the ``widest`` activations of the layers were."""
     whole = np.where(slices > largest, slices, 0.0)
     return whole + np.where(slices / shards > np.maximum(largest, widest), slices, 0.0)
 
@@ -329,7 +326,8 @@ def upcasts_logits(stages: Stages) -> bool:
 
 
 def cast_logits_bytes(moments: Moments) -> FloatArray:
-    """Returns the bytes of the 16-bit logits: they came first, into a segment that takes none of the larger fp32 ones."""
+    """Returns the bytes of the 16-bit logits: they came first, into a segment that takes none of the larger fp32
+    ones."""
     stages = moments.stages
     size = stages.context.activation_bytes * stages.tables.kinds[-1].logits[stages.row] * stages.numbers[-1]
     return np.where(moments.at_loss, size, 0.0)
@@ -341,16 +339,16 @@ LOSS_SEGMENTS: tuple[PeakTerm, ...] = (PeakTerm(upcasts_logits, cast_logits_byte
 
 # Memory that CUDA graphs keep from what runs outside them. A captured graph replays into a pool of its own, whose free
 # blocks no other code gets (PyTorch c10/cuda/CUDACachingAllocator.cpp, private pools; "CUDA semantics", Graph memory
-# management). Graphs of parts of layers share one, through which what they keep passes as without graphs, since they are
-# captured in the schedule's order and reuse inputs and outputs (Megatron-LM transformer/cuda_graphs.py,
+# management). Graphs of parts of layers share one, through which what they keep passes as without graphs, since they
+# are captured in the schedule's order and reuse inputs and outputs (Megatron-LM transformer/cuda_graphs.py,
 # TECudaGraphHelper; Transformer Engine pytorch/graph.py); what their backward holds for a moment stands beside what the
 # rest of a layer, or the loss, does. A graph of the whole iteration holds all forwards and backwards (Megatron-LM
 # full_cuda_graph.py), so that the optimizer's buffers do not find the room of activations.
 
 
 def pool_bytes(context: LayerContext, passing: FloatArray, reused: FloatArray) -> FloatArray:
-    """Returns the bytes that graphs reserve beyond the peak of one pool for all. ``passing`` is what loss or layer hold for
-    a moment, ``reused`` the part of the buffers of the step's end that finds room where the passes' tensors were.
+    """Returns the bytes that graphs reserve beyond the peak of one pool for all. ``passing`` is what loss or layer hold
+    for a moment, ``reused`` the part of the buffers of the step's end that finds room where the passes' tensors were.
 
     The backward of a layer's graphed parts holds static gradients of its output and of its input
     (make_graphed_callables: static_grad_outputs, static_grad_inputs), of what its router hands to the experts, and of

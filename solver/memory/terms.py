@@ -1,8 +1,7 @@
 """What memory is counted of, and what it adds up to: the inputs and the result of every memory term.
 
-``Stages`` are the inputs, one row a pipeline stage; ``MemoryEstimate`` is the result, one field a term. The sum itself is
-solver.memory.stage.
-"""
+``Stages`` are the inputs, one row a pipeline stage; ``MemoryEstimate`` is the result, one field a term. The sum itself
+is solver.memory.stage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -33,13 +32,12 @@ class MemoryEstimate:
     """Bytes of every row, by term. The terms TERM_NAMES sum to ``allocated_bytes``.
 
     ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes`` with the
-    outputs that pipeline stages keep; of ``logits_bytes`` and ``working_bytes`` only the larger is live at the peak, the
-    other is 0; ``step_bytes`` is what the end of the step takes beyond the peak of the passes. Outside of tensors:
+    outputs that pipeline stages keep; of ``logits_bytes`` and ``working_bytes`` only the larger is live at the peak,
+    the other is 0; ``step_bytes`` is what the end of the step takes beyond the peak of the passes. Outside of tensors:
     ``slack_bytes`` are freed and split blocks that the caching allocator keeps, and what CUDA graphs keep for
     themselves; ``segment_bytes`` cached segments of buffers that lived at other times; ``nccl_bytes`` buffers of
     communicators, of the experts' dispatcher and of Transformer Engine; ``host_bytes`` what is in the host's memory
-    instead (ops.data_parallel.offload).
-    """
+    instead (ops.data_parallel.offload)."""
 
     parameters_bytes: FloatArray
     narrow_weights_bytes: FloatArray
@@ -104,10 +102,9 @@ class StageBytes:
 class Tables:
     """The plans whose memory is counted.
 
-    ``kinds`` are the bytes of every piece of a layer table (block kinds, embedding, head), ``row`` the layer row of every
-    plan in them, ``stages`` what every stage holds. Without a ``cluster`` communicators are not counted, and device
-    totals mean nothing.
-    """
+    ``kinds`` are the bytes of every piece of a layer table (block kinds, embedding, head), ``row`` the layer row of
+    every plan in them, ``stages`` what every stage holds. Without a ``cluster`` communicators are not counted, and
+    device totals mean nothing."""
 
     plans: PlanTable
     kinds: list[LayerBytes]

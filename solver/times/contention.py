@@ -1,17 +1,17 @@
 """What computation loses while a collective runs beside it.
 
-NCCL runs one thread block a channel (NCCL documentation, NCCL_MAX_CTAS), each on a multiprocessor that it
-shares with no other kernel (NVIDIA/nccl issue 689). What computes meanwhile has the others. Kernels with a
-thread block a tile lose that share. Persistent ones that deal their tiles to as many thread blocks as there
-are multiprocessors before they start run their last blocks after the first ones: a second wave (PyTorch pull
-request 144974; NVIDIA CUTLASS, Blackwell Cluster Launch Control, "static scheduler"), which by count doubles
-those of many tiles (``slowed``) and was seen to cost less (SECOND_WAVE).
+NCCL runs one thread block a channel (NCCL documentation, NCCL_MAX_CTAS), each on a multiprocessor that it shares with
+no other kernel (NVIDIA/nccl issue 689); what computes meanwhile has the others. Kernels with a thread block a tile lose
+that share. Persistent kernels that assign their tiles to as many thread blocks as there are multiprocessors before they
+start run their last blocks after the first ones: a second wave (PyTorch pull request 144974; NVIDIA CUTLASS, Blackwell
+Cluster Launch Control, "static scheduler"). By count that doubles products of many tiles (``wave_ratio``); measurements
+saw less (SECOND_WAVE).
 
-Where what products and a collective lose to each other was measured (profdb.overlap_losses), that is taken for
-both; without such samples a collective loses nothing.
+Where a profile measured what products and a collective lose to each other (profdb.overlap_losses), both lose that;
+without such samples a collective loses nothing.
 
-``Assumption:`` matrix products are such kernels where the architecture says so, attention and what moves bytes are not;
-a collective lasts for many products, so none of them is doubled for a part of it alone.
+``Assumption:`` matrix products are such kernels where the architecture says so, attention and memory-bound kernels are
+not; a collective lasts for many products, so none of them is doubled for a part of it alone.
 """
 
 from collections.abc import Sequence
@@ -50,22 +50,23 @@ class Contention:
 
     @staticmethod
     def on(gpu: GpuSpec) -> "Contention":
-        """On a GPU's multiprocessors."""
+        """Returns the contention on a GPU's multiprocessors."""
         share = min(COLLECTIVE_BLOCKS / gpu.num_sms, MOST_SHARE)
         return Contention(sm_share=share, static_tiles=gpu.architecture.static_tiles, num_sms=gpu.num_sms)
 
-    def twice(self, op: BatchedGemm | GroupedGemm) -> FloatArray:
-        """The share of a product's seconds that a second wave doubles by count, for every row; the rest loses
-        no more than its multiprocessors. 1 where products are not dealt out before they start, or the
-        multiprocessors are not known."""
+    def second_wave(self, op: BatchedGemm | GroupedGemm) -> FloatArray:
+        """Returns the share of a product's seconds that a second wave doubles by count, for every row; the rest loses
+        no more than its multiprocessors. 1 where tiles are not assigned before products start, or the number of
+        multiprocessors is unknown."""
         if not self.static_tiles or not self.num_sms:
             return np.ones(1)
-        thinner = 1.0 / (1.0 - self.sm_share)
-        longer = slowed(tiles(op), self.num_sms, round(self.sm_share * self.num_sms))
-        share = np.clip((longer - thinner) / (2.0 - thinner), 0.0, 1.0)
+        fewer_sms = 1.0 / (1.0 - self.sm_share)
+        longer = wave_ratio(tiles(op), self.num_sms, round(self.sm_share * self.num_sms))
+        # longer = share x 2 + (1 - share) x fewer_sms, solved for the share.
+        share = np.clip((longer - fewer_sms) / (2.0 - fewer_sms), 0.0, 1.0)
         return np.asarray(share, dtype=np.float64)
 
-    def lost(
+    def shares_lost(
         self,
         compute_s: FloatArray,
         products_s: FloatArray,
@@ -73,23 +74,27 @@ class Contention:
         measured: Losses | None = None,
     ) -> tuple[FloatArray, FloatArray | float]:
         """Returns the shares that computation and a collective of so many thread ``blocks`` lose of their rates while
-        both run. The computation takes ``compute_s`` alone, of which ``products_s`` matrix products (where a second
-        wave is counted, what it doubles of them; that takes SECOND_WAVE of its time). What products and the collective
-        lose to each other is ``measured``, where it was; other kernels were not, and lose their multiprocessors, beside
-        which the collective loses nothing (Assumption)."""
+        both run.
+
+        The computation takes ``compute_s`` alone, of which ``products_s`` are matrix products (where a second wave is
+        counted, the part of them that it doubles, which then takes SECOND_WAVE of its time). ``measured`` is what
+        products and the collective lose to each other; other kernels were not measured, lose their multiprocessors, and
+        cost the collective nothing (Assumption).
+        """
         products = np.divide(products_s, compute_s, out=np.zeros_like(compute_s), where=compute_s > 0)
-        taken = np.minimum(self.sm_share * blocks / COLLECTIVE_BLOCKS, MOST_SHARE)
-        thinner = 1.0 / (1.0 - taken)
+        lost_sms = np.minimum(self.sm_share * blocks / COLLECTIVE_BLOCKS, MOST_SHARE)
+        # Times of a kernel that loses its multiprocessors, and of a product, over their times alone.
+        fewer_sms = 1.0 / (1.0 - lost_sms)
         if measured is not None:
             longer = 1.0 / (1.0 - measured.compute)
         else:
-            longer = np.where(self.static_tiles & (taken > 0), np.maximum(SECOND_WAVE, thinner), thinner)
-        computing = 1.0 - 1.0 / (products * longer + (1.0 - products) * thinner)
+            longer = np.where(self.static_tiles & (lost_sms > 0), np.maximum(SECOND_WAVE, fewer_sms), fewer_sms)
+        computing = 1.0 - 1.0 / (products * longer + (1.0 - products) * fewer_sms)
         return computing, 0.0 if measured is None else measured.comm * products
 
 
 def tiles(op: BatchedGemm | GroupedGemm) -> IntArray:
-    """Tiles of one product of every row; experts' products run one by one (Transformer Engine,
+    """Returns the tiles of one product of every row; experts' products run one by one (Transformer Engine,
     multi_stream_cublas_gemm)."""
     short, long = TILE
     if isinstance(op, BatchedGemm):
@@ -98,47 +103,49 @@ def tiles(op: BatchedGemm | GroupedGemm) -> IntArray:
         rows = ceil_div(op.m, np.maximum(op.groups, 1))
         m, n = (op.n, op.k) if op.layout == "TN" else (rows, op.n)
         batch = ints(1)
-    lying = ceil_div(m, short) * ceil_div(n, long)
-    standing = ceil_div(m, long) * ceil_div(n, short)
-    return ints(batch * np.minimum(lying, standing))
+    wide = ceil_div(m, short) * ceil_div(n, long)
+    tall = ceil_div(m, long) * ceil_div(n, short)
+    return ints(batch * np.minimum(wide, tall))
 
 
-def slowed(dealt: IntArray, sms: int, taken: int) -> FloatArray:
-    """Seconds of products of so many tiles ``dealt`` to ``sms`` multiprocessors of which ``taken``, 1 to half of them,
-    are another kernel's, over their seconds alone: between 1 and 2; 1 where there is no tile.
+def wave_ratio(num_tiles: IntArray, sms: int, busy_sms: int) -> FloatArray:
+    """Returns the seconds of products of so many tiles on ``sms`` multiprocessors, of which another kernel has
+    ``busy_sms``, 1 to half of them, over their seconds alone: between 1 and 2; 1 where there is no tile.
 
-    Of ``T = q S + r`` tiles over ``S`` multiprocessors ``r`` blocks have ``q + 1`` tiles, the others ``q``.
-    Only ``S - D`` blocks start beside ``D`` of another kernel, the others where one has ended: with few tiles
-    the last wave leaves them room, with many they take as long again (NVIDIA, "Matrix Multiplication
-    Background User's Guide", wave quantisation).
+    Of ``T = q S + r`` tiles over ``S`` multiprocessors ``r`` blocks have ``q + 1`` tiles, the others ``q``. Only
+    ``S - D`` blocks start beside ``D`` of another kernel, the others where one has ended: with few tiles the last wave
+    leaves them room, with many they take as long again (NVIDIA, "Matrix Multiplication Background User's Guide", wave
+    quantisation).
     """
-    free = sms - taken
-    rounds, over = np.divmod(dealt, sms)
-    alone = rounds + (over > 0)
-    early = free - over  # Blocks of the first that end one tile before the others.
-    beside = np.where(
+    free = sms - busy_sms
+    rounds, rest = np.divmod(num_tiles, sms)
+    alone = rounds + (rest > 0)
+    early = free - rest  # Blocks of the first wave that end one tile before the others.
+    together = np.where(
+        # No block ends early: the second wave starts after q + 1 tiles, and has blocks of q + 1.
         early < 0,
         2 * rounds + 2,
-        np.where(early >= taken, np.maximum(alone, 2 * rounds), 2 * rounds + 1),
+        # Enough blocks end early for all that wait, which have q tiles; else some of them start one tile later.
+        np.where(early >= busy_sms, np.maximum(alone, 2 * rounds), 2 * rounds + 1),
     )
-    ratio = np.divide(beside, alone, out=np.ones(len(dealt)), where=alone > 0)
+    ratio = np.divide(together, alone, out=np.ones(len(num_tiles)), where=alone > 0)
     return np.asarray(ratio, dtype=np.float64)
 
 
-def averaged(losses: Sequence[tuple[FloatArray, Losses | None]]) -> Losses | None:
-    """Returns the losses of collectives that run one after another, each with its seconds; None unless all were
+def mean_losses(losses: Sequence[tuple[FloatArray, Losses | None]]) -> Losses | None:
+    """Returns the losses of collectives that run one after another, averaged by their seconds; None unless all were
     measured."""
-    known = [(seconds, one) for seconds, one in losses if one is not None]
-    if not known or len(known) < len(losses):
+    measured = [(seconds, one) for seconds, one in losses if one is not None]
+    if not measured or len(measured) < len(losses):
         return None
-    total = np.sum([seconds for seconds, _ in known], axis=0)
+    total = np.sum([seconds for seconds, _ in measured], axis=0)
 
     def mean(shares: list[FloatArray]) -> FloatArray:
-        weighed = np.sum([seconds * share for (seconds, _), share in zip(known, shares, strict=True)], axis=0)
-        share = np.divide(weighed, total, out=np.zeros_like(weighed), where=total > 0)
+        sums = np.sum([seconds * share for (seconds, _), share in zip(measured, shares, strict=True)], axis=0)
+        share = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)
         return np.asarray(share, dtype=np.float64)
 
-    return Losses(compute=mean([one.compute for _, one in known]), comm=mean([one.comm for _, one in known]))
+    return Losses(compute=mean([one.compute for _, one in measured]), comm=mean([one.comm for _, one in measured]))
 
 
 ALONE = Contention()

@@ -1,17 +1,17 @@
-"""The time of an exchange of tokens with their experts: sent once to each place that holds one, and as it was measured.
+"""The time of the experts' exchange: the all-to-all that dispatches tokens to their experts and combines the results.
 
-Source: DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.2) and DeepEP: a token crosses the network once for each
-domain, to the rank of the same number there, which passes it on over the scale-up links to each rank that
-wants it; both run at the same time, in one kernel.
+Two levels (``hierarchical_s``). Source: DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.2) and DeepEP: a token crosses the
+network once for each domain, to the rank of the same number there, which passes it on over the scale-up links to each
+rank that has one of its experts; both run at the same time, in one kernel. NCCL's all-to-all instead is one collective
+(``exchange_s``).
 
-Where a profile holds exchanges (family ``expert_exchange``), their seconds over what the curves of
-collectives tell of as many bytes are a factor by size for each kernel, direction, format and group: at a
-measured size the exchange takes what was measured, between two the factor is interpolated over the logarithm
-of the bytes, beyond them it stays.
+Where a profile has samples of exchanges (family ``expert_exchange``), their measured seconds over those of the curves
+of collectives are a factor by size, for each kernel, direction, format and group: at a measured size the exchange takes
+what was measured, between two sizes the factor is interpolated over the logarithm of the bytes, beyond them it is
+constant.
 
-``Assumption:`` a backward's exchange takes what the forward's of its direction does, though DeepEP's then
-knows its counts.
-"""
+``Assumption:`` a backward's exchange takes as long as the forward's in its direction, though DeepEP then knows its
+counts."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -39,7 +39,8 @@ ExchangeKey = tuple[str, str, str, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorCurve:
-    """Measured over told by the logarithm of the bytes, ascending, with the spread of the trials; 1-D of one length."""
+    """Log of measured over predicted seconds by the log of the bytes, ascending, with the relative spread of the
+    trials."""
 
     log_bytes: FloatArray
     log_factor: FloatArray
@@ -48,22 +49,23 @@ class FactorCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredExchanges:
-    """The factors of what was measured."""
+    """Factors of measured exchanges over the curves of collectives."""
 
     curves: Mapping[ExchangeKey, FactorCurve]
 
-    def priced(self, cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
-        """The exchange of N groups, as it was measured where it was; the others by the cost model's collectives."""
+    def time(self, cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
+        """Returns the time of the exchange in N groups: measured where a profile has it, else by the cost model's
+        collectives."""
         words = (op.kernel, direction(op), op.dtype)
         if any(key[:3] == words for key in self.curves):
-            op = tokens_alone(op, group)
-        told = even_s(cost_model, op, group)
+            op = without_probabilities(op, group)
+        predicted = exchange_s(cost_model, op, group)
         seconds, spread, origin, size, *shape = (
             array.copy()
             for array in np.broadcast_arrays(
-                told.seconds,
-                told.relative_std,
-                told.origin,
+                predicted.seconds,
+                predicted.relative_std,
+                predicted.origin,
                 op.size_bytes,
                 group.intra,
                 group.inter,
@@ -71,57 +73,62 @@ class MeasuredExchanges:
             )
         )
         for key, curve in self.curves.items():
-            here = np.all([part == wanted for part, wanted in zip(shape, key[3:], strict=True)], axis=0)
+            # Rows whose group has the curve's shape.
+            here = np.all([part == of_curve for part, of_curve in zip(shape, key[3:], strict=True)], axis=0)
             rows = np.flatnonzero(here & (seconds > 0.0)) if key[:3] == words else ints([])
-            asked = np.log(np.maximum(size[rows], 1))
-            within = bools((asked >= curve.log_bytes[0]) & (asked <= curve.log_bytes[-1]))
-            seconds[rows] *= np.exp(np.interp(asked, curve.log_bytes, curve.log_factor))
-            own = np.interp(asked, curve.log_bytes, curve.relative_std)
-            spread[rows] = np.where(within, own, np.hypot(own, spread[rows]))
+            log_size = np.log(np.maximum(size[rows], 1))
+            within = bools((log_size >= curve.log_bytes[0]) & (log_size <= curve.log_bytes[-1]))
+            seconds[rows] *= np.exp(np.interp(log_size, curve.log_bytes, curve.log_factor))
+            trials = np.interp(log_size, curve.log_bytes, curve.relative_std)
+            # Beyond the measured sizes the error of the collectives' curve comes on top.
+            spread[rows] = np.where(within, trials, np.hypot(trials, spread[rows]))
             beyond = np.maximum(origin[rows], int(Origin.EXTRAPOLATED))
             origin[rows] = np.where(within, int(Origin.MEASURED), beyond)
         return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
 
-def tokens_alone(op: Comm, group: Group) -> Comm:
-    """``op`` without the probabilities beside its tokens, which a measured exchange has sent already."""
+def without_probabilities(op: Comm, group: Group) -> Comm:
+    """Returns ``op`` without the bytes of probabilities that travel with its tokens: measured seconds include them."""
     if op.routed is None:
         return op
-    beside = np.ceil(op.routed.weight_bytes * places_visited(group.ranks, op.routed.routing))
-    size_bytes = op.size_bytes - beside.astype(np.int64)
+    weights = np.ceil(op.routed.weight_bytes * places_visited(group.ranks, op.routed.routing))
+    size_bytes = op.size_bytes - weights.astype(np.int64)
     return replace(op, size_bytes=size_bytes, routed=replace(op.routed, weight_bytes=0.0))
 
 
 def direction(op: Comm) -> str:
-    """Returns which way tokens, or the gradients of a backward, go."""
+    """Returns whether tokens, or gradients in a backward, are dispatched or combined: a dispatch's backward
+    combines."""
     out = (op.role is Role.DISPATCH) is not (op.phase is Phase.INPUT_GRAD)
     return "dispatch" if out else "combine"
 
 
 def measured_exchanges(cost_model: ProfileCostModel) -> MeasuredExchanges | None:
-    """The factors of the cost model's profile; None where it has measured no exchange whose bytes its curves tell."""
+    """Returns the factors of the cost model's profile; None where it has no exchange of bytes that its curves
+    predict."""
     points: dict[ExchangeKey, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for sample in cost_model.profile.measured_samples(Family.EXPERT_EXCHANGE):
         case = sample.case
         assert isinstance(case, ExpertExchangeCase)
         op, group = _as_operation(case)
         with suppress(MissingCurveError):
-            told_s = float(even_s(cost_model, op, group).seconds[0])
+            predicted_s = float(exchange_s(cost_model, op, group).seconds[0])
             key = (case.kernel, case.direction, case.dtype, case.intra, case.inter, case.siblings)
             spread = float(np.std(sample.trials_s)) / sample.median_s
-            points[key][float(np.log(op.size_bytes[0]))].append((np.log(sample.median_s / told_s), spread))
+            points[key][float(np.log(op.size_bytes[0]))].append((np.log(sample.median_s / predicted_s), spread))
     curves = {key: _curve(by_size) for key, by_size in points.items()}
     return MeasuredExchanges(curves=curves) if curves else None
 
 
 def _curve(by_size: Mapping[float, list[tuple[float, float]]]) -> FactorCurve:
-    ordered = sorted(by_size)
-    factor, spread = np.array([np.mean(by_size[size], axis=0) for size in ordered]).T
-    return FactorCurve(log_bytes=floats(ordered), log_factor=floats(factor), relative_std=floats(spread))
+    # Samples of one size are averaged.
+    sizes = sorted(by_size)
+    factor, spread = np.array([np.mean(by_size[size], axis=0) for size in sizes]).T
+    return FactorCurve(log_bytes=floats(sizes), log_factor=floats(factor), relative_std=floats(spread))
 
 
 def _as_operation(case: ExpertExchangeCase) -> tuple[Comm, Group]:
-    """The measured exchange as a layer of so many tokens asks for it (ops.experts.exchange)."""
+    """Returns the measured exchange as the operation of a layer with so many tokens (ops.experts.exchange)."""
     group = Group(
         ranks=ints(case.intra * case.inter),
         stride=ints(1),
@@ -131,6 +138,7 @@ def _as_operation(case: ExpertExchangeCase) -> tuple[Comm, Group]:
         uneven=bools(np.zeros(1)),
     )
     routing = Routing(num_experts=case.experts, topk=case.topk)
+    # Dispatchers send a token once to each rank with one of its experts, an all-to-all once for each expert.
     once = case.kernel != "all2all"
     copies = float(places_visited(group.ranks, routing)[0]) if once else case.topk
     rows = int(np.ceil(case.tokens * copies))
@@ -148,20 +156,19 @@ def _as_operation(case: ExpertExchangeCase) -> tuple[Comm, Group]:
     return op, group
 
 
-def even_s(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
-    """An exchange by the curves of collectives, as if its parts were equal."""
+def exchange_s(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
+    """Returns the time of an exchange by the curves of collectives, as if all its parts were equal."""
     if op.routed is not None:
-        return exchanged(cost_model, op, group)
+        return hierarchical_s(cost_model, op, group)
     size_bytes = np.where(group.ranks > 1, op.size_bytes, 0)
     return cost_model.collective_s(_query(op, size_bytes, group.intra, group.inter, group.siblings))
 
 
-def exchanged(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
-    """The slower of the exchange inside domains and the one between them, for N groups.
+def hierarchical_s(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
+    """Returns the time of the slower of the exchange inside domains and the one between them, for N groups.
 
-    Inside, a rank hands on what arrives for its domain, ``op.size_bytes`` in all; between domains
-    it exchanges each token once with every domain that wants it.
-    """
+    Inside, a rank hands on what arrives for its domain, ``op.size_bytes`` in all; between domains it exchanges each
+    token once with every domain that has one of its experts."""
     one = np.ones_like(group.ranks)
     inside = cost_model.collective_s(
         _query(op, np.where(group.intra > 1, op.size_bytes, 0), group.intra, one, group.siblings)
@@ -178,7 +185,7 @@ def exchanged(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
 
 
 def _between_bytes(op: Comm, group: Group) -> IntArray:
-    """Bytes one rank exchanges with the other domains, its own part included as in any all-to-all."""
+    """Returns the bytes that one rank exchanges with the other domains, its own part included as in any all-to-all."""
     routed = op.routed
     if routed is None:
         raise ValueError("an exchange of tokens without its routing")

@@ -1,4 +1,8 @@
-"""Times and bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
+"""Times of one layer, embedding or head: one row a distinct layer layout, not a plan.
+
+A piece's operations are timed one by one (solver.times.op_times), overlap decides what of them the rank waits for
+(solver.times.overlap), and the host adds what it is late (solver.times.cpu_time).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +14,11 @@ from ops.op import Comm, Lane, MemoryBound, Op, Ops, Pass, Phase
 from ops.roles import Module, Role
 from profdb.layer_sum import LayerSum
 from profdb.overlap_losses import Losses
-from solver.times.contention import averaged
+from solver.times.contention import mean_losses
 from solver.times.cpu_time import host_shares, issuing_s
 from solver.times.expert_overlap import TimedPass, across_passes
 from solver.times.op_times import COMPUTE_BOUND, OpTimer, TimedOp
-from solver.times.overlap import exposed
+from solver.times.overlap import exposed_shares
 from solver.times.step_parts import Share, SumByPart, sum_by_part, total_by_part
 from spec.arrays import FloatArray
 from spec.job import JobSpec
@@ -22,8 +26,8 @@ from spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeTimes:
-    """What both passes of a layer wait for the experts' exchange, in all its parts, what that and products beside it
-    lose to each other (None where nobody measured it), and what the host needs to issue the passes."""
+    """Seconds that both passes of a layer wait for the experts' exchange, by part, what that and products beside it
+    lose to each other (None where no profile measured it), and the seconds that the host needs to issue the passes."""
 
     forward: SumByPart
     backward: SumByPart
@@ -33,16 +37,19 @@ class ExchangeTimes:
 
     @staticmethod
     def none(rows: int) -> "ExchangeTimes":
-        """Returns those of layers without experts."""
+        """Returns the times of layers without experts: zero."""
         zero, nothing = np.zeros(rows), SumByPart(length=rows)
         return ExchangeTimes(forward=nothing, backward=nothing, forward_host_s=zero, backward_host_s=zero)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """One micro-batch through one layer: waiting times forward and backward, the part of the backward that only makes
-    weight gradients, which zero-bubble schedules put off (0 where none does), and the matrix products of both passes
-    (TimedOp.products_s). ``exchange`` is kept where a schedule may hide it beside another chunk."""
+    """Seconds of one micro-batch through one layer, ``forward`` and ``backward``.
+
+    ``weight_s`` is the part of the backward that only makes weight gradients, which zero-bubble schedules defer (0
+    under others); ``products_s`` the matrix products of both passes (TimedOp.products_s); ``exchange`` the experts'
+    exchange where a schedule may hide it beside another chunk.
+    """
 
     forward: SumByPart
     backward: SumByPart
@@ -52,7 +59,7 @@ class LayerTimes:
 
     @staticmethod
     def unknown(rows: int) -> "LayerTimes":
-        """Returns the times of layers that nobody asked about: not a number throughout."""
+        """Returns the times of layers that no plan of interest has: not a number throughout."""
         nan = np.full(rows, np.nan)
         nothing = SumByPart(parts={"host": nan}, length=rows)
         return LayerTimes(forward=nothing, backward=nothing, weight_s=nan, products_s=nan)
@@ -60,12 +67,12 @@ class LayerTimes:
     @staticmethod
     def stacked(parts: Sequence["LayerTimes"]) -> "LayerTimes":
         """The rows of all parts, one part after another."""
-        kept = [one.exchange or ExchangeTimes.none(len(one.weight_s)) for one in parts]
+        exchanges = [one.exchange or ExchangeTimes.none(len(one.weight_s)) for one in parts]
         exchange = ExchangeTimes(
-            forward=SumByPart.stacked([one.forward for one in kept]),
-            backward=SumByPart.stacked([one.backward for one in kept]),
-            forward_host_s=np.concatenate([one.forward_host_s for one in kept]),
-            backward_host_s=np.concatenate([one.backward_host_s for one in kept]),
+            forward=SumByPart.stacked([one.forward for one in exchanges]),
+            backward=SumByPart.stacked([one.backward for one in exchanges]),
+            forward_host_s=np.concatenate([one.forward_host_s for one in exchanges]),
+            backward_host_s=np.concatenate([one.backward_host_s for one in exchanges]),
         )
         return LayerTimes(
             forward=SumByPart.stacked([one.forward for one in parts]),
@@ -77,28 +84,29 @@ class LayerTimes:
 
 
 def layer_times(op_timer: OpTimer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False) -> LayerTimes:
-    """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
+    """Returns the times of a piece for every row of ``layout``. ``split``: the schedule runs weight gradients apart."""
     rows = len(layout)
     passes = timed_passes(op_timer, job, piece, layout, split=split)
     host = host_shares(op_timer, job, layout, passes)
-    tallies = []
+    sums = []
     products_s = np.zeros(rows)
     for (timed, shares), late in zip(passes, host, strict=True):
-        tallies.append(sum_by_part([*shares, late], rows))
+        sums.append(sum_by_part([*shares, late], rows))
         for one in timed:
             products_s = products_s + one.products_s
     exchanges = split and any(map(_exchanges, (*piece.forward, *piece.backward)))
     return LayerTimes(
-        forward=tallies[0],
-        backward=tallies[1] if len(tallies) == 2 else total_by_part(tallies[1:], rows),
-        weight_s=tallies[2].seconds if split else np.zeros(rows),
+        forward=sums[0],
+        # Of a split backward the input gradients and the weight gradients.
+        backward=sums[1] if len(sums) == 2 else total_by_part(sums[1:], rows),
+        weight_s=sums[2].seconds if split else np.zeros(rows),
         products_s=products_s,
         exchange=_exchange_times(op_timer, job, layout, passes) if exchanges else None,
     )
 
 
 def _exchange_times(op_timer: OpTimer, job: JobSpec, layout: Layout, passes: list[TimedPass]) -> ExchangeTimes:
-    """Returns what passes wait for tokens on their way to experts and back."""
+    """Returns what passes wait for dispatch and combine of tokens."""
     rows, issuing = len(layout), issuing_s(op_timer, job, layout, passes)
     waits = [[share for one, share in zip(*one_pass, strict=True) if _exchanges(one.op)] for one_pass in passes]
     return ExchangeTimes(
@@ -106,7 +114,7 @@ def _exchange_times(op_timer: OpTimer, job: JobSpec, layout: Layout, passes: lis
         backward=sum_by_part([share for one_pass in waits[1:] for share in one_pass], rows),
         forward_host_s=issuing[0],
         backward_host_s=np.sum(issuing[1:], axis=0),
-        losses=averaged([(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one.op)]),
+        losses=mean_losses([(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one.op)]),
     )
 
 
@@ -117,17 +125,18 @@ def _exchanges(op: Op) -> bool:
 def timed_passes(
     op_timer: OpTimer, job: JobSpec, piece: Pass, layout: Layout, *, split: bool = False
 ) -> list[TimedPass]:
-    """Forward and backward of a piece, each operation with what the rank waits for it.
+    """Returns forward and backward of a piece, each operation with the seconds that the rank waits for it.
 
-    ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
-    arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
+    ``split``: the schedule defers weight gradients, so nothing hides beside them (zero bubble, arXiv 2401.10241: the
+    backward stores their inputs and waits for its collective); they are a third pass.
     """
-    backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
+    # Deferred weight gradients are no partner of the collectives that ran beside them.
+    backward = _on_main_lane(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
     timed = tuple(op_timer.time(op, layout) for op in (*piece.forward, *backward))
     if op_timer.layers is not None:
         timed = as_a_layer(op_timer.layers, timed)
     ahead, back = list(timed[: len(piece.forward)]), list(timed[len(piece.forward) :])
-    passes = [(ahead, exposed(ahead, op_timer.contention)), (back, exposed(back, op_timer.contention))]
+    passes = [(ahead, exposed_shares(ahead, op_timer.contention)), (back, exposed_shares(back, op_timer.contention))]
     if any(op.lane is Lane.ACROSS for op in piece.forward):
         passes = list(across_passes(passes[0], passes[1], op_timer.contention, delayed=job.delay_wgrad))
     if split:
@@ -136,8 +145,8 @@ def timed_passes(
 
 
 def as_a_layer(layers: LayerSum, timed: tuple[TimedOp, ...]) -> tuple[TimedOp, ...]:
-    """The passes of a piece with their kernels as long as together in a layer, where that was measured
-    (profdb.layer_sum); embedding and head are none."""
+    """Returns the passes of a piece with kernels scaled to what they take together in a layer, as a profile measured it
+    (profdb.layer_sum); embedding and head are no layers."""
     kernels = [one for one in timed if _of_a_layer(one)]
     if not kernels:
         return timed
@@ -154,19 +163,20 @@ ENDS = (Module.EMBEDDING, Module.HEAD, Module.LOSS)
 
 
 def _halves(timed: list[TimedOp], shares: list[Share]) -> tuple[TimedPass, TimedPass]:
-    """A backward cut into what the stage before waits for and what only makes weight gradients: each is issued
-    by itself, so a slow host holds up each by itself."""
-    later = [one.op.phase is Phase.WEIGHT_GRAD and one.op.lane is Lane.MAIN for one in timed]
+    """Returns a backward cut into input gradients, which the stage before waits for, and what only makes weight
+    gradients. Each is issued by itself, so a slow host delays each by itself."""
+    is_weight = [one.op.phase is Phase.WEIGHT_GRAD and one.op.lane is Lane.MAIN for one in timed]
 
-    def half(wanted: bool) -> TimedPass:
-        chosen = [index for index, late in enumerate(later) if late is wanted]
-        return [timed[index] for index in chosen], [shares[index] for index in chosen]
+    def half(weight: bool) -> TimedPass:
+        places = [index for index, one in enumerate(is_weight) if one is weight]
+        return [timed[index] for index in places], [shares[index] for index in places]
 
     return half(False), half(True)
 
 
-def _without_partner(ops: Ops, *, bulk: bool) -> Ops:
-    """Returns what ran beside a weight gradient is waited for; what user buffers run there in bulk only where said."""
+def _on_main_lane(ops: Ops, *, bulk: bool) -> Ops:
+    """Returns the operations with those that overlapped a weight gradient on the main lane; with ``bulk`` those too
+    that user buffers run in pieces."""
 
     def alone(op: Op) -> bool:
         hidden = op.lane is Lane.OVERLAP and op.overlap_phase is Phase.WEIGHT_GRAD

@@ -1,4 +1,7 @@
-"""Times of stages: a micro-batch through every stage and every chunk of one, and the messages between them."""
+"""Times of stages: a micro-batch through every stage and every chunk of one, and the messages between stages.
+
+A stage's times are those of its pieces (layers, embedding, head), each times how often the stage runs it. The first
+layer of a chunk has times of its own, as nothing before it hides the gather of its weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +31,8 @@ from spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedLayers:
-    """Plans with their distinct layers, their stages, and the times of each block kind, of each as the first layer of
-    its stage (solver.times.overlap), of embedding and head."""
+    """Plans with their distinct layers, their stages, and the ``times`` of LayerTable.stage_pieces: of each block kind,
+    of each as the first layer of its stage, of embedding and head."""
 
     plans: PlanTable
     layers: LayerTable
@@ -37,11 +40,11 @@ class TimedLayers:
     times: list[LayerTimes]
 
     def passes(self, rows: StageTable | ChunkTable) -> PassTimes:
-        """One micro-batch through every stage row, or through every chunk of one."""
+        """Returns one micro-batch through every stage row, or through every chunk of one."""
         plan = rows.plan if isinstance(rows, StageTable) else self.stages.plan[rows.stage]
         row = self.layers.row[plan]
         forward_s, backward_s, weight_s, products_s = np.zeros((4, len(row)))
-        for place, weight in self._weighed(rows):
+        for place, weight in self._weights(rows):
             piece = self.times[place]
             forward_s = forward_s + piece.forward.seconds[row] * weight
             backward_s = backward_s + piece.backward.seconds[row] * weight
@@ -56,7 +59,7 @@ class TimedLayers:
         )
 
     def with_pairs(self, passes: PassTimes, contention: Contention) -> PassTimes:
-        """The ``passes`` of every chunk row, each also beside another's, as the schedule pairs them."""
+        """Returns the ``passes`` of every chunk row with the times of forwards that run together with a backward."""
         exchanges = self._exchanges()
         forward_s = self._row_sum([one.forward.seconds for one in exchanges])
         backward_s = self._row_sum([one.backward.seconds for one in exchanges])
@@ -74,8 +77,8 @@ class TimedLayers:
         return [time.exchange or none for time in self.times]
 
     def _exchange_losses(self, exchanges: list[ExchangeTimes], whole_s: FloatArray) -> Losses | None:
-        """Returns what the exchange of every chunk row and products lose to each other, by the seconds of its pieces;
-        None unless that of all was measured."""
+        """Returns what the exchange of every chunk row and products lose to each other, averaged over pieces by their
+        seconds; None unless all of them were measured."""
         compute: list[FloatArray] = []
         comm: list[FloatArray] = []
         for one in exchanges:
@@ -84,16 +87,17 @@ class TimedLayers:
                 return None
             compute.append(seconds * (one.losses.compute if one.losses else 0.0))
             comm.append(seconds * (one.losses.comm if one.losses else 0.0))
-        lost = [
+        shares = [
             np.divide(self._row_sum(seconds), whole_s, out=np.zeros_like(whole_s), where=whole_s > 0)
             for seconds in (compute, comm)
         ]
-        return Losses(compute=lost[0], comm=lost[1])
+        return Losses(compute=shares[0], comm=shares[1])
 
     def per_micro(self, chunk_passes: PassTimes) -> SumByPart:
-        """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model
-        has its share, without the exchange that pairs hide."""
+        """Returns forward and backward of every stage row per micro-batch of a step, without the exchange that pairs
+        hide."""
         rows = len(self.stages.plan)
+        # Of two copies of the model each runs half of the micro-batches, and the row holds chunks of both.
         directions = self.plans.schedule.placement.directions
         whole = self._stage_sum(self.times, 1.0 / directions)
         if not self.plans.schedule.traits.pairs:
@@ -104,44 +108,45 @@ class TimedLayers:
         return total_by_part([whole, exchange.take(np.arange(rows), -share)], rows)
 
     def _row_sum(self, seconds: list[FloatArray]) -> FloatArray:
-        """Seconds of every chunk row from those of each piece."""
+        """Returns the seconds of every chunk row from those of each piece."""
         row = self.layers.row[self.stages.plan[self.stages.chunks.stage]]
-        summed = np.zeros(len(row))
-        for place, weight in self._weighed(self.stages.chunks):
-            summed = summed + seconds[place][row] * weight
-        return summed
+        total = np.zeros(len(row))
+        for place, weight in self._weights(self.stages.chunks):
+            total = total + seconds[place][row] * weight
+        return total
 
     def _stage_sum(self, times: Sequence[LayerTimes | ExchangeTimes], share: float = 1.0) -> SumByPart:
-        """A ``share`` of both passes of every piece, over the pieces of every stage row."""
+        """Returns a ``share`` of both passes, summed over the pieces of every stage row."""
         row = self.layers.row[self.stages.plan]
         sums: list[SumByPart] = []
-        for place, weight in self._weighed(self.stages):
+        for place, weight in self._weights(self.stages):
             both = total_by_part([times[place].forward, times[place].backward], len(self.layers.layout))
             sums.append(both.take(row, weight))
         whole = total_by_part(sums, len(row))
         return whole if share == 1.0 else whole.take(np.arange(len(row)), share)
 
-    def _weighed(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:
-        """Pieces that run, by place, and how often on each stage or chunk row; those with the very same times
-        are one, as a first layer is that nothing comes ahead of."""
+    def _weights(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:
+        """Returns the place of each piece that runs, and how often it does on each stage or chunk row."""
+        # Pieces that share one object of times (a first layer without gathers is like the others) are added up.
         weights: dict[int, tuple[int, IntArray]] = {}
         for place, (time, weight) in enumerate(zip(self.times, piece_weights(rows), strict=True)):
             if weight.any():
-                first, known = weights.get(id(time), (place, np.zeros_like(weight)))
-                weights[id(time)] = (first, known + weight)
+                first, so_far = weights.get(id(time), (place, np.zeros_like(weight)))
+                weights[id(time)] = (first, so_far + weight)
         return list(weights.values())
 
 
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
-    """Returns how often each piece runs on each stage or chunk row: other layers of every kind, first layers of every
-    kind, ends. Each chunk of a stage has a first layer: what came before it ran for another micro-batch."""
+    """Returns how often each of LayerTable.stage_pieces runs on each stage or chunk row: other layers of every kind,
+    first layers of every kind, embedding and head. Each chunk of a stage has a first layer: what came before it ran for
+    another micro-batch."""
     chunks = rows.chunks if isinstance(rows, StageTable) else rows
-    result = np.zeros(len(chunks.embedding), dtype=np.bool_)
+    has_first = np.zeros(len(chunks.embedding), dtype=np.bool_)
     firsts: list[IntArray] = []
     others: list[IntArray] = []
     for count in chunks.layers:
-        first = ints((count > 0) & ~result)
-        result = result | (count > 0)
+        first = ints((count > 0) & ~has_first)
+        has_first = has_first | (count > 0)
         firsts.append(first)
         others.append(count - first)
     weights = [*others, *firsts, chunks.embedding.astype(np.int64), chunks.head.astype(np.int64)]
@@ -150,14 +155,15 @@ def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
     return tuple(weights)
 
 
-# DeepSpeed runtime/pipe/engine.py: _exec_forward_pass gathers what came; _exec_backward_pass the stage's own
-# outputs and the gradient that came. A message is as often an activation as a gradient.
 PARTITIONED_GATHERS = (1 + 2) / 2
+"""Gathers a message where DeepSpeed sends parts of activations (runtime/pipe/engine.py): one in _exec_forward_pass, of
+what arrived, two in _exec_backward_pass, of the stage's own outputs and the gradient that arrived. Half of the messages
+are activations, half gradients."""
 
 
 def p2p_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
-    """Bytes one rank sends to the next stage: a token shard where the strategy keeps shards or the
-    framework cuts what it sends."""
+    """Returns the bytes that one rank sends to the next stage: a shard of the tokens where the strategy keeps shards or
+    the framework scatters what it sends."""
     layout = plans.layout
     sharding = plans.sharding
     context = LayerContext(sharding=sharding, model=model, job=job, layout=layout)
@@ -166,7 +172,8 @@ def p2p_bytes(model: ModelSpec, job: JobSpec, plans: PlanTable) -> IntArray:
 
 
 def p2p_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTimer) -> FloatArray:
-    """An activation or its gradient to the next stage; slices of a whole one are gathered on arrival."""
+    """Returns the seconds of an activation or its gradient to the next stage; scattered ones are gathered on
+    arrival."""
     layout = plans.layout
     if not (layout.pp > 1).any():
         return np.zeros(len(layout))
@@ -174,19 +181,19 @@ def p2p_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, op_timer: OpTi
     if not job.preset.pipeline.scattered_p2p:
         return seconds
     context = LayerContext(sharding=plans.sharding, model=model, job=job, layout=layout)
+    # Layers keep whole activations here, as tokens are not sharded.
     whole = (plans.sharding.norm_shards(layout) == 1) & (layout.tp > 1) & (layout.pp > 1)
-    gathered = gathered_slices(np.where(whole, full_tokens_bytes(context), 0), job)
-    gathers = PARTITIONED_GATHERS if job.preset.pipeline.partitioned_tensors else 1.0
-    for op in gathered:
-        seconds = seconds + gathers * op_timer.time(op, layout).seconds
+    num_gathers = PARTITIONED_GATHERS if job.preset.pipeline.partitioned_tensors else 1.0
+    for op in gather_slices(np.where(whole, full_tokens_bytes(context), 0), job):
+        seconds = seconds + num_gathers * op_timer.time(op, layout).seconds
     return seconds
 
 
-def gathered_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
-    """Returns what brings slices of ``size_bytes`` in all together: an all-gather into a list, which PyTorch makes in
-    a buffer of its own and copies out (ProcessGroupNCCL.cpp, allgather; Megatron-LM v2.5
-    megatron/mpu/random.py, gather_split_1d_tensor). DeepSpeed's list are pieces of zeros, which are copied
-    once more (runtime/utils.py, PartitionedTensor.full)."""
+def gather_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
+    """Returns the operations that gather slices of ``size_bytes`` in all: an all-gather into a list, which PyTorch
+    makes in a buffer of its own and copies out (ProcessGroupNCCL.cpp, allgather; Megatron-LM v2.5
+    megatron/mpu/random.py, gather_split_1d_tensor). DeepSpeed's list are pieces of zeros, which are copied once more
+    (runtime/utils.py, PartitionedTensor.full)."""
     gather = Comm(
         module=Module.OTHER,
         role=Role.GATHER,
@@ -198,11 +205,11 @@ def gathered_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
     )
     elements = (size_bytes // dtype_bytes(job.precision.activation)).astype(np.int64)
 
-    def passed(word: str, repeat: int) -> Op:
+    def kernel(word: str, repeat: int) -> Op:
         what = Identity(module=Module.OTHER, role=Role.COPY, serves=Role.GATHER, name=f"p2p.{word}")
         one = memory_pass(what, Phase.FORWARD, word, elements, job.precision.activation)
         return replace(one, repeat=repeat)
 
     if not job.preset.pipeline.partitioned_tensors:
-        return gather, passed("copy", 1)
-    return passed("fill", 1), gather, passed("copy", 2)
+        return gather, kernel("copy", 1)
+    return kernel("fill", 1), gather, kernel("copy", 2)

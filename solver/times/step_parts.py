@@ -1,4 +1,7 @@
-"""Adding up priced operations: seconds by part, by origin, and standard errors by curve family."""
+"""Adding up the times of operations: seconds by part of the step and by origin, and standard errors by curve family.
+
+Estimates of one curve family err together, so their errors add; families are independent, so theirs add in quadrature.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,8 +57,8 @@ COMM_PART: dict[Axis, str] = {
 class SumByPart:
     """Sums over operations for N rows.
 
-    ``parts[name]`` and ``origins[origin]`` are seconds and both add up to ``seconds``;
-    ``std_s[family]`` are standard errors: look-ups of one family err together, so their errors add.
+    ``parts[name]`` and ``origins[origin]`` are seconds, and both add up to ``seconds``; ``std_s[family]`` are standard
+    errors in seconds.
     """
 
     parts: dict[str, FloatArray] = field(default_factory=dict)
@@ -65,7 +68,7 @@ class SumByPart:
 
     @property
     def seconds(self) -> FloatArray:
-        """Total of the parts."""
+        """Returns the sum of the parts."""
         total = np.zeros(self.length)
         for value in self.parts.values():
             total = total + value
@@ -82,7 +85,7 @@ class SumByPart:
 
     @staticmethod
     def stacked(parts: Sequence["SumByPart"]) -> "SumByPart":
-        """The rows of all parts, one part after another; what one of them has nothing of is 0 there."""
+        """Returns the rows of all ``parts``, one after another; what one of them has nothing of is 0 there."""
 
         def columns(of: Sequence[dict[Name, FloatArray]]) -> dict[Name, FloatArray]:
             names = dict.fromkeys(name for one in of for name in one)
@@ -101,7 +104,7 @@ class SumByPart:
 
     @property
     def standard_error_s(self) -> FloatArray:
-        """Families are independent: their errors add in quadrature."""
+        """Returns the standard error of ``seconds``."""
         total = np.zeros(self.length)
         for value in self.std_s.values():
             total = total + value**2
@@ -110,9 +113,8 @@ class SumByPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Seconds of one part, from one curve family, with the origin of each row; ``carried_std`` beside the
-    family's own error.
-    """
+    """Seconds of N rows in one part of the step, from one curve family, with the origin of each row; ``carried_std`` is
+    the relative error of constants carried from elsewhere (CARRIED), besides the family's own."""
 
     part: str
     family: str
@@ -123,7 +125,7 @@ class Share:
 
 
 def sum_by_part(shares: Iterable[Share], length: int) -> SumByPart:
-    """Add up shares of N rows each."""
+    """Returns the sum of shares of ``length`` rows each."""
     parts: dict[str, FloatArray] = {}
     origins: dict[Origin, FloatArray] = {}
     errors: dict[str, FloatArray] = {}
@@ -139,7 +141,8 @@ def sum_by_part(shares: Iterable[Share], length: int) -> SumByPart:
 
 
 def _by_origin(share: Share) -> Iterator[tuple[Origin, FloatArray]]:
-    """The seconds of each origin, 0 in rows of another; most shares are of one."""
+    """Yields each origin and its seconds, 0 in rows of another."""
+    # Most shares have one origin throughout.
     first = share.origin[:1]
     if (share.origin == first).all():
         yield from ((Origin(int(code)), share.seconds) for code in first)
@@ -148,12 +151,12 @@ def _by_origin(share: Share) -> Iterator[tuple[Origin, FloatArray]]:
         yield Origin(int(code)), np.where(share.origin == code, share.seconds, 0.0)
 
 
-def total_by_part(tallies: Iterable[SumByPart], length: int) -> SumByPart:
-    """The sum of several tallies of the same rows."""
+def total_by_part(sums: Iterable[SumByPart], length: int) -> SumByPart:
+    """Returns the sum of several sums over the same rows."""
     parts: dict[str, FloatArray] = {}
     origins: dict[Origin, FloatArray] = {}
     errors: dict[str, FloatArray] = {}
-    for one in tallies:
+    for one in sums:
         for part, value in one.parts.items():
             parts[part] = parts[part] + value if part in parts else value
         for origin, value in one.origins.items():

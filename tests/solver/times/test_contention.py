@@ -12,9 +12,9 @@ from ops.layout import Layout
 from ops.op import BatchedGemm, GroupedGemm, Phase
 from ops.roles import Module, Role
 from profdb.modelled.cost_model import ModelledCostModel
-from solver.times.contention import COLLECTIVE_BLOCKS, SECOND_WAVE, Contention, slowed, tiles
+from solver.times.contention import COLLECTIVE_BLOCKS, SECOND_WAVE, Contention, tiles, wave_ratio
 from solver.times.op_times import OpTimer
-from solver.times.overlap import beside
+from solver.times.overlap import exposed_s
 from spec.arrays import FloatArray, ints
 from spec.cluster.reader import read_cluster
 from tests.solver.questions import ROOT
@@ -43,15 +43,15 @@ def test_products_of_fixed_blocks_take_two_waves_while_a_collective_lasts() -> N
     seconds hold of longer products."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True)
     compute = _floats(10.0)
-    lost = beside(_floats(8.0), compute, *hopper.lost(compute, compute))
-    assert 10.0 + beside(_floats(8.0), compute, 0.5)[0] == pytest.approx(_replayed(8.0, 10, 132, 112))
-    assert lost[0] == pytest.approx(8.0 * (1.0 - 3.0 / (2.0 + 80 / 47 + 1.35)))
+    wait = exposed_s(_floats(8.0), compute, *hopper.shares_lost(compute, compute))
+    assert 10.0 + exposed_s(_floats(8.0), compute, 0.5)[0] == pytest.approx(_replayed(8.0, 10, 132, 112))
+    assert wait[0] == pytest.approx(8.0 * (1.0 - 3.0 / (2.0 + 80 / 47 + 1.35)))
 
 
 def test_what_multiprocessors_take_is_lost_where_that_is_more_than_a_second_wave() -> None:
     """Half of a GPU gone: twice as long, whatever was seen of second waves."""
     small = Contention(sm_share=0.5, static_tiles=True)
-    assert small.lost(_floats(1.0), _floats(1.0))[0][0] == pytest.approx(0.5)
+    assert small.shares_lost(_floats(1.0), _floats(1.0))[0][0] == pytest.approx(0.5)
 
 
 def test_thread_blocks_that_come_as_tiles_lose_what_the_collective_takes() -> None:
@@ -61,7 +61,7 @@ def test_thread_blocks_that_come_as_tiles_lose_what_the_collective_takes() -> No
         (Contention(sm_share=20 / 108), compute),
         (Contention(sm_share=20 / 108, static_tiles=True), 0.0 * compute),
     ):
-        assert contention.lost(compute, products_s)[0][0] == pytest.approx(20 / 108)
+        assert contention.shares_lost(compute, products_s)[0][0] == pytest.approx(20 / 108)
 
 
 @given(SECONDS, SHARES, st.floats(min_value=0.0, max_value=0.5), st.booleans())
@@ -70,7 +70,7 @@ def test_the_loss_is_a_share_that_grows_with_the_products(
 ) -> None:
     contention = Contention(sm_share=sm_share, static_tiles=static_tiles)
     compute = _floats(compute_s)
-    some, all_of_it = (contention.lost(compute, compute * share)[0][0] for share in (products, 1.0))
+    some, all_of_it = (contention.shares_lost(compute, compute * share)[0][0] for share in (products, 1.0))
     assert 0.0 <= some <= all_of_it + 1e-12
     assert all_of_it <= 0.5 + 1e-12
 
@@ -79,7 +79,7 @@ def test_the_loss_is_a_share_that_grows_with_the_products(
 def test_without_multiprocessors_in_common_the_longer_counts(comm_s: float, compute_s: float, products: float) -> None:
     compute = _floats(compute_s)
     free = Contention(sm_share=0.0, static_tiles=True)
-    wait = beside(_floats(comm_s), compute, *free.lost(compute, compute * products))
+    wait = exposed_s(_floats(comm_s), compute, *free.shares_lost(compute, compute * products))
     assert compute_s + wait[0] == pytest.approx(max(comm_s, compute_s), abs=1e-9)
 
 
@@ -89,7 +89,7 @@ def test_a_gpu_says_which_kind_its_products_are() -> None:
         gpu = read_cluster(name, root=ROOT).gpu
         contention = Contention.on(gpu)
         assert contention.sm_share == COLLECTIVE_BLOCKS / gpu.num_sms
-        shares[name] = contention.lost(_floats(1.0), _floats(1.0))[0][0]
+        shares[name] = contention.shares_lost(_floats(1.0), _floats(1.0))[0][0]
     assert shares == pytest.approx(
         {"a100-sxm-80g": 20 / 108, "h100-sxm": 1.0 - 3.0 / (2.0 + 80 / 47 + 1.35), "b200": 20 / 148}
     )
@@ -99,7 +99,7 @@ def test_a_collective_takes_half_of_a_gpu_at_most() -> None:
     """20 thread blocks on 24 multiprocessors, and 80 of a kernel that says so on 100 of which 20 are a fifth."""
     gpu = replace(read_cluster("a100-sxm-80g", root=ROOT).gpu, num_sms=24)
     assert Contention.on(gpu).sm_share == 0.5
-    assert Contention(sm_share=0.2).lost(_floats(1.0), _floats(0.0), 80)[0][0] == pytest.approx(0.5)
+    assert Contention(sm_share=0.2).shares_lost(_floats(1.0), _floats(0.0), 80)[0][0] == pytest.approx(0.5)
 
 
 def _last_end(dealt: int, sms: int, free: int) -> int:
@@ -117,14 +117,14 @@ def test_blocks_that_find_no_multiprocessor_start_where_one_has_ended(
 ) -> None:
     taken = data.draw(st.integers(1, sms // 2))
     expected = _last_end(dealt, sms, sms - taken) / _last_end(dealt, sms, sms)
-    assert slowed(ints([dealt]), sms, taken)[0] == pytest.approx(expected)
+    assert wave_ratio(ints([dealt]), sms, taken)[0] == pytest.approx(expected)
 
 
 def test_few_tiles_leave_room_and_many_take_twice_as_long() -> None:
     """H100's 132 multiprocessors, 20 of them NCCL's: 112 blocks fit beside it, 113 do not; 185 tiles are 1.4
     waves, whose second has room; 300 are 2.3; PyTorch issue 143988 saw products of many tiles take twice as
     long."""
-    found = slowed(ints([0, 112, 113, 132, 185, 300, 132_000]), 132, 20)
+    found = wave_ratio(ints([0, 112, 113, 132, 185, 300, 132_000]), 132, 20)
     assert found == pytest.approx([1.0, 1.0, 2.0, 2.0, 1.0, 4 / 3, 2.0])
 
 
@@ -160,12 +160,12 @@ def test_what_a_second_wave_doubles_is_what_the_waves_say() -> None:
     hopper = Contention(sm_share=20 / 132, static_tiles=True, num_sms=132)
     for columns, ratio in ((2816, 4 / 3), (1344, 132 / 112), (28672, 2 * 27 / 28)):
         product = _product(4096, columns)
-        share, thinner = hopper.twice(product), 132 / 112
-        loss = hopper.lost(np.ones(1), share)[0]
+        share, thinner = hopper.second_wave(product), 132 / 112
+        loss = hopper.shares_lost(np.ones(1), share)[0]
         seen = thinner + (ratio - thinner) / (2 - thinner) * (SECOND_WAVE - thinner)
         assert 1.0 / (1.0 - loss[0]) == pytest.approx(seen), columns
     for other in (Contention(sm_share=20 / 108, num_sms=108), Contention(sm_share=0.1, static_tiles=True)):
-        assert other.twice(_product(4096, 1344)) == pytest.approx([1.0])
+        assert other.second_wave(_product(4096, 1344)) == pytest.approx([1.0])
 
 
 def test_a_priced_product_brings_what_of_it_is_doubled() -> None:

@@ -15,7 +15,7 @@ from profdb.queries import TimeEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.problem.price import price_plan
-from solver.times.cpu_time import Issued, between_waits_s, host_shares
+from solver.times.cpu_time import HostOp, layer_round_s, host_shares
 from solver.times.op_times import OpTimer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import floats
@@ -216,14 +216,14 @@ def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host(
     assert steps[1].step_s <= steps[0].step_s
 
 
-def issued(host_s: float, device_s: float, *, launches: float = 1.0, waits: bool = False) -> Issued:
+def issued(host_s: float, device_s: float, *, launches: float = 1.0, waits: bool = False) -> HostOp:
     """An operation of one row."""
-    return Issued(host_s=floats(host_s), device_s=floats(device_s), launches=floats(launches), waits=waits)
+    return HostOp(host_s=floats(host_s), device_s=floats(device_s), launches=floats(launches), waits=waits)
 
 
-def round_s(*operations: Issued) -> float:
+def round_s(*operations: HostOp) -> float:
     """Seconds from wait to wait."""
-    return float(between_waits_s(operations)[0])
+    return float(layer_round_s(operations)[0])
 
 
 def test_the_round_begins_where_the_host_waits() -> None:
@@ -262,4 +262,4 @@ def test_what_does_not_run_delays_nothing() -> None:
 
 def test_a_layer_without_a_wait_has_no_round() -> None:
     with pytest.raises(ValueError, match="never waits"):
-        between_waits_s([issued(1.0, 1.0)])
+        layer_round_s([issued(1.0, 1.0)])

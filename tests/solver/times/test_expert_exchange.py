@@ -17,9 +17,9 @@ from profdb.cost_model import ProfileCostModel
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.queries import CollectiveQuery
 from profdb.sample import Sample
-from solver.times.expert_exchange import exchanged
+from solver.times.expert_exchange import hierarchical_s
 from solver.times.op_times import OpTimer, TimedOp
-from solver.times.overlap import exposed
+from solver.times.overlap import exposed_shares
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
@@ -136,9 +136,9 @@ def test_an_exchange_takes_what_was_measured_of_it(kernel: str) -> None:
 def test_a_measured_exchange_has_sent_the_probabilities_already() -> None:
     op = asked(Role.DISPATCH, Phase.FORWARD, 4096, "deepep")
     assert op.routed is not None
-    beside = np.array([4096 * 96.0])
-    arriving = np.ceil(beside * places_visited(ints(8), ROUTING)).astype(np.int64)
-    carrying = replace(op, size_bytes=op.size_bytes + arriving, routed=replace(op.routed, weight_bytes=beside))
+    weight_bytes = np.array([4096 * 96.0])
+    arriving = np.ceil(weight_bytes * places_visited(ints(8), ROUTING)).astype(np.int64)
+    carrying = replace(op, size_bytes=op.size_bytes + arriving, routed=replace(op.routed, weight_bytes=weight_bytes))
     samples = [taken("dispatch", tokens, 2e-6 * tokens, kernel="deepep") for tokens in (1024, 4096)]
     assert told(carrying, samples).seconds[0] == pytest.approx(2e-6 * 4096)
     assert told(carrying, []).seconds[0] > told(op, []).seconds[0]
@@ -181,10 +181,10 @@ def test_an_overlapped_exchange_costs_what_outlasts_the_pass() -> None:
         one = np.ones(1)
         return TimedOp(op=op, part=part, family=part, seconds=took * one, relative_std=one, origin=np.ones(1, np.int64))
 
-    beside = replace(exchange(8), lane=Lane.PREFETCH)
+    prefetched = replace(exchange(8), lane=Lane.PREFETCH)
     work = replace(exchange(8), name="work")
     for comm_s, waited in ((1.0, 0.0), (5.0, 2.0)):
-        shares = exposed([timed(beside, "ep_comm", comm_s), timed(work, "gemm", 3.0)])
+        shares = exposed_shares([timed(prefetched, "ep_comm", comm_s), timed(work, "gemm", 3.0)])
         assert shares[0].seconds[0] == pytest.approx(waited)
 
 
@@ -211,23 +211,23 @@ def test_an_exchange_takes_its_kernel_and_less_than_the_call_that_copies_once_mo
     routing = Routing(num_experts=LOCAL_EXPERTS * ranks, topk=TOPK)
     visits = float(places_visited(ints(ranks), routing)[0])
     received = 2 * TOKENS * HIDDEN * visits
-    beside = TOKENS * probability_bytes("hybridep", routing)
+    probabilities = TOKENS * probability_bytes("hybridep", routing)
     op = Comm(
         module=Module.MOE,
         role=Role.DISPATCH,
         phase=Phase.FORWARD,
         collective=Collective.ALL_TO_ALL,
         axis=Axis.EP,
-        size_bytes=ints(int(received + beside * visits)),
+        size_bytes=ints(int(received + probabilities * visits)),
         routed=RoutedTokens(
             elements=np.array([float(TOKENS * HIDDEN)]),
             routing=routing,
-            weight_bytes=float(beside),
+            weight_bytes=float(probabilities),
             weights_of_domain=True,
         ),
     )
     cluster = read_cluster(sheet, root=ROOT)
     group = group_of(Axis.EP, Layout.of(ranks, ep=ranks), cluster.scale_up_ranks)
-    told_s = float(exchanged(ModelledCostModel(cluster=cluster), op, group).seconds[0])
+    told_s = float(hierarchical_s(ModelledCostModel(cluster=cluster), op, group).seconds[0])
     for call, kernel in zip(of_call, of_kernel, strict=True):
         assert received / (kernel * 1e9) <= told_s <= received / (call * 1e9)

@@ -14,7 +14,7 @@ from solver.pipeline.stages import PassTimes
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_overlap import Exchanges, across_passes, pair_s
 from solver.times.op_times import TimedOp
-from solver.times.overlap import beside, exposed
+from solver.times.overlap import exposed_s, exposed_shares
 from spec.arrays import floats, ints
 from spec.collectives import Collective
 
@@ -67,7 +67,7 @@ def _passes(compute: list[float], exchange: list[float]) -> tuple[list[TimedOp],
 
 
 def _told(compute: list[float], exchange: list[float], *, delayed: bool, contention: Contention = ALONE) -> float:
-    ahead, back = ((ops, exposed(ops, contention)) for ops in _passes(compute, exchange))
+    ahead, back = ((ops, exposed_shares(ops, contention)) for ops in _passes(compute, exchange))
     passes = across_passes(ahead, back, contention, delayed=delayed)
     return sum(float(share.seconds[0]) for _, shares in passes for share in shares)
 
@@ -142,7 +142,7 @@ def test_a_gradient_that_hides_a_bulk_reduction_is_not_put_off() -> None:
     waits = []
     for rest in ([], [hidden]):
         ops = [*backward[:-1], host_timed, *rest]
-        ahead, back = ((one, exposed(one, ALONE)) for one in (forward, ops))
+        ahead, back = ((one, exposed_shares(one, ALONE)) for one in (forward, ops))
         _, (_, shares) = across_passes(ahead, back, ALONE, delayed=True)
         waits.append(float(shares[0].seconds[0]))
     assert waits == [0.0, 1.0]
@@ -152,15 +152,15 @@ def test_what_was_measured_to_be_lost_beats_the_multiprocessors() -> None:
     """Products alone, of which exchanges take a quarter of the rate and lose half of theirs: one second alone
     takes two, in which half a second of products is lost. Beside other kernels the multiprocessors count."""
     compute, exchange = [10.0] * 6, [1.0] * 4
-    lost = Losses(compute=np.array([0.25]), comm=np.array([0.5]))
+    losses = Losses(compute=np.array([0.25]), comm=np.array([0.5]))
 
     def told(part: str) -> float:
         def known(one: TimedOp) -> TimedOp:
-            return replace(one, losses=lost) if isinstance(one.op, Comm) else replace(one, part=part)
+            return replace(one, losses=losses) if isinstance(one.op, Comm) else replace(one, part=part)
 
         contention = Contention(sm_share=0.2)
         passes = [[known(one) for one in timed] for timed in _passes(compute, exchange)]
-        ahead, back = ((timed, exposed(timed, contention)) for timed in passes)
+        ahead, back = ((timed, exposed_shares(timed, contention)) for timed in passes)
         waited = across_passes(ahead, back, contention, delayed=True)
         return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
 
@@ -172,13 +172,16 @@ def test_a_product_of_which_nothing_runs_twice_loses_its_multiprocessors_alone()
     """As kernels that are no products do; one whose tiles are all dealt out before loses a second wave."""
     compute, exchange = [10.0] * 6, [1.0] * 4
 
-    def told(part: str, twice: float) -> float:
+    def told(part: str, second_wave: float) -> float:
         contention = Contention(sm_share=0.2, static_tiles=True, num_sms=100)
         passes = [
-            [one if isinstance(one.op, Comm) else replace(one, part=part, twice=np.array([twice])) for one in timed]
+            [
+                one if isinstance(one.op, Comm) else replace(one, part=part, second_wave=np.array([second_wave]))
+                for one in timed
+            ]
             for timed in _passes(compute, exchange)
         ]
-        ahead, back = ((timed, exposed(timed, contention)) for timed in passes)
+        ahead, back = ((timed, exposed_shares(timed, contention)) for timed in passes)
         waited = across_passes(ahead, back, contention, delayed=True)
         return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
 
@@ -189,7 +192,7 @@ def test_a_product_of_which_nothing_runs_twice_loses_its_multiprocessors_alone()
 NONE = (0.0, 0.0)
 
 
-def exchanged(
+def exchange_times(
     forward_s: list[float], backward_s: list[float], *, host_s: tuple[float, float] = NONE, losses: Losses | None = None
 ) -> Exchanges:
     """Of two chunks; ``host_s`` is the host's of a forward and of a backward."""
@@ -210,10 +213,10 @@ def test_each_exchange_hides_beside_the_other_s_compute_and_no_longer() -> None:
             backward_s=floats([5.0, 5.0 + backward_x]),
             weight_s=floats([2.0, 2.0]),
         )
-        exchanges = exchanged([forward_x, 0.0], [0.0, backward_x])
+        exchanges = exchange_times([forward_x, 0.0], [0.0, backward_x])
         assert pair_s(passes, exchanges, ALONE)[0] == pytest.approx(expected)
         slower = pair_s(passes, exchanges, Contention(sm_share=0.2))[0]
-        waits = beside(floats(forward_x), floats(3.0), 0.2) + beside(floats(backward_x), floats(4.0), 0.2)
+        waits = exposed_s(floats(forward_x), floats(3.0), 0.2) + exposed_s(floats(backward_x), floats(4.0), 0.2)
         assert slower == pytest.approx(7.0 + waits[0])
 
 
@@ -227,8 +230,8 @@ def test_pairs_lose_what_was_measured_of_exchanges_beside_products() -> None:
         weight_s=floats([2.0, 2.0]),
         products=floats([1.0, 1.0]),
     )
-    lost = Losses(compute=floats([0.25, 0.25]), comm=floats([0.5, 0.5]))
-    exchanges = exchanged([1.0, 0.0], [0.0, 4.0], losses=lost)
+    losses = Losses(compute=floats([0.25, 0.25]), comm=floats([0.5, 0.5]))
+    exchanges = exchange_times([1.0, 0.0], [0.0, 4.0], losses=losses)
     told = pair_s(passes, exchanges, Contention(sm_share=0.2, static_tiles=True))
     assert told[0] == pytest.approx(7.0 + 0.25 * 2.0 + (4.0 / 3.0 + 4.0 / 3.0))
     # beside what holds no products nothing of that was measured: the exchange loses nothing, the rest its multiprocessors
@@ -251,7 +254,7 @@ def test_one_host_issues_both_passes_of_a_pair(exchange_s: float, faster: float,
             backward_s=np.maximum(floats([5.0 + seconds] * 2), host_s),
             weight_s=floats([2.0, 2.0]),
         )
-        pair = pair_s(passes, exchanged([seconds] * 2, [seconds] * 2, host_s=(host_s, host_s)), ALONE)[0]
+        pair = pair_s(passes, exchange_times([seconds] * 2, [seconds] * 2, host_s=(host_s, host_s)), ALONE)[0]
         assert 2.0 * host_s <= pair * (1.0 + 1e-12)
         assert pair <= (passes.forward_s + passes.backward_s)[0] * (1.0 + 1e-12)
         return float(pair)

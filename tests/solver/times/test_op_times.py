@@ -42,7 +42,7 @@ GATHER = Comm(
 LAYOUT = Layout.of(8)
 
 
-def beside(products: int, collectives: int, seconds: float) -> Sample:
+def overlap_sample(products: int, collectives: int, seconds: float) -> Sample:
     case = OverlapCase(
         collective=Collective.ALL_GATHER,
         size_bytes=1 << 20,
@@ -58,7 +58,12 @@ def beside(products: int, collectives: int, seconds: float) -> Sample:
 
 
 # a product and a collective of 1 s; the products lose a quarter, the collective nothing
-OVERLAPPED = [beside(1, 0, 1.0), beside(0, 1, 1.0), beside(8, 1, 8.25), beside(1, 8, 8.0)]
+OVERLAPPED = [
+    overlap_sample(1, 0, 1.0),
+    overlap_sample(0, 1, 1.0),
+    overlap_sample(8, 1, 8.25),
+    overlap_sample(1, 8, 8.0),
+]
 
 
 def op_timer(samples: list[Sample]) -> OpTimer:
@@ -221,8 +226,8 @@ def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words:
     for op in products:
         told = op_timer.time(op, layout).seconds[0] / replace(op_timer, gpu=anywhere).time(op, layout).seconds[0]
         # 100 TFLOP/s of the flat cost model against 358 FLOPs a clock and multiprocessor
-        slowed = FLOPS / (358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz)
-        assert told == pytest.approx(slowed if slow else 1.0, rel=1e-3)
+        slower = FLOPS / (358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz)
+        assert told == pytest.approx(slower if slow else 1.0, rel=1e-3)
 
 
 def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it() -> None:

@@ -12,7 +12,7 @@ from ops.roles import Module, OpKey, Role
 from profdb.overlap_losses import Losses
 from solver.times.contention import Contention
 from solver.times.op_times import TimedOp
-from solver.times.overlap import beside, bucketed, exposed, in_pieces
+from solver.times.overlap import buckets_exposed_s, exposed_s, exposed_shares, in_pieces
 from spec.arrays import FloatArray, ints
 from spec.collectives import Collective
 
@@ -69,7 +69,9 @@ def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(b
         size_bytes=ints(1),
         thread_blocks=blocks,
     )
-    waits = exposed([_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], Contention(sm_share=0.2))
+    waits = exposed_shares(
+        [_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], Contention(sm_share=0.2)
+    )
     assert [float(one.seconds[0]) for one in waits] == pytest.approx([10.0, share])
 
 
@@ -85,7 +87,7 @@ def test_copies_run_beside_what_a_rank_waits_for_too() -> None:
             _timed(ahead, "dp_comm", 12.0),
             _timed(copied, "offload", copies_s),
         ]
-        assert [float(one.seconds[0]) for one in exposed(pass_ops)] == pytest.approx([10.0, 2.0, left_s])
+        assert [float(one.seconds[0]) for one in exposed_shares(pass_ops)] == pytest.approx([10.0, 2.0, left_s])
 
 
 @given(SECONDS, SECONDS, COUNTS)
@@ -108,8 +110,8 @@ def test_no_overlap_hides_more_than_the_shorter_of_the_two(
     collective's multiprocessors are fewer than half."""
     comm, compute = _floats(comm_s), _floats(compute_s)
     wait = {
-        "beside": lambda: beside(comm, compute, share),
-        "bucketed": lambda: bucketed(comm, compute, _floats(count), share),
+        "beside": lambda: exposed_s(comm, compute, share),
+        "bucketed": lambda: buckets_exposed_s(comm, compute, _floats(count), share),
         "pieces": lambda: in_pieces(comm, compute, _pieces(count, last_waits=True), share),
         "ring": lambda: in_pieces(comm, compute, _pieces(count, last_waits=False), share),
     }[kind]()
@@ -137,7 +139,7 @@ def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
         size_bytes=ints(1),
     )
     rows = replace(_timed(gather, "tp_comm", 3.0), seconds=_floats(3.0, 3.0), crosses=np.array([False, True]))
-    waits = exposed([replace(_timed(ran, "attention", 2.0), seconds=_floats(2.0, 2.0)), rows])
+    waits = exposed_shares([replace(_timed(ran, "attention", 2.0), seconds=_floats(2.0, 2.0)), rows])
     assert waits[1].seconds.tolist() == [3.0 - 0.75 * 2.0, 3.0]
 
 
@@ -172,14 +174,14 @@ def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
         size_bytes=ints(1),
     )
     comm = replace(_timed(scatter, "tp_comm", 1.0), crosses=np.array([False]))
-    waits = exposed([_timed(product, "gemm", 10.0), comm], Contention(sm_share=0.2, static_tiles=True))
+    waits = exposed_shares([_timed(product, "gemm", 10.0), comm], Contention(sm_share=0.2, static_tiles=True))
     assert float(waits[1].seconds[0]) == pytest.approx(wait)
 
 
 def test_multiprocessors_of_a_collective_slow_what_computes_beside_it() -> None:
     """20 of 100 for one second cost 0.2 s of what all 100 would have done."""
-    assert beside(_floats(1.0), _floats(4.0), 0.2)[0] == pytest.approx(0.2)
-    assert beside(_floats(6.0), _floats(4.0), 0.2)[0] == pytest.approx(2.0)
+    assert exposed_s(_floats(1.0), _floats(4.0), 0.2)[0] == pytest.approx(0.2)
+    assert exposed_s(_floats(6.0), _floats(4.0), 0.2)[0] == pytest.approx(2.0)
 
 
 @given(SECONDS, SECONDS, SHARES, SHARES)
@@ -189,7 +191,7 @@ def test_where_both_lose_each_goes_on_at_its_own_pace(
     """A replay: both at their slower rates until one has ended, then the other as if alone."""
     together = min(comm_s / (1.0 - comm_loss), compute_s / (1.0 - loss))
     left = max(comm_s - together * (1.0 - comm_loss), compute_s - together * (1.0 - loss), 0.0)
-    wait = beside(_floats(comm_s), _floats(compute_s), loss, comm_loss)[0]
+    wait = exposed_s(_floats(comm_s), _floats(compute_s), loss, comm_loss)[0]
     assert compute_s + wait == pytest.approx(together + left, abs=1e-9)
 
 
@@ -213,10 +215,10 @@ def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
     measured = replace(_timed(gathered, "wp_comm", 1.0), losses=Losses(compute=_floats(0.3), comm=_floats(0.5)))
     contention = Contention(sm_share=0.2)
     for op, part, wait in ((product, "gemm", 0.6), (kernel, "memory_bound", 0.2)):
-        waits = exposed([_timed(op, part, 10.0), measured], contention)
+        waits = exposed_shares([_timed(op, part, 10.0), measured], contention)
         assert float(waits[1].seconds[0]) == pytest.approx(wait)
-    unknown = exposed([_timed(product, "gemm", 10.0), _timed(gathered, "wp_comm", 1.0)], contention)
+    unknown = exposed_shares([_timed(product, "gemm", 10.0), _timed(gathered, "wp_comm", 1.0)], contention)
     assert float(unknown[1].seconds[0]) == pytest.approx(0.2)
     # one of two unmeasured: the model answers for both
-    mixed = exposed([_timed(product, "gemm", 10.0), measured, _timed(gathered, "wp_comm", 1.0)], contention)
+    mixed = exposed_shares([_timed(product, "gemm", 10.0), measured, _timed(gathered, "wp_comm", 1.0)], contention)
     assert sum(float(one.seconds[0]) for one in mixed[1:]) == pytest.approx(0.4)

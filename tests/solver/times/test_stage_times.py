@@ -12,7 +12,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.plans.space import enumerate_block, full_space
 from solver.problem.price import price_plan
-from solver.times.stage_times import gathered_slices, p2p_seconds
+from solver.times.stage_times import gather_slices, p2p_seconds
 from spec.arrays import ints
 from spec.frameworks import framework_preset
 from spec.parameters import block_parameters
@@ -94,7 +94,7 @@ def seconds(name: str, tp: int, choices: dict[str, bool]) -> float:
 @pytest.mark.parametrize(("name", "written", "copied"), [("megatron-2021", 0, 2), ("deepspeed", 1, 4)])
 def test_a_list_of_slices_is_copied_out_of_a_buffer(name: str, written: int, copied: int) -> None:
     """Read and written once; by DeepSpeed into zeros, and once more into a tensor of its own."""
-    ops = gathered_slices(ints(WHOLE), question(preset=framework_preset(name)).job)
+    ops = gather_slices(ints(WHOLE), question(preset=framework_preset(name)).job)
     assert [op.size_bytes.tolist() for op in ops if isinstance(op, Comm)] == [[WHOLE]]
     moved = sum(float(bytes_moved(op)[0]) for op in ops if isinstance(op, MemoryBound))
     assert moved == (written + copied) * WHOLE

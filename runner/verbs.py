@@ -241,13 +241,13 @@ def suite(options: argparse.Namespace, root: Path) -> int:
 def _in_ranks(options: argparse.Namespace, lines_of: "Callable[[ReplayOptions, RankLayout], list[str]]") -> int:
     """The exit status of this rank, after printing the lines of ``lines_of``."""
     with uninterrupted():
-        from runner.replay.operations import Compute
+        from runner.replay.operations import ComputeMode
         from runner.replay.run import ReplayOptions
 
     replay_options = ReplayOptions(
         results=options.results,
         device=options.device,
-        compute=Compute(options.compute),
+        compute=ComputeMode(options.compute),
         dtype=options.dtype,
         epochs=options.epoch_num,
         warmup=options.warmup,

@@ -343,7 +343,7 @@ class DataParallel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class LogConvention:
     """FLOPs of a step as the framework's own log counts them (solver.problem.result)."""
 
     attention: Literal["whole", "half", ""] = ""
@@ -366,7 +366,7 @@ class FrameworkPreset:
     layers: Layers = field(default_factory=Layers)
     host: Host = field(default_factory=Host)
     offload: Offload = field(default_factory=Offload)
-    log: Log = field(default_factory=Log)
+    log: LogConvention = field(default_factory=LogConvention)
 
     def changed(self, choices: Mapping[str, Any]) -> "FrameworkPreset":
         """The same framework with other choices, by names such as ``pipeline.interleaves``.

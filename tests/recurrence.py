@@ -17,7 +17,7 @@ from ops.mixers.registry import MIXERS as OPERATIONS
 from ops.op import Pass
 from ops.roles import Module as Part
 from ops.roles import OpKey, Role
-from spec.mixers.mixer import Module, linear_module, parameter_module
+from spec.mixers.mixer import LeafModule, linear_module, parameter_module
 from spec.mixers.registry import MIXERS as KINDS
 from spec.section import Section
 
@@ -52,7 +52,7 @@ class RecurrenceSpec:
     def repeatable_heads(self) -> tuple[int, ...]:
         return ()
 
-    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+    def modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
         width = self.num_heads * self.head_dim
         yield linear_module(f"{prefix}.in", (2 * width, hidden))
         yield parameter_module(f"{prefix}.decay", (self.num_heads,))

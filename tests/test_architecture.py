@@ -54,6 +54,16 @@ def test_names_of_files_say_something():
     assert not [name for name in named if VAGUE_NAMES.intersection(name.lower().split("_"))]
 
 
+def test_no_two_classes_have_one_name():
+    # A reader who meets a name, in code or in an error, can look it up.
+    places: dict[str, list[str]] = {}
+    for source in product():
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(source.at(node, node.name))
+    assert not [where for same in places.values() if len(same) > 1 for where in same]
+
+
 def names_an_architecture(source: Source) -> Iterator[str]:
     """What belongs to a GPU architecture is a fact of its file under configs/architectures."""
     for node in source.nodes:

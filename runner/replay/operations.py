@@ -26,7 +26,7 @@ ATTENTION_SIDES = 4
 ATTENTION_WORDS = ("mask", "direction", "kernel", "window")
 
 
-class Compute(StrEnum):
+class ComputeMode(StrEnum):
     """How computation is replayed: as products of its shapes, as a sleep of the file's time, or not at all."""
 
     REAL = "real"
@@ -41,7 +41,7 @@ class Operations:
 
     device: Device
     groups: Mapping[tuple[str, int], RankGroup]
-    compute: Compute
+    compute: ComputeMode
     dtype: str
     sent: torch.Tensor
     received: torch.Tensor
@@ -72,12 +72,12 @@ class Operations:
 
     def _computation(self, launch: ReplayLaunch) -> Call | None:
         item = launch.item
-        if self.compute is Compute.REAL and item.shapes is not None:
+        if self.compute is ComputeMode.REAL and item.shapes is not None:
             if len(item.shapes[0]) == ATTENTION_SIDES:
                 return launch_attention(attention_case(launch, self.dtype), self.device).calls[0]
             return launch_gemm(product_case(item.shapes, self.dtype), self.device).calls[0]
         seconds = sleep_s(launch)
-        if self.compute is Compute.SLEEP and seconds > 0:
+        if self.compute is ComputeMode.SLEEP and seconds > 0:
             return lambda: time.sleep(seconds)
         return None
 
@@ -191,7 +191,7 @@ def operations_for(
     launches: Sequence[ReplayLaunch],
     device: Device,
     groups: Mapping[tuple[str, int], RankGroup],
-    compute: Compute,
+    compute: ComputeMode,
     dtype: str,
 ) -> Operations:
     """The calls of a rank with buffers for all launches. Buffers hold random numbers: zeros would draw less power and

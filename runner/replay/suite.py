@@ -28,7 +28,7 @@ from runner.groups.agreement import NotAgreedError, agree, install_abort_hook
 from runner.groups.degrees import degrees_of
 from runner.logs.analysis import TimeSpread
 from runner.logs.log import Log
-from runner.replay.operations import Compute
+from runner.replay.operations import ComputeMode
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_workloads
 from runner.replay.run import LOG_ENDING, LOG_FOLDER, ReplayOptions, run_in_world
 from spec.errors import ConfigError
@@ -192,7 +192,7 @@ def run_suite(entries: Sequence[Entry], options: ReplayOptions, root: Path, layo
             continue
         if world.leads:
             print(f"--- {entry.name} ({number} of {len(entries)})", flush=True)
-        read = partial(entry.read, root=root, computation=options.compute is not Compute.SKIP)
+        read = partial(entry.read, root=root, computation=options.compute is not ComputeMode.SKIP)
         try:
             result = run_in_world(options, read, world, hook)
         except NotAgreedError as error:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import ClassVar, Self
 
 from spec.errors import ExportError
-from spec.mixers.mixer import Mixer, Module, linear_module, norm_module, parameter_module
+from spec.mixers.mixer import LeafModule, Mixer, linear_module, norm_module, parameter_module
 from spec.section import Section
 
 
@@ -134,7 +134,7 @@ class AttentionSpec:
         """Key and value heads."""
         return (self.num_kv_heads,)
 
-    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+    def modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
         """Projections, the norms inside, sinks and the output."""
         value = self.num_heads * self.v_dim
         if self.kind is AttentionKind.MLA:
@@ -153,7 +153,7 @@ class AttentionSpec:
                 yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
         yield linear_module(f"{prefix}.out", (hidden, value), bias=self.out_bias)
 
-    def _latent_modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+    def _latent_modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
         """MLA's projections (arXiv 2405.04434 sec. 2.1.2, eqs. 9-19)."""
         q_width = self.num_heads * self.qk_dim
         if self.q_lora_rank:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from spec.mixers.mixer import Module, Tensor, linear_module, norm_module, parameter_module
+from spec.mixers.mixer import LeafModule, Tensor, linear_module, norm_module, parameter_module
 from spec.section import Section
 
 
@@ -45,7 +45,7 @@ class GatedDeltaSpec:
         """None."""
         return ()
 
-    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+    def modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
         """transformers ``models/qwen3_next/modular_qwen3_next.py``, Qwen3NextGatedDeltaNet: queries, keys, values and
         output gates in one product, write strengths and decays in another; the convolution without biases; per
         head a bias of the decay and its rate; one norm for all heads; the output."""
@@ -53,7 +53,7 @@ class GatedDeltaSpec:
         yield linear_module(f"{prefix}.in_proj_qkvz", (2 * keys + 2 * values, hidden))
         yield linear_module(f"{prefix}.in_proj_ba", (2 * self.num_value_heads, hidden))
         taps = Tensor(name=f"{prefix}.conv1d.weight", shape=(2 * keys + values, 1, self.conv_kernel))
-        yield Module(name=f"{prefix}.conv1d", tensors=(taps,))
+        yield LeafModule(name=f"{prefix}.conv1d", tensors=(taps,))
         for name in ("dt_bias", "A_log"):
             yield parameter_module(f"{prefix}.{name}", (self.num_value_heads,))
         yield norm_module(f"{prefix}.norm", self.value_dim)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from spec.mixers.mixer import Module, Tensor, linear_module, norm_module, parameter_module
+from spec.mixers.mixer import LeafModule, Tensor, linear_module, norm_module, parameter_module
 from spec.section import Section
 
 
@@ -50,7 +50,7 @@ class Mamba2Spec:
         """None."""
         return ()
 
-    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+    def modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
         """mamba_ssm/modules/mamba2.py, ``Mamba2.__init__``: z, x, B, C and dt in one product; the convolution
         over x, B and C; per head a bias of dt, A and D; the gated norm; the output."""
         inner = self.num_heads * self.head_dim
@@ -58,7 +58,7 @@ class Mamba2Spec:
         yield linear_module(f"{prefix}.in_proj", (2 * inner + states + self.num_heads, hidden))
         weight = Tensor(name=f"{prefix}.conv1d.weight", shape=(inner + states, 1, self.conv_kernel))
         bias = Tensor(name=f"{prefix}.conv1d.bias", shape=(inner + states,))
-        yield Module(name=f"{prefix}.conv1d", tensors=(weight, bias))
+        yield LeafModule(name=f"{prefix}.conv1d", tensors=(weight, bias))
         for name in ("dt_bias", "A_log", "D"):
             yield parameter_module(f"{prefix}.{name}", (self.num_heads,))
         yield norm_module(f"{prefix}.norm", inner)

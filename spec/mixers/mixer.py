@@ -22,7 +22,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class LeafModule:
     """A leaf module of the model: what a framework hooks, gathers and releases at once."""
 
     name: str
@@ -34,25 +34,25 @@ class Module:
         return sum(tensor.elements for tensor in self.tensors)
 
 
-def linear_module(name: str, shape: tuple[int, int], *, bias: bool = False) -> Module:
+def linear_module(name: str, shape: tuple[int, int], *, bias: bool = False) -> LeafModule:
     """A matrix (outputs, inputs) and perhaps a bias."""
     tensors = [Tensor(name=f"{name}.weight", shape=shape)]
     if bias:
         tensors.append(Tensor(name=f"{name}.bias", shape=(shape[0],)))
-    return Module(name=name, tensors=tuple(tensors))
+    return LeafModule(name=name, tensors=tuple(tensors))
 
 
-def norm_module(name: str, width: int, *, bias: bool = False) -> Module:
+def norm_module(name: str, width: int, *, bias: bool = False) -> LeafModule:
     """A weight per channel, and a bias as LayerNorm has it."""
     tensors = [Tensor(name=f"{name}.weight", shape=(width,))]
     if bias:
         tensors.append(Tensor(name=f"{name}.bias", shape=(width,)))
-    return Module(name=name, tensors=tuple(tensors))
+    return LeafModule(name=name, tensors=tuple(tensors))
 
 
-def parameter_module(name: str, shape: tuple[int, ...]) -> Module:
+def parameter_module(name: str, shape: tuple[int, ...]) -> LeafModule:
     """One tensor that is a module's own, without a suffix."""
-    return Module(name=name, tensors=(Tensor(name=name, shape=shape),))
+    return LeafModule(name=name, tensors=(Tensor(name=name, shape=shape),))
 
 
 class Mixer(Protocol):
@@ -81,7 +81,7 @@ class Mixer(Protocol):
         framework repeats them."""
         ...
 
-    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+    def modules(self, hidden: int, prefix: str) -> Iterator[LeafModule]:
         """Its weights in forward order, whole; names begin with ``prefix``."""
         ...
 

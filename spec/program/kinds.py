@@ -149,7 +149,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Percentage:
     """A share of a whole from 0 up to, but not, all of it: a number, or a text with a per cent sign."""
 
     @property

@@ -88,7 +88,7 @@ UNPRICED: Mapping[str, Mapping[str, tuple[tuple[object, ...], str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ModelTypeFacts:
     """Facts that ``model_type`` fixes.
 
     ``biases``: "always" (q, k, v and output), "unless_no_bias" (all four and the MLP unless
@@ -101,19 +101,19 @@ class Family:
 
 
 # model_type names as InternEvo registers them (internlm/model/builder.py)
-FAMILIES: dict[str, Family] = {
-    "INTERNLM": Family(biases="always"),
-    "INTERNLM_MoE": Family(biases="always"),
-    "INTERNLM2": Family(biases="unless_no_bias"),
-    "INTERNLM2_PUBLIC": Family(biases="unless_no_bias"),
-    "INTERNLM3": Family(biases="unless_no_bias"),
-    "LLAMA": Family(biases="unless_no_bias"),
-    "LLAMA2": Family(biases="unless_no_bias"),
-    "BAICHUAN2": Family(biases="unless_no_bias"),
-    "QWEN2": Family(biases="split"),
-    "QWEN2MOE": Family(biases="split", shared_gate=True),
-    "MIXTRALMOE": Family(biases="split"),
-    "QWEN3MOE": Family(biases="split", qk_norm=True),
+FAMILIES: dict[str, ModelTypeFacts] = {
+    "INTERNLM": ModelTypeFacts(biases="always"),
+    "INTERNLM_MoE": ModelTypeFacts(biases="always"),
+    "INTERNLM2": ModelTypeFacts(biases="unless_no_bias"),
+    "INTERNLM2_PUBLIC": ModelTypeFacts(biases="unless_no_bias"),
+    "INTERNLM3": ModelTypeFacts(biases="unless_no_bias"),
+    "LLAMA": ModelTypeFacts(biases="unless_no_bias"),
+    "LLAMA2": ModelTypeFacts(biases="unless_no_bias"),
+    "BAICHUAN2": ModelTypeFacts(biases="unless_no_bias"),
+    "QWEN2": ModelTypeFacts(biases="split"),
+    "QWEN2MOE": ModelTypeFacts(biases="split", shared_gate=True),
+    "MIXTRALMOE": ModelTypeFacts(biases="split"),
+    "QWEN3MOE": ModelTypeFacts(biases="split", qk_norm=True),
 }
 
 MOE_TYPES_DROPPING = ("GShard", "MegaBlock")
@@ -220,7 +220,7 @@ def rounded_ffn(hidden: int, mlp_ratio: float, *, multiple_of: int) -> int:
     return multiple_of * -(-int(hidden * mlp_ratio) // multiple_of)
 
 
-def _attention(model: Section, family: Family, hidden: int, model_type: str) -> tuple[AttentionSpec, bool]:
+def _attention(model: Section, family: ModelTypeFacts, hidden: int, model_type: str) -> tuple[AttentionSpec, bool]:
     """The attention layer, and whether the MLP has biases."""
     heads = model.integer("num_attention_heads")
     kv_heads = model.integer("num_kv_attention_heads", heads)
@@ -258,7 +258,7 @@ def _attention(model: Section, family: Family, hidden: int, model_type: str) -> 
     return spec, mlp_bias
 
 
-def _experts(model: Section, moe: Section, family: Family, ffn: int) -> MoeSpec | None:
+def _experts(model: Section, moe: Section, family: ModelTypeFacts, ffn: int) -> MoeSpec | None:
     """Returns the experts, or None for a dense model (num_experts absent or 1), whose settings of experts are checked as
     well."""
     num_experts = model.integer("num_experts", 1)

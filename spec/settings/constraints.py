@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import STRATEGIES
-from spec.program.kinds import MOST_BYTES, MOST_GPUS, Kind, Number, Several, Share, Whole, Word
+from spec.program.kinds import MOST_BYTES, MOST_GPUS, Kind, Number, Percentage, Several, Whole, Word
 from spec.section import Section
 from spec.settings.plan import plan_settings
 from spec.settings.setting import Setting, Settings, keys_near, section_values, settings_of
@@ -33,7 +33,7 @@ class WrittenConstraints:
     """No recomputation in the backward."""
     memory_gib: Annotated[float | None, Number(least=1e-3, most=MOST_BYTES / GIB)] = None
     """GiB that a plan may need of each device."""
-    headroom: Annotated[float, Share()] = 0.0
+    headroom: Annotated[float, Percentage()] = 0.0
     """Share of a device's usable memory to leave free."""
     keep_tp_in_node: bool = False
     """Tensor-parallel groups stay inside a node, or inside a larger NVLink domain."""

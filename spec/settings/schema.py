@@ -7,7 +7,7 @@ from enum import Enum
 from inspect import getdoc
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spec.program.kinds import Flag, Kind, Number, Several, Share, Text, Whole, Word
+from spec.program.kinds import Flag, Kind, Number, Percentage, Several, Text, Whole, Word
 from spec.settings.setting import Settings
 
 Schema = dict[str, Any]
@@ -28,7 +28,7 @@ def kind_schema(kind: Kind) -> Schema:
             return {"type": "integer", "minimum": kind.least, "maximum": kind.most}
         case Number():
             return {"type": "number", "minimum": kind.least, "maximum": kind.most}
-        case Share():
+        case Percentage():
             share = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
             return {"anyOf": [share, {"type": "string", "description": kind.allowed}]}
         case Flag():

@@ -19,11 +19,11 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
-from spec.program.kinds import Flag, Kind, Number, Several, Share, Text, Whole, Word
+from spec.program.kinds import Flag, Kind, Number, Percentage, Several, Text, Whole, Word
 from spec.section import Section
 
 MOST_KEYS_SHOWN = 30
-KINDS = (Flag, Number, Share, Text, Several, Whole, Word)
+KINDS = (Flag, Number, Percentage, Text, Several, Whole, Word)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from spec.mixers.mixer import Module, Tensor, linear_module, norm_module
+from spec.mixers.mixer import LeafModule, Tensor, linear_module, norm_module
 from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
 from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 
@@ -63,7 +63,7 @@ class ZeroOptions:
             stage=stage,
         )
 
-    def products(self, module: Module, direction: str) -> Iterator[GeneralItem]:
+    def products(self, module: LeafModule, direction: str) -> Iterator[GeneralItem]:
         """The matrix products of a module: one forward, input and weight gradient backward."""
         if not self.computation or module.name.startswith("embed"):
             return
@@ -91,7 +91,7 @@ class Unit:
     """Modules that belong together: a layer, the embedding, or the end of the model."""
 
     name: str
-    modules: tuple[Module, ...]
+    modules: tuple[LeafModule, ...]
 
 
 def model_units(model: ModelSpec) -> tuple[Unit, ...]:
@@ -116,7 +116,7 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     return (*units, Unit(name="head", modules=tuple(last)))
 
 
-def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module]:
+def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:
     """The modules of one block in forward order."""
     place = block.norm_place
     if block.mixer is not None:
@@ -135,22 +135,22 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module
         yield _norm(f"{prefix}.output_norm", hidden, block.norm)
 
 
-def _norm(name: str, width: int, kind: NormKind) -> Module:
+def _norm(name: str, width: int, kind: NormKind) -> LeafModule:
     return norm_module(name, width, bias=kind.vectors > 1)
 
 
-def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[Module]:
+def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:
     names = ("gate", "up") if mlp.gated else ("up",)
     for name in names:
         yield linear_module(f"{prefix}.{name}", (mlp.ffn_hidden, hidden), bias=mlp.bias)
     yield linear_module(f"{prefix}.down", (hidden, mlp.ffn_hidden), bias=mlp.bias)
 
 
-def _experts(moe: MoeSpec, hidden: int, prefix: str) -> Iterator[Module]:
+def _experts(moe: MoeSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:
     router = [Tensor(name=f"{prefix}.router.weight", shape=(moe.num_experts, hidden))]
     if moe.router_bias:
         router.append(Tensor(name=f"{prefix}.router.bias", shape=(moe.num_experts,)))
-    yield Module(name=f"{prefix}.router", tensors=tuple(router))
+    yield LeafModule(name=f"{prefix}.router", tensors=tuple(router))
     if moe.latent_hidden:
         yield linear_module(f"{prefix}.latent_down", (moe.latent_hidden, hidden), bias=moe.bias)
         yield linear_module(f"{prefix}.latent_up", (hidden, moe.latent_hidden), bias=moe.bias)
@@ -180,7 +180,7 @@ def _experts(moe: MoeSpec, hidden: int, prefix: str) -> Iterator[Module]:
 ALIGNMENT = 2
 
 
-def zero12_items(modules: tuple[Module, ...], options: ZeroOptions) -> Iterator[GeneralItem]:
+def zero12_items(modules: tuple[LeafModule, ...], options: ZeroOptions) -> Iterator[GeneralItem]:
     """All rows of one rank."""
     tensors = [tensor for module in modules for tensor in module.tensors]
     flat = _Flat(tensors, options)
@@ -225,7 +225,7 @@ class _Flat:
             yield begin // self.owned, end - begin
 
 
-def _backward(modules: tuple[Module, ...], flat: _Flat, options: ZeroOptions) -> Iterator[GeneralItem]:
+def _backward(modules: tuple[LeafModule, ...], flat: _Flat, options: ZeroOptions) -> Iterator[GeneralItem]:
     """Modules last to first; stage 2 sends full buckets as they fill up, the rest when it is done."""
     pending: list[Tensor] = []
     reduces = options.ranks > 1 and options.stage == 2

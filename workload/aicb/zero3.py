@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from spec.mixers.mixer import Module, Tensor
+from spec.mixers.mixer import LeafModule, Tensor
 from workload.aicb.csv_workload import EPOCH_END, GeneralItem
 from workload.aicb.data_parallel import ZeroOptions, full_buckets
 
@@ -29,7 +29,7 @@ from workload.aicb.data_parallel import ZeroOptions, full_buckets
 SUB_GROUP_ELEMENTS = 1_000_000_000
 
 
-def zero3_items(modules: tuple[Module, ...], options: ZeroOptions) -> Iterator[GeneralItem]:
+def zero3_items(modules: tuple[LeafModule, ...], options: ZeroOptions) -> Iterator[GeneralItem]:
     """All rows of one rank."""
     tensors = [tensor for module in modules for tensor in module.tensors]
     persistent = persistent_tensors(tensors, options)
@@ -61,22 +61,22 @@ def persistent_tensors(tensors: list[Tensor], options: ZeroOptions) -> set[str]:
     return chosen
 
 
-def hook_order(modules: tuple[Module, ...]) -> list[tuple[Module, str]]:
+def hook_order(modules: tuple[LeafModule, ...]) -> list[tuple[LeafModule, str]]:
     """Every module as its hooks fire: forward in the order of the model, backward in the reverse, the one
     around others before them both times."""
     forward = [(module, "forward") for module in _entered(modules)]
     return forward + [(module, "backward") for module in _entered(modules[::-1])]
 
 
-def _entered(leaves: tuple[Module, ...]) -> Iterator[Module]:
+def _entered(leaves: tuple[LeafModule, ...]) -> Iterator[LeafModule]:
     """The leaves, each after those around it that are entered with it: ``layers.0.attention.q`` stands in an attention
     in a layer. Those around others own no parameters."""
-    yield Module(name="model", tensors=())
+    yield LeafModule(name="model", tensors=())
     entered: list[str] = []
     for leaf in leaves:
         words = _path(leaf.name)
         around = [".".join(words[:depth]) for depth in range(1, len(words))]
-        yield from (Module(name=name, tensors=()) for name in around if name not in entered)
+        yield from (LeafModule(name=name, tensors=()) for name in around if name not in entered)
         yield leaf
         entered = around
 
@@ -96,7 +96,7 @@ def _path(name: str) -> tuple[str, ...]:
 class _Live:
     """The parameters whole on this rank now (``resident``), and how many elements this pass gathered of them."""
 
-    order: list[tuple[Module, str]]
+    order: list[tuple[LeafModule, str]]
     options: ZeroOptions
     persistent: set[str]
     resident: set[str] = field(default_factory=set)
@@ -135,7 +135,7 @@ class _Live:
             size = sum(self.options.padded(tensor.elements) for tensor in missing)
             yield self.options.comm("all_gather", size, stage)
 
-    def _pop(self, module: Module, step: int) -> None:
+    def _pop(self, module: LeafModule, step: int) -> None:
         """Take what the module needs now off the queue, unless a prefetch has done so."""
         wanted = {tensor.name for tensor in module.tensors if self.passed.get(tensor.name, -1) < step}
         popped: set[str] = set()
@@ -157,7 +157,7 @@ class _Live:
                 size += tensor.elements
         yield from self._gather(tuple(wanted.values()), f"{direction}.prefetch")
 
-    def _release(self, module: Module, step: int, *, traced: bool) -> None:
+    def _release(self, module: LeafModule, step: int, *, traced: bool) -> None:
         """Let go of the module's parameters but for those that stay; ``step`` is the next hook's."""
         names = {tensor.name for tensor in module.tensors}
         if traced:

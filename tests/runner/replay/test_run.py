@@ -12,7 +12,7 @@ from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.watchdog import Beat
 from runner.groups.degrees import Degrees
 from runner.logs.log import Log
-from runner.replay.operations import Compute, attention_case, buffer_elements, operations_for, product_case, whole
+from runner.replay.operations import ComputeMode, attention_case, buffer_elements, operations_for, product_case, whole
 from runner.replay.program import DegreeOptions, task_from_files
 from runner.replay.run import RankProgress, ReplayOptions, StragglerFinder, run_workload
 from tests.runner.replay.test_program import END, collective, message, program
@@ -45,7 +45,7 @@ def test_equal_launches_share_their_operands() -> None:
     first = GeneralItem(comm_type="computation", shapes=((2, 3), (3, 4)), stage="a")
     other = GeneralItem(comm_type="computation", shapes=((2, 3), (3, 5)), stage="b")
     made = program(first, first, other).iterations[0]
-    cpu = operations_for(made, Device(kind="cpu"), {}, Compute.REAL, "fp32")
+    cpu = operations_for(made, Device(kind="cpu"), {}, ComputeMode.REAL, "fp32")
     calls = [cpu.call(launch) for launch in made]
     assert calls[0] is calls[1]
     assert calls[2] is not calls[0]
@@ -62,7 +62,7 @@ def test_an_attention_as_launched() -> None:
     case = attention_case(launch, "fp32")
     assert (case.heads, case.kv_heads, case.q_len, case.kv_len, case.qk_dim) == (4, 2, 16, 16, 8)
     assert (case.mask, case.direction, case.dtype) == ("causal", "backward", "fp32")
-    call = operations_for([launch], Device(kind="cpu"), {}, Compute.REAL, "fp32").call(launch)
+    call = operations_for([launch], Device(kind="cpu"), {}, ComputeMode.REAL, "fp32").call(launch)
     assert call is not None
     call()
     (bare,) = program(replace(item, additional="causal")).iterations[0]
@@ -74,7 +74,9 @@ SHAPES = ((8, 16), (16, 4))
 TYPED = DegreeOptions(degrees={}, order="tp-cp-ep-dp-pp")
 
 
-def played(tmp_path: Path, compute: Compute, *items: GeneralItem, epochs: int | None = None) -> tuple[Log, list[str]]:
+def played(
+    tmp_path: Path, compute: ComputeMode, *items: GeneralItem, epochs: int | None = None
+) -> tuple[Log, list[str]]:
     path = tmp_path / "one_workload.csv"
     Workload(items=[END, *items, END]).write(path, {"world_size": 1})
     options = ReplayOptions(
@@ -86,7 +88,7 @@ def played(tmp_path: Path, compute: Compute, *items: GeneralItem, epochs: int | 
 
 def test_products_are_run_and_logged(tmp_path: Path) -> None:
     product = GeneralItem(comm_type="computation", shapes=SHAPES, stage="forward.x", count=2)
-    log, lines = played(tmp_path, Compute.REAL, product, collective(ranks=1), epochs=3)
+    log, lines = played(tmp_path, ComputeMode.REAL, product, collective(ranks=1), epochs=3)
     assert [len(epoch) for epoch in log.comm_log_each_epoch] == [0, 2, 2, 2]
     assert all(item.shapes == SHAPES and (item.elapsed_ms or 0) > 0 for item in log.comm_logs)
     assert "1 rows over groups of one rank left out" in lines
@@ -101,14 +103,14 @@ def test_sleep_takes_the_time_of_the_file(tmp_path: Path) -> None:
     timed = GeneralItem(comm_type="computation", shapes=SHAPES, elapsed_ms=40.0, count=2)
     nanoseconds = GeneralItem(comm_type="computation", msg_size=30_000_000)
     untimed = GeneralItem(comm_type="computation", shapes=SHAPES)
-    log, _ = played(tmp_path, Compute.SLEEP, timed, nanoseconds, untimed)
+    log, _ = played(tmp_path, ComputeMode.SLEEP, timed, nanoseconds, untimed)
     assert [item.elapsed_ms for item in log.comm_logs] == [pytest.approx(ms, rel=0.9, abs=0) for ms in (20, 20, 30)]
     assert all((item.elapsed_ms or 0) >= least for item, least in zip(log.comm_logs, (20, 20, 30), strict=True))
 
 
 def test_skipped_computation_is_no_operation(tmp_path: Path) -> None:
     product = GeneralItem(comm_type="computation", shapes=SHAPES, elapsed_ms=40.0)
-    log, _ = played(tmp_path, Compute.SKIP, product)
+    log, _ = played(tmp_path, ComputeMode.SKIP, product)
     assert (log.comm_logs, len(log.epoch_times)) == ([], 2)
 
 

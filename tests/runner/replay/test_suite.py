@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiler.distributed.rank_layout import RankLayout
-from runner.replay.operations import Compute
+from runner.replay.operations import ComputeMode
 from runner.replay.run import ReplayOptions
 from runner.replay.suite import Entry, parse_finished, read_suite, run_suite
 from spec.errors import ConfigError
@@ -98,7 +98,7 @@ def entries(tmp_path: Path) -> tuple[Entry, ...]:
 
 
 def table(entries: tuple[Entry, ...], results: Path) -> list[str]:
-    options = ReplayOptions(results=results, device="cpu", compute=Compute.REAL, dtype="fp32", quiet=True)
+    options = ReplayOptions(results=results, device="cpu", compute=ComputeMode.REAL, dtype="fp32", quiet=True)
     return run_suite(entries, options, results, RankLayout())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spec.mixers.mixer import Module, Tensor
+from spec.mixers.mixer import LeafModule, Tensor
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.workload.generator import ROOT
@@ -14,10 +14,10 @@ from workload.aicb.data_parallel import Unit, ZeroOptions, fsdp_items, model_uni
 from workload.aicb.zero3 import hook_order, zero3_items
 
 
-def modules(*sizes: int) -> tuple[Module, ...]:
+def modules(*sizes: int) -> tuple[LeafModule, ...]:
     """One module a size, each with one tensor."""
     return tuple(
-        Module(name=f"m{i}", tensors=(Tensor(name=f"m{i}.weight", shape=(size,)),)) for i, size in enumerate(sizes)
+        LeafModule(name=f"m{i}", tensors=(Tensor(name=f"m{i}.weight", shape=(size,)),)) for i, size in enumerate(sizes)
     )
 
 
@@ -212,7 +212,7 @@ def test_what_is_needed_again_soon_stays() -> None:
 
 def test_modules_around_others_have_hooks_before_them_both_ways() -> None:
     names = ("embed", "layers.0.norm", "layers.0.mlp.up", "layers.0.mlp.down", "head")
-    leaves = tuple(Module(name=name, tensors=()) for name in names)
+    leaves = tuple(LeafModule(name=name, tensors=()) for name in names)
     order = [(module.name, direction) for module, direction in hook_order(leaves)]
     assert [name for name, direction in order if direction == "forward"] == [
         *("model", "embed", "layers.0", "layers.0.norm", "layers.0.mlp", "layers.0.mlp.up", "layers.0.mlp.down"),

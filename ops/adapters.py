@@ -2,7 +2,7 @@
 
 A frozen weight W has an input gradient and no gradient of its own, so its product keeps no input and nothing
 of it is reduced or updated. Beside an adapted one run h = B A x, with A of ``adapter_rank`` x inputs and B of
-outputs x ``adapter_rank``, and their gradients; x is kept for A's, or, dropped out or in another format, a
+outputs x ``adapter_rank``, and their gradients; x is saved for A's, or, dropped out or in another format, a
 copy of it for each A (peft, tuners/lora/layer.py, Linear.forward: lora_A(dropout(x)) of x in lora_A's
 format). Weights held in 4 bits are brought to 16 before each product that reads them (QLoRA sec. 3, eq. 5;
 bitsandbytes, autograd/_functions.py, MatMul4Bit).
@@ -30,7 +30,7 @@ from spec.job import Adapted, JobSpec
 # back in the result's format; every step is a kernel and has one in the backward. On frozen weights of 4 bits
 # ``result`` is cloned first and the adapter's added in place (tuners/lora/bnb.py, Linear4bit). Under
 # torch.autocast what enters a product is brought back to the products' format, dropped out in A's. FSDP1 shows
-# A, not gathered yet when its format is asked, in the optimizer's.
+# A in the optimizer's format, since it is not gathered yet when its format is read.
 #
 # Fused (Unsloth's LoRA_QKV and LoRA_W; fms-acceleration, fused_ops/unsloth_lora): B is scaled instead, its
 # product added in place; the backward has no mask but compares what was dropped out with 0, multiplies, and
@@ -55,12 +55,12 @@ class AdapterPasses:
 
 
 def product_dtype(job: JobSpec) -> str:
-    """Format of what an adapter multiplies."""
+    """Returns the format of what an adapter multiplies."""
     return job.precision.compute if job.adapter_code else job.adapter_dtype or job.precision.compute
 
 
 def adapter_passes(job: JobSpec) -> AdapterPasses:
-    """The kernels of one adapter of ``job``."""
+    """Returns the kernels of one adapter of ``job``."""
     outer = dtype_bytes(job.precision.activation)
     if job.adapter_code == "fused":
         return AdapterPasses(
@@ -83,12 +83,12 @@ def adapter_passes(job: JobSpec) -> AdapterPasses:
 
 
 def _cast(source: float, target: float) -> tuple[float, ...]:
-    """Bytes an element of a cast, which nothing does between equal formats."""
+    """Returns the bytes an element of a cast, which nothing does between equal formats."""
     return (source + target,) if source != target else ()
 
 
 def _dropout(job: JobSpec, width: float) -> tuple[float, ...]:
-    """Bytes an element of a dropout, forward or backward: read, written, and the mask."""
+    """Returns the bytes an element of a dropout, forward or backward: read, written, and the mask."""
     return (2 * width + MASK_BYTES,) if job.adapter_dropout else ()
 
 
@@ -99,8 +99,8 @@ CUT_INPUTS = frozenset({Role.OUT, Role.DOWN})
 
 
 def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
-    """A, B and the sum with the frozen product's result, with the elementwise kernels between them; ``times``
-    pairs that share its input, and its outputs between them (q, k and v apart)."""
+    """Returns A, B and the sum with the frozen product's result, with the elementwise kernels between them; ``times``
+    pairs share the product's input, and its outputs between them (q, k and v apart)."""
     job = context.job
     tokens, inputs, outputs = base.m, base.k, base.n
     rank = context.layout.constant(job.adapter_rank)
@@ -122,7 +122,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
         )
 
     def copies(role: Role, phase: Phase, word: str, width: IntArray, element_bytes: tuple[float, ...]) -> list[Op]:
-        """Kernels one after another, priced as copies of as many bytes (``element_bytes`` of each)."""
+        """Returns kernels one after another, priced as copies of as many bytes (``element_bytes`` of each)."""
         what = base.key.served_by(role, f"{base.name}.{word}")
         a_copy = 2.0 * dtype_bytes(job.precision.activation)
         return [
@@ -137,6 +137,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Pass:
             for one in element_bytes
         ]
 
+    # Products in order: h = x A^T, y += h B^T; backward dh = dy B, dB = dy^T h, dx += dh A, dA = dh^T x.
     down, up, share = Role.ADAPTER_DOWN, Role.ADAPTER_UP, -(-outputs // times)
     enters = copies(Role.CAST, Phase.FORWARD, "enter_adapter", inputs, passes.into)
     leaves = copies(Role.CAST, Phase.INPUT_GRAD, "leave_adapter", inputs, passes.back)
@@ -179,9 +180,8 @@ def _sum_over_tp(context: LayerContext, base: BatchedGemm, elements: IntArray) -
 
 
 def _input_bytes(context: LayerContext, elements: FloatArray) -> FloatArray:
-    """Bytes that an adapter keeps of its ``elements`` of input: a copy of its own in its product's format, and a
-    byte of mask.
-    """
+    """Returns the bytes that an adapter saves of its ``elements`` of input: a copy of its own in its product's
+    format, and a byte of mask."""
     dropout, dtype = context.job.adapter_dropout, context.job.adapter_dtype
     own = dtype_bytes(product_dtype(context.job)) if dropout or dtype else 0.0
     return (own + float(dropout)) * elements
@@ -202,6 +202,7 @@ def add_adapters(context: LayerContext, piece: Pass) -> Pass:
     weighted = {op.key for op in piece.backward if op.phase is Phase.WEIGHT_GRAD and _is_product(op)}
     bases = {op.key: op for op in piece.forward if _is_product(op) and op.key in weighted}
     wanted = {key for name in context.job.adapted for key in ADAPTED[name]}
+    # Three pairs on a fused qkv product: peft trains q_proj, k_proj and v_proj apart.
     adapters = {
         key: adapter_pair(context, base, times=3 if _apart(context, key) else 1)
         for key, base in bases.items()
@@ -232,7 +233,7 @@ def _frozen(op: Op, share: float = 1.0) -> Op:
 
 
 def _frozen_share(context: LayerContext, product: Op) -> float:
-    """Width of a product's frozen weights over that of parameters; quantizers leave the head alone
+    """Returns the width of a product's frozen weights over that of parameters; quantizers leave the head alone
     (transformers, integrations/bitsandbytes.py: get_keys_to_not_convert)."""
     precision = context.job.precision
     if not precision.frozen or product.module is Module.HEAD:
@@ -264,10 +265,13 @@ def _keeps_input(context: LayerContext, product: Op, has_adapter: bool) -> bool:
 def _backward(
     context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Pass]
 ) -> list[Op]:
-    """Without the gradients of frozen weights, and what served only them; what ran beside one is waited for."""
+    """Returns the backward without the gradients of frozen weights and what served only them; what overlapped one of
+    them is waited for."""
     result: list[Op] = []
     for op in ops:
         base = op.served in bases
+        # The weight gradient of a frozen product, its accumulation and its casts go; the adapter's products take its
+        # place, and the input that they read is still gathered.
         if base and op.phase is Phase.WEIGHT_GRAD:
             if op.key in adapters:
                 result.extend(adapters[op.key].backward)
@@ -275,6 +279,7 @@ def _backward(
                 result.append(op)
             continue
         if op.lane is Lane.OVERLAP and op.overlaps in bases and op.overlap_phase is Phase.WEIGHT_GRAD:
+            # what it overlapped is gone, so it is waited for
             result.append(replace(op, lane=Lane.MAIN))
             continue
         if base and op.key in bases:
@@ -284,7 +289,7 @@ def _backward(
 
 
 def _dequantize(context: LayerContext, product: Op, phase: Phase, elements: IntArray) -> list[Op]:
-    """Frozen weights of few bits written out for one product: a copy that reads the narrow ones."""
+    """Returns the kernel that writes frozen weights of few bits out in 16 for one product."""
     share = _frozen_share(context, product)
     if share == 1.0:
         return []

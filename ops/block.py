@@ -105,11 +105,14 @@ class BlockOps:
 def block_ops(context: LayerContext, block: BlockSpec) -> BlockOps:
     """Returns one transformer block, or one multi-token-prediction block with its own pass through the head."""
     if block.norm_place is not context.norm_place:
+        # One context serves every block of a model but for where its norms stand and, if some layers stay in 16 bits,
+        # its precision.
         context = replace(context, norm_place=block.norm_place)
     if block.wide:
         context = replace(context, job=replace(context.job, precision=context.job.precision.of_wide_layers))
     piece = mixer_half(context, block)
     if block.mlp is not None or block.moe is not None:
+        # Parallel attention and MLP add up before the residual, so that one collective reduces the sum of both.
         together = context.job.preset.tensor_parallel.reduces_halves and block.moe is None
         if together and block.parallel_residual:
             piece = _without_output_collectives(piece)
@@ -118,6 +121,7 @@ def block_ops(context: LayerContext, block: BlockSpec) -> BlockOps:
     if context.job.adapter_rank:
         from ops.adapters import add_adapters
 
+        # last: it freezes every weight that the halves have listed
         piece = add_adapters(context, piece)
         if around is not None:
             around = (add_adapters(context, around[0]), add_adapters(context, around[1]))
@@ -175,6 +179,7 @@ def ends(context: LayerContext, mode: Recompute) -> tuple[Pass, Pass]:
 
         first, last = freeze_embedding(first), add_adapters(context, last)
     if mode is Recompute.FULL and context.job.preset.recomputation.recomputes_ends:
+        # an embedding's input is an int64 token id for each token
         first = recompute_layer(first, mode, 8.0 * context.tokens)
         last = recompute_layer(last, mode, context.activations(context.norm_rows, context.model.hidden))
     return first, sequence(last, loss(context))
@@ -206,6 +211,7 @@ class LayerOps:
         """Returns the operations under a recompute ``mode``, with ``modules`` of layers run again beside that and what
         others save ``offloaded`` to the host."""
         context, model = self.context, self.context.model
+        # A stage of which some layers are recomputed holds both kinds; plans count layers of each in this order.
         modes = (Recompute.FULL, Recompute.NONE) if mode is Recompute.BLOCK else (mode,)
         # Runs of equal blocks, of which hybrids have many, share one piece.
         blocks = tuple(self._layer(run.block, one, modules, offloaded) for one in modes for run in model.blocks)
@@ -229,9 +235,12 @@ class LayerOps:
         ops = self.blocks[block]
         whole = mode is Recompute.FULL
         effective = affecting_modules(ops.piece, modules) if modules and not whole else ()
+        # Named modules that are absent from the layer are not in the key, so that policies which differ in those
+        # alone share one piece.
         key = (mode, block, effective, offloaded)
         if key not in self.cache:
             layer = ops.apply_recompute(mode, effective)
+            # After recomputation: a repeated forward reads weights that the backward's gather has brought already.
             if (self.context.layout.zero_stage >= 2).any():
                 from ops.data_parallel.weight_sharding import shard_over_data
 

@@ -99,7 +99,7 @@ class HeadTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """The way one strategy cuts weights and tokens, and what it communicates: nothing, unless it says so.
+    """How one strategy cuts weights and tokens, and what it communicates: nothing, unless a method says so.
 
     Its ``name`` stands in plans, files and reports; code reads its ``traits`` and never its name.
     """
@@ -177,12 +177,15 @@ class LayerContext:
     saved_rows: IntArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # The columns are computed once: every operation of every layer reads them, and N may be a million.
         layout, sharding = self.layout, self.sharding
         whole = layout.constant(self.job.seq_len)
         sequence = ceil_div(whole, layout.cp)
         exchanges = self.job.context_parallel == "all_to_all"
         tokens = layout.micro_batch * sequence
         reduce_dtype: str = self.job.precision.reduce
+        # Ulysses: ranks that hold parts of one sequence hold the same weights, so gradients are summed over sequence
+        # ranks as well, in a format that some frameworks set apart.
         if sharding.traits.copies.dense is Axis.SDP:
             reduce_dtype = self.job.preset.data_parallel.sequence_gradient_dtype or reduce_dtype
         columns = {
@@ -191,6 +194,7 @@ class LayerContext:
             "reduce_dtype": reduce_dtype,
             "exchanges_context": exchanges,
             "sequence": sequence,
+            # All-to-all gives a rank whole sequences of fewer heads; a ring leaves it its part of the tokens.
             "core_sequence": whole if exchanges else sequence,
             "tokens": tokens,
             "norm_rows": ceil_div(tokens, sharding.norm_shards(layout)),
@@ -198,29 +202,30 @@ class LayerContext:
             "saved_rows": ceil_div(tokens, sharding.saved_input_shards(layout)),
         }
         for name, column in columns.items():
+            # the dataclass is frozen; these fields are derived, not given
             object.__setattr__(self, name, column)
 
     @property
     def parameter_bytes(self) -> float:
-        """Bytes of one parameter element as it is computed with."""
+        """Returns the bytes of one parameter element as it is computed with."""
         return dtype_bytes(self.job.precision.parameter)
 
     def activations(self, rows: IntArray, width: IntArray | int) -> FloatArray:
-        """Bytes of a rows x width activation."""
+        """Returns the bytes of a rows x width activation."""
         return self.activation_bytes * rows * width
 
 
 def keeps_gathered(job: JobSpec, layout: Layout) -> BoolArray:
-    """Rows whose stages gather sharded parameters in the first forward of a step and keep them, add up whole
-    gradients and reduce them in the last backward (FSDP on stages: torch/distributed/pipelining/stage.py,
+    """Returns the rows whose stages gather sharded parameters in the first forward of a step and keep them, add up
+    whole gradients, and reduce them in the last backward (FSDP on stages: torch/distributed/pipelining/stage.py,
     backward_maybe_with_nosync)."""
     return bools((layout.pp > 1) & (layout.zero_stage >= 2) & job.preset.pipeline.keeps_gathered)
 
 
 def reduces_once(job: JobSpec, layout: Layout) -> BoolArray:
-    """Rows that add up whole gradients of their micro-batches and reduce them in the last backward: those that keep
-    what they gathered, and others of several micro-batches where the preset says so (accelerate ``accelerator.py``,
-    no_sync; Lightning ``fabric/strategies/fsdp.py``, _FSDPBackwardSyncControl)."""
+    """Returns the rows that add up whole gradients of their micro-batches and reduce them in the last backward: those
+    that keep gathered parameters, and others of several micro-batches where the preset says so (accelerate
+    ``accelerator.py``, no_sync; Lightning ``fabric/strategies/fsdp.py``, _FSDPBackwardSyncControl)."""
     waits = (layout.zero_stage >= 2) & (num_micro(job, layout) > 1) & job.preset.data_parallel.reduces_once
     return bools(keeps_gathered(job, layout) | waits)
 
@@ -232,10 +237,10 @@ def has_separate_ends(job: JobSpec, model: ModelSpec) -> bool:
 
 
 def num_micro(job: JobSpec, layout: Layout) -> IntArray:
-    """Micro-batches of a step."""
+    """Returns the micro-batches of a step."""
     return job.global_batch_sequences // (layout.dp * layout.micro_batch)
 
 
 def padded_to_ranks(elements: IntArray, ranks: IntArray, element_bytes: float) -> IntArray:
-    """Bytes of ``elements`` rounded up so that every rank holds a whole number of them."""
+    """Returns the bytes of ``elements`` rounded up so that every rank holds a whole number of them."""
     return (ceil_div(elements, ranks) * ranks * element_bytes).astype("int64")

@@ -152,14 +152,14 @@ EXTENSION_LAUNCHES = 0.5
 # Assumption: half a call for it, and one more in the backward for the gradient's own tensor and hook.
 EXPERT_CALLS = 0.5
 EXPERT_GRADIENT_CALLS = 1.0
-# Fitted: in fp8 each expert's quantizers, cached weight and narrow rows take more (grouped_linear.py:
+# Fitted: in fp8 each expert's quantizers, cached weight and low-precision rows take more (grouped_linear.py:
 # set_usage and get_weight_workspace run expert by expert): 10.8 us of a call's 8.7 with Transformer Engine
 # 2.13's Python on a CPU, of which allocations that its C++ makes are some. Rows with a scale for every block
 # are allocated for all experts at once and are no tensors of their own for Python (cast.cpp, split_quantize:
 # use_fused_bulk_alloc; internal quantizers): 4.4 us.
 EXPERT_CAST_CALLS = 1.0
 EXPERT_BULK_CAST_CALLS = 4.4 / 8.7
-# Fitted: a weight held in fp8 is a subclass of PyTorch's tensor whose attributes Python looks up
+# Fitted: a weight stored in fp8 is a subclass of PyTorch's tensor whose attributes Python looks up
 # (__torch_function__): its gradient's stand-in and hook, and its autograd node, take 7.5 us more of a call's
 # 8.7 (Transformer Engine 2.9 and 2.13, GroupedLinear of 16 experts with Megatron-Core 0.15's hook, run as in
 # docs/formulas.md: backwards of 408 to 497 us where 283 to 369 were).
@@ -173,7 +173,7 @@ OFFLOADED_PART_CALLS = (2.5, 0.9)
 OFFLOADED_TENSOR_CALLS = 0.7
 # Fitted: what Megatron-Core hangs before every module's forward to wait for gathered parameters
 # (distributed_data_parallel.py of core 0.15, _make_forward_pre_hook), on the same CPU: 2.3 us of 8.7 a
-# module, 0.7 for each of its parameters and 2.4 for each held in fp8.
+# module, 0.7 for each of its parameters and 2.4 for each stored in fp8.
 HOOK_CALLS = 2.3 / 8.7
 HOOKED_PARAMETER_CALLS = 0.7 / 8.7
 LOW_PRECISION_HOOKED_PARAMETER_CALLS = 2.4 / 8.7
@@ -265,6 +265,8 @@ def cpu_overhead(op: Op, job: JobSpec) -> IssueCost:
     # Transformer Engine's parameters in the format of their products
     low_precision_weights = job.precision.low_precision_parameters and job.preset.layers.transformer_engine
     work: Work
+    # Calls are Python work of the framework's module, launches the kernels beyond its first; both cost host time, but
+    # a host may be slow in one and not in the other (profdb.modelled.cost_model, cpu_s).
     match op:
         case CpuOverhead():
             # Host time already, priced as an operation of its own.
@@ -295,6 +297,7 @@ Work = tuple[float | FloatArray, float | FloatArray]
 def _collective(op: Comm, calls: ModuleCalls) -> Work:
     """Returns those of a collective. Megatron-Core's dispatcher exchanges tokens and their weights, each in an
     autograd function; what serves it is a collective like others."""
+    # an exchange of tokens is a module of its own; what serves it (counts, probabilities) is priced as any collective
     if op.axis is Axis.EP and op.serves is None and calls.exchange:
         counts = calls.token_counts if op.synchronises else 0.0
         return (calls.exchange + counts, calls.collective)
@@ -307,6 +310,7 @@ def _collective(op: Comm, calls: ModuleCalls) -> Work:
 def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec, *, low_precision_weights: bool) -> Work:
     """Returns those of a product: one call forward and one backward, which launches both products; fp8's casts are
     operations of their own. A product in a mixer's core is a Triton kernel."""
+    # One autograd node launches both gradients: its call is counted with the input gradient.
     if op.phase is Phase.WEIGHT_GRAD:
         return (LOW_PRECISION_GRADIENT_CALLS * (low_precision_weights and op.scale_recipe != ""), 1.0)
     if op.role is Role.ROUTER:
@@ -321,12 +325,13 @@ def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec, *, low_precision_
 
 def _grouped(op: GroupedGemm, calls: ModuleCalls, *, low_precision_weights: bool) -> Work:
     """Returns those of experts' products: a call, and for each expert a product with its Python around it, in fp8
-    also that of its quantizer and narrow weight, or of the gradient of a weight of ``low_precision_weights``; the
+    also that of its quantizer and low-precision weight, or of the gradient of a weight of ``low_precision_weights``; the
     kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
     fp8 = op.scale_recipe != ""
     if op.one_kernel:
         return (calls.linear * (op.phase is not Phase.WEIGHT_GRAD), 1.0)
+    # compiled code: no Python, a launch for each expert's product
     if not calls.linear:
         return (0.0, experts)
     if op.phase is Phase.WEIGHT_GRAD:
@@ -349,6 +354,7 @@ def _kernel(op: MemoryBound, calls: ModuleCalls) -> Work:
     further = OF_ROLE.get(op.role) or OF_KERNEL.get(op.kernel, (0.0, 0.0))
     if op.role is Role.CAST and op.module is Module.MOE:
         return (0.0, EXTENSION_LAUNCHES)
+    # torch.tensor(linear_offset, device) before the activation (ops.experts.mlp, _activation)
     copied = op.synchronises and op.role is Role.ACTIVATION
     reads = op.synchronises and not copied
     own = calls.by_role.get(op.role, 0.0) + calls.token_counts * reads
@@ -378,6 +384,7 @@ def gathers_before_forwards(job: JobSpec) -> bool:
 def gather_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     """Returns the calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and
     repeat; nothing in backwards, where a CUDA graph replays it and where the optimizer is whole."""
+    # a recomputed forward runs the modules' forwards, hooks included
     forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if not forward or (job.cuda_graphs and is_replayed(op, job.cuda_graphs)):
         return floats(0.0 * layout.zero_stage)
@@ -426,12 +433,13 @@ MODULES = {Role.NORM: 1, Role.ACTIVATION: 1, Role.RESIDUAL: 1, Role.CORE: 1}
 
 
 def sharding_hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
-    """Returns the calls beside what ``op`` stands for, per row and repeat; nothing below stage 2."""
+    """Returns the hooks' calls for what ``op`` stands for, per row and repeat; nothing below stage 2."""
     third, second = layout.zero_stage >= 3, layout.zero_stage == 2
     separate = op.role is Role.QKV and not job.preset.layers.joined_qkv
     matrices = (3 if separate else 1) * (isinstance(op, BatchedGemm) and op.role is not Role.CORE)
     norms = int(isinstance(op, MemoryBound) and op.role is Role.NORM)
     modules = matrices or MODULES.get(op.role, 0)
+    # Stage 3 hands each gradient to reduce_scatter_coalesced in as many slices as there are ranks.
     gradient = np.where(third, GRADIENT_CALLS + SLICE_CALLS * layout.zero_size, second * BUCKETED_CALLS)
     match op.phase:
         case Phase.FORWARD | Phase.RECOMPUTE:

@@ -18,6 +18,7 @@ def padded_vocab(context: LayerContext) -> IntArray:
     """Returns the vocabulary as the framework pads it: to its multiple in each part of the embedding."""
     preset, model = context.job.preset, context.model
     multiple = max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple)
+    # Megatron-LM pads to multiple x tp, so that every rank's slice is a multiple too.
     unit = multiple * context.sharding.embedding_shards(context.layout)
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
@@ -42,12 +43,15 @@ def embedding(context: LayerContext) -> Pass:
     if model.position is PositionKind.LEARNED:
         parameters = parameters + model.max_positions * model.hidden
     what = OpKey(Module.EMBEDDING, Role.TABLE)
+    # Saved: the int64 token ids, by which the backward scatters gradients.
     table = kernel(
         context, Kernel(what, "embedding", rows, model.hidden, saved_bytes=8.0 * rows, parameters=parameters)
     )
     tokens = ceil_div(context.tokens, layout.tp) * layout.tp // context.sharding.gemm_shards(layout)
     size = (tokens * model.hidden * context.activation_bytes).astype(np.int64)
     what = OpKey(Module.EMBEDDING, Role.ASSEMBLE)
+    # Which collective depends on how the strategy cuts the table: a sum over vocabulary slices (mtp), a sum and
+    # scatter (fsp), or an exchange of hidden slices for tokens (isp).
     ahead, back = context.traits.assembles
     assembled = Pass(
         forward=(collective(what, Phase.FORWARD, ahead, Axis.TP, size, dtype),) if ahead else (),
@@ -103,12 +107,13 @@ def head(context: LayerContext) -> Pass:
         saved_bytes=context.activations(context.saved_rows, model.hidden),
         bias=model.head_bias,
         # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns) unless
-        # they are told not to (Megatron-LM d98e8a6 extensions/transformer_engine.py,
+        # they are set not to (Megatron-LM d98e8a6 extensions/transformer_engine.py,
         # TELMHeadColumnParallelLinear).
         dtype="" if context.job.precision.low_precision_head else context.job.precision.compute,
     )
     logits = linear(context, layer)
     if model.tied_embeddings:
+        # The embedding has counted the table already; only on another stage is there a second copy.
         copies = (layout.pp > 1).astype(np.int64)
         owned = tuple(replace(op, parameters=op.parameters * copies) for op in logits.forward)
         logits = replace(logits, forward=owned)
@@ -185,6 +190,7 @@ def loss(context: LayerContext) -> Pass:
         entropy = sequence(kernel(context, cast), entropy)
     if whole:
         return entropy
+    # one fp32 number a token
     what, size = OpKey(Module.LOSS, Role.REDUCE), 4 * context.tokens
     reduced = collective(what, Phase.FORWARD, Collective.ALL_REDUCE, Axis.TP, size, "fp32")
     return sequence(entropy, Pass(forward=(replace(reduced, repeat=3),)))
@@ -201,7 +207,7 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     gradient takes (core/tensor_parallel/cross_entropy.py). Held: fp32 logits beside it till the loss is done.
     PyTorch's: the logits and the log-softmax in fp32; in the backward the gradients of the loss and of the
     log-softmax are two more fp32 tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each
-    into a new one). Narrow: the same in 16 bits, beside the logits, which their caller holds (Picotron train.py,
+    into a new one). Low precision: the same in 16 bits, beside the logits, which their caller holds (Picotron train.py,
     train_step: outputs).
     """
     preset, logit_bytes = context.job.preset, context.activation_bytes

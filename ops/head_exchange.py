@@ -59,12 +59,13 @@ def over_cp(context: LayerContext) -> HeadExchange:
 
 
 def exchange_heads(context: LayerContext, tensors: HeadTensors, over: HeadExchange) -> tuple[Pass, Pass]:
-    """Before and after: all-to-alls whose array is ``tokens`` x the heads of a rank's part x ``dim``, as large
-    before as after. Gradients take the same ways backward, last first."""
+    """Returns the passes before and after the core: all-to-alls whose array is ``tokens`` x the heads of a rank's
+    part x ``dim``, as large before as after. Gradients take the same messages backward, last first."""
 
     scatters, gathers = COPIES[context.job.preset.tensor_parallel.exchange_copies]
 
     def exchange(tensor: HeadTensor, phase: Phase, copies: int) -> tuple[Op, ...]:
+        # each rank needs at least one head of its own
         least = over.ranks if over.repeats or tensor.repeats else 1
         heads = np.maximum(ceil_div(context.layout.constant(tensor.heads), over.cut), least)
         elements = over.tokens * heads * tensor.dim

@@ -52,12 +52,12 @@ class Layout:
 
     @property
     def edp(self) -> IntArray:
-        """Ranks that hold the same experts (arXiv 2504.14960 sec. 3)."""
+        """Returns the ranks that hold the same experts (arXiv 2504.14960 sec. 3)."""
         return self.world_size // (self.pp * self.ep * self.etp)
 
     @property
     def wdp(self) -> IntArray:
-        """Weight groups per pipeline stage."""
+        """Returns the weight groups per pipeline stage."""
         return self.world_size // (self.pp * self.wp)
 
     def constant(self, value: int) -> IntArray:
@@ -69,6 +69,7 @@ class Layout:
         """Returns a layout from plain numbers or sequences; degrees left out are 1, sharding and offloading 0, and dp
         fills the world."""
         defaults = {"zero_stage": 0, "optimizer_offload": 0.0, "offloaded_layers": 0}
+        # dp is no input: it is what the world has left after tp, cp and pp.
         names = tuple(name for name in COLUMNS if name != "dp")
         values = (np.atleast_1d(np.asarray(columns.get(name, defaults.get(name, 1)))) for name in names)
         whole = dict(zip(names, np.broadcast_arrays(*values), strict=True))
@@ -84,6 +85,7 @@ COLUMNS = tuple(column.name for column in fields(Layout) if column.name != "worl
 
 def unique_rows(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:
     """Returns the indices of the first of each distinct row, and for each row the index of its distinct one."""
+    # Every column becomes a digit of one mixed-radix number, so that a single np.unique compares whole rows.
     packed = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, codes = np.unique(column, return_inverse=True)
@@ -111,6 +113,8 @@ class Group:
 
 RanksAndStride = tuple[IntArray, IntArray]
 
+# (ranks, stride) of each axis in the order tp, cp, dp, pp of the dense grid and etp, ep, edp, pp of the experts'
+# grid.
 PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
     Axis.TP: lambda one: (one.tp, one.constant(1)),
     Axis.CP: lambda one: (one.cp, one.tp),
@@ -127,6 +131,7 @@ PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
     Axis.SDP_REPLICATE: lambda one: (one.dp * one.cp * one.tp // one.zero_size, one.zero_size),
     Axis.ZERO_SHARD: lambda one: (one.zero_size, one.tp),
     Axis.ZERO_REPLICATE: lambda one: (one.dp * one.cp // one.zero_size, one.tp * one.zero_size),
+    # first and last stage of a pipeline, which share tied embeddings
     Axis.EMBEDDING: lambda one: (np.minimum(one.pp, 2), one.tp * one.cp * one.dp * np.maximum(one.pp - 1, 1)),
 }
 
@@ -142,21 +147,26 @@ def place(ranks: IntArray, stride: IntArray, world_size: int, domain_ranks: int)
     Group starts range over the whole world, so a group whose span does not divide the domain (tp 6
     on 8) has members that straddle a border: its worst member group decides.
     """
+    # A group spans ranks * stride consecutive ranks; a domain holds domain // stride of its members.
     domain = min(domain_ranks, world_size)
     span = ranks * stride
     inside = np.maximum(domain // stride, 1)
     # A world inside one domain cannot leave it, however far apart two of its ranks are.
     alone = world_size <= domain_ranks
     fits = (span <= domain) | alone
+    # Even: every group of the axis falls on domain borders alike. A group inside a domain needs the span to divide
+    # it, a longer one needs the stride to, or one member a domain.
     even = np.where(fits, domain % np.maximum(span, 1) == 0, (stride >= domain) | (domain % stride == 0))
     even |= alone
     even &= fits | (stride >= domain) | (ranks % inside == 0)
     intra = np.where(fits, ranks, np.minimum(inside, ranks))
     inter = ceil_div(ranks, intra)
+    # The worst member group of an uneven axis lies over one domain more, with the fewest ranks in one of them.
     straddle = ~even
     inter = np.where(straddle, np.maximum(ceil_div(span, domain), 2), inter)
     inter = np.minimum(inter, ranks)
     intra = np.where(straddle, np.maximum(ranks // inter, 1), intra)
+    # As many groups of the axis as fill a domain send through its way out at the same time.
     siblings = np.where(inter > 1, np.maximum(domain // intra, 1), np.maximum(domain // ranks, 1))
     return Group(
         ranks=ranks,
@@ -180,6 +190,7 @@ def neighbours(group: Group, domain_ranks: int) -> Group:
     All members send at once, so every rank of a domain is a sibling.
     """
     crosses = group.inter > 1
+    # Inside a domain the pairs of a span send at once; between domains every rank of it has its own message.
     span = np.minimum(domain_ranks, group.ranks * group.stride)
     return Group(
         ranks=np.minimum(group.ranks, 2),

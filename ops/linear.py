@@ -31,6 +31,8 @@ def linear(context: LayerContext, layer: Linear) -> Pass:
         parameters=ceil_div((i + int(layer.bias)) * o, context.layout.wp),
         owner=context.traits.copies.linear_owner,
     )
+    # Both gradients have the forward's FLOPs but their own shapes: an m of a few tokens is a k of a few tokens in the
+    # weight gradient, and kernels differ.
     gradient = replace(forward, bias=False, saved_bytes=0.0 * layer.saved_bytes, parameters=0 * t)
     backward: list[Op] = [
         replace(gradient, phase=Phase.INPUT_GRAD, k=o, n=i, layout="NN"),
@@ -41,6 +43,7 @@ def linear(context: LayerContext, layer: Linear) -> Pass:
         what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
     products = Pass(forward=(forward,), backward=tuple(backward))
+    # A linear with a format of its own (head, router) is left alone by fp8 recipes.
     if layer.dtype or not precision.narrows:
         return products
     from ops.low_precision import cast_linear
@@ -79,6 +82,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pa
     gradient = replace(forward, saved_bytes=0.0 * layer.saved_bytes, parameters=0 * groups)
     backward = (
         replace(gradient, phase=Phase.INPUT_GRAD, k=o, n=i, layout="NN"),
+        # m counts the rows of all experts in every layout (profdb.fits.families, grouped_product_shapes)
         replace(gradient, phase=Phase.WEIGHT_GRAD, layout="TN"),
         *_accumulate(context, layer, groups * i),
     )
@@ -112,6 +116,8 @@ def column_parallel(
     input, this is gathered, and its input gradient added to the others'. Assumption: products of several matrices
     take what one of all takes.
     """
+    # q, k and v, or gate and up, may be one product or several: autograd then adds their input gradients up, one
+    # kernel each, and only the first gathers the input.
     enter = context.sharding.column_parallel_input(context, layer.key, width or context.model.hidden)
     further = () if first and matrices == 1 else (_further_gradient(context, layer, enter),)
     return sequence(
@@ -138,6 +144,7 @@ def _further_gradient(context: LayerContext, layer: Linear, enter: Pass) -> Pass
     """
     preset, dtype = context.job.preset, context.job.precision.activation
     what = layer.key.served_by(Role.ACCUMULATE, f"{layer.name}.add_gradients")
+    # "bias" reads one tensor: a fused kernel adds while it reads the first gradient anyway
     kernel = "bias" if preset.layers.fused_sums else "accumulate"
     added = memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs)
     if context.traits.shares_gathered_input or preset.tensor_parallel.dtensor:

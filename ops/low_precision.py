@@ -1,13 +1,13 @@
 """Casting what enters the products of a linear layer to 8 bits or fewer, recipe by recipe.
 
-How often a 16-bit tensor is read and a narrow copy of it written, from the sources:
+How often a 16-bit tensor is read and a low-precision copy of it written, from the sources:
 
 - Transformer Engine 2.x (``pytorch/module/linear.py``, ``layernorm_linear.py``, ``common/recipe``): every input and
   output gradient is written along rows for one product and along columns for the other. ``delayed`` scaling knows the
-  scale beforehand, so a norm writes narrow numbers itself and only the second copy is made of them; ``current``
+  scale beforehand, so a norm writes 8-bit numbers itself and only the second copy is made of them; ``current``
   scaling reads for the maximum first; ``block`` scaling (1 x 32 MXFP8, 1 x 128) finds it inside the pass. Inputs
-  are kept narrow. Weights are cast once a step (``is_first_microbatch``) or, where nobody says which micro-batch it
-  is, in every forward. Blackwell's products read either order, so that whole-tensor scales need one copy.
+  are saved in 8 bits. Weights are cast once a step (``is_first_microbatch``) or, where the framework does not say which
+  micro-batch it is, in every forward. Blackwell's products read either order, so that whole-tensor scales need one copy.
 - torchao (``float8/float8_linear.py``), compiled: ``dynamic`` scaling of whole tensors and ``row`` scaling read for
   the maximum and read again to cast; inputs and weights are kept in 16 bits and cast again in the backward,
   ``row`` casting the gradient once along rows and once along columns. With scales of rows the products of the backward, which
@@ -51,7 +51,8 @@ from spec.job import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """16-bit reads, narrow writes and narrow reads of one tensor, by so many kernels that cast it."""
+    """High-precision reads, low-precision writes and low-precision reads of one tensor, by so many ``kernels`` that
+    cast it; each counts whole passes over the tensor."""
 
     reads: float = 0.0
     writes: float = 0.0
@@ -59,21 +60,23 @@ class Passes:
     kernels: int = 1
 
     def bytes_per_element(self, high_bytes: float, low_bytes: float) -> float:
-        """Bytes through memory for one element."""
+        """Returns the bytes through memory for one element."""
         return self.reads * high_bytes + (self.writes + self.low_precision_reads) * low_bytes
 
 
 def cast_calls(passes: Passes, rows: IntArray, times: FloatArray, precision: Precision) -> tuple[KernelCalls, ...]:
-    """The kernels of casting ``rows`` from 16 bits to 8, ``times`` over; () for other formats and for what casts
-    nothing.
+    """Returns the kernels that cast ``rows`` from 16 bits to 8, ``times`` over; () for other formats and for what
+    casts nothing.
 
-    Two copies are one kernel's where the tensor is read for them once, beside a search for its maximum, else one's
-    each."""
+    Two copies come from one kernel where the tensor is read once for both, apart from a search for its maximum; else
+    from one kernel each.
+    """
     widths = (dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     if widths != (2.0, 1.0) or passes.low_precision_reads or not passes.reads or not passes.writes:
         return ()
     apart = float(passes.kernels)
     kernel = "quantize" if passes.writes == apart else "quantize_transpose"
+    # reads beyond one a kernel are searches for the maximum; a copy reads and writes, so it moves twice as much
     searched: IntArray = np.ceil(rows * (passes.reads - apart) / 2.0).astype(np.int64)
     cast = KernelCalls(kernel=kernel, rows=rows, times=times * apart)
     return (cast, KernelCalls(kernel="copy", rows=searched, times=times)) if searched.any() else (cast,)
@@ -81,11 +84,14 @@ def cast_calls(passes: Passes, rows: IntArray, times: FloatArray, precision: Pre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastRecipe:
-    """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a
-    weight (in the backward again), whether the input is kept narrow, whether it and the output gradient are cast
-    before they are gathered over tp, and whether what the products of the backward make is scaled after them.
-    ``fused_input`` and ``fused_gradient`` hold where elementwise code makes the tensor for this product alone (None: as
-    any other)."""
+    """Passes of a recipe over each tensor of a linear: its ``input`` (``normed_input`` where a norm makes it), the
+    input again in the backward, its output ``gradient`` and its ``weight``, and that again in the backward.
+
+    ``fused_input`` and ``fused_gradient`` hold where elementwise code makes the tensor for this product alone (None:
+    as any other). ``saves_cast_input``: what is saved for the backward is the cast input, else the 16-bit one.
+    ``casts_before_gather``: inputs and output gradients are cast before they are gathered over tp.
+    ``scales_gradients``: what the products of the backward make is scaled by a pass after them.
+    """
 
     input: Passes
     normed_input: Passes
@@ -100,6 +106,8 @@ class CastRecipe:
     scales_gradients: bool = False
 
 
+# Passes are named by what they read and write: ONCE one copy; SEARCHED a read for the maximum before; BOTH copies
+# along rows and along columns in one kernel; APART one kernel for each of the two.
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
 APART = Passes(reads=3, writes=2, kernels=2)
@@ -109,7 +117,7 @@ ALONG_K = BLOCK_SCALES | {"row"}
 
 
 def _again(once: Passes, gradient: Passes) -> CastRecipe:
-    """Inputs and weights kept in 16 bits and cast ``once`` in each pass (torchao)."""
+    """Returns a recipe that saves inputs and weights in 16 bits and casts them ``once`` in each pass (torchao)."""
     recipe = CastRecipe(input=once, normed_input=once, gradient=gradient, weight=once, saves_cast_input=False)
     return replace(recipe, input_again=once, weight_again=once)
 
@@ -127,7 +135,7 @@ RECIPES: dict[str, CastRecipe] = {
     "row": replace(DYNAMIC, gradient=BY_ROWS, casts_before_gather=False, scales_gradients=True),
 }
 CAST_AGAIN = replace(_again(ONCE, Passes(reads=2, writes=2, kernels=2)), casts_before_gather=False)
-"""torchao's MXFP8: dynamic scaling of blocks, whose scales nobody looks for first."""
+"""torchao's MXFP8: dynamic scaling of blocks, whose scales need no search before the cast."""
 
 NVFP4 = CastRecipe(input=APART, normed_input=APART, gradient=APART, weight=SEARCHED_BOTH)
 """A maximum first; columns turned by Hadamard matrices apart (TE 2.9 ``csrc/quantizer.cpp``, NVFP4Quantizer::quantize_impl)."""
@@ -141,7 +149,7 @@ FUSED = CastRecipe(
     weight=BOTH,
 )
 """Delayed scaling where casts run inside the kernel that makes what they read (XLA priority_fusion.cc), and a product's other
-order is turned when it is read (gemm_rewriter.cc). A kernel that writes narrow numbers alone is priced as if it wrote wide ones."""
+order is turned when it is read (gemm_rewriter.cc). A kernel that writes 8-bit numbers alone is priced as if it wrote 16-bit ones."""
 
 
 def recipe_of(context: LayerContext) -> CastRecipe:
@@ -149,9 +157,11 @@ def recipe_of(context: LayerContext) -> CastRecipe:
     precision = context.job.precision
     fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
     blocks = precision.scaling == "dynamic" and precision.scale_recipe in BLOCK_SCALES
+    # Special cases first by how code is compiled (XLA fuses casts), then by who scales blocks (torchao casts again).
     named = RECIPES[_scaling(precision)] if precision.linear != "fp4" else NVFP4
     named = FUSED if fused else CAST_AGAIN if blocks else named
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:
+        # Products that read either order want one copy, unless scales belong to an order.
         return named
     return replace(
         named,
@@ -185,11 +195,14 @@ def transpose_after_gather(precision: Precision) -> Passes:
 
 
 def weight_casts(context: LayerContext, recipe: CastRecipe) -> tuple[Passes, Passes]:
-    """Passes over a whole weight in the forward and in the backward. What travels in the format of its products has
-    been cast in shards (ops.data_parallel: before the gather, or by the update), and only turned into the other order
-    where products want it: once a step or in every forward where the recipe casts both orders at once (Transformer
-    Engine ``float8_tensor.py``, _create_transpose; XLA gemm_rewriter.cc, TransposeMatrix), in the backward where it
-    casts again there (torchao ``float8_ops.py``, float8_mm: the second operand becomes column-major)."""
+    """Returns the passes over a whole weight in the forward and in the backward.
+
+    A weight that travels in the format of its products was cast in shards (ops.data_parallel: before the gather, or
+    by the update), and is only transposed where products want both orders: once a step or in every forward where the
+    recipe casts both orders at once (Transformer Engine ``float8_tensor.py``, _create_transpose; XLA
+    gemm_rewriter.cc, TransposeMatrix), in the backward where it casts again there (torchao ``float8_ops.py``,
+    float8_mm: the second operand becomes column-major).
+    """
     if not context.job.precision.gathers_narrow:
         return recipe.weight, recipe.weight_again
     turned = transpose_after_gather(context.job.precision)
@@ -197,7 +210,7 @@ def weight_casts(context: LayerContext, recipe: CastRecipe) -> tuple[Passes, Pas
 
 
 def one_copy(passes: Passes) -> Passes:
-    """Returns the passes left where products read either order: of a norm that writes narrow numbers, nothing."""
+    """Returns the passes left where products read either order: of a norm that writes 8-bit numbers, nothing."""
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
 
 
@@ -207,6 +220,7 @@ def cast_linear(context: LayerContext, layer: Linear, products: Pass) -> Pass:
     recipe, precision = recipe_of(context), context.job.precision
     share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.saves_cast_input else 1.0
     if layer.saved_elsewhere and shares_saved_inputs(context):
+        # Attention saves its output anyway, so the product saves no second copy of it.
         share = layer.saved_share
     (product, *others) = products.forward
     product = replace(product, saved_bytes=layer.saved_bytes * share)
@@ -245,6 +259,8 @@ def with_weight_copies(context: LayerContext, products: Pass) -> Pass:
     stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
     forward = []
     for op in products.forward:
+        # Transformer Engine caches the cast weight for all micro-batches of a step; a recipe that casts in every
+        # forward saves it from there to the backward instead.
         copy_bytes = op.parameters * width * max(copies - stored, 0.0)
         if precision.casts_every_forward:
             forward.append(replace(op, saved_bytes=op.saved_bytes + copy_bytes))
@@ -254,8 +270,8 @@ def with_weight_copies(context: LayerContext, products: Pass) -> Pass:
 
 
 def _input_and_gradient(recipe: CastRecipe, layer: Linear) -> tuple[Passes, Passes]:
-    """Over a product's input and its output gradient. Elementwise code makes mlp.down's input for it alone, and
-    gradients but those that the residual path carries on."""
+    """Returns the passes over a product's input and over its output gradient. Elementwise code makes mlp.down's input
+    for it alone, and the gradients of all products but those that the residual path hands on."""
     entering, leaving = recipe.normed_input if layer.after_norm else recipe.input, recipe.gradient
     if layer.role is Role.DOWN:
         entering = recipe.fused_input or entering
@@ -265,13 +281,15 @@ def _input_and_gradient(recipe: CastRecipe, layer: Linear) -> tuple[Passes, Pass
 
 
 def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """Passes around the forward product and around the backward ones. An input that another linear has
-    cast, since it keeps it, is not cast again."""
+    """Returns the passes before the forward product and before the backward ones. An input that another linear has
+    cast, since it saves it, is not cast again."""
     t, i, o = layer.tokens, layer.inputs, layer.outputs
     entering, leaving = _input_and_gradient(recipe, layer)
+    # Two linears that read one input cast it once: the one that saves it pays.
     own = float(layer.saved_bytes.any())
     parts_of = {tensor: _cast_parts(context, layer, tensor) for tensor in ("input", "gradient")}
     input_parts, gradient_parts = parts_of["input"], parts_of["gradient"]
+    # a weight that is cast once a step costs a micro-batch its share
     each = _weight_casts(context)
     precision = context.job.precision
     high_bytes, low_bytes = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
@@ -302,11 +320,12 @@ def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tu
         return passes if precision.scale_recipe in ALONG_K else one_copy(passes)
 
     def in_parts(passes: Passes, parts: IntArray) -> FloatArray:
-        """Bytes of each rank's own part cast for a gather, along rows alone if columns are turned behind it."""
+        """Returns the bytes of the casts where each rank casts its own part before the gather: along rows alone if
+        columns are transposed after it."""
         return np.where(parts > 1, bytes_of(of_part(passes), np.ceil(t / parts)), bytes_of(passes, t * 1.0))
 
     def calls(passes: Passes, parts: IntArray, once: float) -> tuple[KernelCalls, ...]:
-        """The kernels of that; ``once`` 0: another linear has cast it."""
+        """Returns the kernels of the same casts; ``once`` 0: another linear has cast the tensor."""
         whole = (parts == 1) * once
         return (
             *cast_calls(passes, t, whole, precision),
@@ -344,7 +363,8 @@ def _casts(context: LayerContext, recipe: CastRecipe, layer: Linear) -> tuple[tu
 
 
 def _weight_casts(context: LayerContext) -> FloatArray:
-    """Per forward: 1 where every forward casts, else the share of a step that one micro-batch is."""
+    """Returns how often a forward casts its weights: 1 where every forward does, else the share of a step that one
+    micro-batch is."""
     layout = context.layout
     if context.job.precision.casts_every_forward:
         return np.ones(len(layout))
@@ -363,17 +383,19 @@ def _weight_casts(context: LayerContext) -> FloatArray:
 
 
 def attention_saved_share(context: LayerContext) -> float:
-    """Bytes of what the kernel keeps for its backward over what it would be as layers hand it on."""
+    """Returns the bytes of what the kernel saves for its backward over those of the same tensors as layers hand them
+    on."""
     precision = context.job.precision
     return dtype_bytes(precision.attention) / dtype_bytes(precision.activation)
 
 
 def attention_casts(context: LayerContext, read_bytes: FloatArray, output_bytes: FloatArray) -> Pass:
-    """Passes over q, k and v (``read_bytes`` as layers hand them on) and over the output (``output_bytes``), forward and
-    backward; float64 arrays of a row each."""
+    """Returns the passes over q, k and v (``read_bytes`` as layers hand them on) and over the output
+    (``output_bytes``), forward and backward; float64 arrays of a row each."""
     precision = context.job.precision
     high_bytes, low_bytes = dtype_bytes(precision.activation), dtype_bytes(precision.attention)
     searched = finds_scale_first(precision)
+    # Bytes through memory for a byte of the tensor: read and write for the cast, one read more for the maximum.
     cast = (high_bytes + low_bytes + high_bytes * searched) / high_bytes
     back = (low_bytes + high_bytes) / high_bytes if precision.scaling == "delayed" else 0.0
 
@@ -398,7 +420,7 @@ def attention_casts(context: LayerContext, read_bytes: FloatArray, output_bytes:
 # Tokens gathered over tp in the few bits that products multiply them in.
 #
 # Source: Transformer Engine, ``pytorch/module/layernorm_linear.py`` and ``linear.py`` (an input is cast before
-# its gather; in the backward the saved narrow input is gathered again), ``module/base.py``
+# its gather; in the backward the saved 8-bit input is gathered again), ``module/base.py``
 # grad_output_preprocess (an output gradient is cast before its gather) and ``pytorch/distributed.py``
 # gather_along_first_dim, by recipe:
 #
@@ -419,7 +441,7 @@ FP4_SCALE_BYTES = 1 / 16
 
 
 def scale_bytes(precision: Precision) -> float:
-    """Bytes of scales that travel with an element of a narrow tensor."""
+    """Returns the bytes of scales that travel with an element of a low-precision tensor."""
     return FP4_SCALE_BYTES if precision.linear == "fp4" else SCALE_BYTES[precision.scale_recipe or "tensor"]
 
 
@@ -431,8 +453,8 @@ def gathers_low_precision(context: LayerContext, linear: OpKey) -> bool:
 
 
 def _cast_parts(context: LayerContext, layer: Linear, tensor: str) -> IntArray:
-    """Parts of the ``tensor`` of a linear ("input" or "gradient") that ranks cast, one each, before it is gathered;
-    else 1."""
+    """Returns the parts of the ``tensor`` of a linear ("input" or "gradient") that ranks cast, one each, before it is
+    gathered; else 1."""
     if layer.gathered != tensor or not gathers_low_precision(context, layer.key):
         return context.layout.constant(1)
     shards, layout = context.sharding, context.layout
@@ -452,9 +474,9 @@ def low_precision_gather(context: LayerContext, gather: Comm, linear: OpKey) -> 
 
 
 def other_order(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
-    """The gather of an output gradient's copy along columns, where that has scales of its own: waited for
-    with the other, or, where that one travels in pieces, whole beside the input gradient, by copy engines
-    (linear.py, bulk_overlap_ag_with_external_gemm)."""
+    """Returns the gather of an output gradient's copy along columns, where that has scales of its own. It is waited
+    for with the other copy, or, where that one travels in pieces, runs whole beside the input gradient, by copy
+    engines (linear.py, bulk_overlap_ag_with_external_gemm)."""
     if not gathers_low_precision(context, linear) or context.job.precision.scale_recipe not in BLOCK_SCALES:
         return ()
     name = f"{gather.name}_columns"
@@ -465,9 +487,11 @@ def other_order(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
 
 
 def agreed_scale(context: LayerContext, linear: OpKey, phase: Phase) -> Ops:
-    """The maximum that ranks agree on before they cast what they gather: an fp32 number of each order."""
+    """Returns the reduction of the maximum that ranks agree on before they cast what they gather: an fp32 number of
+    each order."""
     if not gathers_low_precision(context, linear) or not finds_scale_first(context.job.precision):
         return ()
     what = linear.served_by(Role.REDUCE, f"{linear.module}.{linear.role}.amax")
+    # NVFP4 has a maximum for rows and one for columns, which Hadamard matrices have turned
     orders = 2 if context.job.precision.linear == "fp4" else 1
     return (collective(what, phase, Collective.ALL_REDUCE, Axis.TP, context.layout.constant(4 * orders), "fp32"),)

@@ -135,7 +135,7 @@ KERNELS: dict[str, KernelTraffic] = {
 
 
 def bytes_moved_per_element(kernel: str, *, backward: bool, dtype: str) -> float:
-    """Bytes that cross HBM for one element; KeyError for a kernel not in the table."""
+    """Returns the bytes that cross HBM for one element; KeyError for a kernel not in the table."""
     traffic = KERNELS[kernel]
     if backward:
         return (traffic.backward_reads + traffic.backward_writes) * dtype_bytes(dtype) + 4.0 * traffic.fp32_backward
@@ -149,9 +149,9 @@ def bytes_moved(op: MemoryBound) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """``kernel`` of ops.memory_bound over ``rows`` x ``width`` that is ``what``; ``saved_bytes`` kept for its
-    backward and ``transient_bytes`` held beside them for a moment; ``dtype`` "" for the activations'; ``stands_for``
-    as in MemoryBound."""
+    """A ``kernel`` of ops.memory_bound over ``rows`` x ``width``, whose identity is ``what``. It saves
+    ``saved_bytes`` for its backward and holds ``transient_bytes`` for a moment; ``dtype`` "" is the activations';
+    ``stands_for`` as in MemoryBound."""
 
     what: OpKey | Identity
     kernel: str
@@ -179,6 +179,7 @@ def memory_pass(
 
 def kernel(context: LayerContext, spec: Kernel) -> Pass:
     """Returns the forward kernel and its backward twin."""
+    # The backward twin saves nothing and owns nothing: both are counted on the forward kernel.
     rows, none = spec.rows, np.zeros(spec.rows.shape)
     twin = MemoryBound(
         **spec.what.words,
@@ -209,6 +210,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     fp32 = job.fp32_norms and not unfused
     # Unfused, autograd keeps the input in fp32 (the input itself is not) and, for the weight's gradient, the scaled
     # input in 16 bits.
+    # A frozen norm weight has no gradient, so the scaled input is not saved for it.
     scaled_bytes = 0.0 if job.adapter_rank else context.activation_bytes
     element_bytes = scaled_bytes + 4.0 if unfused else 4.0 if fp32 else context.activation_bytes
     normed = kernel(
@@ -233,6 +235,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
             dtype="fp32" if fp32 else "",
         )
         normed = sequence(normed, _second_read(context, kind.kernel, statistics))
+    # fp32 norms of 16-bit activations: the cast saves nothing, the norm saves the fp32 copy.
     if not fp32:
         return normed
     label = f"{name}.cast" if name else ""
@@ -241,9 +244,9 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
 
 
 def soft_cap(context: LayerContext, what: Identity, rows: IntArray, width: IntArray) -> Pass:
-    """cap * tanh(x / cap) over rows x width, as plain PyTorch writes it (transformers
-    models/gemma2/modeling_gemma2.py): a division, tanh, which keeps its output, and a product; priced as
-    kernels that move as many bytes."""
+    """Returns cap * tanh(x / cap) over rows x width, as plain PyTorch writes it (transformers
+    models/gemma2/modeling_gemma2.py): a division, tanh, which saves its output, and a product; priced as kernels that
+    move as many bytes."""
 
     def step(word: str, moves: str, saved_bytes: FloatArray) -> Pass:
         named = Kernel(

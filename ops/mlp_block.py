@@ -31,7 +31,7 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
             saved_bytes=context.activations(saved_rows, context.model.hidden) * (role is Role.UP),
             bias=mlp.bias,
             after_norm=context.norm_place.leads,
-            # The router reads and keeps what the shared experts do.
+            # The router reads and saves what the shared experts do.
             saved_elsewhere=module is Module.SHARED_EXPERTS,
             gathered="input",
         )
@@ -57,8 +57,8 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
 
 
 def _join_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pass:
-    """Gate and up are views of one product's result; backward their gradients are copied into one tensor
-    (PyTorch tools/autograd/derivatives.yaml, split: cat)."""
+    """Returns the copy of two gradients into one tensor: gate and up are views of one product's result (PyTorch
+    tools/autograd/derivatives.yaml, split: cat)."""
     copied = Kernel(OpKey(layer.module, Role.COPY, layer.role), "copy", rows, layer.outputs)
     return Pass(backward=kernel(context, copied).backward)
 
@@ -66,6 +66,8 @@ def _join_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pas
 def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Pass:
     """Returns the activation function, which keeps its inputs: one tensor plain; gated gate and up, and unfused also
     silu(gate)."""
+    # Saved tensors of the activation: its input (gelu), gate and up (fused), and silu(gate) as well (autograd over
+    # two kernels).
     layers, tensors, kernel_name = context.job.preset.layers, 1, "gelu"
     if gated:
         tensors, kernel_name = 3, "swiglu_halves_unfused" if layers.joined_gate else "swiglu_unfused"
@@ -84,6 +86,7 @@ def _fp8_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Mo
     pass and read back by another (Megatron-LM core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies
     that move as many bytes."""
     own_bytes, fp8_bytes = context.activation_bytes, dtype_bytes("fp8")
+    # a copy in 16 bits moves 2 + 2 bytes an element, this one 2 + 1
     moved = np.ceil(rows * (own_bytes + fp8_bytes) / (2.0 * own_bytes)).astype(np.int64)
     copy = Kernel(
         OpKey(module, Role.CAST, Role.ACTIVATION).named(f"{module}.cast_activation"),

@@ -18,11 +18,13 @@ from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
+# One zero that broadcasts over any N: an operation that saves or holds nothing needs no column of its own.
 NOTHING = np.zeros(1)
 
 
 class Phase(StrEnum):
-    """When an operation runs."""
+    """The pass in which an operation runs; RECOMPUTE and both gradients belong to the backward, STEP to the end of a
+    step."""
 
     FORWARD = "forward"
     RECOMPUTE = "recompute"
@@ -40,13 +42,13 @@ class Per(StrEnum):
 
 
 class Lane(StrEnum):
-    """The lane it runs in, which says whether the rank waits for it.
+    """The lane of an operation, which says whether the rank waits for it.
 
-    MAIN: one after another. OVERLAP: runs beside the operation ``overlaps`` in the phase ``overlap_phase`` and
-    costs what outlasts it. PREFETCH: runs beside everything the layer does in the same pass (weights of the
-    next layer coming, gradients of the last one going). COPY: the same on the copy engines, which take no
-    multiprocessor and another link. PIECES: it and the product that it overlaps are cut into ``pieces`` that
-    take turns. ACROSS: runs beside another micro-batch's pass in the other direction.
+    MAIN: one after another. OVERLAP: runs beside the operation ``overlaps`` in the phase ``overlap_phase`` and costs
+    what outlasts it. PREFETCH: runs beside everything the layer does in the same pass (weights of the next layer
+    coming, gradients of the last one going). COPY: the same on the copy engines, which take no multiprocessor and
+    another link. PIECES: it and the product that it overlaps are cut into ``pieces`` that take turns. ACROSS: runs
+    beside another micro-batch's pass in the other direction.
     """
 
     MAIN = "main"
@@ -128,23 +130,24 @@ class Op(Identity):
     owner: Owner = Owner.DENSE
 
 
-# What a device is asked for: the sizes and words of a product, experts' products, attention, a kernel.
+# What is declared once, because three places must agree on it: the operation, the query and the stored case.
+# The call of a kernel: sizes and words of a product, experts' products, attention, a memory-bound kernel.
 #
-# Each is declared once, and seen in two ways. The array view holds a number for each of N plans or shapes:
-# operations (ops.op) and questions to a cost model (profdb.queries). The scalar view holds one
-# number: benchmark cases (profdb.cases). A view names what numbers are in it, ``AttentionCall[IntArray]`` or
+# Each is declared once and has two views. The array view holds a number for each of N plans or shapes:
+# operations (ops.op) and queries of a cost model (profdb.queries). The scalar view holds one number:
+# benchmark cases (profdb.cases). A view names what numbers are in it, ``AttentionCall[IntArray]`` or
 # ``AttentionCall[int]``, and adds what only it has. A field that is written here is in all of them.
 #
 # The numbers are the fields of type Count. A number may be 0 only where 0 is its default; the others are
 # sizes, and a call with one of 0 does nothing.
 
 Count = TypeVar("Count")
-"""What a view holds for a number."""
+"""The type of a number in a view."""
 
 BLOCK_SCALES = frozenset({"block", "mx"})
 """Recipes (``scale_recipe``) whose scales belong to blocks of a row."""
 
-# Defaults, which every view holds as its own kind of number (arrays broadcast with them).
+# Defaults, which broadcast with arrays.
 ZERO: Any = 0
 ONE: Any = 1
 
@@ -222,25 +225,26 @@ class KernelCall(Generic[Count]):
 
 @cache
 def number_names(call: type) -> tuple[str, ...]:
-    """The numbers of a declaration, in order."""
+    """Returns the names of a declaration's numbers, in order."""
     return tuple(field.name for field in fields(call) if field.type is Count)
 
 
 @cache
 def size_names(call: type) -> tuple[str, ...]:
-    """The numbers that are never 0 in a call that does something."""
+    """Returns the names of the numbers that are never 0 in a call that does something."""
+    # A number whose default is 0 may be 0 in a real call (window); every other one is a size.
     return tuple(field.name for field in fields(call) if field.type is Count and field.default != 0)
 
 
 @cache
 def label_names(call: type) -> tuple[str, ...]:
-    """The words of a declaration, in order."""
+    """Returns the names of a declaration's words, in order."""
     return tuple(field.name for field in fields(call) if field.type is str)
 
 
 @cache
 def flag_names(call: type) -> tuple[str, ...]:
-    """The flags of a declaration, in order."""
+    """Returns the names of a declaration's flags, in order."""
     return tuple(field.name for field in fields(call) if field.type is bool)
 
 
@@ -285,8 +289,11 @@ class Attention(Op, AttentionCall[IntArray]):
     def flops(self) -> FloatArray:
         """Full-matrix attention: 2 s_q s_kv (d_qk + d_v) per head, as PaLM counts it
         (arXiv 2204.02311 App. B); twice that in the backward."""
+        # Two products forward. Backward has five, but model FLOPs count four: the recomputed scores are the kernel's
+        # own choice, not the model's.
         factor = 2.0 if self.direction == "forward" else 4.0
         dims = self.qk_dim + self.v_dim
+        # A causal mask is not subtracted here: PaLM counts the whole matrix, and MFU must be comparable.
         visible = np.where(self.window > 0, self.window, self.kv_len)
         keys = np.minimum(self.kv_len, visible)
         return factor * self.repeat * self.batch * self.heads * self.q_len * keys * dims
@@ -303,8 +310,8 @@ class KernelCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(Op, KernelCall[IntArray]):
-    """A memory-bound kernel. ``stands_for`` calls of others in its width and format, which move as many
-    bytes: they tell its time where they were measured."""
+    """A memory-bound kernel. ``stands_for`` are calls of other kernels in its width and format that move as many
+    bytes: their times are its time where they were measured."""
 
     stands_for: tuple[KernelCalls, ...] = ()
 
@@ -323,9 +330,9 @@ class Update(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedTokens:
-    """The load of an exchange that sends a token once to each place that holds one of its experts:
-    ``elements`` of a rank's own tokens, and beside them ``weight_bytes`` of its tokens' probabilities, of
-    which ``weights_of_domain`` sends each domain those of its own experts only."""
+    """The load of an exchange that sends a token once to each place that holds one of its experts: ``elements`` of a
+    rank's own tokens, and ``weight_bytes`` of their probabilities. With ``weights_of_domain`` each domain gets those
+    of its own experts only."""
 
     elements: FloatArray
     routing: Routing
@@ -335,16 +342,15 @@ class RoutedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuOverhead(Op):
-    """The host's work while it holds the device up; ``launches`` counts it in kernel launches."""
+    """Host work during which the device waits; ``launches`` counts it in kernel launches."""
 
     launches: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTransfer(Op):
-    """``size_bytes`` between a rank and its host, one way; ``tensors`` that Python takes as they are saved, or gives
-    back, 0 where it is one copy of C++.
-    """
+    """``size_bytes`` between a rank and its host, one way. ``tensors`` are those that Python handles one by one as
+    they are saved or given back; 0 where it is one copy of C++."""
 
     size_bytes: FloatArray
     tensors: int = 0
@@ -352,7 +358,7 @@ class HostTransfer(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUpdate(Op):
-    """One optimizer step of the processors over ``elements`` parameters of a rank."""
+    """One optimizer step of the host's processors over ``elements`` parameters of a rank."""
 
     elements: IntArray
 
@@ -381,13 +387,12 @@ Ops = tuple[Op, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear(Identity):
-    """A linear layer to be written as its products: ``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
+    """A linear layer before it becomes products: ``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
 
-    ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
-    where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
-    hands it its input. ``gathered`` over tp is its "input" (of a column-parallel linear) or its output "gradient" (of a
-    row-parallel one). An input ``saved_elsewhere`` by another operation too may be kept once, then as ``saved_share`` of its
-    bytes.
+    ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0 where
+    another linear saves it. ``dtype`` is what it multiplies in, "" for the job's. ``after_norm``: a norm makes its
+    input. ``gathered`` over tp is its "input" (column-parallel) or its output "gradient" (row-parallel). An input
+    that is ``saved_elsewhere`` too, by another operation, may be saved once, then as ``saved_share`` of its bytes.
     """
 
     tokens: IntArray
@@ -403,7 +408,7 @@ class Linear(Identity):
 
     @property
     def weights(self) -> IntArray:
-        """Elements of its matrix on one rank."""
+        """Returns the elements of its matrix on one rank."""
         return self.inputs * self.outputs
 
 
@@ -435,7 +440,7 @@ class Pass:
 
 
 def sequence(*pieces: Pass) -> Pass:
-    """Pieces one after another: forwards in order, backwards from the last to the first."""
+    """Returns pieces one after another: forwards in order, backwards from the last to the first."""
     return Pass(
         forward=tuple(op for piece in pieces for op in piece.forward),
         backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
@@ -453,10 +458,12 @@ def multiplies_low_precision(op: Op) -> bool:
 
 
 def as_recompute(op: Op) -> Op:
-    """A forward operation as the backward repeats it: it keeps and owns nothing."""
+    """Returns a forward operation as the backward repeats it: it saves and owns nothing."""
     return replace(
         op,
         phase=Phase.RECOMPUTE,
+        # What it overlapped in the forward is repeated as well, so it overlaps the repetition. Its weights and saved
+        # bytes are counted on the forward operation already.
         overlap_phase=Phase.RECOMPUTE,
         saved_bytes=0.0 * op.saved_bytes,
         parameters=0 * op.parameters,

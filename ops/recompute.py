@@ -26,12 +26,12 @@ from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.frameworks import Recomputation
 
-# A layer's input, which recomputation keeps, and the norm that reads it.
+# A layer's input, which recomputation saves, and the norm that reads it.
 
 
 def rerun_bytes(first: Op, input_bytes: FloatArray) -> FloatArray:
-    """Bytes that a layer's first operation holds while the layer runs again, beyond the ``input_bytes`` of its input:
-    a norm that keeps what it reads as it is keeps that very tensor."""
+    """Returns the bytes that a layer's first operation holds while the layer runs again, beyond the ``input_bytes``
+    of its input: a norm that saves what it reads as it is saves that very tensor."""
     transient: FloatArray = first.transient_bytes + first.saved_bytes
     if first.role is not Role.NORM:
         return transient
@@ -50,12 +50,13 @@ ATTENTION_OUT = OpKey(Module.ATTENTION, Role.OUT)
 
 
 def every_second_product(block: Pass, input_bytes: FloatArray, until: int | None = None) -> Pass:
-    """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept. Of the forward's
-    operations only the first ``until`` run again (torch.utils.checkpoint, early_stop, which holds for a policy too).
-    """
+    """Returns the block with torchtitan's policy applied; ``input_bytes`` is the layer's input, which is saved. Of
+    the forward's operations only the first ``until`` run again (torch.utils.checkpoint, early_stop, which holds for a
+    policy too)."""
     cores = [op for op in block.forward if isinstance(op, Attention)]
     core = cores[0] if cores else None
     gated = any(_is_gate(op) for op in block.forward)
+    # Gate and up as one product of ours are two of torchtitan's, unless the gate is a product of its own already.
     apart = any(op.role is Role.GATE for op in block.forward)
     forward: list[Op] = []
     repeated: list[Op] = []
@@ -65,15 +66,19 @@ def every_second_product(block: Pass, input_bytes: FloatArray, until: int | None
         saved = input_bytes if index == 0 else 0.0 * op.saved_bytes
         if isinstance(op, BatchedGemm) and op.role is not Role.CORE:
             widths = _products(op, core, fused_gate=gated and not apart)
+            # The policy counts products through the whole layer: even ones are saved, odd ones run again. Of a fused
+            # product it may be q that stays and k that is repeated.
             stay = sum((w for i, w in enumerate(widths) if (products + i) % 2 == 0), 0 * op.n)
             products += len(widths)
             # Results of 8-bit products are 16-bit.
             saved = saved + max(dtype_bytes(op.dtype), 2.0) * op.m * stay
+            # its input is the attention kernel's result, which the policy saves too
             if op.key == ATTENTION_OUT:
                 saved = saved + op.saved_bytes
             if np.any(op.n > stay) and index < last:
                 repeated.append(as_recompute(replace(op, n=op.n - stay)))
         elif isinstance(op, Attention):
+            # q, k and v come from products that the policy has decided on; the kernel's own output stays
             saved = saved + op.saved_bytes - op.input_bytes
         elif not _is_saved(op) and index < last:
             repeated.append(as_recompute(op))
@@ -88,15 +93,14 @@ def _is_gate(op: Op) -> bool:
 
 
 def _is_saved(op: Op) -> bool:
-    """Returns whether its result is kept: a reduce-scatter's, and that of all that attention to parts of a sequence
-    takes."""
+    """Returns whether the policy saves its result: a reduce-scatter's, and those of attention to parts of a sequence."""
     if op.role is Role.RING_P2P or op.serves is Role.CORE:
         return True
     return isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER
 
 
 def _products(op: BatchedGemm, core: Attention | None, *, fused_gate: bool) -> list[IntArray]:
-    """Output widths of the products that one of ours stands for."""
+    """Returns the output widths of the products that one of ours stands for."""
     if op.role is Role.QKV and core is not None:
         key = core.kv_heads * core.qk_dim
         value = core.kv_heads * core.v_dim
@@ -173,11 +177,11 @@ MAKERS: dict[str, frozenset[OpKey]] = {
 
 
 def _keep(block: Pass, again: Pass, names: Collection[str], input_bytes: FloatArray) -> Pass:
-    """Queries, keys and values stay as attention reads them, its own result, its output product's (as large
-    as a layer's input) or those of gate and up, and what makes them does not run again (MaxText
-    ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the rotary embedding, the
-    kernel and each product). Casts do, of inputs for the weight gradients. ``Assumption:`` of weights too,
-    which nobody needs and which take little."""
+    """Returns the layer run again whole with the results ``names`` saved: queries, keys and values as attention reads
+    them, its own result, its output product's (as large as a layer's input) or those of gate and up. What makes them
+    does not run again (MaxText ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the
+    rotary embedding, the kernel and each product). Casts of inputs for the weight gradients do. ``Assumption:`` casts
+    of weights too, which nobody needs and which take little."""
     makers = frozenset[OpKey]().union(*(MAKERS[name] for name in names))
 
     def makes(op: Op) -> bool:
@@ -192,7 +196,7 @@ def _keep(block: Pass, again: Pass, names: Collection[str], input_bytes: FloatAr
         if not isinstance(op, (BatchedGemm, GroupedGemm)) or op.phase is not Phase.FORWARD:
             return none
         if op.role is Role.OUT:
-            # a wide product reads what attention made, beside a narrow one the kernel keeps it itself
+            # A 16-bit product reads the attention kernel's own output; with an fp8 product the kernel saves it itself.
             read = op.saved_bytes if dtype_bytes(op.dtype) >= BF16_BYTES else none
             return ("out" in names) * input_bytes + ("context" in names) * read
         return BF16_BYTES * op.m * op.n if "up" in names and op.served in MAKERS["up"] else none
@@ -216,8 +220,8 @@ def _num_needed(block: Pass) -> int:
 
 
 def _repeat(block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None) -> Pass:
-    """Copy the chosen ones of the first ``until`` forward operations into the backward and let go of what
-    they save."""
+    """Returns the block with the chosen ones of the first ``until`` forward operations copied into the backward; what
+    they saved is dropped."""
     again: Ops = tuple(as_recompute(op) for op in block.forward[:until] if chosen(op))
     forward = []
     for op in block.forward:
@@ -226,6 +230,8 @@ def _repeat(block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, 
             continue
         saved: FloatArray = 0.0 * op.saved_bytes
         transient: FloatArray = op.transient_bytes + op.saved_bytes
+        # Selective: what the core reads stays, since it makes nothing of it again. Full: the layer's input alone
+        # stays.
         if keep is None:
             saved = _inputs_of_core(op)
         elif op is block.forward[0]:
@@ -236,13 +242,13 @@ def _repeat(block: Pass, chosen: Callable[[Op], bool], keep: FloatArray | None, 
 
 
 def _gathers_weights(op: Op) -> bool:
-    """isp's gather before the backward: the repeated forward has just gathered the same weights, and
-    InternEvo keeps them until the layer's backward is done."""
+    """Returns whether an operation is isp's gather before the backward: the repeated forward has just gathered the
+    same weights, and InternEvo keeps them until the layer's backward is done."""
     return isinstance(op, Comm) and op.axis is Axis.WP and op.phase is Phase.INPUT_GRAD
 
 
 def _inputs_of_core(op: Op) -> FloatArray:
-    """Bytes that the attention core needs to run again: q, k and v, without its own by-products."""
+    """Returns the bytes that the attention core needs to run again: q, k and v, without its own by-products."""
     return op.input_bytes if isinstance(op, Attention) else 0.0 * op.saved_bytes
 
 
@@ -345,7 +351,7 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
 
 
 def affecting_modules(block: Pass, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the named modules that do anything to ``block``; KeyError for an unknown name."""
+    """Returns those of the named modules that do anything to ``block``; KeyError for an unknown name."""
     keys = {op.key for op in block.forward}
     return tuple(
         name
@@ -359,8 +365,9 @@ def affecting_modules(block: Pass, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def recompute_parts(block: Pass, names: Iterable[str], *, norms_lead: bool = True) -> Pass:
-    """``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what linears read
-    (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from its input."""
+    """Returns ``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what
+    linears read (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from
+    its input."""
     present = {op.key for op in block.forward}
     modules = [
         module
@@ -369,6 +376,7 @@ def recompute_parts(block: Pass, names: Iterable[str], *, norms_lead: bool = Tru
         if (module.where is None or module.where in present) and (norms_lead or not module.begins_with_norm)
     ]
     again = tuple(as_recompute(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
+    # What a part makes is saved by whoever reads it: those readers drop their copy, and the part's own input stays.
     dropped = {key for module in modules for key in module.drops}
     forward = tuple(_drop_saved(op) if op.key in dropped else op for op in block.forward)
     return Pass(forward=forward, backward=again + block.backward)

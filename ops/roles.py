@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 class Module(StrEnum):
     """The part of a model, or of its step, that an operation belongs to.
 
-    MIXER: what mixes tokens in another way than attention. MLP: a dense feed-forward network, and the norm
+    MIXER: what mixes tokens other than attention. MLP: a dense feed-forward network, and the norm
     and the residual add around any second half of a block. LAYER: a whole layer (its sharded parameters, what
     it offloads). MTP: what a multi-token-prediction block has beyond a block and a head. OTHER: of none, such
     as a message between stages or a custom model's own operation.
@@ -118,11 +118,11 @@ class OpKey(NamedTuple):
 
     @property
     def words(self) -> dict[str, Any]:
-        """The fields of its Identity by name, of which an operation is made."""
+        """Returns the fields of its Identity by name, of which an operation is made."""
         return {"module": self.module, "role": self.role, "serves": self.serves}
 
     def named(self, name: str) -> "Identity":
-        """Returns it with the label that people read."""
+        """Returns the identity with the label that people read."""
         return Identity(module=self.module, role=self.role, serves=self.serves, name=name)
 
     def served_by(self, role: Role, name: str = "") -> "Identity":
@@ -149,17 +149,17 @@ class Identity:
 
     @property
     def key(self) -> OpKey:
-        """The identity without its label."""
+        """Returns the identity without its label."""
         return OpKey(self.module, self.role, self.serves)
 
     @property
     def served(self) -> OpKey:
-        """The key of the operation that it serves, or its own."""
+        """Returns the key of the operation that it serves, or its own."""
         return OpKey(self.module, self.serves or self.role)
 
     @property
     def words(self) -> dict[str, Any]:
-        """Its fields by name, of which an operation is made."""
+        """Returns its fields by name, of which an operation is made."""
         return {"module": self.module, "role": self.role, "serves": self.serves, "name": self.name}
 
     def is_within(self, parts: Collection[Module | OpKey]) -> bool:

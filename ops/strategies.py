@@ -33,6 +33,7 @@ def full_tokens_bytes(context: LayerContext, width: int = 0) -> IntArray:
     """Returns the bytes of ``width`` channels (the hidden size when 0) of a rank's whole micro-batch, rounded up to
     whole shards."""
     layout = context.layout
+    # a reduce-scatter or all-gather moves equal shards: short ones are padded
     tokens = -(-context.tokens // layout.tp) * layout.tp
     return (tokens * (width or context.model.hidden) * context.activation_bytes).astype(np.int64)
 
@@ -42,6 +43,8 @@ def backward_collective(context: LayerContext, comm: Comm, linear: OpKey, phase:
     the framework overlaps nothing): beside its INPUT_GRAD the input gathered again, beside its WEIGHT_GRAD the input
     gradient reduced."""
     choices = context.job.preset.tensor_parallel
+    # A collective hides behind the product that does not depend on it: the weight gradient does not read the reduced
+    # input gradient, and the input gradient does not read the gathered input.
     lane = Lane.OVERLAP if choices.overlap_backward or _in_bulk(choices, phase) else Lane.MAIN
     return replace(comm, lane=lane, overlaps=linear, overlap_phase=phase)
 
@@ -62,6 +65,7 @@ class MegatronTensor(Sharding):
 
     def column_parallel_input(self, context: LayerContext, linear: OpKey, width: int) -> Pass:
         """Returns the sum of the input gradient over the ranks beside the weight gradient; nothing forward."""
+        # The conjugate pair f and g of Megatron: f is the identity forward and an all-reduce backward, g the reverse.
         size = full_tokens_bytes(context, width)
         enter = linear.served_by(Role.ENTER)
         summed = tp_collective(context, enter, Phase.INPUT_GRAD, Collective.ALL_REDUCE, size)
@@ -94,7 +98,9 @@ class SequenceParallel(Sharding):
         enter, again = linear.served_by(Role.ENTER), linear.served_by(Role.REGATHER)
         gather = tp_gather(context, enter, Phase.FORWARD, size, linear)
         scatter = tp_collective(context, enter, Phase.INPUT_GRAD, Collective.REDUCE_SCATTER, size)
+        # the input gradient is scattered while the weight gradient, which does not need it, is computed
         backward = _scatter(context, _with_buffers(context, scatter, linear, Phase.WEIGHT_GRAD), linear)
+        # fsp saved the shard alone: the weight gradient needs the whole input again
         if self.regather:
             regather = tp_gather(context, again, Phase.WEIGHT_GRAD, size, linear)
             regather = _with_buffers(context, regather, linear, Phase.INPUT_GRAD)
@@ -130,6 +136,7 @@ def _gather(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
         return ops
     from ops.low_precision import agreed_scale, other_order
 
+    # An output gradient is read along rows by one product and along columns by the other.
     behind = other_order(context, gather, linear) if gather.phase is Phase.INPUT_GRAD else ()
     return (*agreed_scale(context, linear, gather.phase), *ops, *behind)
 
@@ -171,7 +178,7 @@ class TokenShards(Sharding):
     """
 
     def around_attention(self, context: LayerContext, tensors: HeadTensors) -> tuple[Pass, Pass]:
-        """Returns the way from token shards to head shards and back: four all-to-alls in each pass."""
+        """Returns the exchange of token shards for head shards, and back: four all-to-alls in each pass."""
         from ops.head_exchange import exchange_heads, over_tp
 
         return exchange_heads(context, tensors, over_tp(context))
@@ -189,6 +196,7 @@ class ShardedWeights(TokenShards):
         precision = context.job.precision
         wp = context.layout.wp
 
+        # elements are those of one rank's matrix whole: an all-gather's output, a reduce-scatter's input
         def weight_collective(role: Role, kind: Collective, dtype: str, phase: Phase) -> Comm:
             return replace(
                 collective(
@@ -229,6 +237,7 @@ core/parallel_state.py, initialize_model_parallel), and its experts only up to Z
 
 ISP = replace(OWN_TOKENS, copies=WeightCopies(linear_owner=Owner.WEIGHT), gathers_weights=True)
 
+# The order is the one in which help texts and refusals list them.
 ALL: tuple[Sharding, ...] = (
     MegatronTensor(name="mtp", traits=Traits(uncut=True)),
     SequenceParallel(name="msp", regather=False, traits=replace(CUT_TOKENS, shares_gathered_input=True)),

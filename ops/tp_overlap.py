@@ -53,7 +53,7 @@ OUT_OF = frozenset(
 
 
 def gather_into(context: LayerContext, gather: Comm, product: OpKey) -> Comm:
-    """An all-gather whose pieces ``product`` multiplies as they arrive, in the gather's own phase."""
+    """Returns an all-gather whose pieces ``product`` multiplies as they arrive, in the gather's own phase."""
     choices = context.job.preset.tensor_parallel
     if not choices.overlap_ag or product not in INTO | OUT_OF:
         return gather
@@ -61,8 +61,8 @@ def gather_into(context: LayerContext, gather: Comm, product: OpKey) -> Comm:
 
 
 def scatter_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
-    """A reduce-scatter whose pieces leave as ``product`` makes them, in the scatter's own phase, and the sum of
-    what a ring exchange brought."""
+    """Returns a reduce-scatter whose pieces leave as ``product`` makes them, in the scatter's own phase, and the sum
+    of what a ring exchange brought."""
     choices = context.job.preset.tensor_parallel
     into = product in INTO
     wanted = choices.overlap_rs_dgrad if into else choices.overlap_rs
@@ -85,6 +85,7 @@ def in_bulk(context: LayerContext, comm: Comm, product: OpKey) -> Comm:
 
 
 def _ring(context: LayerContext) -> Pieces:
+    # one piece a rank; copy engines carry them, so they take no multiprocessor from the product
     return Pieces(count=context.layout.tp, last_waits=False, thread_blocks=0)
 
 
@@ -93,7 +94,8 @@ def _in_pieces(comm: Comm, product: OpKey, pieces: Pieces) -> Comm:
 
 
 def _sum_pieces(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound:
-    """Reads the pieces of all ranks and writes one: as many bytes as a copy of half of them and of one."""
+    """Returns the kernel that reads the pieces of all ranks and writes one: as many bytes as a copy of half of them
+    and of one."""
     tp = context.layout.tp
     elements = scatter.size_bytes / context.activation_bytes
     rows: IntArray = np.where(tp > 1, np.ceil(elements * (1.0 + 1.0 / tp) / 2.0), 0.0).astype(np.int64)
@@ -111,10 +113,12 @@ def _sum_pieces(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryB
 
 
 def in_order(context: LayerContext, whole: Comm) -> Ops:
-    """A pass over the array of a gather or a reduction over the sequence, in the collective's own phase."""
+    """Returns a pass over the array of a gather or a reduction over the sequence, in the collective's own phase."""
     layout = context.layout
+    # pieces are read and written where they belong: nothing to reorder
     if whole.pieces is not None:
         return ()
+    # with one sequence dimension 0 is the sequence, and gathered parts lie in order
     several = (layout.micro_batch > 1) & (layout.tp > 1)
     if not several.any():
         return ()

@@ -42,12 +42,13 @@ class Matrix:
 
     @property
     def elements(self) -> int:
-        """Elements of one matrix."""
+        """Returns the elements of one matrix."""
         return self.small * self.large
 
     @property
     def cost(self) -> float:
-        """Half the FLOPs of one step."""
+        """Returns half the FLOPs of one Newton-Schulz step: small^2 large for X X^T and for B X, small^3 for A A
+        (``_ns_compute_cost``)."""
         return float(self.small) ** 2 * (2.0 * self.large + self.small)
 
 
@@ -77,8 +78,8 @@ class MatrixShards:
 def matrices_of_stage(
     model: ModelSpec, job: JobSpec, layout: Layout, layers: tuple[IntArray, ...]
 ) -> tuple[MatrixCount, ...]:
-    """The matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts those of a
-    rank."""
+    """Returns the matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts
+    those of a rank."""
     counts: dict[Matrix, IntArray] = {}
     per_block = {run.block: _layer_matrices(model, job, run.block) for run in model.blocks}
     for index, number in enumerate(layers):
@@ -90,6 +91,7 @@ def matrices_of_stage(
 
 def _layer_matrices(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Matrix, int]:
     """Returns the number of matrices of each size in one layer: its products' weights on a rank that has them whole."""
+    # The op list itself says which products a layer has; on one rank nothing is cut, so k x n is the whole matrix.
     alone = replace(model, blocks=(BlockRun(block=block, count=1),))
     (piece,) = model_ops(alone, job, Layout.of(1), "mtp", Recompute.NONE).blocks
     result: dict[Matrix, int] = {}
@@ -105,7 +107,8 @@ def _layer_matrices(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Ma
 
 
 def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:
-    """Outputs of the matrices that a weight is: queries, keys, values and gates are one each (muon_split_qkv)."""
+    """Returns the outputs of the matrices that a weight is: queries, keys, values and gates are one each
+    (muon_split_qkv)."""
     mixer = block.mixer
     if op.role is not Role.QKV or not isinstance(mixer, AttentionSpec) or mixer.kind is AttentionKind.MLA:
         return (int(op.n[0]),)
@@ -123,6 +126,7 @@ def shard_matrices(matrices: tuple[MatrixCount, ...], owner: Owner, shards: IntA
         none = np.zeros(len(shards))
         total = sum((one.count * weight for one, weight in zip(own, weights, strict=True)), none)
         largest = np.max([(one.count > 0) * weight for one, weight in zip(own, weights, strict=True)] or [none], axis=0)
+        # No rank has less than one matrix to do if it has any: with few matrices the largest decides.
         return np.maximum(total / shards, largest), total / shards
 
     elements, _ = busiest_and_mean([float(one.matrix.elements) for one in own])
@@ -132,7 +136,8 @@ def shard_matrices(matrices: tuple[MatrixCount, ...], owner: Owner, shards: IntA
 
 
 def update_ops(context: LayerContext, shards: MatrixShards, owner: Owner) -> list[Op]:
-    """The busiest rank's update of its matrices of ``owner``."""
+    """Returns the busiest rank's update of its matrices of ``owner``: weight decay, momentum, Newton-Schulz in bf16,
+    and the step."""
     axis, ranks = (Axis.ETP, context.layout.etp) if owner is Owner.EXPERT else (Axis.TP, context.layout.tp)
     whole = np.ceil(shards.elements).astype(np.int64)
     own = np.ceil(shards.elements / ranks).astype(np.int64)
@@ -141,6 +146,7 @@ def update_ops(context: LayerContext, shards: MatrixShards, owner: Owner) -> lis
         what = Identity(module=Module.STEP, role=Role.UPDATE, name=f"{Module.STEP}.muon_{owner.value}_{name}")
         return memory_pass(what, Phase.STEP, kernel, elements, dtype)
 
+    # tp_mode "duplicated": every tensor-parallel rank gathers the whole momentum and repeats the same work
     gather = collective(
         OpKey(Module.STEP, Role.UPDATE).named(f"{Module.STEP}.muon_{owner.value}_gather"),
         Phase.STEP,
@@ -164,9 +170,8 @@ def update_ops(context: LayerContext, shards: MatrixShards, owner: Owner) -> lis
 
 
 def _newton_schulz(matrices: MatrixCount, shards: MatrixShards) -> list[Op]:
-    """muon_utils.py, newton_schulz_step: A = X X^T, B = b A + c A A, X = a X + B X, for the rank's share of
-    the matrices.
-    """
+    """Returns the products of newton_schulz_step (muon_utils.py), A = X X^T, B = b A + c A A, X = a X + B X, for the
+    rank's share of the matrices."""
     small, large = (np.full(len(matrices.count), side) for side in (matrices.matrix.small, matrices.matrix.large))
     share = STEPS * matrices.count / shards.num_shards * shards.load
     shapes = {
@@ -192,8 +197,8 @@ def _newton_schulz(matrices: MatrixCount, shards: MatrixShards) -> list[Op]:
 
 
 def working_bytes(context: LayerContext, matrices: tuple[MatrixCount, ...]) -> FloatArray:
-    """Bytes that the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32
-    under tensor parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
+    """Returns the bytes that the largest matrix takes while it is orthogonalised: the gathered slices and their whole
+    in fp32 under tensor parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
     gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)
     needed = [
         (one.count > 0)

@@ -35,14 +35,14 @@ def host_elements(context: LayerContext, owned: IntArray) -> IntArray:
 
 
 def keeps_gradients_on_host(context: LayerContext) -> IntArray:
-    """1 where sharded gradients wait on the host from one micro-batch to the next."""
+    """Returns 1 where sharded gradients wait on the host from one micro-batch to the next, else 0."""
     offloads = context.layout.optimizer_offload > 0
     leaves_early = context.job.preset.offload.optimizer == "backward"
     return ints((context.layout.zero_stage >= 2) & offloads & leaves_early)
 
 
 def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
-    """Bytes of a rank's offloaded optimizer on the host: state, fp32 gradients, and gradients that wait."""
+    """Returns the bytes of a rank's offloaded optimizer on the host: state, fp32 gradients, and gradients that wait."""
     precision = context.job.precision
     state = precision.master_bytes + 2 * dtype_bytes(precision.moments) + HOST_GRADIENT_BYTES
     waiting = (
@@ -54,13 +54,15 @@ def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
 
 
 def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
-    """Gradients of earlier micro-batches there, and back to be added to; the sum there at the end."""
+    """Returns the transfers of gradients: those of earlier micro-batches to the host and back to be added to, and the
+    sum to the host at the end."""
     elements = host_elements(context, owned)
     earlier = (num_micro(context.job, context.layout) - 1) * keeps_gradients_on_host(context)
     waiting = elements * dtype_bytes(context.job.precision.gradient)
     return [
         _step(
             Role.GRADIENTS_TO_HOST,
+            # once there and once back for each micro-batch but the last
             2.0 * waiting * (earlier > 0),
             np.maximum(earlier, 1),
             "step.host_gradients_summed",
@@ -75,7 +77,7 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
 
 
 def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
-    """The processors' part of the update, and its parameters back to the device."""
+    """Returns the processors' part of the update, and its parameters back to the device."""
     elements = host_elements(context, owned)
     back = elements * dtype_bytes(context.job.precision.parameter)
     return [
@@ -100,12 +102,14 @@ def offload_shares(model: ModelSpec, layers: IntArray) -> tuple[FloatArray, ...]
 
 
 def offload_activations(piece: Pass, share: FloatArray) -> Pass:
-    """A layer of a run of which ``share`` keep on the host what they save: an equal part of that on every layer."""
+    """Returns a layer of a run of which ``share`` keep on the host what they save: every layer carries an equal part
+    of that."""
     if not share.any():
         return piece
     saved = np.zeros(len(share))
     for op in piece.forward:
         saved = saved + op.saved_bytes
+    # A whole layer's bytes are in flight at any time, however small the share that goes.
     away = _to_host(Module.LAYER, "activations_to_host", saved * share, np.where(share > 0, saved, 0.0))
     return Pass(forward=(*piece.forward, away), backward=(_from_host(away), *piece.backward))
 
@@ -147,7 +151,7 @@ TENSORS_OF_A_CORE = 5
 
 
 def offload_parts(block: Pass, names: Iterable[str]) -> Pass:
-    """``block`` whose named parts keep on the host what they save; KeyError for an unknown name.
+    """Returns ``block`` whose named parts keep on the host what they save; KeyError for an unknown name.
 
     ``Assumption:`` what one layer sends is on the device too, on its way there or back; all layers send theirs
     (Megatron-LM keeps the last of a micro-batch), tensors of less than a million elements as well.
@@ -164,10 +168,11 @@ def offload_parts(block: Pass, names: Iterable[str]) -> Pass:
 
 
 def part_of(block: Pass, name: str) -> list[Op]:
-    """The forward operations of a named part; none where the layer has no such module."""
+    """Returns the forward operations of a named part; none where the layer has no such module."""
     if name == LAYER_INPUT:
         return list(block.forward)
     keys = {op.key for op in block.forward}
+    # Transformer Engine fuses norms into the linear behind them, except before MLA's projections and before a router.
     apart = {"attn_norm": LATENT in keys, "mlp_norm": ROUTER in keys}.get(name, True)
     elsewhere = {ATTENTION_NORM} if LATENT in keys and name != "attn_norm" else set()
     wanted = PARTS[name] - elsewhere
@@ -177,7 +182,7 @@ def part_of(block: Pass, name: str) -> list[Op]:
 def _to_host(
     module: Module, name: str, moved: FloatArray, transient_bytes: FloatArray, tensors: int = 0
 ) -> HostTransfer:
-    """Returns the way of ``moved`` saved bytes to the host, of which ``transient_bytes`` are on the device meanwhile."""
+    """Returns the transfer of ``moved`` saved bytes to the host; ``transient_bytes`` of them are on the device meanwhile."""
     return HostTransfer(
         module=module,
         role=Role.ACTIVATIONS_TO_HOST,
@@ -186,13 +191,14 @@ def _to_host(
         lane=Lane.COPY,
         size_bytes=moved,
         tensors=tensors,
+        # negative: the parts have counted these bytes as saved on the device
         saved_bytes=-moved,
         transient_bytes=transient_bytes,
     )
 
 
 def _from_host(away: HostTransfer) -> HostTransfer:
-    """Returns the way back of what went ``away``, before the backward that reads it."""
+    """Returns the transfer back of what went ``away``, before the backward that reads it."""
     return HostTransfer(
         module=away.module,
         role=Role.ACTIVATIONS_FROM_HOST,

@@ -49,6 +49,7 @@ def slice_overhead(
     owned = [(ints(op.parameters > 0), *tensors_of(op)) for op in piece.forward]
     matrices = sum((rows * count for rows, count, _ in owned), ints(0))
     vectors = sum((rows * count for rows, _, count in owned), ints(0))
+    # parameters are released after every module, so a recomputed forward gathers them a third time
     again = 1 + any(op.phase is Phase.RECOMPUTE and tensors_of(op)[0] for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> CpuOverhead:
@@ -81,11 +82,13 @@ def slice_overhead(
 
 
 def return_slices(context: LayerContext, elements: IntArray, tensors: IntArray) -> Ops:
-    """Once a step, after the update: ``tensors`` parameters of ``elements`` back from their shards as lists
-    of slices (preset.data_parallel.lists_of_slices; nanotron optim/zero.py, _all_gather_params;
-    distributed.py, all_gather_coalesced). The host takes every rank's slice of every parameter and copies it
-    back, once the flat buffers of all ranks have been filled, gathered into and copied apart: three passes of
-    the device over all of them."""
+    """Returns the operations once a step, after the update, that bring ``tensors`` parameters of ``elements`` back
+    from their shards as lists of slices (preset.data_parallel.lists_of_slices; nanotron optim/zero.py,
+    _all_gather_params; distributed.py, all_gather_coalesced).
+
+    The host takes every rank's slice of every parameter and copies it back, once the flat buffers of all ranks have
+    been filled, gathered into and copied apart: three passes of the device over all of them.
+    """
     layout = context.layout
     if not context.job.preset.data_parallel.lists_of_slices:
         return ()
@@ -104,7 +107,8 @@ def return_slices(context: LayerContext, elements: IntArray, tensors: IntArray) 
 
 
 def _return_launches(context: LayerContext, vectors: IntArray, ranks: IntArray) -> FloatArray:
-    """The vectors' way back after the update, once a step, spread over the step's micro-batches."""
+    """Returns the launches of the vectors' way back after the update, once a step, spread over the step's
+    micro-batches."""
     layout = context.layout
     micro_batches = context.job.global_batch_sequences / (layout.dp * layout.micro_batch)
     return RETURNED_SLICE * vectors * ranks / np.maximum(micro_batches, 1.0)

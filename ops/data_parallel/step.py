@@ -50,6 +50,7 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
     whole = np.where(layout.zero_stage < 2, on_rank, 0)
     divided = np.where(copies > 1, whole, 0)
+    # (name, kernel of ops.memory_bound, elements, format) of each pass, in the order in which they run
     before: list[tuple[str, str, IntArray, str]] = [("divide_gradients", "copy", divided, gradient)]
     if preset.data_parallel.flattened_buckets:
         flatten = ("flatten_gradients", "copy", divided, gradient)
@@ -67,6 +68,7 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
             # megatron/core/distributed/param_and_grad_buffer.py, check_grads; Megatron-FSDP takes check_for_nan_in_grad
             # and never reads it (core 0.15, distributed/fsdp/src/megatron_fsdp)
             before.insert(0, ("check_gradients", "norm_reduce", whole, gradient))
+    # Megatron zeroes its gradient buffer; other frameworks set gradients to None and write the first one.
     if preset.data_parallel.contiguous_gradients:
         # of Megatron-FSDP's shard: param_and_grad_buffer.py, zero_grad (main_grad_buffer.data)
         before.append(("zero_gradients", "fill", on_rank, gradient))
@@ -162,7 +164,7 @@ class RankParameters:
 
     @property
     def total(self) -> IntArray:
-        """All of them."""
+        """Returns the elements of all owners."""
         return self.dense + self.weight + self.expert
 
     def take(self, rows: IntArray) -> "RankParameters":
@@ -176,16 +178,16 @@ class RankParameters:
         )
 
     def of(self, owner: Owner) -> IntArray:
-        """The elements of one owner."""
+        """Returns the elements of one owner."""
         return {Owner.DENSE: self.dense, Owner.WEIGHT: self.weight, Owner.EXPERT: self.expert}[owner]
 
     @property
     def low_precision_total(self) -> IntArray:
-        """All elements that products of 8 bits or fewer read."""
+        """Returns all elements that products of 8 bits or fewer read."""
         return np.zeros_like(self.total) if self.low_precision is None else self.low_precision.total
 
     def low_precision_of(self, owner: Owner) -> IntArray:
-        """The elements of one owner that products of 8 bits or fewer read."""
+        """Returns the elements of one owner that products of 8 bits or fewer read."""
         return np.zeros_like(self.of(owner)) if self.low_precision is None else self.low_precision.of(owner)
 
 
@@ -200,6 +202,7 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
         return layout.zero_size
     if owner is Owner.EXPERT:
         return np.gcd(layout.zero_size, layout.edp)
+    # gcd: a shard group is cut by as much of zero_size as divides the ranks that hold the same weights
     return np.gcd(layout.zero_size, layout.wdp)
 
 
@@ -211,13 +214,14 @@ def muon_shards(context: LayerContext, on_rank: RankParameters, owner: Owner) ->
 
 
 def muon_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
-    """Elements of the matrices of ``owner`` that the busiest rank updates: its slice of each."""
+    """Returns the elements of the matrices of ``owner`` that the busiest rank updates: its slice of each."""
     slices = context.layout.etp if owner is Owner.EXPERT else context.layout.tp
     return np.ceil(muon_shards(context, on_rank, owner).elements / slices).astype(np.int64)
 
 
 def shard_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
-    """Elements of ``owner`` in the largest shard: an equal part of what AdamW updates, and Muon's whole matrices."""
+    """Returns the elements of ``owner`` in the largest shard: an equal part of what AdamW updates, and Muon's whole
+    matrices."""
     parts = shards(context, owner)
     if not on_rank.matrices:
         return ceil_div(on_rank.of(owner), parts)
@@ -229,12 +233,12 @@ def shard_elements(context: LayerContext, on_rank: RankParameters, owner: Owner)
 
 
 def owned_elements(context: LayerContext, on_rank: RankParameters) -> IntArray:
-    """Elements whose optimizer state this rank keeps and updates."""
+    """Returns the elements whose optimizer state this rank keeps and updates."""
     return sum((shard_elements(context, on_rank, owner) for owner in Owner), 0 * on_rank.dense)
 
 
 def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
-    """Elements among them with one moment."""
+    """Returns those of them that have one moment."""
     if not on_rank.matrices:
         return 0 * on_rank.dense
     return sum((muon_elements(context, on_rank, owner) for owner in Owner), 0 * on_rank.dense)
@@ -346,6 +350,8 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     here = parts > 1
     if (layout.zero_stage >= 2).any():
         every_forward = (layout.zero_stage == 2) & job.preset.data_parallel.gathers_every_forward
+        # Stage 3 and SHARD_GRAD_OP gather again before the next forward (ops.data_parallel.weight_sharding), so
+        # nothing returns at the end of the step.
         later = (layout.zero_stage >= 3) | every_forward
         here = here & (~later | keeps_gathered(job, layout))
     size = np.where(here, np.ceil(shard_elements(context, on_rank, owner) * parts * width), 0)
@@ -355,5 +361,6 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     gathered = collective(what, Phase.STEP, Collective.ALL_GATHER, axis, size, dtype)
     if job.preset.data_parallel.parameter_sync == "all_gather":
         return replace(gathered, owner=owner)
+    # InternEvo: as many broadcasts as shards, one from each owner.
     each = gathered.size_bytes // parts
     return replace(gathered, owner=owner, collective=Collective.BROADCAST, size_bytes=each, repeat=parts)

@@ -6,7 +6,7 @@ sec. 3.2-3.3) does so per unit, the next unit's gather beside this one's compute
 gathers once and keeps the parameters until the backward. FSDP2 keeps every parameter a tensor of its own, so
 collectives are copied out of and into (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). FSDP1's parameters
 are views of one flat tensor: gathers need no copy, but autograd joins their gradients into a flat one (the
-backward of torch.split), which is cast where it travels wider and divided in place before it is reduced
+backward of torch.split), which is cast where it travels in fp32 and divided in place before it is reduced
 (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook and _reduce_grad).
 """
 
@@ -28,7 +28,7 @@ from spec.dtypes import dtype_bytes
 
 
 def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: str = "") -> Pass:
-    """``piece`` with the gathers of its parameters and the reduction of its gradients, all of ``module`` and
+    """Returns ``piece`` with the gathers of its parameters and the reduction of its gradients, all of ``module`` and
     labelled with ``name`` (the module's).
 
     Nothing is added where no row is at stage 2 or above; rows below it move 0 bytes.
@@ -52,6 +52,8 @@ def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: st
             continue
         ranks, _ = ranks_and_stride(shard_axis, layout)
         every_forward = (layout.zero_stage == 2) & data_parallel.gathers_every_forward
+        # Stage 3 gathers before every forward and every backward. Stage 2 holds whole parameters; only SHARD_GRAD_OP
+        # gathers them before the forward, and keeps them until the backward.
         gathers = ((layout.zero_stage >= 3) | every_forward) & ~once
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
@@ -75,10 +77,10 @@ def shard_over_data(context: LayerContext, piece: Pass, module: Module, name: st
 
 
 def _add_up(context: LayerContext, reduction: Identity, elements: IntArray) -> list[Op]:
-    """This micro-batch's gradients added to those of earlier ones, whole and in the format they will travel in
-    (_fsdp_param.py, accumulate_unsharded_grad_if_needed); FSDP1 joins those of each micro-batch and adds them up in the
-    format of the products (_runtime_utils.py, _post_backward_hook without _sync_gradients). Assumption: of the first
-    micro-batch too, which is only cast."""
+    """Returns the addition of this micro-batch's gradients to those of earlier ones, whole and in the format they
+    will travel in (_fsdp_param.py, accumulate_unsharded_grad_if_needed). FSDP1 joins those of each micro-batch and
+    adds them up in the format of the products (_runtime_utils.py, _post_backward_hook without _sync_gradients).
+    Assumption: of the first micro-batch too, which is only cast."""
     joins = context.job.preset.data_parallel.fsdp_version == 1
     kernel = "accumulate_wide" if context.reduce_dtype == "fp32" and not joins else "accumulate"
     what = reduction.key.served_by(Role.ACCUMULATE, f"{reduction.name}_sum")
@@ -101,9 +103,8 @@ def _elements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightGather:
-    """Elements that ``ranks`` of an axis hold parts of: those that travel in the format of narrow products,
-    and others.
-    """
+    """Elements that ``ranks`` of an axis hold parts of: those that travel in the format of low-precision products,
+    and others."""
 
     axis: Axis
     ranks: IntArray
@@ -111,7 +112,7 @@ class WeightGather:
     low_precision: IntArray
 
     def where(self, gathers: BoolArray) -> "WeightGather":
-        """Nothing in the other rows."""
+        """Returns the same with nothing in the other rows."""
         return replace(
             self,
             high_precision=np.where(gathers, self.high_precision, 0),
@@ -120,14 +121,15 @@ class WeightGather:
 
 
 def _low_precision_elements(context: LayerContext) -> Callable[[Op], IntArray]:
-    """The elements of an operation's weights that travel in the format in which its product reads them."""
+    """Returns what counts the elements of an operation's weights that travel in the format in which its product reads
+    them."""
     here = context.job.precision.gathers_narrow
     return lambda op: (op.parameters + op.frozen) * int(here and multiplies_low_precision(op))
 
 
 def _cast_shard(context: LayerContext, what: Identity, weights: WeightGather, phase: Phase) -> list[Op]:
-    """Returns the cast of a rank's shard before the gather, where weights are wide and travel narrow, as the
-    job's recipe casts weights: torchao (``float8/fsdp_utils.py``,
+    """Returns the cast of a rank's shard before the gather, where weights are stored in 16 bits and travel in 8, as
+    the job's recipe casts weights: torchao (``float8/fsdp_utils.py``,
     WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA (collective_quantizer.cc: what is cast behind
     a gather is cast before it)."""
     recipe, precision = recipe_of(context), context.job.precision
@@ -144,6 +146,7 @@ def _cast_shard(context: LayerContext, what: Identity, weights: WeightGather, ph
 def _gather(context: LayerContext, what: Identity, weights: WeightGather, phase: Phase) -> Comm:
     precision, ranks = context.job.precision, weights.ranks
     dtype = precision.parameter_gather if weights.low_precision.any() else precision.wide_gather
+    # Two buffers, one a format, gathered one after the other and shown as one collective of their bytes.
     size = padded_to_ranks(weights.high_precision, ranks, dtype_bytes(precision.wide_gather))
     if weights.low_precision.any():
         size = size + padded_to_ranks(weights.low_precision, ranks, dtype_bytes(precision.parameter_gather))
@@ -185,10 +188,9 @@ def _pass(context: LayerContext, what: Identity, kernel: str, phase: Phase, elem
 
 
 def _reduce(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
-    """Reduced over the shards, then for hybrid sharding an all-reduce over the replicas. At stage 2 as the
-    preset reduces gradients of a sharded optimizer, all-reduced or not, beside the backward or in its way
-    (DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor: overlap_comm,
-    use_multi_rank_bucket_allreduce)."""
+    """Returns the reduction over the shards, then for hybrid sharding an all-reduce over the replicas. At stage 2 it
+    is as the preset reduces gradients of a sharded optimizer, all-reduced or not, beside the backward or in its way
+    (DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor: overlap_comm, use_multi_rank_bucket_allreduce)."""
     layout = context.layout
     dtype = context.reduce_dtype
     axis = context.traits.copies.shard_axis(owner)
@@ -215,6 +217,7 @@ def _reduce(context: LayerContext, what: Identity, owner: Owner, elements: IntAr
     choices = context.job.preset.data_parallel
     kind = Collective.ALL_REDUCE if choices.gradient_sync == "all_reduce" else Collective.REDUCE_SCATTER
     lane = Lane.PREFETCH if choices.overlap_grad_reduce else Lane.MAIN
+    # One column holds rows of both stages: each collective moves 0 bytes in the rows of the other.
     second = np.where(layout.zero_stage == 2, whole, 0)
     ops += [reduction(kind, axis, second, lane), reduction(Collective.REDUCE_SCATTER, axis, whole - second)]
     if owner is Owner.DENSE:

@@ -1,7 +1,7 @@
 """Casting what enters the experts' products to fp8 or fp4, one pass a tensor, as the job's recipe does.
 
 Source: Transformer Engine 2.9 ``pytorch/module/grouped_linear.py`` (tex.split_quantize): as its other linears
-(``ops.low_precision``), without a norm that could write narrow numbers itself. Weights are cast once a step. Each expert's
+(``ops.low_precision``), without a norm that could write 8-bit numbers itself. Weights are cast once a step. Each expert's
 rows are cast by kernels of their own, but for delayed scaling, which casts them all by one
 (``pytorch/csrc/extensions/cast.cpp``, multi_tensor_quantize_impl); scales found from the whole tensor at hand take
 three small kernels more (``csrc/quantizer.cpp``, Float8CurrentScalingQuantizer::quantize_impl, and
@@ -39,7 +39,7 @@ class ExpertRows:
 
 
 def saved_input_bytes(context: LayerContext) -> float:
-    """Bytes of one element of a product's input as it is kept."""
+    """Returns the bytes of one element of a product's input as it is saved."""
     precision = context.job.precision
     return dtype_bytes(precision.linear if recipe_of(context).saves_cast_input else precision.activation)
 
@@ -50,6 +50,7 @@ def cast_experts(context: LayerContext, layer: Linear, experts: IntArray, produc
     entering = ExpertRows(role=layer.role, rows=layer.tokens, width=layer.inputs, experts=experts)
     leaving = replace(entering, width=layer.outputs)
     weights = replace(leaving, rows=experts * layer.inputs)
+    # A recipe that saved the 16-bit input casts it again for the weight gradient.
     again = _cast(context, entering, recipe.input_again).backward if recipe.input_again.writes else ()
     inputs = Pass(forward=_cast(context, entering, recipe.input).forward, backward=again)
     gradient = Pass(backward=_cast(context, leaving, recipe.gradient).backward)
@@ -65,9 +66,8 @@ SCALE_KERNELS = 3
 
 
 def _cast(context: LayerContext, shared: ExpertRows, passes: Passes) -> Pass:
-    """For each expert (torchao: for all) a copy of as many rows as move the same bytes, and the kernels that
-    find its scale.
-    """
+    """Returns, for each expert (torchao: for all), a copy of as many rows as move the same bytes, and the kernels
+    that find its scale."""
     precision, recipe = context.job.precision, recipe_of(context)
     what = OpKey(Module.MOE, Role.CAST, shared.role)
     together = precision.scaling == "delayed" or not recipe.saves_cast_input
@@ -93,11 +93,12 @@ def _repeat(piece: Pass, times: IntArray) -> Pass:
 
 
 def padded_rows(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> IntArray:
-    """``rows`` of a rank's ``experts`` with each expert's padded to the multiple that its products' format wants.
+    """Returns the ``rows`` of a rank's ``experts`` with each expert's padded to the multiple that its products'
+    format wants.
 
-    Transformer Engine ``pytorch/module/fp8_padding.py``: 32 rows for MXFP8, 16 for other narrow formats. An expert that
-    drops nothing gets any number of rows, so half a multiple less a half is added on average; with a capacity all
-    have the same number.
+    Transformer Engine ``pytorch/module/fp8_padding.py``: 32 rows for MXFP8, 16 for other 8-bit and 4-bit formats. An
+    expert that drops nothing gets any number of rows, so half a multiple less a half is added on average; with a
+    capacity all have the same number.
     """
     precision = context.job.precision
     multiple = MXFP8_ROWS if precision.scale_recipe == "mx" else LOW_PRECISION_ROWS

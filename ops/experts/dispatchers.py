@@ -37,6 +37,7 @@ def send_tokens_once(context: LayerContext, moe: MoeSpec, own_rows: IntArray) ->
     rows = routed_rows(context, moe, own_rows)
     busiest = own_rows * busiest_share(context, moe)
     routing = Routing.of(moe, in_turn=context.job.moe_routing == "in_turn")
+    # topk experts of a token may lie on one rank: it then receives the token once and copies it
     visits = places_visited(context.layout.ep, routing)
     arriving: IntArray = np.ceil(busiest * visits).astype(np.int64)
     width = moe.routed_hidden(context.model.hidden)
@@ -68,7 +69,7 @@ def send_tokens_once(context: LayerContext, moe: MoeSpec, own_rows: IntArray) ->
 
 def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
     """Returns the gather of the experts that each token of every rank takes, a byte each, gathered and then read for
-    the places they are sent to; forward alone, kept for the way back (HybridEP, ``executor.cu``:
+    the places they are sent to; forward alone, and saved for combine (HybridEP, ``executor.cu``:
     allgather_routing_map, metadata_preprocess_core)."""
     rows = own_rows * context.layout.ep
     what = OpKey(Module.MOE, Role.GATHER, Role.DISPATCH).named("moe.dispatch.routes")
@@ -80,7 +81,7 @@ def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
 
 
 def _with_probabilities(context: LayerContext, sent: Pass, tokens: FloatArray) -> Pass:
-    """A dispatch of ``tokens`` with their probabilities; a rank receives them as if there were one domain."""
+    """Returns a dispatch of ``tokens`` with their probabilities; a rank receives them as if there were one domain."""
     dispatcher = context.job.moe_dispatcher
 
     def carrying(op: Op, *, back: bool) -> Op:
@@ -98,7 +99,8 @@ def _with_probabilities(context: LayerContext, sent: Pass, tokens: FloatArray) -
 
 
 def gather_tokens(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
-    """Every rank gets all tokens of its group, copies those of its experts, and gives back partial sums of all."""
+    """Returns an exchange in which every rank gets all tokens of its group, copies those of its experts, and gives
+    back partial sums of all."""
     rows = routed_rows(context, moe, own_rows)
     everyone = own_rows * context.layout.ep
     width = moe.routed_hidden(context.model.hidden)
@@ -114,13 +116,14 @@ def gather_tokens(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
 
 
 def probability_bytes(dispatcher: str, routing: Routing, *, back: bool = False) -> int:
-    """Bytes of probabilities beside each token of a dispatch; ``back``, of their gradients in its backward.
+    """Returns the bytes of probabilities that travel with each token of a dispatch; ``back``, of their gradients in
+    its backward.
 
-    HybridEP sends fp32 ones of all experts of the domain a token visits (hybrid_ep_backend.cuh,
-    prob_per_token: NUM_OF_EXPERTS_PER_RANK * NUM_OF_RANKS_PER_NODE; as if there were one domain), DeepEP
-    those of its topk with their 64-bit indices, which do not come back (intranode.cu,
-    channel_topk_idx_buffers and channel_topk_weights_buffers).
+    HybridEP sends fp32 ones of all experts of the domain a token visits (hybrid_ep_backend.cuh, prob_per_token:
+    NUM_OF_EXPERTS_PER_RANK * NUM_OF_RANKS_PER_NODE; as if there were one domain), DeepEP those of its topk with their
+    64-bit indices, which do not come back (intranode.cu, channel_topk_idx_buffers and channel_topk_weights_buffers).
     """
     if dispatcher == "hybridep":
         return 4 * routing.num_experts
+    # 4 bytes of probability and 8 of index; only the probability has a gradient
     return (4 if back else 12) * routing.topk

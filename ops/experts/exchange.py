@@ -19,26 +19,27 @@ from spec.model import MoeSpec
 
 
 def busiest_share(context: LayerContext, moe: MoeSpec) -> FloatArray:
-    """Expected tokens of the busiest expert-parallel rank over those of the average one, for N layouts.
+    """Returns the expected tokens of the busiest expert-parallel rank over those of the average one, for N layouts.
 
     Experts' loads are a population of ``n`` with a standard deviation of ``moe_expert_spread`` of their mean. A rank
     holds m = n / ep of them, drawn without replacement, so its own load has the variance s^2 / m (n - m) / (n - 1)
-    (Cochran, Sampling Techniques, 1977, sec. 2.6), and two ranks' loads are correlated by -1 / (ep - 1), as they sum to
-    a constant; the largest of ep such normal numbers is sqrt(ep / (ep - 1)) times that of independent ones. All
-    is times the stated ``moe_imbalance``.
+    (Cochran, Sampling Techniques, 1977, sec. 2.6). Two ranks' loads are correlated by -1 / (ep - 1), as they sum to a
+    constant; the largest of ep such normal numbers is sqrt(ep / (ep - 1)) times that of independent ones. All is
+    times the stated ``moe_imbalance``.
     """
     job, ep = context.job, context.layout.ep
     experts = moe.num_experts
     local = np.maximum(experts // ep, 1)
     spread = job.moe_expert_spread * np.sqrt((experts - local) / max(experts - 1, 1) / local)
     ranks = np.unique(ep)
+    # Expectation of the largest of ep standard normal numbers, once for each degree that occurs.
     largest = np.asarray([expected_largest(int(count)) for count in ranks])[np.searchsorted(ranks, ep)]
     together = np.sqrt(ep / np.maximum(ep - 1, 1))
     return np.asarray(job.moe_imbalance * (1.0 + spread * together * largest), dtype=np.float64)
 
 
 def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntArray:
-    """Token rows the busiest rank's experts work on: topk copies spread as the job states, or with a
+    """Returns the token rows that the busiest rank's experts work on: topk copies spread as the job states, or with a
     capacity factor that many times topk, dropped or padded to it (GShard, arXiv 2006.16668 sec. 2.2)."""
     copies: float | FloatArray = moe.topk * busiest_share(context, moe)
     capacity = context.job.capacity_factor(moe)
@@ -64,6 +65,7 @@ def all_to_all(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Excha
     """Returns the two halves of an exchange of ``own_rows`` tokens per rank."""
     job, layout = context.job, context.layout
     rows = routed_rows(context, moe, own_rows)
+    # One expert a rank, or one rank: what arrives is in the experts' order already.
     several = (moe.num_experts // layout.ep > 1) & (layout.ep * layout.etp > 1)
     sorted_rows = np.where(several, rows * layout.etp, 0)
     # Only this dispatcher overlaps (transformer_config.py: moe_shared_expert_overlap needs alltoall).
@@ -103,20 +105,21 @@ COUNT_BYTES = 8  # routing_map.sum(dim=0).long()
 
 
 def _counts(context: LayerContext, moe: MoeSpec) -> Pass:
-    """Every rank's tokens for each expert, gathered over ep (``Assumption:`` not over the experts' tp) to
-    size what follows; forward alone.
+    """Returns the gather over ep of every rank's tokens for each expert (``Assumption:`` not over the experts' tp),
+    which sizes what follows; forward alone.
 
     Megatron-LM core 0.13, token_dispatcher.py, MoEAlltoAllTokenDispatcher.preprocess:
     gather_from_sequence_parallel_region of num_local_tokens_per_expert; torchtitan exchanges counts by an all-to-all
-    (``models/moe/moe.py``), priced as the gather, which is as short."""
+    (``models/moe/moe.py``), priced as the gather, which is as short.
+    """
     what = OpKey(Module.MOE, Role.GATHER, Role.DISPATCH).named("moe.dispatch.counts")
     size = context.layout.ep * moe.num_experts * COUNT_BYTES
     return Pass(forward=(collective(what, Phase.FORWARD, Collective.ALL_GATHER, Axis.EP, size, "fp32"),))
 
 
 def _probabilities(context: LayerContext, rows: IntArray) -> Pass:
-    """One probability for each of ``rows``, by an all-to-all of its own, and its gradient back; in the router's format.
-    Megatron-LM core 0.13, token_dispatch: global_probs; releases before and other frameworks multiply by
+    """Returns the all-to-all of one probability for each of ``rows``, and of its gradient back, in the router's
+    format. Megatron-LM core 0.13, token_dispatch: global_probs; releases before and other frameworks multiply by
     probabilities where tokens come from."""
     dtype = context.job.precision.router or context.job.precision.compute
     what = OpKey(Module.MOE, Role.DISPATCH, Role.DISPATCH).named("moe.dispatch.probabilities")
@@ -134,9 +137,9 @@ def wait_for_counts(context: LayerContext, moe: MoeSpec, piece: Pass) -> Pass:
 
 
 def _transpose_chunks(context: LayerContext, role: Role, rows: IntArray, width: int) -> Pass:
-    """``rows`` of ``width`` channels, padded to one capacity a chunk: ranks x experts is viewed as experts x
-    ranks and copied by PyTorch's kernel for strides, and so are the gradients (Megatron-LM core 0.11 to 0.15,
-    ``token_dispatcher.py``, drop_and_pad: view, transpose, contiguous; nothing is kept)."""
+    """Returns the copy of ``rows`` of ``width`` channels, padded to one capacity a chunk: ranks x experts is viewed
+    as experts x ranks and copied by PyTorch's kernel for strides, and so are the gradients (Megatron-LM core 0.11 to
+    0.15, ``token_dispatcher.py``, drop_and_pad: view, transpose, contiguous; nothing is saved)."""
     return kernel(context, Kernel(OpKey(Module.MOE, role), "strided_copy", rows, width))
 
 
@@ -169,6 +172,7 @@ def expert_all_to_all(
             kernel=kernel,
         )
 
+    # Tokens may travel in fp8 to the experts (DeepSeek-V3); sums and gradients travel as activations do.
     forward_dtype = precision.moe_dispatch if role is Role.DISPATCH else precision.activation
     return Pass(
         forward=(one_way(Phase.FORWARD, forward_dtype),),

@@ -37,6 +37,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
         behind = padding(context, "moe.unpad", (rows, arrived), channels)
 
     def product(role: Role, inputs: IntArray, outputs: IntArray) -> Pass:
+        # the rows of all experts of a rank together; grouped_linear knows how many groups share them
         layer = Linear(
             module=Module.MOE,
             role=role,
@@ -71,7 +72,8 @@ def _has_clamp_kernel(context: LayerContext, moe: MoeSpec) -> bool:
 
 
 def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
-    """Gate limited from above, up from both sides, and both put together again (kept for the activation)."""
+    """Returns the limits of gate from above and of up from both sides, and both put together again (saved for the
+    activation)."""
     return kernel(
         context,
         Kernel(
@@ -85,10 +87,10 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
 
 
 def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Pass:
-    """Gate and up into one. Beside limits Megatron-Core adds an offset to up, which it makes on the device of a
-    Python number in every call (``fusions/fused_bias_geglu.py``, weighted_bias_quick_geglu_impl:
-    torch.tensor(linear_offset, device)): a copy after which the host waits for the device (PyTorch issues 120996
-    and 190217)."""
+    """Returns gate and up made into one. With limits Megatron-Core adds an offset to up, which it makes on the device
+    of a Python number in every call (``fusions/fused_bias_geglu.py``, weighted_bias_quick_geglu_impl:
+    torch.tensor(linear_offset, device)): a copy after which the host waits for the device (PyTorch issues 120996 and
+    190217)."""
     piece = activation(context, moe.gated, rows, width, Module.MOE)
     preset = context.job.preset
     if not (_has_clamp_kernel(context, moe) and preset.layers.transformer_engine and preset.layers.fused_activation):
@@ -97,8 +99,9 @@ def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntA
 
 
 def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Pass:
-    """A row's activation times its output gradient, summed into the gradient of its probability: a kernel of its own,
-    since it sums along rows what the other backward writes whole; it reads the activation's inputs and the gradient."""
+    """Returns the kernel that sums a row's activation times its output gradient into the gradient of its probability:
+    one of its own, since it sums along rows what the other backward writes whole; it reads the activation's inputs
+    and the gradient."""
     reads = 3 if moe.gated else 2
     summed = kernel(
         context,
@@ -113,7 +116,7 @@ def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, w
 
 
 def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Pass:
-    """Each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
+    """Returns each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
     dispatcher hands probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
     in_fp32 = context.job.sends_tokens_once
     one = kernel(

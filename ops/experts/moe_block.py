@@ -23,7 +23,8 @@ from spec.model import MlpSpec, MoeSpec
 
 def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> Pass:
     """Returns router, shared experts, and dispatch, experts and combine of an expert block; unless it ``keeps_input``,
-    the mixer keeps what they read."""
+    the mixer saves what they read."""
+    # Each tp rank routes its own part of the tokens, whatever the strategy does with them in attention.
     own_rows = ceil_div(context.tokens, context.layout.tp)
     # Shared experts keep the router's input, but for a low-precision copy of their own.
     apart = not moe.shared_ffn_hidden or _keeps_own_input(context)
@@ -55,12 +56,12 @@ def keep_shared_output(context: LayerContext, added: Pass) -> Pass:
 
 
 def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool) -> Pass:
-    """Scores of every expert for every token and their normalised best.
+    """Returns the scores of every expert for every token and their normalised best.
 
     The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
-    RouterGatingLinearFunction); the norm's output it reads is kept here unless (not ``keeps``) the shared
-    experts or the mixer keep it anyway. One fused kernel picks and normalises in fp32 (moe_router_fusion),
-    and keeps the scores. Scores in fp32 take the forward nothing more.
+    RouterGatingLinearFunction); the norm's output it reads is saved here unless (not ``keeps``) the shared experts or
+    the mixer save it anyway. One fused kernel picks and normalises in fp32 (moe_router_fusion), and saves the scores.
+    Scores in fp32 take the forward nothing more.
     """
     layer = Linear(
         module=Module.MOE,
@@ -85,7 +86,7 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
 
 
 def _shared_gate(context: LayerContext, rows: IntArray) -> Pass:
-    """A one-column gate on the shared experts' output (Qwen2-MoE)."""
+    """Returns a one-column gate on the shared experts' output (Qwen2-MoE)."""
     layer = Linear(
         module=Module.MOE,
         role=Role.SHARED_GATE,
@@ -99,7 +100,7 @@ def _shared_gate(context: LayerContext, rows: IntArray) -> Pass:
 
 
 def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Pass:
-    """Dispatch, the experts on what arrives, combine; in their latent, if they have one."""
+    """Returns dispatch, the experts on what arrives, and combine; in their latent, if they have one."""
     around = _exchange(context, moe, own_rows)
     width = moe.routed_hidden(context.model.hidden)
     return sequence(
@@ -126,13 +127,14 @@ def _exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchan
         from ops.experts.dispatchers import gather_tokens
 
         return gather_tokens(context, moe, own_rows)
+    # With a capacity tokens travel by the all-to-all dispatcher whatever the job names: only that one pads.
     return all_to_all(context, moe, own_rows)
 
 
 def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> Pass:
-    """The product into the experts' latent, or the one out of it; every rank has both whole and works on its own
-    tokens (Megatron-LM moe_layer.py, fc1_latent_proj and fc2_latent_proj: duplicated). The first reads what
-    the router or the shared experts keep; where products are narrow each linear keeps its own copy."""
+    """Returns the product into the experts' latent, or the one out of it; every rank has both whole and works on its
+    own tokens (Megatron-LM moe_layer.py, fc1_latent_proj and fc2_latent_proj: duplicated). The first reads what the
+    router or the shared experts save; low-precision linears save a copy of their own each."""
     hidden, latent = context.model.hidden, moe.latent_hidden
     inputs, outputs = (hidden, latent) if role is Role.LATENT_DOWN else (latent, hidden)
     keeps = role is Role.LATENT_UP or context.job.precision.narrows
@@ -152,12 +154,12 @@ FP32_PRODUCTS = "tf32"
 
 
 def _fp32_gradients(context: LayerContext, scores: Pass) -> Pass:
-    """The product ``scores`` of a router whose scores are fp32 (Megatron-Core, moe_router_dtype fp32), with its
-    gradients; that of its result is fp32 already.
+    """Returns the product ``scores`` of a router whose scores are fp32 (Megatron-Core, moe_router_dtype fp32), with
+    its gradients; that of its result is fp32 already.
 
     ``megatron/core/transformer/moe/moe_utils.py`` (core 0.13 and later), RouterGatingLinearFunction: forward one
-    product of 16-bit operands with an fp32 result; backward weight and input are copied to fp32, both products
-    run on fp32 operands alone, that is in TF32 (Transformer Engine ``common/gemm/cublaslt_gemm.cu``:
+    product of 16-bit operands with an fp32 result; backward weight and input are copied to fp32, both products run on
+    fp32 operands alone, that is in TF32 (Transformer Engine ``common/gemm/cublaslt_gemm.cu``:
     CUBLAS_COMPUTE_32F_FAST_TF32), and both results are copied back.
     """
     backward: list[Op] = []
@@ -174,7 +176,7 @@ def _fp32_gradients(context: LayerContext, scores: Pass) -> Pass:
 
 
 def _copy(context: LayerContext, op: BatchedGemm, word: str, elements: IntArray) -> Op:
-    """``elements`` brought to fp32 or back, as a copy within the activations' format of as many bytes."""
+    """Returns ``elements`` brought to fp32 or back, as a copy within the activations' format of as many bytes."""
     own = context.job.precision.activation
     share = (dtype_bytes(own) + dtype_bytes(FP32_PRODUCTS)) / (2.0 * dtype_bytes(own))
     what = op.key.served_by(Role.CAST, f"{op.name}.{word}")

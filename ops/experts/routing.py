@@ -23,7 +23,7 @@ class Routing:
 
     @staticmethod
     def of(moe: MoeSpec, *, in_turn: bool = False) -> "Routing":
-        """A model's routing."""
+        """Returns a model's routing."""
         return Routing(
             in_turn=in_turn,
             num_experts=moe.num_experts,
@@ -45,11 +45,15 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
     count = np.asarray(places, dtype=np.float64)
     if routing.in_turn:
         return _span_in_turn(count, routing)
+    # experts in the groups that a token may use; in_group of them each; here: experts of one place; spanned: groups
+    # that a place holds a part of
     reachable = routing.num_experts * routing.chosen_groups / routing.groups
     in_group = routing.num_experts / routing.groups
     here = routing.num_experts / np.maximum(count, 1.0)
     spanned = np.maximum(np.round(routing.groups / np.maximum(count, 1.0)), 1.0)
     hit_chance = np.zeros_like(count)
+    # Sum over the number of the token's groups that the place holds: the chance of that many, times the chance that
+    # at least one of topk experts falls on the place's own.
     for chosen in range(1, routing.chosen_groups + 1):
         local = np.minimum(here, chosen * in_group)
         hit_chance = hit_chance + _exactly(chosen, spanned, routing) * (
@@ -59,9 +63,8 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
 
 
 def _span_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
-    """Mean number of places that a run of topk experts lies in, places holding num_experts / count experts
-    one after the other.
-    """
+    """Returns the mean number of places that a run of topk experts lies in, places holding num_experts / count
+    experts one after the other."""
     here = routing.num_experts / np.maximum(count, 1.0)
     starts = np.arange(0, routing.num_experts, math.gcd(routing.topk, routing.num_experts))
     last = starts + routing.topk - 1
@@ -70,15 +73,16 @@ def _span_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
 
 
 def _miss_chance(local: FloatArray, reachable: float, topk: int) -> FloatArray:
-    """Chance that none of ``topk`` experts out of ``reachable`` is one of ``local``."""
+    """Returns the chance that none of ``topk`` experts out of ``reachable`` is one of ``local``."""
     missed = np.ones_like(local)
+    # hypergeometric: drawn one after another without replacement
     for index in range(topk):
         missed = missed * np.maximum(reachable - local - index, 0.0) / (reachable - index)
     return missed
 
 
 def _exactly(chosen: int, spanned: FloatArray, routing: Routing) -> FloatArray:
-    """Chance that exactly ``chosen`` of a token's groups are among the ``spanned`` ones of a place."""
+    """Returns the chance that exactly ``chosen`` of a token's groups are among the ``spanned`` ones of a place."""
     others = routing.groups - spanned
     combinations = _choices(spanned, chosen) * _choices(others, routing.chosen_groups - chosen)
     total = _choices(np.full_like(spanned, routing.groups), routing.chosen_groups)
@@ -86,7 +90,7 @@ def _exactly(chosen: int, spanned: FloatArray, routing: Routing) -> FloatArray:
 
 
 def _choices(of: FloatArray, count: int) -> FloatArray:
-    """Binomial coefficients, 0 where there are too few to choose from."""
+    """Returns binomial coefficients, 0 where there are too few to choose from."""
     combinations = np.ones_like(of)
     for index in range(count):
         combinations = combinations * np.maximum(of - index, 0.0) / (index + 1.0)

@@ -74,11 +74,14 @@ def projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     kv_heads = projected_heads(context, attention.num_kv_heads)
     q_width = heads * attention.qk_dim
     k_width = kv_heads * attention.qk_dim
+    # an output gate is a further part of the query's projection
     gates = heads * attention.v_dim * attention.output_gate
     width = q_width + gates + k_width + kv_heads * attention.v_dim
     qkv = OpKey(Module.ATTENTION, Role.QKV)
     matrices = 1 if context.job.preset.layers.joined_qkv else 3
     pieces = [into_mixer(context, qkv, width, bias=attention.qkv_bias, matrices=matrices)]
+    # How frameworks bring the product's result into heads: copies without a flash kernel (Megatron-LM v2), copies
+    # before one (nanotron), or views, of which Transformer Engine copies some.
     if not context.job.flash_attention:
         pieces.append(split_projection(context, attention, gemm_rows, width))
     elif context.job.preset.layers.copies_heads:
@@ -201,6 +204,7 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     rows, kv_heads = layout.micro_batch * length, heads
     if attention.kind is not AttentionKind.MLA:
         kv_heads = core_heads(context, attention.num_kv_heads)
+    # MLA and repeated keys have a key for every query head.
     read = heads if job.preset.layers.repeats_keys and repeats_keys(context, attention) else kv_heads
     inputs = context.activations(rows, heads * attention.qk_dim + read * (attention.qk_dim + attention.v_dim))
     outputs = context.activations(rows, heads * attention.v_dim) * _keeps_output(context, attention)
@@ -212,6 +216,7 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
             saved = saved * attention_saved_share(context)
         saved = saved + 4.0 * rows * heads
     else:
+        # s x s scores for each head: the one term that grows with the square of the sequence
         num_scores = (rows * heads * layout.constant(job.seq_len)).astype(np.float64)
         saved = inputs + outputs + score_saved_bytes(job, attention) * num_scores
     forward = Attention(
@@ -275,6 +280,7 @@ def _within_documents(context: LayerContext, call: Attention, attention: Attenti
     tokens = min(span for span in (job.document_tokens, attention.chunk, job.seq_len) if span)
     if tokens >= job.seq_len:
         return call
+    # A call of a batch of shorter sequences: the same tokens, fewer pairs.
     whole = (context.layout.cp > 1) & (not context.exchanges_context)
     document = np.where(whole, length, np.minimum(length, tokens))
     batch = call.batch * ceil_div(length, document)
@@ -293,7 +299,7 @@ def _with_sinks(context: LayerContext, core: Pass, owned: IntArray, rows: IntArr
     A flash kernel starts its denominator with it and does nothing more; backward the logits' gradient ``-sum exp(sink
     - log-sum-exp) dO.O`` is a kernel of its own over two fp32 numbers of every row and head (cuDNN's frontend, SDPA
     backward: dsink; Transformer Engine takes cuDNN for sinks, ``dot_product_attention/utils.py``,
-    get_attention_backend: no FlashAttention, and of the ways to cut sequences all-to-all alone). Without a flash
+    get_attention_backend: no FlashAttention, and of context parallelism all-to-all alone). Without a flash
     kernel they are one column more of the scores, put beside them, and the softmax is PyTorch's (Megatron-Core
     ``fusions/fused_softmax.py``, SoftmaxOne and is_kernel_available).
     """

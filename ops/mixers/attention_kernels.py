@@ -19,17 +19,17 @@ QKV_COPY = QKV.served_by(Role.COPY)
 def copy_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, widths: tuple[IntArray, IntArray]
 ) -> Pass:
-    """The product's result permuted and copied, its keys and values (the second of ``widths``) joined, then
+    """Returns the product's result permuted and copied, its keys and values (the second of ``widths``) joined, then
     permuted and copied once more; backward the same for their gradients (nanotron models/llama.py,
     CausalSelfAttention.forward).
 
-    Copies of permuted arrays are PyTorch's kernel for strides. Backward the joined gradients of keys and
-    values, then those of all three are written by concatenations, and as many heads of each are copied once
-    more, into the product's order. Queries are turned in place (flash_attn/layers/rotary.py), so that where
-    queries, keys and values are one copy the first keys and values stay with them. A batch of several
-    sequences is transposed behind the kernel, and so is its gradient: a plain product reads, and keeps, a
-    copy of its output, one whose collectives run beside it makes that copy again backward
-    (parallel/tensor_parallel/functional.py, _RowLinearAsyncCommunication: tensor.contiguous()).
+    Copies of permuted arrays are PyTorch's kernel for strides. Backward the joined gradients of keys and values, then
+    those of all three are written by concatenations, and as many heads of each are copied once more, into the
+    product's order. Queries are rotated in place (flash_attn/layers/rotary.py), so that where queries, keys and
+    values are one copy the first keys and values stay with them. A batch of several sequences is transposed after the
+    kernel, and so is its gradient: a plain product reads, and saves, a copy of its output, one whose collectives
+    overlap it makes that copy again backward (parallel/tensor_parallel/functional.py, _RowLinearAsyncCommunication:
+    tensor.contiguous()).
     """
     queries, keys_values = widths
     together = attention.num_kv_heads == attention.num_heads
@@ -60,10 +60,10 @@ def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
 def repeat_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
 ) -> Pass:
-    """Keys and values of a rank's key-value heads (the second of ``heads``) copied to all heads, and the
+    """Returns keys and values of a rank's key-value heads (the second of ``heads``) copied to all heads, and the
     gradients of the copies added up (torchtitan up to v0.2.1, models/llama3/model/model.py, repeat_kv;
-    foundation-model-stack fms/modules/attention.py: expand and flatten). Compiled, the copy moves its bytes;
-    else it is PyTorch's kernel for strides."""
+    foundation-model-stack fms/modules/attention.py: expand and flatten). Compiled, the copy moves its bytes; else it
+    is PyTorch's kernel for strides."""
     queries, keys = heads
     channels = attention.qk_dim + attention.v_dim
     copies = np.where(queries > keys, queries, 0) * channels
@@ -90,6 +90,7 @@ def split_heads(
     concatenates (pytorch/utils.py, backward). The copies take the place of what the attention keeps.
     """
     queries, keys = heads
+    # one group of queries, or a head of keys for each query, can be viewed without a copy
     shares = (queries > keys) & (keys > 1)
     out = np.where(shares, queries * attention.qk_dim, 0) + keys * attention.v_dim
     together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
@@ -107,12 +108,12 @@ def split_heads(
 
 
 def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Pass:
-    """ALiBi's biases, soft cap, scale, mask and softmax over the score matrix, as one kernel or one after another, and
-    dropout; sinks are put beside the scores by a copy, and backward what belongs to keys is copied back.
+    """Returns ALiBi's biases, soft cap, scale, mask and softmax over the score matrix, as one kernel or one after
+    another, and dropout; sinks are put beside the scores by a copy, and backward what belongs to keys is copied back.
 
     Biases of keys are spread over the queries into the array that the first product then reads and writes to
-    (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result,
-    cuBLAS adds to it), forward alone.
+    (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result, cuBLAS adds
+    to it), forward alone.
     """
     softmax = "masked_softmax_unfused" if _runs_unfused_softmax(context.job, attention) else "masked_softmax"
     pieces = []
@@ -134,20 +135,22 @@ def _runs_unfused_softmax(job: JobSpec, attention: AttentionSpec) -> bool:
 
 
 def score_saved_bytes(job: JobSpec, attention: AttentionSpec) -> float:
-    """Bytes kept of one score: what the product with the values reads, with dropout its mask and what it read
-    (arXiv 2205.05198 table 2); without a fused kernel the softmax in fp32 instead of what dropout read."""
+    """Returns the bytes saved of one score: what the product with the values reads, with dropout its mask and what it
+    read (arXiv 2205.05198 table 2); without a fused kernel the softmax in fp32 instead of what dropout read."""
+    # Table 2: 2 bytes of softmax output, 1 of dropout mask, 2 of dropout output; unfused 4 bytes of fp32 softmax, 2
+    # that the product reads, and the mask.
     if _runs_unfused_softmax(job, attention):
         return 6.0 + job.dropout
     return 2.0 + 3.0 * job.dropout
 
 
 def join_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Pass:
-    """The output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
+    """Returns the output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
     return Pass(forward=_kernel(context, _of(Role.JOIN_HEADS), "strided_copy", rows, width).forward)
 
 
 def split_projection(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Pass:
-    """Bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
+    """Returns the bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
     gradients of the three views written into one array."""
     join = QKV.served_by(Role.COPY, "attention.qkv.join")
     gradients = _kernel(context, join, "copy", rows, width).backward

@@ -62,11 +62,13 @@ class CopyKernel:
 
 
 def around_parts(context: LayerContext, parts: Parts) -> Pass:
-    """The kernels of a ring or of an all-gather, as the preset's framework runs them."""
+    """Returns the kernels of a ring or of an all-gather, as the preset's framework runs them."""
     a = context.activation_bytes
     gathers = context.job.context_parallel == "all_gather"
     if context.job.preset.tensor_parallel.partial_attention == "torch":
         forward, backward = _torch(parts, a)
+        # Held until the last step: PyTorch's merged output, a step's output and their difference in fp32; Transformer
+        # Engine's gathered keys and one output, or the outputs of all steps of its ring.
         transient_bytes = 3.0 * FP32_BYTES * parts.output
     elif gathers:
         forward, backward = _fused_gather(parts, a)
@@ -81,8 +83,10 @@ def around_parts(context: LayerContext, parts: Parts) -> Pass:
 
 
 def _fused_ring(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
-    """Keys and values joined to travel, half of them copied for each later call; outputs scaled by what their part
-    weighs, the first by itself, the others onto it; gradients added up in 16 bits."""
+    """Returns Transformer Engine's kernels of a ring, forward and backward: keys and values joined to travel, half of
+    them copied for each later call; outputs scaled by what their part weighs, the first by itself, the others onto
+    it; gradients added up in 16 bits."""
+    # Bytes moved by each kernel: a copy reads and writes (2), an addition reads two and writes one (3).
     o, q, kv, later = parts.output, parts.queries, parts.keys, parts.later
     halves = CopyKernel(name="half_keys", moved_bytes=a * kv, times=later)
     join = CopyKernel(name="join_keys", moved_bytes=2 * a * kv)
@@ -103,8 +107,9 @@ def _fused_ring(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKern
 
 
 def _fused_gather(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
-    """Gathered keys and values brought into the sequence's order, the two outputs copied to their rows; both calls'
-    gradients of all keys and values added up, and brought back into the ranks' order."""
+    """Returns Transformer Engine's kernels around an all-gather: gathered keys and values brought into the sequence's
+    order, the two outputs copied to their rows; both calls' gradients of all keys and values added up, and brought
+    back into the ranks' order."""
     everything = parts.keys * (parts.later + 1)
     ordered = CopyKernel(name="order_keys", moved_bytes=2 * a * everything)
     forward = [ordered, CopyKernel(name="both_outputs", moved_bytes=2 * a * parts.output)]
@@ -118,8 +123,8 @@ def _fused_gather(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKe
 
 
 def _torch(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
-    """Every output to fp32, then ``out - sigmoid(...) * (out - block)``; gradients added in fp32, those of keys and
-    values put together again (_partial_update) and joined to travel each time."""
+    """Returns PyTorch's kernels: every output to fp32, then ``out - sigmoid(...) * (out - block)``; gradients added
+    in fp32, those of keys and values put together again (_partial_update) and joined to travel each time."""
     o, q, kv, later = parts.output, parts.queries, parts.keys, parts.later
     every = later + 1
     join = CopyKernel(name="join_keys", moved_bytes=2 * a * kv, times=later)
@@ -146,7 +151,8 @@ def _torch(parts: Parts, a: float) -> tuple[list[CopyKernel], list[CopyKernel]]:
 def _kernels(
     context: LayerContext, moved: Sequence[CopyKernel], phase: Phase, transient_bytes: FloatArray
 ) -> tuple[MemoryBound, ...]:
-    """Each as a copy of as many bytes, nothing where sequences are whole; the first holds ``transient_bytes``."""
+    """Returns each kernel as a copy of as many bytes, nothing where sequences are whole; the first holds
+    ``transient_bytes``."""
     several = context.layout.cp > 1
     a = context.activation_bytes
     result = []
@@ -194,7 +200,7 @@ def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: At
 
 
 def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> Pass:
-    """Full attention to half of each other rank's keys, one after another or ``at_once``."""
+    """Returns full attention to half of each other rank's keys, one after another or ``at_once``."""
     others = context.layout.cp - 1
     others_at_once: IntArray = np.maximum(others * at_once, 1)
     later = replace(
@@ -202,6 +208,8 @@ def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> P
         role=Role.RING,
         name="",
         mask="full",
+        # With a block from the front and one from the back a rank sees, of every other rank's keys, all to half of
+        # its queries or half to all of them: half a full block each.
         kv_len=np.maximum(first.kv_len // 2, 1) * others_at_once,
         repeat=np.minimum(others, 1) if at_once else others,
         saved_bytes=0.0 * first.saved_bytes,
@@ -211,7 +219,8 @@ def _later_calls(context: LayerContext, first: Attention, *, at_once: bool) -> P
 
 
 def _ring_messages(context: LayerContext, keys_bytes: FloatArray, *, gradients: float) -> Pass:
-    """A block a step beside its attention; the backward's brings ``gradients`` times as many bytes of gradients."""
+    """Returns the messages of a ring: a block a step beside its attention; the backward's brings ``gradients`` times
+    as many bytes of gradients."""
 
     def message(phase: Phase, blocks: float) -> Comm:
         return _comm(context, phase, Collective.P2P, blocks * keys_bytes, overlaps=RING)
@@ -220,20 +229,22 @@ def _ring_messages(context: LayerContext, keys_bytes: FloatArray, *, gradients: 
 
 
 def _gather_alongside(context: LayerContext, keys_bytes: FloatArray) -> Pass:
-    """All keys and values beside the first call of either pass; gradients in fp32 hop beside the later ones, and
-    once more after the last."""
+    """Returns the gather of all keys and values beside the first call of either pass; gradients in fp32 travel beside
+    the later calls, and once more after the last."""
     everything = keys_bytes * context.layout.cp
 
     def gather(phase: Phase) -> Comm:
         return _comm(context, phase, Collective.ALL_GATHER, everything, overlaps=CORE)
 
     message = _comm(context, Phase.INPUT_GRAD, Collective.P2P, 2.0 * keys_bytes, overlaps=RING)
+    # After the last step the gradients of a rank's own keys are still with its neighbour.
     home = replace(message, lane=Lane.MAIN, overlaps=None, repeat=1)
     return Pass(forward=(gather(Phase.FORWARD),), backward=(gather(Phase.INPUT_GRAD), message, home))
 
 
 def _gather_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
-    """All keys and values before the calls of either pass, their gradients reduced after the backward's."""
+    """Returns the gather of all keys and values before the calls of either pass, and the reduction of their gradients
+    after the backward's."""
     everything = keys_bytes * context.layout.cp
 
     def whole(phase: Phase, kind: Collective) -> Comm:
@@ -249,7 +260,7 @@ def _gather_first(context: LayerContext, keys_bytes: FloatArray) -> Pass:
 def _comm(
     context: LayerContext, phase: Phase, kind: Collective, size_bytes: FloatArray, overlaps: OpKey | None = None
 ) -> Comm:
-    """Over cp; a message to the next rank once for every other one."""
+    """Returns a collective over cp; of messages one to the next rank for every other rank."""
     several = context.layout.cp > 1
     is_message = kind is Collective.P2P
     return replace(

@@ -44,25 +44,27 @@ class DeltaRule:
 
     @property
     def chunks(self) -> IntArray:
-        """Chunks of one sequence; the last one is padded."""
+        """Returns the chunks of one sequence; the last one is padded."""
         return ceil_div(self.length, CHUNK)
 
 
 def delta_rule(context: LayerContext, rule: DeltaRule) -> Pass:
-    """Forward and backward; the backward first makes the WY representation and the states again."""
+    """Returns forward and backward; the backward first makes the WY representation and the states again."""
     forward = _forward(context, rule)
     _, weights, recurrence, *_ = forward
     return Pass(forward=forward, backward=(as_recompute(weights), as_recompute(recurrence), *_backward(context, rule)))
 
 
 def _forward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
-    """Scores of keys against keys with their triangle solved (kept, C x C); w and u of the WY representation; the
-    corrected values and the states; queries against keys; the output from states and values."""
+    """Returns the kernels of the forward: scores of keys against keys with their triangle solved (saved, C x C); w
+    and u of the WY representation; the corrected values and the states; queries against keys; the output from states
+    and values."""
     k, v = rule.key_dim, rule.value_dim
     tokens = rule.sequences * rule.chunks * CHUNK
     states = rule.sequences * rule.chunks * k * v
     # w, u, the corrected values and every chunk's state wait for the kernel after them
     waiting = context.activation_bytes * (tokens * (k + 2 * v) + states)
+    # (m, k, n) of each product; those that share two dimensions are written as one with the sum of the third
     solved = _chunk_product(context, rule, "solve", (CHUNK, k + SOLVE_CHANNELS, CHUNK))
     return (
         replace(solved, saved_bytes=context.activation_bytes * tokens * CHUNK),
@@ -74,7 +76,8 @@ def _forward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
 
 
 def _backward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]:
-    """chunk_bwd_dv_local, chunk_gated_delta_rule_bwd_dhu, chunk_bwd_dqkwg and prepare_wy_repr_bwd, in that order."""
+    """Returns the kernels of the backward: chunk_bwd_dv_local, chunk_gated_delta_rule_bwd_dhu, chunk_bwd_dqkwg and
+    prepare_wy_repr_bwd, in that order."""
     k, v = rule.key_dim, rule.value_dim
     shapes = {
         "d_values_scores": (CHUNK, k, CHUNK),
@@ -97,7 +100,7 @@ def _backward(context: LayerContext, rule: DeltaRule) -> tuple[BatchedGemm, ...]
 
 
 def _chunk_product(context: LayerContext, rule: DeltaRule, name: str, shape: tuple[int, int, int]) -> BatchedGemm:
-    """A product of ``shape`` (m, k, n) for every head of every chunk."""
+    """Returns a product of ``shape`` (m, k, n) for every head of every chunk."""
     m, k, n = (context.layout.constant(size) for size in shape)
     return gemm(
         OpKey(Module.GATED_DELTA, Role.CORE).named(f"gated_delta.{name}"),
@@ -109,10 +112,11 @@ def _chunk_product(context: LayerContext, rule: DeltaRule, name: str, shape: tup
 
 
 def _recurrence(context: LayerContext, rule: DeltaRule, name: str, products: int) -> BatchedGemm:
-    """``products`` of C x K x V a chunk, one chunk after the other."""
+    """Returns ``products`` products of C x K x V a chunk, one chunk after the other."""
     return replace(
         _chunk_product(context, rule, name, (rule.key_dim, 1, rule.value_dim)),
         batch=rule.sequences,
+        # chunks depend on each other: one long product a head instead of a batch of short ones
         k=products * rule.chunks * CHUNK,
         layout="TN",
     )
@@ -137,20 +141,21 @@ def _projection_widths(context: LayerContext, spec: GatedDeltaSpec) -> Widths:
 
 
 def projections(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
-    """Queries, keys, values, gates, write strengths and decays of every token in one product."""
+    """Returns queries, keys, values, gates, write strengths and decays of every token in one product."""
     own = _projection_widths(context, spec)
     outputs = 2 * own.keys + 2 * own.values + 2 * own.heads
     return into_mixer(context, OpKey(Module.GATED_DELTA, Role.PROJECTION), outputs)
 
 
 def output(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
-    """The product back to hidden states."""
+    """Returns the product back to hidden states."""
     values = _projection_widths(context, spec).values
     return out_of_mixer(context, OpKey(Module.GATED_DELTA, Role.OUT), values)
 
 
 def core_tensors(spec: GatedDeltaSpec) -> HeadTensors:
-    """gdn.py, a2a_cp_to_hp of what the projection gives; common.py, a2a_hp_to_cp of what the norm gives."""
+    """Returns the activations that context parallelism exchanges: gdn.py, a2a_cp_to_hp of what the projection gives;
+    common.py, a2a_hp_to_cp of what the norm gives."""
     keys, values = spec.num_key_heads, spec.num_value_heads
     return HeadTensors(
         module=Module.GATED_DELTA,
@@ -167,7 +172,7 @@ def core_tensors(spec: GatedDeltaSpec) -> HeadTensors:
 
 
 def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
-    """Everything between the projections: over whole sequences of this rank's heads."""
+    """Returns everything between the projections: over whole sequences of this rank's heads."""
     heads = core_heads(context, spec.num_value_heads)
     keys = core_heads(context, spec.num_key_heads) * spec.key_dim
     rows = context.layout.micro_batch * context.core_sequence
@@ -178,6 +183,7 @@ def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
     )
+    # Kernels run over this rank's heads of the core; weights are those of the heads whose projections it holds.
     own = _projection_widths(context, spec)
     return sequence(
         _convolution(context, rows, widths, spec.conv_kernel * (2 * own.keys + own.values)),
@@ -189,7 +195,8 @@ def core(context: LayerContext, spec: GatedDeltaSpec) -> Pass:
 
 
 def _convolution(context: LayerContext, rows: IntArray, widths: Widths, parameters: IntArray) -> Pass:
-    """Over queries, keys and values, with its SiLU. It keeps a view of the projection's output, and so all of it."""
+    """Returns the convolution over queries, keys and values, with its SiLU. It saves a view of the projection's
+    output, and so all of it."""
     mixed = 2 * widths.keys + widths.values
     return kernel(
         context,
@@ -232,8 +239,8 @@ def _prepare_inputs(context: LayerContext, rows: IntArray, widths: Widths, spec:
 
 
 def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) -> Pass:
-    """gdn.py, _compute_gates: softplus of the decays in fp32, of which the rule keeps the sums over a chunk, and the
-    sigmoid of the write strengths, which it keeps."""
+    """Returns gdn.py, _compute_gates: softplus of the decays in fp32, of which the rule saves the sums over a chunk,
+    and the sigmoid of the write strengths, which it saves."""
     return kernel(
         context,
         Kernel(
@@ -248,7 +255,7 @@ def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) 
 
 
 def _norm_and_gate(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Pass:
-    """common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both keep what they
+    """Returns common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both save what they
     read, and the gate stands already in one piece."""
     normed = Kernel(
         OpKey(Module.GATED_DELTA, Role.NORM, Role.OUT).named("gated_delta.inner_norm"),

@@ -37,19 +37,20 @@ class Chunks:
 
 
 def _channels(spec: Mamba2Spec, heads: IntArray, groups: IntArray) -> tuple[IntArray, IntArray]:
-    """Channels of x (and of z, and of the output), and of B and C together."""
+    """Returns the channels of x (and of z, and of the output), and of B and C together."""
     return heads * spec.head_dim, 2 * groups * spec.state_size
 
 
 def projections(context: LayerContext, spec: Mamba2Spec) -> Pass:
-    """z, x, B, C and dt of every token in one product."""
+    """Returns z, x, B, C and dt of every token in one product."""
     heads = projected_heads(context, spec.num_heads)
     inner, states = _channels(spec, heads, projected_heads(context, spec.num_groups))
+    # z and x: inner each; B and C: states; dt: one a head (in_proj of mamba_mixer.py)
     return into_mixer(context, OpKey(Module.MAMBA2, Role.PROJECTION), 2 * inner + states + heads)
 
 
 def output(context: LayerContext, spec: Mamba2Spec) -> Pass:
-    """The norm over each group's channels, which keeps its input, and the product back to hidden states."""
+    """Returns the norm over each group's channels, which saves its input, and the product back to hidden states."""
     rows = context.gemm_rows
     inner = projected_heads(context, spec.num_heads) * spec.head_dim
     normed = Kernel(
@@ -64,7 +65,8 @@ def output(context: LayerContext, spec: Mamba2Spec) -> Pass:
 
 
 def core_tensors(spec: Mamba2Spec) -> HeadTensors:
-    """Megatron-LM core/ssm/mamba_context_parallel.py, ``pre_conv_ssm`` and ``post_conv_ssm``."""
+    """Returns the activations that context parallelism exchanges (Megatron-LM core/ssm/mamba_context_parallel.py,
+    ``pre_conv_ssm`` and ``post_conv_ssm``)."""
     heads, groups = spec.num_heads, spec.num_groups
     return HeadTensors(
         module=Module.MAMBA2,
@@ -80,9 +82,10 @@ def core_tensors(spec: Mamba2Spec) -> HeadTensors:
 
 
 def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
-    """Convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
+    """Returns convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
     layout, length = context.layout, context.core_sequence
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
+    # A head of a chunk is C tokens x P channels with N numbers of state a channel; heads of a group share B and C.
     chunk = np.minimum(length, spec.chunk_size)
     chunks = Chunks(
         products=layout.micro_batch * ceil_div(length, chunk) * groups,
@@ -92,6 +95,8 @@ def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
     )
     convolution, decays, gate = _passes(context, spec)
     recurrence = _recurrence(context, chunks)
+    # [:3] states, their pass from chunk to chunk, and C B^T; the two products that give the output are not needed
+    # again
     recomputed = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
     return Pass(
         forward=(*convolution.forward, *decays.forward, *recurrence.forward, *gate.forward),
@@ -106,8 +111,8 @@ def core(context: LayerContext, spec: Mamba2Spec) -> Pass:
 
 
 def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Pass, Pass, Pass]:
-    """The convolution over x, B and C with its SiLU; softplus(dt) and its running sum over a chunk, both fp32;
-    the output times SiLU(z). Kept: all that came in, and what the gate reads."""
+    """Returns the convolution over x, B and C with its SiLU; softplus(dt) and its running sum over a chunk, both
+    fp32; the output times SiLU(z). Saved: all that came in, and what the gate reads."""
     rows = context.layout.micro_batch * context.core_sequence
     heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
     inner, states = _channels(spec, heads, groups)
@@ -127,6 +132,7 @@ def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Pass, Pass, Pass]:
         "cast",
         rows,
         2 * heads,
+        # A_log, D and dt_bias, one number a head each
         parameters=3 * own_heads,
     )
     gate = Kernel(
@@ -140,9 +146,9 @@ def _passes(context: LayerContext, spec: Mamba2Spec) -> tuple[Pass, Pass, Pass]:
 
 
 def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
-    """Per chunk the products of sec. 6 (the state it ends with, C B^T and its part of the output, the part that
-    the state before it gives) and the pass of states from chunk to chunk; the first three are what the backward
-    makes again. Backward as ``_mamba_chunk_scan_combined_bwd`` has it: the gradient of the decays takes the
+    """Returns the products of sec. 6 for each chunk (the state it ends with, C B^T and its part of the output, the
+    part that the state before it gives) and the pass of states from chunk to chunk; the first three are what the
+    backward makes again. Backward as ``_mamba_chunk_scan_combined_bwd`` has it: the gradient of the decays takes the
     product of x and the output's gradient once more."""
     length, width, state = chunks.length, chunks.width, chunks.state
 
@@ -158,6 +164,8 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
     states = chunks.products * state * width
     scores_bytes = FP32_BYTES * chunks.products * length * length
     forward: tuple[Op, ...] = (
+        # (layout, m, k, n): states are N x C times C x P, scores C x N times N x C, outputs C x C times C x P and C x
+        # N times N x P
         replace(product("states", "TN", state, length, width), transient_bytes=FP32_BYTES * states),
         replace(_pass_states(context, chunks), transient_bytes=context.activation_bytes * states),
         replace(product("scores", "NT", length, state, length), transient_bytes=scores_bytes),
@@ -180,8 +188,8 @@ def _recurrence(context: LayerContext, chunks: Chunks) -> Pass:
 
 
 def _pass_states(context: LayerContext, chunks: Chunks, *, backward: bool = False) -> MemoryBound:
-    """ssd_state_passing.py: each chunk's state decayed and added to the next one's: fp32 read, 16 bits written;
-    backward the states and their gradients, so twice both."""
+    """Returns ssd_state_passing.py: each chunk's state decayed and added to the next one's: fp32 read, 16 bits
+    written; backward the states and their gradients, so twice both."""
     return MemoryBound(
         module=Module.MAMBA2,
         role=Role.CORE,

@@ -36,13 +36,13 @@ class MixerRow(Generic[Spec]):
     core_tensors: Callable[[Spec], HeadTensors]
     """The activations that the core reads and gives: they travel where ranks hold tokens outside the core and heads inside."""
     context_parallel: frozenset[str] = frozenset()
-    """The ways (JobSpec.context_parallel) in which the core can work where sequences are cut over cp."""
+    """The kinds of context parallelism (JobSpec.context_parallel) under which the core can work."""
     whole_rows: Callable[[Spec], bool] = _never
     """Returns whether a core needs all keys of its heads at once, so that all-to-all alone can cut sequences."""
 
-    def cuts_sequences(self, spec: Spec, way: str) -> bool:
-        """Returns whether the core of ``spec`` can work where sequences are cut in ``way``."""
-        return way in self.context_parallel and (way == "all_to_all" or not self.whole_rows(spec))
+    def cuts_sequences(self, spec: Spec, kind: str) -> bool:
+        """Returns whether the core of ``spec`` can work under this ``kind`` of context parallelism."""
+        return kind in self.context_parallel and (kind == "all_to_all" or not self.whole_rows(spec))
 
 
 # The linears in and out of a mixer, and the share of it that a rank holds.
@@ -54,6 +54,7 @@ SAVED_SHARE = {"": 1.0, "e5m6": 12 / 16}
 def projected_heads(context: LayerContext, heads: int) -> IntArray:
     """Returns the heads whose projections one rank computes; fewer heads than ranks are replicated."""
     shards = context.sharding.weight_shards(context.layout)
+    # fewer heads than ranks: each rank computes one of them again
     return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
 
 

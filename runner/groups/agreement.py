@@ -48,7 +48,7 @@ def check_same(world: World, word: str, what: str) -> None:
     others = [rank for rank, other in enumerate(words) if other != words[0]]
     if others:
         raise NotAgreedError(
-            f"{rank_names(others)}: {what} differs from rank 0's: put the same on every node", speaker=0
+            f"{rank_names(others)}: {what} differs from rank 0's: use the same on all nodes", speaker=0
         )
 
 

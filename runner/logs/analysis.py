@@ -68,7 +68,7 @@ def slow_operations(log: Log) -> list[Outlier]:
 def outlier_lines(log: Log) -> list[str]:
     """A line for each of the worst outliers, and the number of the others."""
     slow = slow_operations(log)
-    more = [f"and {len(slow) - MOST_LISTED} outliers more"] if len(slow) > MOST_LISTED else []
+    more = [f"and {len(slow) - MOST_LISTED} more outliers"] if len(slow) > MOST_LISTED else []
     return [one.line() for one in slow[:MOST_LISTED]] + more
 
 
@@ -214,7 +214,7 @@ class SlowRank:
         """One line on it."""
         more = 100 * (self.own_ms / self.others_ms - 1) if self.others_ms > 0 else float("inf")
         return (
-            f"slow: rank {self.rank} of stage {self.stage} spends {self.own_ms:.3f} ms an iteration outside of "
+            f"slow: rank {self.rank} of stage {self.stage} spends {self.own_ms:.3f} ms per iteration outside of "
             f"communication, {more:.0f} % more than the others ({self.others_ms:.3f} ms)"
         )
 

@@ -209,7 +209,7 @@ def test_even_times_and_a_quick_one_have_none() -> None:
 
 def test_the_worst_are_named_and_the_rest_counted() -> None:
     lines = outlier_lines(log(*[1.0, 1.1] * 40, *(5.0 + each for each in range(12))))
-    assert ("took 16.000 ms" in lines[0], lines[-1], len(lines)) == (True, "and 2 outliers more", 11)
+    assert ("took 16.000 ms" in lines[0], lines[-1], len(lines)) == (True, "and 2 more outliers", 11)
 
 
 TIMES_MS = [1.0, 2.0, 3.0, 4.0, 10.0]
@@ -260,7 +260,7 @@ def test_the_rank_that_the_others_wait_for() -> None:
     (slow,) = slow_ranks(everyone)
     assert (slow.rank, slow.own_ms, slow.others_ms) == (2, 30.0, 20.5)
     assert slow.line().startswith(
-        "slow: rank 2 of stage 0 spends 30.000 ms an iteration outside of communication, 46 %"
+        "slow: rank 2 of stage 0 spends 30.000 ms per iteration outside of communication, 46 %"
     )
 
 

@@ -1,13 +1,13 @@
 """The options of a search, a priced plan and a sweep, and what they say together."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
-from spec.program.command import OneLineParser, add_version, decimal, listed, scaled, whole, word
+from spec.program.command import OneLineParser, decimal, listed, token_count, whole, word
 from spec.program.kinds import (
     MOST_GPUS,
     MOST_MINUTES,
@@ -21,6 +21,7 @@ from spec.readers.read_config import ASSUME, CONFIG
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK, PRECISIONS
 from spec.settings.setting import typed_values
+from workload.settings.frameworks import WRITTEN
 
 if TYPE_CHECKING:
     from solver.analysis.goodput import Reliability, RunTerms
@@ -61,24 +62,23 @@ MOST_COMPARED = 26
 """Plans side by side have a letter each."""
 
 
-def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns the parser of every option; ``exports`` is how each --export_NAME writes a plan, by NAME, and ``program``
-    what they are typed after."""
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """Returns the parser of every option after ``program``."""
     parser = OneLineParser(
         prog=program,
+        version=True,
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
         epilog="Exit status: 0, 2 for wrong input or when no plan fits, 3 for a priced plan that breaks a rule of "
         "its framework or does not fit (priced and written all the same, but for launch settings of a framework that refuses it).",
     )
-    add_version(parser)
-    for title, options in option_groups(exports).items():
+    for title, options in option_groups().items():
         group = parser.add_argument_group(title)
         for name, settings in options.items():
             group.add_argument(name, **settings)
     return parser
 
 
-def option_groups(exports: Mapping[str, str]) -> dict[str, dict[str, dict[str, Any]]]:
+def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
     """Returns every option with its unit, as argparse takes it: title of a group -> option -> settings."""
     return {
         "what to train": {
@@ -176,7 +176,7 @@ def option_groups(exports: Mapping[str, str]) -> dict[str, dict[str, dict[str, A
         },
         # Published defaults of what is not given: solver.analysis.goodput.
         "a whole run": {
-            "--tokens": {"type": scaled(1.0, 1e18), "help": "tokens to train on: 1T, 300B"},
+            "--tokens": {"type": token_count, "help": "tokens to train on: 1T, 300B"},
             "--price_per_gpu_hour": {"type": decimal(0.0, 1e6), "help": "in any currency"},
             "--goodput": {
                 "action": "store_true",
@@ -251,8 +251,8 @@ def option_groups(exports: Mapping[str, str]) -> dict[str, dict[str, dict[str, A
             },
             "--export_bundle": {"type": Path, "help": "folder for workload, topology and SimAI commands"},
             **{
-                f"--export_{name}": {"type": Path, "help": f"write the plan {how} to this file"}
-                for name, how in exports.items()
+                f"--export_{name}": {"type": Path, "help": f"write the plan {written.how} to this file"}
+                for name, written in WRITTEN.items()
             },
             "--rank": {
                 "type": whole(1, MOST_SHOWN),
@@ -355,13 +355,12 @@ def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]
         raise _refused("sensitivity", True, "with --run_all_solu, whose best plan it changes")
     if options.compare and not 2 <= len(options.compare) <= MOST_COMPARED:
         raise _refused("compare", options.compare, f"2 to {MOST_COMPARED} plans")
-    texts = {name: getattr(options, name) or () for name in ("explain", "why_not", "compare")}
-    if not any(texts.values()):
+    if not (options.explain or options.why_not or options.compare):
         return {}
     from solver.analysis.named_plans import named_plan
 
     shown = options.top_k if options.run_all_solu else 0
     return {
-        name: tuple(named_plan(text, f"--{name}", shown=shown) for text in of_option)
-        for name, of_option in texts.items()
+        name: tuple(named_plan(text, f"--{name}", shown=shown) for text in getattr(options, name) or ())
+        for name in ("explain", "why_not", "compare")
     }

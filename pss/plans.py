@@ -21,7 +21,7 @@ from pss.plan_options import (
     constraints_typed,
     is_sweep,
     named_plans,
-    parser,
+    options_parser,
     run_options,
     sweep_axes,
 )
@@ -63,11 +63,6 @@ def command_line(options: argparse.Namespace) -> str:
     """Returns the command line that the options were read from, as a shell takes it."""
     python = ["python"] * options.program.endswith(".py")
     return shlex.join([*python, *options.program.split(), *options.arguments])
-
-
-def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads a command line typed after ``program``."""
-    return parser({name: written.how for name, written in WRITTEN.items()}, program)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -121,7 +116,7 @@ def check_options(options: argparse.Namespace) -> None:
             value=None,
             allowed="the profile in which to keep what is measured",
         )
-    names = ("json", "csv", "parquet", "write_cases", "export_simai")
+    names = ("json", "csv", "parquet", "write_cases", "export_simai", *(f"export_{name}" for name in WRITTEN))
     files = {f"--{name}": getattr(options, name) for name in names}
     if options.report:
         from solver.report.html import FILE, check_page_can_be_made
@@ -131,20 +126,19 @@ def check_options(options: argparse.Namespace) -> None:
             files["--report"] = options.report / FILE
     if options.parquet:
         check_parquet("--parquet")
-    check_outputs(
-        files | {f"--export_{name}": path for name, path in launch_files(options).items()},
-        folders={
-            "--export_bundle": options.export_bundle,
-            "--report": options.report,
-            "--draw_heatmap_path": options.draw_heatmap_path if options.draw_heatmap else None,
-        },
-        inputs={
+    folders = {
+        "--export_bundle": options.export_bundle,
+        "--report": options.report,
+        "--draw_heatmap_path": options.draw_heatmap_path if options.draw_heatmap else None,
+    }
+    if any(files.values()) or any(folders.values()):
+        inputs = {
             "--config": config_file(options.config) if options.config else None,
             "--pre_profiling_data_path": options.pre_profiling_data_path or DEFAULT_PROFILE,
             "--calibration": options.calibration,
             "--cluster": Path(options.cluster[0]) if options.cluster else None,
-        },
-    )
+        }
+        check_outputs(files, folders=folders, inputs=inputs)
 
 
 def launch_files(options: argparse.Namespace) -> dict[str, Path]:
@@ -245,8 +239,8 @@ def price_one(
     options: argparse.Namespace, inputs: "LoadedProblem", plan: WrittenPlan | None
 ) -> "tuple[Plans, list[ReportSection]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
-    from solver.analysis.named_plans import obstacles
-    from solver.api import Session
+    from solver.analysis.named_plans import obstacles, price_written
+    from solver.problem.result import check_believable
     from solver.report.plans import Plans, plan_sections
 
     written = plan or inputs.config.plan
@@ -257,10 +251,10 @@ def price_one(
             value=None,
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
-    where = "--plan" if options.plan else inputs.config.path
-    results = Session(inputs=inputs).price(written, where=where)
-    plans = Plans(inputs=inputs, answers=(results,))
-    return plans, plan_sections(plans, obstacles(inputs.problem, results, inputs.constraints))
+    result = price_written(written, inputs.problem, "--plan" if options.plan else inputs.config.path)
+    check_believable((result,), inputs.source)
+    plans = Plans(inputs=inputs, answers=(result,))
+    return plans, plan_sections(plans, obstacles(inputs.problem, result, inputs.constraints))
 
 
 def run_sections(reliability: "Reliability | None", terms: "RunTerms | None", plans: "Plans") -> "list[ReportSection]":

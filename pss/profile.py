@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError
 from spec.files import shipped_folder
-from spec.program.command import OneLineParser, add_version, decimal, whole
+from spec.program.command import OneLineParser, decimal, whole
 from spec.program.kinds import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
 from spec.readers.read_config import ASSUME
 
@@ -67,8 +67,7 @@ def word_list(text: str) -> tuple[str, ...]:
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """Returns what reads the flags typed after ``program``."""
-    parser = OneLineParser(prog=program, description=__doc__)
-    add_version(parser)
+    parser = OneLineParser(prog=program, description=__doc__, version=True)
     add = parser.add_argument
     add(
         "--output",

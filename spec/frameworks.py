@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from spec.errors import ConfigError
 from spec.files import CONFIGS, read_toml, shipped_folder
 from spec.program.kinds import Several, Text, Whole
-from spec.settings.setting import Settings, section_values, settings_of
+from spec.settings.setting import section_values, settings_of
 
 STRATEGIES = ("mtp", "fsp", "msp", "isp", "ulysses")
 """Tensor-parallel modes that a plan may name (ops.strategies)."""
@@ -396,15 +396,10 @@ def framework_preset(name: str) -> FrameworkPreset:
         allowed = f"one of {', '.join(framework_names())}"
         raise ConfigError(where="--framework", key="framework", value=name, allowed=allowed)
     top = read_toml(file)
-    choices = section_values(top, _settings())
+    choices = section_values(top, settings_of(FrameworkPreset))
     base = framework_preset(top.text("base")) if top.has("base") else FrameworkPreset(name=name)
     top.close()
     return replace(base, name=name).changed(choices)
-
-
-@cache
-def _settings() -> Settings:
-    return settings_of(FrameworkPreset)
 
 
 def _files(*, legacy: bool) -> dict[str, Path]:

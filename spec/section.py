@@ -5,9 +5,9 @@ no table says is harmless. So no setting is ever ignored silently.
 """
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
@@ -128,10 +128,10 @@ class Section:
             self.fail(key, f"a list of {', '.join(choices)}")
         return tuple(value)
 
-    def choice(self, key: str, choices: Collection[str], default: str | None = None) -> str:
-        """A text out of ``choices``."""
+    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
+        """Returns a text out of ``choices``, words or a StrEnum."""
         value = self.text(key, default)
-        if value not in choices:
+        if value not in tuple(choices):
             self.fail(key, f"one of {', '.join(choices)}")
         return value
 
@@ -206,8 +206,8 @@ class Section:
             if get_origin(hint) is tuple:
                 return self.texts(key, limits)
             return self.choice(key, limits) if limits else self.text(key)
-        if issubclass(kind, Enum):
-            return kind(self.choice(key, [each.value for each in kind]))
+        if issubclass(kind, StrEnum):
+            return kind(self.choice(key, kind))
         minimum, maximum = (int(limits.low), int(limits.high)) if limits else (0 if default == 0 else 1, MAX_COUNT)
         return self.integer(key, minimum=minimum, maximum=maximum)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError
 from spec.files import check_outputs
-from spec.program.command import OneLineParser, add_version, whole
+from spec.program.command import OneLineParser, whole
 from spec.program.kinds import MOST_BYTES, MOST_GPUS
 from workload.aicb.aiob import add_import_aiob, import_aiob
 from workload.aicb.flags import add_generate
@@ -286,10 +286,10 @@ def parser(verbs: Mapping[str, WorkloadVerb] = VERBS, program: str = PROGRAM) ->
     """Returns the parser of every verb and its options, typed after ``program``."""
     parser = OneLineParser(
         prog=program,
+        version=True,
         description="Generate, check, replay, lay out and run what a training step runs.",
         allow_abbrev=False,
     )
-    add_version(parser)
     parts = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=WholeWords)
     for name, verb in verbs.items():
         verb.add_flags(parts.add_parser(name, help=verb.what, allow_abbrev=False))

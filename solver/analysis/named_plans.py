@@ -23,9 +23,9 @@ def obstacles(problem: Problem, answer: Answer, constraints: Constraints = NO_CO
     """Returns the rules and constraints that a priced plan breaks, and the memory that it lacks; () for one that can
     run."""
     limit = limit_bytes(problem.cluster, constraints)
-    short = needs_words(answer.needed_bytes, limit)
-    broken = broken_rules(problem, answer.plan, constraint_rules(constraints))
-    return (*broken, *([short] if answer.needed_bytes > limit else []))
+    also = () if constraints == NO_CONSTRAINTS else constraint_rules(constraints)
+    broken = broken_rules(problem, answer.plan, also)
+    return broken if answer.needed_bytes <= limit else (*broken, needs_words(answer.needed_bytes, limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

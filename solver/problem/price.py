@@ -1,15 +1,13 @@
 """The answers of plans that are given: what every row of a table takes and needs, whether it fits or not."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from solver.estimate import Estimate, StepTime, estimate_memory
-from solver.memory.terms import MemoryEstimate
+from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.plans.plan_table import PlanTable
 from solver.problem.problem import Problem, cost_under
 from solver.problem.result import (
     Answer,
-    answer_of,
     calibrated_interval,
     causes_of,
     interval_of,
@@ -31,21 +29,33 @@ def answers_of(
     problem: Problem, table: Estimate, rows: Sequence[int], cost: StepTime, memory: MemoryEstimate
 ) -> tuple[Answer, ...]:
     """Returns the answers of the ``rows`` of a table, one after another in ``cost`` and ``memory``."""
-    used = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
+    utilisation = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
     tgs = tokens_per_gpu_per_s(problem.job, cost.step_s)
     low_s, high_s = interval_s(problem, cost)
     answers: list[Answer] = []
     for place, row in enumerate(rows):
         plan = table.plans.plan(row)
-        answer = answer_of(
-            plan,
-            cost,
-            memory,
-            place,
-            used=(float(tgs[place]), float(used[place])),
-            slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
+        answers.append(
+            Answer(
+                plan=plan,
+                step_s=float(cost.step_s[place]),
+                standard_error_s=float(cost.standard_error_s[place]),
+                parts_s={part: float(value[place]) for part, value in cost.parts.items()},
+                origins_s={origin.name.lower(): float(value[place]) for origin, value in cost.origins.items()},
+                memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[place]) for name in TERM_NAMES},
+                allocated_bytes=float(memory.allocated_bytes[place]),
+                reserved_bytes=float(memory.reserved_bytes[place]),
+                device_bytes=float(memory.device_bytes[place]),
+                needed_bytes=float(memory.needed_bytes[place]),
+                host_bytes=float(memory.host_bytes[place]),
+                tgs=float(tgs[place]),
+                mfu=float(utilisation[place]),
+                errors_s={family: float(value[place]) for family, value in cost.std_s.items()},
+                slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
+                interval_low_s=float(low_s[place]),
+                interval_high_s=float(high_s[place]),
+            )
         )
-        answers.append(replace(answer, interval_low_s=float(low_s[place]), interval_high_s=float(high_s[place])))
     return tuple(answers)
 
 

@@ -108,14 +108,18 @@ def read_request(request: Request, file: ProfileFile | None = None) -> ParsedReq
     if any(ends):
         config = replace(config, model=config.model.with_wide_ends(*ends))
     constraints = NO_CONSTRAINTS
-    if stated := merged(config.constraints, request.constraints):
-        constraints = constraints_of(stated)
+    if config.constraints or request.constraints:
+        constraints = constraints_of(merged(config.constraints, request.constraints))
         check_schedules(constraints)
         limit_bytes(sheet, constraints)
+    # The job gets a part of an NVLink domain of several nodes.
+    cluster = sheet
+    if job.nvlink_segment or sheet.scale_up_ranks > sheet.gpus_per_node:
+        cluster = segmented(sheet, job.world_size, job.nvlink_segment)
     return ParsedRequest(
         config=config,
         sheet=sheet,
-        cluster=segmented(sheet, job.world_size, job.nvlink_segment),
+        cluster=cluster,
         job=job,
         assumed_framework=request.framework is None and config.framework is None,
         constraints=constraints,

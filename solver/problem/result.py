@@ -17,7 +17,6 @@ from ops.op import Attention, BatchedGemm, GroupedGemm
 from ops.recompute import Recompute
 from ops.roles import Module
 from solver.estimate import StepTime
-from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import Plan
 from solver.times.step_parts import CARRIED
@@ -116,36 +115,6 @@ class Answer:
         if size == 1:
             return "no zero"
         return f"zero{size}" if stage == self.plan.zero_stage else f"zero{stage}/{size}"
-
-
-def answer_of(
-    plan: Plan,
-    cost: StepTime,
-    memory: MemoryEstimate,
-    row: int,
-    *,
-    used: tuple[float, float],
-    slowest: SlowestStage,
-) -> Answer:
-    """Returns the answer of a row of cost and memory, without its interval; ``used`` are tgs and mfu."""
-    tgs, mfu = used
-    return Answer(
-        plan=plan,
-        step_s=float(cost.step_s[row]),
-        standard_error_s=float(cost.standard_error_s[row]),
-        parts_s={part: float(value[row]) for part, value in cost.parts.items()},
-        origins_s={origin.name.lower(): float(value[row]) for origin, value in cost.origins.items()},
-        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[row]) for name in TERM_NAMES},
-        allocated_bytes=float(memory.allocated_bytes[row]),
-        reserved_bytes=float(memory.reserved_bytes[row]),
-        device_bytes=float(memory.device_bytes[row]),
-        needed_bytes=float(memory.needed_bytes[row]),
-        host_bytes=float(memory.host_bytes[row]),
-        tgs=tgs,
-        mfu=mfu,
-        errors_s={family: float(value[row]) for family, value in cost.std_s.items()},
-        slowest=slowest,
-    )
 
 
 ABOUT_AS_FAST = 1.01
@@ -426,30 +395,20 @@ def mfu(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, step_s: FloatArray
 REPEATING = (Recompute.FULL, Recompute.BLOCK)
 
 
-def logged_flops_per_sequence(model: ModelSpec, job: JobSpec, recompute: Recompute) -> float | None:
-    """FLOPs of one training sequence as the framework's log counts them under ``recompute``; None where no
-    source says.
-    """
-    if not job.preset.log.attention:
-        return None
-    half = 0.5 if job.preset.log.attention == "half" else 1.0
-    repeats = job.preset.log.repeats
-    return sum(
-        (product.flops + product.forward_flops * _repeats(product.op, repeats, recompute))
-        * (half if product.is_halved else 1.0)
-        for product in products(model, job)
-    )
-
-
 def logged_tflops(model: ModelSpec, job: JobSpec, recompute: Recompute, step_s: float) -> float | None:
-    """Returns 10^12 FLOP/s of a GPU in the framework's log for a step of ``step_s`` seconds; None where no
-    source says."""
-    flops = logged_flops_per_sequence(model, job, recompute)
-    return None if flops is None else flops * job.global_batch_sequences / (step_s * job.world_size) / TERA
-
-
-def _repeats(op: Product, counted: str, recompute: Recompute) -> bool:
-    """Returns whether the log counts a product's forward once more; of partly recomputed layers all count."""
-    if recompute is Recompute.SELECTIVE:
-        return counted == "all" and isinstance(op, Attention)
-    return recompute in REPEATING and (counted == "all" or (counted == "layers" and op.module is not Module.HEAD))
+    """Returns 10^12 FLOP/s of a GPU in the framework's log for a step of ``step_s`` seconds under ``recompute``; None
+    where no source says."""
+    log = job.preset.log
+    if not log.attention:
+        return None
+    flops = 0.0
+    for product in products(model, job):
+        # What of a recomputed forward counts once more; of partly recomputed layers all of it.
+        if recompute is Recompute.SELECTIVE:
+            repeats = log.repeats == "all" and isinstance(product.op, Attention)
+        else:
+            of_layers = log.repeats == "layers" and product.op.module is not Module.HEAD
+            repeats = recompute in REPEATING and (log.repeats == "all" or of_layers)
+        half = 0.5 if log.attention == "half" and product.is_halved else 1.0
+        flops += half * (product.flops + product.forward_flops * repeats)
+    return flops * job.global_batch_sequences / (step_s * job.world_size) / TERA

@@ -1,7 +1,9 @@
 """Sections about one question's plans: the question, the ranking, where the time goes, memory, what was rejected."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ops.recompute import Recompute
@@ -25,7 +27,7 @@ from spec.parameters import num_parameters
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 from spec.settings.job import settings_apart
 from spec.settings.setting import typed
-from spec.units import bytes_to_gib, seconds_to_ms
+from spec.units import MIB, bytes_to_gib, seconds_to_ms
 
 if TYPE_CHECKING:
     from solver.search import Result
@@ -104,7 +106,7 @@ def question_section(
         "job": f"{job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
         f"{job.seq_len:,}), {job.preset.name} preset" + " (assumed; --framework names another)" * assumed_framework,
         "settings": ", ".join(f"{key}={typed(value)}" for key, value in settings.items()),
-        "limits": "; ".join(constraints.words()),
+        "limits": "" if constraints == NO_CONSTRAINTS else "; ".join(constraints.words()),
         "cluster": f"{cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
         "profile": times.source or profile_words(times.profile),
         "clocks": ", ".join(f"{ratio:.1%} in {dtype}" for dtype, ratio in ratios),
@@ -118,12 +120,9 @@ def question_section(
 
 def profile_words(profile: ProfileDatabase) -> str:
     """Returns machine, date and number of samples by origin."""
-    counts: dict[str, int] = {}
-    for family in profile.tables.values():
-        for code in family.origin.tolist():
-            counts[ORIGIN_NAMES[code]] = counts.get(ORIGIN_NAMES[code], 0) + 1
-    shown = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda i: -i[1]))
-    return f"{profile.machine.gpu} ({profile.machine.date or 'undated'}): {shown} samples"
+    counts = Counter(ORIGIN_NAMES[code] for table in profile.tables.values() for code in table.origin.tolist())
+    samples = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+    return f"{profile.machine.gpu} ({profile.machine.date or 'undated'}): {samples} samples"
 
 
 def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSection]:
@@ -200,6 +199,23 @@ def breakdown_section(
     """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
     utilisation, memory and origins, and more ``facts``."""
     others = [answer for mode, answer in best_of_mode.items() if mode != best.plan.strategy]
+    compute = sum(best.parts_s[part] for part in COMPUTE_PARTS)
+    parts = ", ".join(
+        f"{PART_WORDS[part]} {100 * seconds / best.step_s:.1f} %"
+        for part, seconds in sorted(best.parts_s.items(), key=itemgetter(1), reverse=True)
+        if seconds >= 0.002 * best.step_s
+    )
+    terms = ", ".join(
+        f"{name} {bytes_to_gib(size):.2f}"
+        for name, size in sorted(best.memory_bytes.items(), key=itemgetter(1), reverse=True)
+        if size >= MIB
+    )
+    memory = (
+        f"needs {in_gib(best.needed_bytes)} GiB: {in_gib(best.allocated_bytes)} allocated ({terms}); "
+        f"the allocator reserves {in_gib(best.reserved_bytes)} if it can, {in_gib(best.device_bytes)} on the device"
+    )
+    if best.host_bytes:
+        memory += f"; {in_gib(best.host_bytes)} in the host's memory"
     limit = usable_bytes(problem.cluster)
     tight = best.needed_bytes <= limit and nearly_all_words(best.needed_bytes, limit)
     warnings = (tight, retries_words(best.needed_bytes, best.device_bytes, limit))
@@ -211,27 +227,19 @@ def breakdown_section(
     return ReportSection(
         anchor="breakdown",
         title="Where the time goes",
-        paragraphs=[where_the_time_goes(best), *(difference(best, other) for other in others)],
+        paragraphs=[
+            f"{100 * compute / best.step_s:.1f} % of the step computes: {parts}",
+            *(difference(best, other) for other in others),
+        ],
         facts=[
             ("slowest", f"{best.slowest.words()}; the columns are of it"),
             ("mfu", utilisation_words(best, problem)),
-            ("memory", memory_words(best)),
+            ("memory", memory),
             *(("warning", words) for words in warnings if words),
             ("origin", ", ".join(origins)),
             *facts,
         ],
     )
-
-
-def where_the_time_goes(answer: Answer) -> str:
-    """Returns the largest parts of the step in words."""
-    compute = sum(answer.parts_s[part] for part in COMPUTE_PARTS)
-    shown = ", ".join(
-        f"{PART_WORDS[part]} {100 * seconds / answer.step_s:.1f} %"
-        for part, seconds in sorted(answer.parts_s.items(), key=lambda item: -item[1])
-        if seconds >= 0.002 * answer.step_s
-    )
-    return f"{100 * compute / answer.step_s:.1f} % of the step computes: {shown}"
 
 
 def difference(best: Answer, other: Answer) -> str:
@@ -262,18 +270,6 @@ def utilisation_words(answer: Answer, problem: Problem) -> str:
     words += ", half of a causal matrix" * (log.attention == "half")
     words += ", with recomputation" * bool(log.repeats and answer.plan.recompute is not Recompute.NONE)
     return f"{100 * answer.mfu:.1f} % of the dense peak of {precision.compute}{linear}; {counted}{words}"
-
-
-def memory_words(answer: Answer) -> str:
-    """Returns the named terms of the worst stage in GiB, largest first."""
-    terms = sorted(answer.memory_bytes.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{name} {bytes_to_gib(size):.2f}" for name, size in terms if size >= 2**20)
-    return (
-        f"needs {in_gib(answer.needed_bytes)} GiB: {in_gib(answer.allocated_bytes)} allocated ({shown}); "
-        f"the allocator reserves {in_gib(answer.reserved_bytes)} if it can, "
-        f"{in_gib(answer.device_bytes)} on the device"
-        + (f"; {in_gib(answer.host_bytes)} in the host's memory" if answer.host_bytes else "")
-    )
 
 
 def ties(best: Sequence[Answer]) -> list[int]:
@@ -339,7 +335,7 @@ def rejected_section(result: "Result") -> ReportSection:
     """Returns plans by the reason that removed them, the nearest miss, and how fast feasible plans were priced;
     plans that a rule rejects in bulk count as seen, but not in the rate."""
     rate = result.num_priced / result.seconds
-    rejected = sorted(result.rejected.items(), key=lambda item: -item[1])
+    rejected = sorted(result.rejected.items(), key=itemgetter(1), reverse=True)
     return ReportSection(
         anchor="dropped",
         title="Rejected plans",

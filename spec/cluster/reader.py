@@ -171,7 +171,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
     tensor_cores, flash, elementwise = (top.section(key) for key in ("tensor_cores", "flash_attention", "elementwise"))
     architecture = ArchitectureSpec(
         name=name,
-        operand_reads=OperandReads(tensor_cores.choice("operand_reads", [each.value for each in OperandReads])),
+        operand_reads=OperandReads(tensor_cores.choice("operand_reads", OperandReads)),
         asynchronous_products=tensor_cores.flag("asynchronous"),
         static_tiles=tensor_cores.flag("static_tiles"),
         wide_tiles=_tiles(tensor_cores, "wide_tiles") if tensor_cores.has("wide_tiles") else (),

@@ -56,7 +56,13 @@ def exit_status(
         if sys.stdout is None:
             complain("error: stdout is closed: there is nowhere to print the answer")
             return WRONG_INPUT
-        status = _status_of(work)
+        try:
+            status = work()
+        except SystemExit as ended:
+            # argparse ends --help so, with a status of its own.
+            if not isinstance(ended.code, int):
+                raise
+            status = ended.code
         sys.stdout.flush()
     except UserError as error:
         if speaks(error):
@@ -73,16 +79,6 @@ def exit_status(
         complain(f"error: stdout: cannot be written: {error.strerror}")
         return WRONG_INPUT
     return status
-
-
-def _status_of(work: Callable[[], int]) -> int:
-    """The work's status; argparse ends --help with SystemExit."""
-    try:
-        return work()
-    except SystemExit as ended:
-        if not isinstance(ended.code, int):
-            raise
-        return ended.code
 
 
 def complain(text: str) -> None:
@@ -143,11 +139,13 @@ LONGEST_NAME_BYTES, LONGEST_PATH_BYTES = 255, 4095
 
 class OneLineParser(argparse.ArgumentParser):
     """A parser whose complaints are CommandLineErrors, printed like every other; options are named in full, and a
-    Path is one that can exist."""
+    Path is one that can exist. ``version`` adds an option that prints it."""
 
-    def __init__(self, *arguments: object, **settings: object) -> None:
+    def __init__(self, *arguments: object, version: bool = False, **settings: object) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
         self.register("type", Path, path)
+        if version:
+            self.add_argument("--version", action="version", version=VERSION_LINE, help="print the version")
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
@@ -172,11 +170,6 @@ class OneLineParser(argparse.ArgumentParser):
         if arg_strings == ["--"] and action.option_strings and action.nargs is None:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
-
-
-def add_version(parser: argparse.ArgumentParser) -> None:
-    """``--version``, which prints one line and ends."""
-    parser.add_argument("--version", action="version", version=VERSION_LINE, help="say the version")
 
 
 def path(text: str) -> Path:
@@ -218,18 +211,15 @@ def word(text: str) -> str:
     return text
 
 
+MOST_TOKENS = 1e18
 SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
-def scaled(minimum: float, maximum: float) -> Callable[[str], float]:
-    """Returns a reader for argparse of a number that may end with K, M, B (or G) or T."""
-
-    def read(text: str) -> float:
-        scale = SCALES.get(text[-1:].lower(), 1.0)
-        try:
-            number = decimal_number(text[:-1] if scale > 1 else text, minimum=minimum / scale, maximum=maximum / scale)
-        except ValueError as error:
-            raise ValueError(f"{error} (15T, 300B, 2e12)") from None
-        return number * scale
-
-    return read
+def token_count(text: str) -> float:
+    """Returns, for argparse, a number of tokens that may end with K, M, B (or G) or T."""
+    scale = SCALES.get(text[-1:].lower(), 1.0)
+    try:
+        number = decimal_number(text[:-1] if scale > 1 else text, minimum=1.0 / scale, maximum=MOST_TOKENS / scale)
+    except ValueError as error:
+        raise ValueError(f"{error} (15T, 300B, 2e12)") from None
+    return number * scale

@@ -234,7 +234,7 @@ class Several:
 
     def read(self, text: str) -> tuple[object, ...] | frozenset[object]:
         """Values between + signs."""
-        return self._all([] if text == "none" else [self.of.read(part.strip()) for part in text.split("+")])
+        return self.accept([] if text == "none" else [self.of.read(part.strip()) for part in text.split("+")])
 
     def accept(self, value: object) -> tuple[object, ...] | frozenset[object]:
         """A list of values, or one text of them."""
@@ -242,9 +242,7 @@ class Several:
             return self.read(value)
         if not isinstance(value, list | tuple | frozenset):
             raise ValueError(value)
-        return self._all([self.of.accept(one) for one in value])
-
-    def _all(self, values: list[object]) -> tuple[object, ...] | frozenset[object]:
+        values = [self.of.accept(one) for one in value]
         words = self.of.words if isinstance(self.of, Word) else values
         ordered = dict.fromkeys(one for one in words if one in values)
         if len(ordered) < self.least:

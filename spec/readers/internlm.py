@@ -185,7 +185,7 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
     family = FAMILIES[model_type]
     hidden = model.integer("hidden_size")
     attention, mlp_bias = _attention(model, family, hidden, model_type)
-    norm = NormKind(model.choice("norm_type", [kind.value for kind in NormKind], "rmsnorm"))
+    norm = NormKind(model.choice("norm_type", NormKind, "rmsnorm"))
     ffn = rounded_ffn(hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer("multiple_of", 256))
     swiglu = model.flag("use_swiglu", True)
     experts = _experts(model, moe, family, ffn)

@@ -90,7 +90,7 @@ def read_toml_config(path: Path) -> ConfigFile:
 
 def _model(section: Section, *, name: str, source: str) -> ModelSpec:
     hidden = section.integer("hidden")
-    norm = NormKind(section.choice("norm", [kind.value for kind in NormKind], "rmsnorm"))
+    norm = NormKind(section.choice("norm", NormKind, "rmsnorm"))
     model = section.record(
         ModelSpec,
         name=name,
@@ -152,7 +152,7 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
 
 
 def _norm_place(block: Section) -> NormPlace:
-    place = NormPlace(block.choice("norm_place", [each.value for each in NormPlace], "before"))
+    place = NormPlace(block.choice("norm_place", NormPlace, "before"))
     halves = block.flag("mixer", True) if block.values.get("mixer") is False else True
     if place is NormPlace.SHARED and not (halves and block.values.get("mlp") is not False):
         block.fail("norm_place", "shared only by two halves: a mixer and an mlp or moe")

@@ -103,7 +103,7 @@ def bounded_settings() -> Settings:
     """Keys that ``fix`` takes, and ``max`` and ``min`` where they are numbers: those of a plan that a search chooses,
     and the data-parallel ranks that its degrees leave."""
     result = {key: one for key, one in plan_settings().items() if key not in NOT_CONSTRAINED}
-    dp = Setting(key="dp", kind=Whole(most=MOST_GPUS), meaning="Data-parallel ranks.", default=None)
+    dp = Setting(key="dp", kind=Whole(most=MOST_GPUS), words="Data-parallel ranks.", default=None)
     return {**result, "dp": dp}
 
 

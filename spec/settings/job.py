@@ -65,7 +65,7 @@ DEFAULT_FRAMEWORK = "megatron"
 RECIPE = Setting(
     key="precision.recipe",
     kind=Word(PRECISIONS),
-    meaning="The named precision that the formats below start from (--precision).",
+    words="The named precision that the formats below start from (--precision).",
     default="bf16",
 )
 

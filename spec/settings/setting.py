@@ -33,13 +33,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One key that a user may set; ``default`` is what holds where nobody does."""
+    """One key that a user may set; ``default`` is what holds where nobody does. It is a field of the dataclass ``owner``
+    or, where that is None, has ``words`` of its own."""
 
     key: str
     kind: Kind
-    meaning: str
     default: object
+    owner: type | None = None
+    words: str = ""
     column: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """Returns what it means, for errors and pages: of a field its docstring, for which the module is parsed."""
+        if self.owner is None:
+            return self.words
+        docstrings = _field_docstrings(self.owner.__module__)[self.owner.__name__]
+        return docstrings.get(self.key.rpartition(".")[2], "")
 
     def read(self, text: str, where: str) -> object:
         """The value of what was typed; ConfigError for what the key does not take."""
@@ -67,7 +77,6 @@ Settings = Mapping[str, Setting]
 def settings_of(of: type, group: str = "") -> Settings:
     """The settings among the fields of a dataclass and of its groups, by key."""
     hints = get_type_hints(of, include_extras=True)
-    meanings = _field_docstrings(of.__module__)[of.__name__]
     result: dict[str, Setting] = {}
     for one in fields(of):
         key = f"{group}.{one.name}" if group else one.name
@@ -79,8 +88,8 @@ def settings_of(of: type, group: str = "") -> Settings:
             result[key] = Setting(
                 key=key,
                 kind=kind,
-                meaning=meanings.get(one.name, ""),
                 default=None if one.default is MISSING else one.default,
+                owner=of,
                 column=any(isinstance(mark, Column) for mark in get_args(hint)[1:]),
             )
     return result

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pss.plan_options import parser, run_options, sweep_axes
+from pss.plan_options import options_parser, run_options, sweep_axes
 from solver.analysis.goodput import Reliability, RunTerms
 from spec.errors import CommandLineError, ConfigError
 
@@ -11,12 +11,12 @@ ONE = ["--world_size", "8"]
 
 def test_a_comma_means_a_list() -> None:
     typed = ["--world_size", "64,128", "--framework", "fsdp,megatron", "--micro_batch", "2", "--run_all_solu"]
-    assert sweep_axes(parser({}).parse_args(typed)) == {
+    assert sweep_axes(options_parser().parse_args(typed)) == {
         "framework": ("fsdp", "megatron"),
         "micro_batch": (2,),
         "world_size": (64, 128),
     }
-    assert sweep_axes(parser({}).parse_args([*ONE, "--run_all_solu"])) == {}
+    assert sweep_axes(options_parser().parse_args([*ONE, "--run_all_solu"])) == {}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_comma_means_a_list() -> None:
 )
 def test_a_list_is_a_search_of_its_own(typed: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        sweep_axes(parser({}).parse_args(typed))
+        sweep_axes(options_parser().parse_args(typed))
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,21 @@ def test_a_list_is_a_search_of_its_own(typed: list[str], said: str) -> None:
 )
 def test_what_is_no_list_or_number_of_tokens_is_refused(typed: list[str], said: str) -> None:
     with pytest.raises(CommandLineError, match=said):
-        parser({}).parse_args(typed)
+        options_parser().parse_args(typed)
 
 
 def test_a_run_and_its_failures_as_stated() -> None:
     typed = [*ONE, "--tokens", "1.5T", "--price_per_gpu_hour", "2", "--spare_nodes", "3", "--repair_hours", "12"]
     typed += ["--mtbf_gpu_hours", "1000", "--restart_minutes", "5", "--checkpoint_gb_per_s", "100"]
-    reliability, terms = run_options(parser({}).parse_args(typed))
+    reliability, terms = run_options(options_parser().parse_args(typed))
     assert terms == RunTerms(tokens=1.5e12, price_per_gpu_hour=2.0, spare_nodes=3)
     assert reliability == Reliability(
         mtbf_hours=1000.0, restart_s=300.0, storage_bandwidth=1e11, spare_nodes=3, repair_hours=12.0
     )
-    assert run_options(parser({}).parse_args(ONE)) == (None, None)
-    assert run_options(parser({}).parse_args([*ONE, "--rank_by", "goodput"]))[0] == Reliability()
+    assert run_options(options_parser().parse_args(ONE)) == (None, None)
+    assert run_options(options_parser().parse_args([*ONE, "--rank_by", "goodput"]))[0] == Reliability()
     for scale, tokens in (("300B", 3e11), ("2e12", 2e12), ("5M", 5e6), ("7k", 7e3)):
-        assert parser({}).parse_args([*ONE, "--tokens", scale]).tokens == pytest.approx(tokens)
+        assert options_parser().parse_args([*ONE, "--tokens", scale]).tokens == pytest.approx(tokens)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_a_run_and_its_failures_as_stated() -> None:
 )
 def test_what_needs_another_option_says_so(typed: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        run_options(parser({}).parse_args([*ONE, *typed]))
+        run_options(options_parser().parse_args([*ONE, *typed]))

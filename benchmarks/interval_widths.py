@@ -3,7 +3,7 @@
     python benchmarks/interval_widths.py --measurements PATH [PATH ...] --predictions PRED.csv
 
 PATH as for benchmarks/accuracy.py, PRED.csv as written by it. Prints the share of each dataset's steps inside and above
-the interval and its half-width: with the widths in use (solver.problem.result), with widths fitted to all datasets, and
+the interval and its half-width: with the widths in use (solver.problem.interval), with widths fitted to all datasets, and
 with widths fitted to the other datasets; then the widths. Takes three minutes.
 """
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, parse_row, read_rows  # noqa: E402
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
-from solver.problem.result import EIGHTY_PERCENT, UNPRICED, WIDTHS, attended_tokens, causes  # noqa: E402
+from solver.problem.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402
 

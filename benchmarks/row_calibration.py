@@ -13,7 +13,7 @@ from benchmarks.row_scores import measured_step_s
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
 from solver.problem.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
-from solver.problem.result import calibrated_interval
+from solver.problem.interval import calibrated_interval
 from spec.arrays import FloatArray
 
 # Fewer rows than this in a dataset leave too few to score.

@@ -14,7 +14,7 @@ from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, RowPrediction
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
-from solver.problem.result import EIGHTY_PERCENT, UNPRICED, interval_of
+from solver.problem.interval import EIGHTY_PERCENT, UNPRICED, interval_of
 from spec.arrays import floats
 from spec.units import GIB, TERA
 
@@ -34,7 +34,7 @@ DEVICE_MEMORY = frozenset({"bigscience", "internevo_mem"})
 DECIMAL_GB = 1e9
 
 
-# Fitted: as solver.problem.result.WIDTHS. Width that a feature adds which a run uses and the solver does not model; the
+# Fitted: as solver.problem.interval.WIDTHS. Width that a feature adds which a run uses and the solver does not model; the
 # solver itself refuses such a question.
 GAP_STD = 0.04
 SPLITS: tuple[tuple[str, Callable[[PublishedRow], str]], ...] = (

@@ -17,10 +17,11 @@ from runner.comparison.train_record import RowSource, TrainRecord, append_row, p
 from runner.groups.degrees import check_dp, plan_and_dp
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.loading import LoadedProblem, load_parsed
+from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
-from solver.problem.result import Answer, check_believable, mfu, tokens_per_gpu_per_s
+from solver.problem.result import Answer, check_believable
 from solver.problem.typed_plan import check_order, plan_of
 from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES

@@ -25,9 +25,7 @@ from solver.memory.device import limit_bytes, needs_words, usable_bytes
 from solver.plans.space import Space, enumerate_block
 from solver.problem.price import answers_of
 from solver.problem.problem import Problem
-from solver.problem.result import (
-    Answer,
-)
+from solver.problem.result import Answer
 from spec.arrays import BoolArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -39,7 +37,7 @@ OVER_LIMIT = "fits, but needs more memory than allowed"
 class Result:
     """The answer to a search.
 
-    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.problem.result);
+    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.candidates.candidates);
     ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans no other beats in both step time and
     memory; ``num_seen`` plans looked at, ``num_priced`` of them priced; ``rejected`` maps a reason to a
     number of plans; ``nearest_miss`` the plan that came closest to fitting, in words; ``seconds`` of search.

@@ -344,7 +344,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConvention:
-    """FLOPs of a step as the framework's own log counts them (solver.problem.result)."""
+    """FLOPs of a step as the framework's own log counts them (solver.problem.model_flops)."""
 
     attention: Literal["whole", "half", ""] = ""
     """Which part of a causal attention matrix its log counts: "whole" or "half"; "" if no source says."""

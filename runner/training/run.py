@@ -31,7 +31,7 @@ from profiler.outcome import OOM, error_status
 from runner.groups.agreement import agree, check_same, install_abort_hook, report_failure
 from runner.training.task import TrainRequest, TrainTask, read_task
 from runner.training.trainer import Trainer
-from solver.problem.result import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
+from solver.problem.model_flops import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
 from spec.errors import ExportError
 from spec.files import replaced_file, replaced_path
 from spec.parameters import num_parameters

@@ -18,9 +18,9 @@ from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
+from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.price import interval_s
 from solver.problem.problem import Problem
-from solver.problem.result import mfu, tokens_per_gpu_per_s
 from solver.search import Result, candidate_pool, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError

@@ -2,7 +2,7 @@
 
 Fitted: Bayesian linear regression of measured over priced seconds on shares of the step (``expected_logs``), which
 moves a factor as far as the steps support it, from "as priced" and as wide as the prediction's own interval
-(solver.problem.result) states each cause to be.
+(solver.problem.interval) states each cause to be.
 
 With s_c the share of a cause c in a step and e_c the log of what it takes longer, log(measured / priced) is
 sum_c s_c e_c to first order. Prior: e_c = common + own_c around 0, as wide as the prediction's own interval
@@ -30,7 +30,7 @@ from solver.problem.calibration import (
     calibrated_parts,
     cause_shares,
 )
-from solver.problem.result import WIDTHS
+from solver.problem.interval import WIDTHS
 from spec.arrays import FloatArray, IntArray
 from spec.errors import UserError
 

@@ -16,10 +16,10 @@ from solver.calibrate.fit import PricedStep, Steps, joined
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.calibration import terms_of
+from solver.problem.interval import causes_of, relative_std
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
 from solver.problem.request import Request
-from solver.problem.result import causes_of, relative_std
 from solver.problem.typed_plan import check_order, parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text

@@ -5,8 +5,8 @@ last plan shown, than the best of its strategy, and than some plan that needs no
 that the search shows, whatever its pipeline does: it is not simulated.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from solver.pipeline.spans import spans_of
 from solver.plans.layers import layer_table
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem, cost_under
-from solver.problem.result import ABOUT_AS_FAST, Alike, group_alike
 from solver.times.layer_times import LayerTimes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 
@@ -34,6 +33,42 @@ ROUNDING = 1e-9
 
 FIRST_ROUND = 4
 """Of the plans with the least bounds so many times those shown are simulated first; it moves no answer."""
+
+
+ABOUT_AS_FAST = 1.01
+"""Far below what a prediction can tell apart (solver.problem.interval)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SimilarPlans:
+    """The fastest plan, its place in the ranking, and the others that it stands for."""
+
+    place: int
+    plan: Plan
+    step_s: float
+    others: list[Plan] = field(default_factory=list)
+
+
+def group_similar(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[SimilarPlans]:
+    """Returns the first ``most`` groups of plans in order of their step; ``ranked`` gives place, seconds and plan."""
+    groups: list[SimilarPlans] = []
+    newest: dict[Plan, SimilarPlans] = {}
+    for place, step_s, plan in ranked:
+        if len(groups) == most and step_s > ABOUT_AS_FAST * groups[-1].step_s:
+            break
+        leader = next((newest[key] for key in _group_keys(plan) if key in newest), None)
+        if leader is not None and step_s <= ABOUT_AS_FAST * leader.step_s:
+            leader.others.append(plan)
+        elif len(groups) < most:
+            groups.append(SimilarPlans(place=place, plan=plan, step_s=step_s))
+            newest.update(dict.fromkeys(_group_keys(plan), groups[-1]))
+    return groups
+
+
+def _group_keys(plan: Plan) -> tuple[Plan, ...]:
+    """The plan without its zero_size, as itself and as one that shards nothing, of whatever ZeRO stage."""
+    alone = replace(plan, zero_size=1, zero_stage=0)
+    return (replace(plan, zero_size=0), alone) if plan.zero_size > 1 else (alone,)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,11 +220,11 @@ class CandidatePool:
         )
         return chosen
 
-    def groups(self) -> list[Alike]:
+    def groups(self) -> list[SimilarPlans]:
         """The first groups of plans alike among those simulated; a group's place is the one in ``ranked``."""
         step_s = self.step_s
         in_order = ((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(self.ranked()))
-        return group_alike(in_order, self.top_k)
+        return group_similar(in_order, self.top_k)
 
     def front(self) -> IntArray:
         """Returns the simulated plans that no faster one needs less memory than, fastest first."""
@@ -214,7 +249,7 @@ class CandidatePool:
         first = FIRST_ROUND * self.top_k
         while not likely.all():
             likely[order[:first]] = True
-            result = group_alike(((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k)
+            result = group_similar(((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k)
             if len(result) == self.top_k:
                 break
             first *= 2

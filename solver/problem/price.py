@@ -5,17 +5,10 @@ from collections.abc import Sequence
 from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.plans.plan_table import PlanTable
+from solver.problem.interval import calibrated_interval, causes_of, interval_of, relative_std
+from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.problem import Problem, cost_under
-from solver.problem.result import (
-    Answer,
-    calibrated_interval,
-    causes_of,
-    interval_of,
-    mfu,
-    relative_std,
-    slowest_stage,
-    tokens_per_gpu_per_s,
-)
+from solver.problem.result import Answer, slowest_stage
 from spec.arrays import FloatArray
 
 
@@ -60,7 +53,7 @@ def answers_of(
 
 
 def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
-    """The 80 % interval of the steps (solver.problem.result)."""
+    """The 80 % interval of the steps (solver.problem.interval)."""
     if problem.calibration:
         return calibrated_interval(cost.step_s, problem.calibration.residual_std)
     return interval_of(cost.step_s, relative_std(causes_of(problem.job, cost)))

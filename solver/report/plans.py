@@ -11,16 +11,9 @@ from profdb.sample import ProfileDatabase
 from solver.memory.device import nearly_all_words, retries_words, usable_bytes
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
+from solver.problem.model_flops import counts_whole_attention, logged_tflops, products
 from solver.problem.problem import Problem
-from solver.problem.result import (
-    ROOMY_SHARE,
-    Answer,
-    counts_whole_attention,
-    is_tie,
-    logged_tflops,
-    products,
-    roomiest_fast,
-)
+from solver.problem.result import ROOMY_SHARE, Answer, is_tie, roomiest_fast
 from solver.report.sections import ReportSection, Table
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters

@@ -17,7 +17,7 @@ from benchmarks.interval_widths import (
     read_priced,
 )
 from solver.estimate import STEP_PARTS
-from solver.problem.result import UNPRICED, WIDTHS, causes, interval_of, relative_std
+from solver.problem.interval import UNPRICED, WIDTHS, causes, interval_of, relative_std
 from spec.arrays import floats
 from tests.benchmarks.made_up_rows import row
 

@@ -13,7 +13,7 @@ from benchmarks.accuracy import COLUMNS as PREDICTED
 from benchmarks.accuracy import main
 from benchmarks.published_rows import UNEVEN_BATCH, current_words, parse_row, read_rows
 from benchmarks.row_scores import GAP_STD, gap_lines, interval, measured_step_s, memory_gib, residual_lines
-from solver.problem.result import EIGHTY_PERCENT, UNPRICED
+from solver.problem.interval import EIGHTY_PERCENT, UNPRICED
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.units import GIB

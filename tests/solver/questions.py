@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from solver.problem.model_flops import products
 from solver.problem.problem import Problem
-from solver.problem.result import products
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.cluster.reader import read_architecture

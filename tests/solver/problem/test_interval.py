@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from profdb.modelled.flash_generations import LENGTHS
 from solver.estimate import STEP_PARTS
-from solver.problem.result import (
+from solver.problem.interval import (
     EXPERTS,
     NETWORK,
     UNPRICED,

@@ -6,13 +6,8 @@ import pytest
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
+from solver.problem.model_flops import counts_whole_attention, least_s_per_sequence, logged_tflops, products
 from solver.problem.price import price_plan
-from solver.problem.result import (
-    counts_whole_attention,
-    least_s_per_sequence,
-    logged_tflops,
-    products,
-)
 from solver.report.plans import utilisation_words
 from spec.frameworks import framework_preset
 from spec.job import JobSpec

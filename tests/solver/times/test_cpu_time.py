@@ -15,7 +15,7 @@ from profdb.queries import TimeEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.problem.price import price_plan
-from solver.times.cpu_time import HostOp, layer_round_s, host_shares
+from solver.times.cpu_time import HostOp, host_shares, layer_round_s
 from solver.times.op_times import OpTimer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import floats

@@ -23,9 +23,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, parse_row, read_rows  # noqa: E402
 from benchmarks.row_scores import GAP_STD, measured_step_s  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
-from solver.problem.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, attended_tokens, causes  # noqa: E402
+from solver.problem.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, causes  # noqa: E402
+from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
-from spec.errors import ConfigError, UserError  # noqa: E402
+from spec.errors import UserError  # noqa: E402
 
 GAPS = "gaps"
 NAMES = (*WIDTHS, GAPS)
@@ -74,19 +75,10 @@ def shares_of(row: PublishedRow, line: Mapping[str, str]) -> list[float]:
     error_s, carried_s = (
         floats(float(line[column]) / float(line["pred_step_s"])) for column in ("standard_error_s", "carried_error_s")
     )
-    low_precision, attended = kind(row)
-    shares = causes(parts, error_s, carried_s, low_precision=low_precision, attended=attended)
+    std_s = {"curves": np.sqrt(np.maximum(error_s**2 - carried_s**2, 0.0)), CARRIED: carried_s}
+    shares = causes(parse_row(row, ROOT).job, parts, std_s)
     missing = {word for word in line["missing"].split("; ") if word and word != UNEVEN_BATCH}
     return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
-
-
-def kind(row: PublishedRow) -> tuple[bool, int]:
-    """Whether the linear layers run in lower precision than the rest, and how many tokens attend to each other."""
-    try:
-        job = parse_row(row, ROOT).job
-    except ConfigError:
-        return False, 0
-    return job.precision.linear != job.precision.compute, attended_tokens(job)
 
 
 def bounds(dataset: PricedDataset, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:

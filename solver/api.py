@@ -57,7 +57,8 @@ class Session:
         plan of this world, naming ``where`` it is written."""
         if isinstance(plan, Answer):
             return plan
-        answer = price_written(written_plan(plan, where), self.inputs.problem, where)
+        written = plan if isinstance(plan, WrittenPlan) else WrittenPlan(**plan_keys(plan, where))
+        answer = price_written(written, self.inputs.problem, where)
         check_believable((answer,), self.inputs.source)
         return answer
 
@@ -78,11 +79,6 @@ class Session:
         from solver.analysis.best_plans import every_plan
 
         return every_plan(self.inputs.problem, self.inputs.constraints, tick)
-
-
-def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> WrittenPlan:
-    """Returns the plan as written; ConfigError for unknown keys and values that they do not take."""
-    return plan if isinstance(plan, WrittenPlan) else WrittenPlan(**plan_keys(plan, where))
 
 
 def plan_keys(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> dict[str, Any]:

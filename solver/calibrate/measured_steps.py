@@ -16,7 +16,7 @@ from solver.calibrate.fit import PricedStep, Steps, joined
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.calibration import terms_of
-from solver.problem.interval import causes_of, relative_std
+from solver.problem.interval import causes, relative_std
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
 from solver.problem.request import Request
@@ -48,11 +48,11 @@ def priced_step(problem: Problem, plan: Plan) -> PricedStep:
     """Returns what the factors act on in one plan's step, and how far the step is trusted."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
     cost = step_time(problem.model, problem.job, table, problem.op_timer)
-    causes = causes_of(problem.job, cost)
+    shares = causes(problem.job, cost.parts, cost.std_s)
     return PricedStep(
         terms=terms_of(problem.model, problem.job, table, problem.op_timer, cost, with_hidden=True),
-        std=relative_std(causes),
-        curves=causes["curves"],
+        std=relative_std(shares),
+        curves=shares["curves"],
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from solver.estimate import StepTime
 from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray
 from spec.job import JobSpec
@@ -49,50 +48,30 @@ CAUSES: dict[str, tuple[str, ...]] = {
 """Parts of a step by what may make them wrong together; products and attention by what they are of."""
 
 
-def causes(
-    parts: Mapping[str, FloatArray],
-    error_s: FloatArray,
-    carried_s: FloatArray,
-    *,
-    low_precision: bool,
-    attended: int,
-) -> dict[str, FloatArray]:
-    """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and
-    their exchange, products of ``low_precision``, the host, attention to ``attended`` tokens, waiting in a pipeline;
-    "curves" is the curves' own relative error, "carried" that of constants from another GPU or shape, which is part of
-    the standard error ``error_s`` of the step."""
+def causes(job: JobSpec, parts: Mapping[str, FloatArray], std_s: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Returns the shares of a step by cause, keys of WIDTHS, from its ``parts`` in seconds and the standard errors
+    ``std_s`` by family of curves: what waits for a network, experts and their exchange, products in low precision, the
+    host, attention, waiting in a pipeline; "carried" is the relative error of constants from another GPU or shape,
+    "curves" that of all other look-ups."""
+    # Tokens that attend to each other: a sequence's, or a document's where several are packed into one.
+    attended = min(job.seq_len, job.document_tokens or job.seq_len)
     longer = attended > LONGEST_MEASURED
     acting = CAUSES | {
-        "narrow": PRODUCTS if low_precision else (),
+        "narrow": PRODUCTS if job.precision.linear != job.precision.compute else (),
         "attention": () if longer else ("attention",),
         "long_attention": ("attention",) if longer else (),
     }
-    step_s = sum(parts.values(), start=np.zeros_like(error_s))
-    seconds = {"curves": np.sqrt(np.maximum(error_s**2 - carried_s**2, 0.0)), "carried": carried_s}
+    step_s = np.sum(list(parts.values()), axis=0)
+    zero_s = np.zeros_like(step_s)
+    # Families err apart from each other, so their errors add in quadrature.
+    squares = [value**2 for family, value in std_s.items() if family != CARRIED]
+    seconds = {"curves": np.sqrt(np.sum([zero_s, *squares], axis=0)), "carried": std_s.get(CARRIED, zero_s)}
     for cause, names in acting.items():
-        seconds[cause] = sum((parts[name] for name in names), start=np.zeros_like(step_s))
+        seconds[cause] = np.sum([zero_s, *(parts[name] for name in names)], axis=0)
     shares = {"formulas": np.ones_like(step_s)}
     for cause, cause_s in seconds.items():
         shares[cause] = np.divide(cause_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
     return shares
-
-
-def causes_of(job: JobSpec, cost: StepTime) -> dict[str, FloatArray]:
-    """Returns the shares of priced steps by cause."""
-    carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
-    low_precision = job.precision.linear != job.precision.compute
-    return causes(
-        cost.parts,
-        cost.standard_error_s,
-        carried_s,
-        low_precision=low_precision,
-        attended=attended_tokens(job),
-    )
-
-
-def attended_tokens(job: JobSpec) -> int:
-    """Tokens that attend to each other: a sequence's, or a document's where several are packed into one."""
-    return min(job.seq_len, job.document_tokens or job.seq_len)
 
 
 def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:

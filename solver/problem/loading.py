@@ -13,18 +13,15 @@ from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedProblem:
-    """A question with the files it came from, and the times that answer it."""
+    """A question with the files it came from, and the times that answer it; ``source`` says whose these are, for an
+    error about them."""
 
     problem: Problem
     config: ConfigFile
     times: ClusterTimes
     profile_path: Path
+    source: str
     constraints: Constraints = NO_CONSTRAINTS
-
-    @property
-    def source(self) -> str:
-        """Returns which profile or sheet answers, for an error that names it."""
-        return self.times.source or str(self.profile_path)
 
 
 def load_problem(request: Request) -> LoadedProblem:
@@ -64,5 +61,6 @@ def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, tim
         config=parsed.config,
         times=times,
         profile_path=file.path,
+        source=times.source or str(file.path),
         constraints=parsed.constraints,
     )

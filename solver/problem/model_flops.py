@@ -62,34 +62,28 @@ def counts_whole_attention(counted: Sequence[ModelProduct]) -> bool:
     return attention <= MOST_WHOLE * sum(product.flops for product in counted)
 
 
-def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -> float:
-    """Seconds in which one GPU at its dense peak would do the model's FLOPs of a sequence; raises ConfigError for a GPU
-    without a peak of the format that the job computes in."""
-    dtype, peaks = job.precision.compute, cluster.gpu.peak_flops
-    if dtype not in peaks:
-        raise ConfigError(
-            where=cluster.name,
-            key=f"gpu.peak_flops.{dtype}",
-            value=None,
-            allowed=f"a figure for {dtype}; the hardware spec has {', '.join(peaks)}",
-        )
-    counted = products(model, job)
-    half = 1.0 if counts_whole_attention(counted) else 0.5
-    return sum(
-        product.flops * (half if product.is_halved else 1.0) / max(peaks[dtype], peaks.get(product.op.dtype, 0.0))
-        for product in counted
-    )
-
-
 def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
     """Tokens per GPU and second (TGS)."""
     return job.global_batch_tokens / (job.world_size * step_s)
 
 
 def mfu(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, step_s: FloatArray) -> FloatArray:
-    """Returns model-FLOP utilisation: the least time of a step's model FLOPs over its time; raises ConfigError as least_s_per_sequence."""
-    least_s = least_s_per_sequence(model, job, cluster) * job.global_batch_tokens / job.seq_len
-    return least_s / (job.world_size * step_s)
+    """Returns model-FLOP utilisation: the seconds that the model's FLOPs of a step would take at the dense peak, of the
+    format that each product computes in, over those of the step.
+
+    Raises ConfigError for a GPU without a peak of the format that the job computes in.
+    """
+    dtype, peaks = job.precision.compute, cluster.gpu.peak_flops
+    if dtype not in peaks:
+        allowed = f"a figure for {dtype}; the hardware spec has {', '.join(peaks)}"
+        raise ConfigError(where=cluster.name, key=f"gpu.peak_flops.{dtype}", value=None, allowed=allowed)
+    counted = products(model, job)
+    half = 1.0 if counts_whole_attention(counted) else 0.5
+    sequence_s = sum(
+        product.flops * (half if product.is_halved else 1.0) / max(peaks[dtype], peaks.get(product.op.dtype, 0.0))
+        for product in counted
+    )
+    return sequence_s * (job.global_batch_tokens / job.seq_len) / (job.world_size * step_s)
 
 
 REPEATING = (Recompute.FULL, Recompute.BLOCK)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.plans.plan_table import PlanTable
-from solver.problem.interval import calibrated_interval, causes_of, interval_of, relative_std
+from solver.problem.interval import calibrated_interval, causes, interval_of, relative_std
 from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.problem import Problem, cost_under
-from solver.problem.result import Answer, slowest_stage
+from solver.problem.result import Answer, SlowestStage
 from spec.arrays import FloatArray
 
 
@@ -25,9 +25,15 @@ def answers_of(
     utilisation = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
     tgs = tokens_per_gpu_per_s(problem.job, cost.step_s)
     low_s, high_s = interval_s(problem, cost)
+    stages, kinds = table.stages, problem.model.blocks
     answers: list[Answer] = []
     for place, row in enumerate(rows):
-        plan = table.plans.plan(row)
+        plan, stage = table.plans.plan(row), int(cost.stage[place])
+        # The columns of a stage's layers are the model's kinds of blocks, chunk after chunk.
+        predictions = sum(
+            int(count[stage]) for at, count in enumerate(stages.layers) if kinds[at % len(kinds)].block.mtp
+        )
+        first = int(stages.position[stage])
         answers.append(
             Answer(
                 plan=plan,
@@ -44,7 +50,15 @@ def answers_of(
                 tgs=float(tgs[place]),
                 mfu=float(utilisation[place]),
                 errors_s={family: float(value[place]) for family, value in cost.std_s.items()},
-                slowest=slowest_stage(problem.model, table.stages, int(cost.stage[place]), plan.pp),
+                slowest=SlowestStage(
+                    first=first + 1,
+                    last=first + int(stages.count[stage]),
+                    stages=plan.pp,
+                    layers=sum(int(count[stage]) for count in stages.layers) - predictions,
+                    predictions=predictions,
+                    embedding=bool(stages.embedding[stage]),
+                    head=bool(stages.head[stage]),
+                ),
                 interval_low_s=float(low_s[place]),
                 interval_high_s=float(high_s[place]),
             )
@@ -56,4 +70,4 @@ def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray
     """The 80 % interval of the steps (solver.problem.interval)."""
     if problem.calibration:
         return calibrated_interval(cost.step_s, problem.calibration.residual_std)
-    return interval_of(cost.step_s, relative_std(causes_of(problem.job, cost)))
+    return interval_of(cost.step_s, relative_std(causes(problem.job, cost.parts, cost.std_s)))

@@ -128,7 +128,7 @@ def read_request(request: Request, file: ProfileFile | None = None) -> ParsedReq
 
 
 def profile_path(request: Request) -> Path:
-    """The profile asked for; else the default one of the working folder, or that of the project's."""
+    """Returns the path of the profile requested; else of the default one of the working folder, or of the project's."""
     if request.profile is not None:
         return request.profile
     return DEFAULT_PROFILE if DEFAULT_PROFILE.exists() else request.root / DEFAULT_PROFILE

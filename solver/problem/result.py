@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass
 from math import isfinite, sqrt
 from typing import Any
 
-from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import Plan
 from solver.problem.interval import EIGHTY_PERCENT
 from spec.errors import ProfileError
-from spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +38,6 @@ class SlowestStage:
         contents += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(self.predictions)
         contents += ["embedding"] * self.embedding + ["head"] * self.head
         return f"{which}: {', '.join(contents)}"
-
-
-def slowest_stage(model: ModelSpec, table: StageTable, row: int, stages: int) -> SlowestStage:
-    """Returns row ``row`` of the stage table of a plan with ``stages`` pipeline stages."""
-    kinds = len(model.blocks)
-    predictions = sum(int(column[row]) for at, column in enumerate(table.layers) if model.blocks[at % kinds].block.mtp)
-    first = int(table.position[row])
-    return SlowestStage(
-        first=first + 1,
-        last=first + int(table.count[row]),
-        stages=stages,
-        layers=sum(int(column[row]) for column in table.layers) - predictions,
-        predictions=predictions,
-        embedding=bool(table.embedding[row]),
-        head=bool(table.head[row]),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,10 @@ from benchmarks.interval_widths import (
 )
 from solver.estimate import STEP_PARTS
 from solver.problem.interval import UNPRICED, WIDTHS, causes, interval_of, relative_std
+from solver.times.step_parts import CARRIED
 from spec.arrays import floats
 from tests.benchmarks.made_up_rows import row
+from tests.ops.layouts import job
 
 
 def made_up(seed: int, share: float) -> PricedDataset:
@@ -34,7 +36,7 @@ def made_up(seed: int, share: float) -> PricedDataset:
 def test_bounds_are_those_of_the_solver() -> None:
     parts = {name: floats(0.1 if name in ("tp_comm", "host") else 0.0) for name in STEP_PARTS}
     parts["gemm"] = floats(0.8)
-    shares = causes(parts, floats(0.06), floats(0.02), low_precision=False, attended=4096)
+    shares = causes(job(), parts, {"gemm": floats(0.06), CARRIED: floats(0.02)})
     dataset = PricedDataset(ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]]))
     low, high = bounds(dataset, np.append(IN_USE, UNPRICED))
     own = interval_of(floats(1.0), relative_std(shares))

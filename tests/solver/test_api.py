@@ -11,7 +11,7 @@ import pytest
 
 import solver
 from profdb.sample import MachineFacts, ProfileDatabase
-from solver.api import Asking, Session, plan_keys, request_of, sweep, written_plan
+from solver.api import Asking, Session, plan_keys, request_of, sweep
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
@@ -27,6 +27,7 @@ from spec.files import shipped_folder
 from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.settings.constraints import Constraints, constraints_of
+from spec.settings.plan import WrittenPlan
 from tests.solver.questions import cluster, question, small_model
 
 JOB = {"world_size": 8, "global_batch_tokens": 524288, "framework": "megatron"}
@@ -149,6 +150,7 @@ def session(asked=ASKED, **constraints: object) -> Session:
             config=ConfigFile(path="made for tests", format="toml", model=asked.model),
             times=ClusterTimes(cost_model=asked.op_timer.cost_model, profile=profile, source="the flat cost model"),
             profile_path=Path("none.pt"),
+            source="the flat cost model",
             constraints=constraints_of(constraints) if constraints else Constraints(),
         )
     )
@@ -178,10 +180,10 @@ def test_a_plan_may_be_written_three_ways(plan) -> None:
 
 
 def test_a_mapping_has_the_values_of_a_plan() -> None:
-    written = written_plan({"recompute_modules": ("mlp", "layernorm"), "optimizer_offload": 0.5}, "plan")
-    assert written == parse_plan("recompute_modules=mlp+layernorm,optimizer_offload=0.5")
+    keys = plan_keys({"recompute_modules": ("mlp", "layernorm"), "optimizer_offload": 0.5}, "plan")
+    assert WrittenPlan(**keys) == parse_plan("recompute_modules=mlp+layernorm,optimizer_offload=0.5")
     with pytest.raises(ConfigError, match="mine: tq = '2'"):
-        written_plan({"tq": 2}, "mine")
+        plan_keys({"tq": 2}, "mine")
 
 
 def test_obstacles_are_rules_constraints_and_memory() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem.model_flops import counts_whole_attention, least_s_per_sequence, logged_tflops, products
+from solver.problem.model_flops import counts_whole_attention, logged_tflops, mfu, products
 from solver.problem.price import price_plan
 from solver.report.plans import utilisation_words
+from spec.arrays import floats
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
@@ -60,7 +61,9 @@ def peak_s(asked: JobSpec, **peaks: float) -> float:
     """Least seconds of a sequence of the two-layer model on a GPU with these peaks beside bf16's 100 TFLOP/s."""
     machine = cluster()
     gpu = replace(machine.gpu, peak_flops={"bf16": 100e12, **peaks})
-    return least_s_per_sequence(small_model(layers=2, kv_heads=8), asked, replace(machine, gpu=gpu))
+    sequences_per_gpu = asked.global_batch_sequences / asked.world_size
+    used = mfu(small_model(layers=2, kv_heads=8), asked, replace(machine, gpu=gpu), floats(1.0))
+    return float(used[0]) / sequences_per_gpu
 
 
 def test_of_short_sequences_the_whole_attention_matrix_counts() -> None:

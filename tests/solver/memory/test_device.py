@@ -184,6 +184,8 @@ def test_others_hold_nothing() -> None:
         ("fsdp", "all_to_all", 8, {"communicator_bytes"}),
         ("megatron-bridge", "hybridep", 8, {"communicator_bytes", "dispatcher_bytes", "transformer_engine_bytes"}),
         ("megatron-bridge", "all_to_all", 1, {"transformer_engine_bytes"}),
+        ("megatron-2021", "all_to_all", 1, set()),  # before Transformer Engine
+        ("deepspeed-2021", "all_to_all", 1, set()),
     ],
 )
 def test_buffers_are_those_of_what_a_job_uses(

@@ -67,7 +67,7 @@ class Estimate:
         """Returns the plans of these rows, in that order; ``layers`` may keep layouts that none of them has."""
         return Estimate(
             plans=self.plans.take(rows),
-            layers=self.layers.of_plans(rows),
+            layers=self.layers.take(rows),
             stages=self.stages.take(rows),
             bytes=self.bytes.take(self.stages.rows(rows)),
         )

@@ -13,7 +13,7 @@ from solver.candidates.candidates import Candidates, costs
 from solver.estimate import StepTime, estimate_memory
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.memory.terms import TERM_NAMES
-from solver.plans.constraints import CONSTRAINT, SHARED, constraint_rules
+from solver.plans.constraints import CONSTRAINT, MODULE_KEYS, constraint_rules
 from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
@@ -82,7 +82,7 @@ def _fits(problem: Problem, constraints: Constraints, also: Bound) -> bool:
 def _nearest(problem: Problem, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
     """The plan that fits the device nearest to the constraints, of those within ``always``; None where none fits."""
     # What all plans of a search share is no number of a plan, and cannot be nearly kept.
-    shared = tuple(bound for bound in constraints.bounds if bound.key in SHARED)
+    shared = tuple(bound for bound in constraints.bounds if bound.key in MODULE_KEYS)
     space = replace(
         full_space(problem.model, problem.job, replace(constraints, bounds=(*constraints.bounds, *always))),
         constraints=Constraints(bounds=(*shared, *always)),

@@ -368,7 +368,7 @@ class RecomputeSubsets:
         rows = ints(plans + place * len(self.plain.plans))
         return Estimate(
             plans=with_recompute(self.plain.plans.take(plans), self.sets[place]),
-            layers=self.layers[place].of_plans(plans),
+            layers=self.layers[place].take(plans),
             stages=self.tables.stages.take(rows),
             bytes=self.bytes.take(self.tables.stages.rows(rows)),
         )
@@ -377,7 +377,7 @@ class RecomputeSubsets:
 def recompute_subsets(problem: Problem, plain: Estimate, sets: Sequence[Set]) -> RecomputeSubsets:
     """The plans of ``plain`` under each of ``sets``, of which there is one at least."""
     layers = [
-        plain.layers.under(RecomputePolicy(*mode_and_modules(one), plain.layers.policy.offloaded)) for one in sets
+        plain.layers.with_policy(RecomputePolicy(*mode_and_modules(one), plain.layers.policy.offload)) for one in sets
     ]
     count, layouts = len(plain.plans), len(plain.layers.layout)
     every = ints(np.tile(np.arange(count), len(sets)))

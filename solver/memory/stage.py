@@ -82,7 +82,7 @@ def frozen_bytes(stages: Stages) -> FloatArray:
 def low_precision_only_bytes(stages: Stages) -> FloatArray:
     """Returns minus the bytes of weights that exist only in the format of the products; sharded parameters stay as they
     are."""
-    whole = stages.total("copied") * stages.context.parameter_bytes
+    whole = stages.total("cast_elements") * stages.context.parameter_bytes
     return -np.where(stages.context.layout.zero_stage >= 3, 0.0, whole)
 
 

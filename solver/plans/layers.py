@@ -1,4 +1,9 @@
-"""The layers of a plan table: what they run and hold, written down once for all plans whose layers are the same."""
+"""The layers of a plan table: their operations and bytes, made once for all plans whose layers are the same.
+
+Plans of one table differ in dp, pp, ZeRO shards and micro-batches, but what a layer runs depends on few of these
+(``layer_keys``). A LayerTable has one row for each distinct layer; tables that differ in recomputation alone share the
+operations of layers without it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -32,15 +37,18 @@ from spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """Bytes of one layer, embedding or head, per layer row: what it keeps until its backward (``saved_bytes``), the
-    most it holds for a moment, copies of weights it keeps from step to step (``copied`` elements of weights have one),
-    what of it waits on the host (``host_bytes``), the elements of logits that it makes, of one trained weight of each
-    shape (``shapes``), and those it trains and holds frozen."""
+    """Bytes of one layer, embedding or head, per layer row.
+
+    ``saved_bytes`` stay until its backward, ``transient_bytes`` are live while it runs, ``cached_bytes`` are copies of
+    weights in the format of products (of ``cast_elements`` elements), ``host_bytes`` wait on the host. ``logits``: the
+    elements of logits that it makes; ``shapes``: the elements of one trainable weight of each shape; ``parameters`` are
+    the elements that it trains, ``frozen`` the others.
+    """
 
     saved_bytes: FloatArray
     transient_bytes: FloatArray
     cached_bytes: FloatArray
-    copied: FloatArray
+    cast_elements: FloatArray
     host_bytes: FloatArray
     logits: FloatArray
     shapes: FloatArray
@@ -49,36 +57,37 @@ class LayerBytes:
 
     @staticmethod
     def stacked(parts: Sequence["LayerBytes"]) -> "LayerBytes":
-        """The rows of all parts, one part after another."""
+        """Returns the rows of all ``parts``, one after another."""
 
-        def joined(of_parts: list[RankParameters]) -> RankParameters:
+        def concatenate(of_parts: list[RankParameters]) -> RankParameters:
             return RankParameters.by_owner(
                 lambda owner: np.concatenate([part.of(owner) for part in of_parts]),
                 lambda owner: np.concatenate([part.low_precision_of(owner) for part in of_parts]),
             )
 
         return LayerBytes(
-            parameters=joined([part.parameters for part in parts]),
-            frozen=joined([part.frozen for part in parts]),
+            parameters=concatenate([part.parameters for part in parts]),
+            frozen=concatenate([part.frozen for part in parts]),
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in BYTES},
         )
 
 
 BYTES = tuple(column.name for column in fields(LayerBytes) if column.type is FloatArray)
+"""Fields of LayerBytes that are one array."""
 
 
 class RecomputePolicy(NamedTuple):
-    """What the backward does not find on the device: the recompute ``mode``, the ``modules`` of layers that run
-    again beside it, and those ``offloaded``, of which what they save waits on the host."""
+    """What the backward does not find on the device: the recompute ``mode``, the ``modules`` that are recomputed
+    besides, and those whose saved activations are offloaded to the host (``offload``)."""
 
     mode: Recompute
     modules: tuple[str, ...] = ()
-    offloaded: tuple[str, ...] = ()
+    offload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Memo:
-    """Operations by recompute policy, and bytes by piece, which those operations hold."""
+    """Operations by recompute policy, and bytes by the id of a piece; the operations keep the pieces alive."""
 
     ops: dict[RecomputePolicy, ModelOps] = field(default_factory=dict)
     bytes: dict[int, LayerBytes] = field(default_factory=dict)
@@ -88,9 +97,8 @@ class _Memo:
 class LayerTable:
     """The layers of a plan table, one row for each distinct layer layout.
 
-    ``row[i]`` is the layer row of plan i; ``bare`` are the operations of every row before any of them runs again,
-    ``policy`` says which do. Tables that differ in their plans and policy alone share what was made of the layers.
-    """
+    ``row[i]`` is the layer row of plan i; ``bare`` are the operations of every row without recomputation, ``policy``
+    says what is recomputed. Tables that differ in plans and policy alone share a ``memo``."""
 
     bare: LayerOps
     row: IntArray
@@ -99,17 +107,19 @@ class LayerTable:
 
     @property
     def layout(self) -> Layout:
-        """One row per distinct layout."""
+        """Returns the distinct layouts, one a row."""
         return self.bare.context.layout
 
     @property
     def ops(self) -> ModelOps:
-        """All operations; of layers of which some run again, the pieces of those that do and of the others."""
+        """Returns all operations under the policy; where only some layers are recomputed every block kind is
+        there twice, recomputed and not."""
         policy = self.policy
         if policy not in self.memo.ops:
             if policy.mode is Recompute.BLOCK:
-                whole = self.under(policy._replace(mode=Recompute.FULL)).ops
-                plain = self.under(policy._replace(mode=Recompute.NONE)).ops
+                # Both halves are the pieces of the other modes, so that their times are shared too.
+                whole = self.with_policy(policy._replace(mode=Recompute.FULL)).ops
+                plain = self.with_policy(policy._replace(mode=Recompute.NONE)).ops
                 self.memo.ops[policy] = replace(plain, blocks=(*whole.blocks, *plain.blocks))
             else:
                 self.memo.ops[policy] = self.bare.apply_recompute(*policy)
@@ -117,14 +127,15 @@ class LayerTable:
 
     @property
     def pieces(self) -> tuple[Pass, ...]:
-        """Every block kind, then the embedding, then the head."""
+        """Returns every block kind, then the embedding, then the head."""
         return (*self.ops.blocks, self.ops.embedding, self.ops.head)
 
     @property
     def bytes(self) -> list[LayerBytes]:
-        """Bytes of every piece; runs of equal blocks share one."""
+        """Returns the bytes of every piece; runs of equal blocks share one."""
         result: list[LayerBytes] = []
         job = self.bare.context.job
+        # Only what memory terms of this job read is counted.
         reads = {
             "with_shapes": job.preset.data_parallel.keeps_dummy_wgrad,
             "low_precision": job.precision.narrows,
@@ -137,30 +148,31 @@ class LayerTable:
 
     @property
     def stage_pieces(self) -> tuple[Pass, ...]:
-        """Every block kind, then each as a stage's first layer, then embedding and head: what
+        """Returns every block kind, then each as the first layer of a chunk, then embedding and head: the pieces that
         solver.times.stage_times.piece_weights counts. Runs of equal blocks share a piece."""
         job, ops = self.bare.context.job, self.ops
         firsts: dict[int, Pass] = {}
         for piece in ops.blocks:
-            firsts[id(piece)] = firsts.get(id(piece)) or as_first(piece)
+            firsts[id(piece)] = firsts.get(id(piece)) or as_first_layer(piece)
         embedding, head = ops.embedding, ops.head
+        # Sharded embedding and head wait for their weights like a first layer.
         if job.preset.data_parallel.gathers_every_forward:
-            embedding = as_first(embedding)
-            head = head if has_separate_ends(job, self.bare.context.model) else as_first(head)
+            embedding = as_first_layer(embedding)
+            head = head if has_separate_ends(job, self.bare.context.model) else as_first_layer(head)
         return (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), embedding, head)
 
-    def of_plans(self, rows: IntArray) -> "LayerTable":
-        """Returns these plans alone, though layouts may be left that none of them has."""
+    def take(self, rows: IntArray) -> "LayerTable":
+        """Returns the layers of these plans; rows that none of them has stay."""
         return replace(self, row=self.row[rows])
 
-    def under(self, policy: RecomputePolicy) -> "LayerTable":
-        """Under another recompute policy."""
+    def with_policy(self, policy: RecomputePolicy) -> "LayerTable":
+        """Returns the same layers under another recompute policy."""
         return replace(self, policy=policy)
 
 
 def layer_table(model: ModelSpec, job: JobSpec, plans: PlanTable, like: LayerTable | None = None) -> LayerTable:
-    """The layers of the plans; those of ``like``, of the same model and job, where these have all of the plans' layouts
-    under the same strategy."""
+    """Returns the layers of the plans: those of ``like``, of the same model and job, where it has all of them under the
+    same strategy, else new ones."""
     policy = RecomputePolicy(plans.recompute, plans.recompute_modules, plans.offload_modules)
     if like is not None and like.bare.context.sharding is plans.sharding:
         row = _rows_among(job, like.layout, plans.layout)
@@ -171,68 +183,71 @@ def layer_table(model: ModelSpec, job: JobSpec, plans: PlanTable, like: LayerTab
     return LayerTable(bare=bare, row=row, policy=policy)
 
 
-def _rows_among(job: JobSpec, there: Layout, wanted: Layout) -> IntArray:
-    """Returns which row of ``there``, all distinct, has the layers of each ``wanted`` row; -1 where none has."""
-    if there.world_size != wanted.world_size:
-        return wanted.constant(-1)
-    both = zip(layer_keys(job, there), layer_keys(job, wanted), strict=True)
+def _rows_among(job: JobSpec, table: Layout, layout: Layout) -> IntArray:
+    """Returns which row of ``table``, all distinct, has the layers of each row of ``layout``; -1 where none has."""
+    if table.world_size != layout.world_size:
+        return layout.constant(-1)
+    both = zip(layer_keys(job, table), layer_keys(job, layout), strict=True)
+    # The first of equal rows is the table's where it has one, as the table comes first.
     first, inverse = unique_rows(tuple(np.concatenate(column) for column in both))
-    row = first[inverse[len(there) :]]
-    return np.where(row < len(there), row, -1).astype(np.int64)
+    row = first[inverse[len(table) :]]
+    return np.where(row < len(table), row, -1).astype(np.int64)
 
 
 def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
-    """Returns what layers of equal layouts have in common: everything of a plan that an operation of a layer reads.
-
-    Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
-    change what a layer runs and where; a tied head owns weights only where pp > 1, and the host calls hooks of
-    gathers where the optimizer is sharded. Of weights that are cast once a step a micro-batch has a share that
-    depends on dp (ops.low_precision)."""
-    several = (layout.pp > 1).astype(np.int64)
-    stage = np.where((layout.zero_stage >= 2) | gathers_before_forwards(job), layout.zero_stage, 0)
+    """Returns everything of a plan that an operation of a layer reads, as columns: layouts with equal keys have the
+    same layers."""
+    # A tied head owns its weights only on a stage of its own.
+    has_stages = (layout.pp > 1).astype(np.int64)
+    # ZeRO 1 changes a layer only where the host calls hooks that wait for gathered parameters.
+    zero_stage = np.where((layout.zero_stage >= 2) | gathers_before_forwards(job), layout.zero_stage, 0)
+    # Collectives of sharded gradients and parameters: zero_size and dp in one number.
     groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
+    # Weights cast once a step are shared out over the micro-batches, whose number depends on dp (ops.low_precision).
     casts_once = job.precision.narrows and not job.precision.casts_every_forward
-    copies = layout.dp if casts_once else layout.constant(0)
-    return (*sizes, several, stage, groups, layout.offloaded_layers, copies)
+    casts = layout.dp if casts_once else layout.constant(0)
+    return (*sizes, has_stages, zero_stage, groups, layout.offloaded_layers, casts)
 
 
 def layer_bytes(piece: Pass, rows: int, *, with_shapes: bool, low_precision: bool) -> LayerBytes:
-    """Sums over the operations of a piece; what they hold for a moment counts as held together while the piece runs.
-    Shapes are counted where somebody reads them (``with_shapes``), weights of products of 8 bits or fewer apart where
-    there are any (``low_precision``)."""
+    """Returns the bytes of a piece: the sums over the operations of its forward. Transient bytes of all of them count
+    as live together. ``with_shapes`` counts ``shapes`` too, ``low_precision`` the weights of products of 8 bits or
+    fewer apart."""
     sums: dict[str, FloatArray] = dict.fromkeys(BYTES, np.zeros(rows))
     none = np.zeros(rows, dtype=np.int64)
+    # Elements by owner, and those among them that products of 8 bits or fewer read.
     trained, frozen = dict.fromkeys(Owner, none), dict.fromkeys(Owner, none)
-    narrow_trained, narrow_frozen = dict(trained), dict(frozen)
+    low_trained, low_frozen = dict(trained), dict(frozen)
     for op in piece.forward:
         for name in ("saved_bytes", "transient_bytes", "cached_bytes"):
             sums[name] = sums[name] + getattr(op, name)
         trained[op.owner] = trained[op.owner] + op.parameters
         frozen[op.owner] = frozen[op.owner] + op.frozen
         if low_precision and multiplies_low_precision(op):
-            narrow_trained[op.owner] = narrow_trained[op.owner] + op.parameters
-            narrow_frozen[op.owner] = narrow_frozen[op.owner] + op.frozen
+            low_trained[op.owner] = low_trained[op.owner] + op.parameters
+            low_frozen[op.owner] = low_frozen[op.owner] + op.frozen
         if op.cached_bytes.any():
-            sums["copied"] = sums["copied"] + (op.parameters + op.frozen) * (op.cached_bytes > 0)
+            sums["cast_elements"] = sums["cast_elements"] + (op.parameters + op.frozen) * (op.cached_bytes > 0)
         if isinstance(op, HostTransfer):
             sums["host_bytes"] = sums["host_bytes"] + op.size_bytes
         if isinstance(op, BatchedGemm) and op.role is Role.LOGITS:
             sums["logits"] = sums["logits"] + op.m * op.n
     if with_shapes:
-        sums["shapes"] = one_of_each_shape(piece.forward, rows)
+        sums["shapes"] = distinct_shape_elements(piece.forward, rows)
     return LayerBytes(
-        parameters=RankParameters.by_owner(trained.__getitem__, narrow_trained.__getitem__ if low_precision else None),
-        frozen=RankParameters.by_owner(frozen.__getitem__, narrow_frozen.__getitem__ if low_precision else None),
+        parameters=RankParameters.by_owner(trained.__getitem__, low_trained.__getitem__ if low_precision else None),
+        frozen=RankParameters.by_owner(frozen.__getitem__, low_frozen.__getitem__ if low_precision else None),
         **sums,
     )
 
 
-def one_of_each_shape(forward: Sequence[Op], rows: int) -> FloatArray:
-    """Elements of one trained weight of each shape that products of a forward have: inputs x outputs."""
+def distinct_shape_elements(forward: Sequence[Op], rows: int) -> FloatArray:
+    """Returns the elements, inputs x outputs, of one trainable weight of each shape that products of a forward have."""
     trained = [op for op in forward if isinstance(op, BatchedGemm | GroupedGemm) and op.parameters.any()]
     elements: FloatArray = np.zeros(rows)
     for index, op in enumerate(trained):
+        # Rows where no earlier product has a weight of this shape.
         first = op.parameters > 0
         for earlier in trained[:index]:
             first = first & ~((earlier.parameters > 0) & (earlier.k == op.k) & (earlier.n == op.n))
@@ -240,27 +255,29 @@ def one_of_each_shape(forward: Sequence[Op], rows: int) -> FloatArray:
     return elements
 
 
-def as_first(piece: Pass) -> Pass:
-    """Returns ``piece`` where it is the first of a stage's chunk; itself where nothing of it comes ahead.
+def as_first_layer(piece: Pass) -> Pass:
+    """Returns ``piece`` as the first layer of a chunk; itself where nothing of it is prefetched.
 
-    Weights are gathered ahead of the layer that needs them and gradients reduced behind the one that made them
-    (solver.times.overlap), but the first layer of a chunk has none before it: its forward waits for its weights,
-    and the step for its gradients. Weights that travel one by one (isp) make it wait for the first of them alone.
-    FSDP's outermost unit, embedding and head, is gathered before anything else and reduced last (PyTorch
-    torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback; fully_shard alike).
-    """
-    ahead = tuple(op for op in piece.forward if op.lane is Lane.PREFETCH)
-    gathers = tuple(op for op in ahead if op.role is Role.PARAMETER_GATHER)
-    gathers = gathers or tuple(op for op in ahead if op.role is Role.WEIGHT_GATHER)[:1]
+    Weights are gathered while the layer before works, gradients reduced while the layer behind does
+    (solver.times.overlap), but the first layer of a chunk has none before it: its forward waits for its weights, and
+    the step for its gradients. FSDP's root unit, embedding and head, is gathered before anything else and reduced last
+    (PyTorch torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback; fully_shard
+    alike)."""
+    prefetches = tuple(op for op in piece.forward if op.lane is Lane.PREFETCH)
+    gathers = tuple(op for op in prefetches if op.role is Role.PARAMETER_GATHER)
+    # isp gathers module by module: the layer waits for the first of them alone.
+    gathers = gathers or tuple(op for op in prefetches if op.role is Role.WEIGHT_GATHER)[:1]
     behind = tuple(op for op in piece.backward if op.lane is Lane.PREFETCH)
     reductions = tuple(op for op in behind if op.role is Role.GRADIENT_REDUCTION)
+    # Of reductions module by module the step waits for the last alone.
     if any(op.serves for op in reductions):
         reductions = reductions[-1:]
     if not gathers and not reductions:
         return piece
-    return Pass(forward=_waited_for(piece.forward, gathers), backward=_waited_for(piece.backward, reductions))
+    return Pass(forward=_on_main_lane(piece.forward, gathers), backward=_on_main_lane(piece.backward, reductions))
 
 
-def _waited_for(ops: Ops, chosen: Sequence[Op]) -> Ops:
-    waited = {id(op) for op in chosen}
-    return tuple(replace(op, lane=Lane.MAIN) if id(op) in waited else op for op in ops)
+def _on_main_lane(ops: Ops, exposed: Sequence[Op]) -> Ops:
+    """Returns ``ops`` with those that are ``exposed`` on the main lane."""
+    ids = {id(op) for op in exposed}
+    return tuple(replace(op, lane=Lane.MAIN) if id(op) in ids else op for op in ops)

@@ -1,4 +1,4 @@
-"""Plans in the making: what a rule may ask while columns are still being added."""
+"""Plans of which only some columns exist yet: what a rule reads while the search space grows column by column."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -22,8 +22,7 @@ from spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanColumns:
-    """Plans in the making: the columns chosen so far, each of length N; whole numbers but for
-    optimizer_offload."""
+    """N plans by the columns that exist so far, each of length N; whole numbers but for optimizer_offload."""
 
     model: ModelSpec
     job: JobSpec
@@ -40,60 +39,61 @@ class PlanColumns:
 
     @property
     def dp(self) -> IntArray:
-        """Returns what tp, cp and pp leave of the world."""
+        """Returns the data-parallel ranks: what tp, cp and pp leave of the world."""
         return self.job.world_size // (self["tp"] * self["cp"] * self["pp"])
 
     @property
     def preset(self) -> FrameworkPreset:
-        """The framework's choices."""
+        """Returns the framework's preset."""
         return self.job.preset
 
     @property
     def sharding(self) -> Sharding:
-        """The strategy, which says what it needs."""
+        """Returns the strategy."""
         return STRATEGIES[self.strategy]
 
     @property
     def traits(self) -> Traits:
-        """Returns what the strategy does."""
+        """Returns the strategy's traits."""
         return self.sharding.traits
 
     @property
     def stage_ranks(self) -> IntArray:
-        """Ranks of one pipeline stage."""
+        """Returns the ranks of one pipeline stage."""
         return self["tp"] * self["cp"] * self.dp
 
     @property
     def num_micro(self) -> IntArray:
-        """Micro-batches of a step (rounded down)."""
+        """Returns the micro-batches of a step, rounded down."""
         return self.sequences_per_rank // self["micro_batch"]
 
     @property
     def layout(self) -> Layout:
-        """The columns chosen so far; those to come are 1 (also the stage, which no group depends on)."""
-        to_come = np.broadcast_to(np.int64(1), self["tp"].shape)
+        """Returns the layouts by the columns so far; those to come are 1 (also zero_stage, on which no group
+        depends)."""
+        ones = np.broadcast_to(np.int64(1), self["tp"].shape)
         names = [field.name for field in fields(Layout) if field.name not in ("world_size", "dp")]
-        columns: dict[str, Any] = {name: self.columns.get(name, to_come) for name in names}
+        columns: dict[str, Any] = {name: self.columns.get(name, ones) for name in names}
         return Layout(world_size=self.job.world_size, dp=self.dp, **columns)
 
     def copies(self, owner: Owner) -> IntArray:
-        """Ranks that hold the same weights of ``owner``."""
+        """Returns the ranks that hold the same weights of ``owner``."""
         ranks, _ = ranks_and_stride(self.sharding.traits.copies.copy_axis(owner), self.layout)
         return ranks
 
     @property
     def sequences_per_rank(self) -> IntArray:
-        """Sequences of one data-parallel rank in one step (rounded down)."""
+        """Returns the sequences of one data-parallel rank in a step, rounded down."""
         return self.job.global_batch_sequences // self.dp
 
     @property
     def experts(self) -> int:
-        """Routed experts of the model's largest expert block, 0 for a dense model."""
+        """Returns the routed experts of the model's largest expert block, 0 for a dense model."""
         return max((run.block.moe.num_experts for run in self.model.blocks if run.block.moe), default=0)
 
 
 def plan_columns(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, plans: PlanTable) -> PlanColumns:
-    """The plans as solver.plans.rules takes them."""
+    """Returns whole plans as solver.plans.rules reads them."""
     return PlanColumns(
         model=model,
         job=job,

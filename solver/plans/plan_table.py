@@ -1,4 +1,4 @@
-"""Plans: a table of N of them, or one in plain numbers."""
+"""Plans: a table of N of them (``PlanTable``), or one in plain numbers (``Plan``)."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -13,7 +13,7 @@ from solver.plans.schedules import Schedule
 from spec.arrays import FloatArray, IntArray, floats, ints
 from spec.settings.plan import WrittenPlan, plan_settings
 
-# Of the table's keys those that a priced plan calls otherwise.
+# Keys of a plan as users write it whose fields here have another name.
 NAMES = {"recompute_layers": "num_recompute_layers", "layout": "stage_layout"}
 
 
@@ -48,62 +48,61 @@ class Plan:
 
     @property
     def sharding(self) -> Sharding:
-        """The strategy that ``strategy`` names."""
+        """Returns the strategy that ``strategy`` names."""
         return STRATEGIES[self.strategy]
 
     @property
     def written(self) -> WrittenPlan:
-        """Every key of the table as a user writes it (``python simulation_train_formulaic.py --plan``)."""
-        named: dict[str, Any] = {key: getattr(self, NAMES.get(key, key)) for key in plan_settings()}
-        partly = self.recompute is Recompute.BLOCK
+        """Returns every key of the plan as a user writes it (``python simulation_train_formulaic.py --plan``)."""
+        values: dict[str, Any] = {key: getattr(self, NAMES.get(key, key)) for key in plan_settings()}
+        # Recompute.BLOCK is a full recompute of some layers.
+        partial = self.recompute is Recompute.BLOCK
         return replace(
-            WrittenPlan(**named),
-            recompute="full" if partly else named["recompute"].value,
-            recompute_layers=self.num_recompute_layers if partly else None,
+            WrittenPlan(**values),
+            recompute="full" if partial else values["recompute"].value,
+            recompute_layers=self.num_recompute_layers if partial else None,
             schedule=self.schedule.value,
             layout=self.stage_layout or None,
         )
 
     @property
     def world_size(self) -> int:
-        """tp * cp * dp * pp."""
+        """Returns tp * cp * dp * pp."""
         return self.tp * self.cp * self.dp * self.pp
 
     def label(self) -> str:
-        """The plan in one line, degrees of 1 left out."""
+        """Returns the plan in one line, without degrees of 1: ``fsp tp8 pp4 dp2 zero2 mb1x16 recompute-full``."""
         names = ("tp", "cp", "pp", "vpp", "ep", "etp", "wp", "dp")
-        shown = [f"{name}{getattr(self, name)}" for name in names if getattr(self, name) > 1]
+        words = [f"{name}{getattr(self, name)}" for name in names if getattr(self, name) > 1]
         if self.zero_size > 1:
-            deep = f"{self.zero_stage}/" if self.zero_stage > 1 else ""
-            shown.append(f"zero{deep}{self.zero_size}")
-        shown += [f"mb{self.micro_batch}x{self.num_micro}"]
+            stage = f"{self.zero_stage}/" if self.zero_stage > 1 else ""
+            words.append(f"zero{stage}{self.zero_size}")
+        words += [f"mb{self.micro_batch}x{self.num_micro}"]
         if self.schedule is not Schedule.ONE_F_ONE_B:
-            shown.append(self.schedule.value)
+            words.append(self.schedule.value)
         if self.stage_layout:
-            shown.append(f"layout={self.stage_layout}")
+            words.append(f"layout={self.stage_layout}")
         if self.recompute is not Recompute.NONE:
             layers = self.num_recompute_layers or ""
-            shown.append(f"recompute-{self.recompute.value}{layers}")
+            words.append(f"recompute-{self.recompute.value}{layers}")
         if self.recompute_modules:
-            shown.append(f"recompute-{'+'.join(self.recompute_modules)}")
+            words.append(f"recompute-{'+'.join(self.recompute_modules)}")
         if self.optimizer_offload:
-            shown.append(f"optimizer_offload={self.optimizer_offload:g}")
+            words.append(f"optimizer_offload={self.optimizer_offload:g}")
         if self.offloaded_layers:
-            shown.append(f"offloaded_layers={self.offloaded_layers}")
+            words.append(f"offloaded_layers={self.offloaded_layers}")
         if self.offload_modules:
-            shown.append(f"offload-{'+'.join(self.offload_modules)}")
-        return " ".join([self.strategy, *shown])
+            words.append(f"offload-{'+'.join(self.offload_modules)}")
+        return " ".join([self.strategy, *words])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTable:
-    """N plans that share strategy, recompute mode and modules, what of layers waits on the host, schedule and framework
-    preset.
+    """N plans that share strategy, recompute mode and modules, offloaded modules, schedule and framework preset.
 
-    Those choose the shape of the formulas, and so does an explicit ``stage_layout``
-    (spec.pipeline_layout; "" deals layers by rule); every other column is a 1-D int64 or float64 array.
-    ``num_recompute_layers`` counts only with Recompute.BLOCK.
-    """
+    Those choose the shape of the formulas, and so does an explicit ``stage_layout`` (spec.pipeline_layout; ""
+    partitions layers by the framework's rule); every other column is a 1-D int64 or float64 array.
+    ``num_recompute_layers`` counts only with Recompute.BLOCK."""
 
     strategy: str
     recompute: Recompute
@@ -122,22 +121,22 @@ class PlanTable:
 
     @property
     def sharding(self) -> Sharding:
-        """The strategy that ``strategy`` names."""
+        """Returns the strategy that ``strategy`` names."""
         return STRATEGIES[self.strategy]
 
     @property
     def columns(self) -> dict[str, IntArray | FloatArray]:
-        """Every column by the name that Plan gives it."""
+        """Returns every column by the name that Plan gives it."""
         degrees = {name: getattr(self.layout, name) for name in LAYOUT_COLUMNS}
         return degrees | {name: getattr(self, name) for name in OWN_COLUMNS}
 
     def same_stages(self, other: "PlanTable") -> bool:
-        """Returns whether the stages of these plans hold what those of the other table's do, plan by plan: nothing
-        else decides it but how many layers are recomputed where only some are."""
+        """Returns whether the stages of these plans hold the same layers as those of the other table, plan by plan."""
         words = [
             (table.schedule, table.preset, table.stage_layout, table.recompute is Recompute.BLOCK)
             for table in (self, other)
         ]
+        # With partial recomputation recomputed layers are a column of their own (solver.pipeline.stages.stage_table).
         columns = (
             (self.layout.pp, other.layout.pp),
             (self.vpp, other.vpp),
@@ -146,12 +145,12 @@ class PlanTable:
         return words[0] == words[1] and all(np.array_equal(table, like) for table, like in columns)
 
     def take(self, rows: IntArray) -> "PlanTable":
-        """The rows asked for, in that order."""
+        """Returns these rows, in that order."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in OWN_COLUMNS}
         return replace(self, layout=self.layout.take(rows), **columns)
 
     def plan(self, row: int) -> Plan:
-        """One row in plain numbers."""
+        """Returns one row in plain numbers."""
         values: dict[str, Any] = {}
         for name in CONSTANTS:
             values[name] = getattr(self, name)
@@ -163,7 +162,7 @@ class PlanTable:
 
     @staticmethod
     def of(*plans: Plan) -> "PlanTable":
-        """A table with a row a plan; the plans differ in columns alone."""
+        """Returns a table with one row for each of the plans, which differ in columns alone."""
         shared: dict[str, Any] = {name: getattr(plans[0], name) for name in CONSTANTS}
         assert all(getattr(plan, name) == shared[name] for plan in plans for name in shared)
 
@@ -175,6 +174,7 @@ class PlanTable:
         return PlanTable(layout=Layout(world_size=plans[0].world_size, **degrees), **columns, **shared)
 
 
+# Columns that are in ``layout``, those that are the table's own, and what all rows share.
 LAYOUT_COLUMNS = tuple(column.name for column in fields(Layout) if column.name != "world_size")
 OWN_COLUMNS = tuple(column.name for column in fields(PlanTable) if column.type is IntArray)
 CONSTANTS = tuple(column.name for column in fields(PlanTable) if column.name not in ("layout", *OWN_COLUMNS))

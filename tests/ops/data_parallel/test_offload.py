@@ -213,8 +213,8 @@ def test_only_a_rank_that_offloads_keeps_gradients_on_the_host() -> None:
     assert keeps_gradients_on_host(context).tolist() == [0, 1, 0, 1]
 
 
-OPTIMIZER = "the framework cannot run so much of this optimizer on the host"
-ACTIVATIONS = "the framework cannot keep these layers' activations on the host"
+OPTIMIZER = "the framework cannot offload this share of the optimizer"
+ACTIVATIONS = "the framework cannot offload the activations of these layers"
 
 
 @pytest.mark.parametrize(

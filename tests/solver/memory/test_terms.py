@@ -50,7 +50,7 @@ def of_layer(elements: int) -> LayerBytes:
         saved_bytes=none,
         transient_bytes=none,
         cached_bytes=none,
-        copied=none,
+        cast_elements=none,
         host_bytes=none,
         logits=none,
         shapes=none,

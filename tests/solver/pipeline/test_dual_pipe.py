@@ -236,7 +236,7 @@ def test_what_its_code_asserts_is_a_rule(words: str, runs: bool) -> None:
     typed = plan_of(parse_plan(words if "micro_batch" in words else f"{words},micro_batch=1"), asked, "--plan")
     assert any("DualPipe" in reason for reason in broken_rules(asked, typed)) is not runs
     megatron = replace(asked, job=replace(asked.job, preset=framework_preset("megatron")))
-    assert "the framework has no such schedule" in broken_rules(megatron, typed)
+    assert "the framework does not support this schedule" in broken_rules(megatron, typed)
 
 
 def test_it_is_searched_where_the_framework_has_it_and_said_by_nobody_else() -> None:

@@ -66,10 +66,10 @@ def reason_of(keep: Callable[..., object]) -> str:
 
 # ZeRO and optimizers.
 
-PARTLY = "the framework shards over all data-parallel ranks only"
-KEPT = "the framework cannot keep these layers' activations on the host"
-UPDATED = "the framework cannot run so much of this optimizer on the host"
-MUON = "Muon takes whole matrices: state sharded at most, on the device, weights not over wp"
+PARTLY = "the framework shards over all data-parallel ranks or none"
+KEPT = "the framework cannot offload the activations of these layers"
+UPDATED = "the framework cannot offload this share of the optimizer"
+MUON = "Muon needs whole matrices: ZeRO 1 at most, no optimizer offload, no weights sharded over wp"
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
         # Experts are whole, and over ep up to stage 2: deepspeed/runtime/engine.py, _validate_zero3_moe_compatibility.
         ("tp=4,ep=8,zero_stage=2", EXPERTS, None),
         ("tp=4,ep=1,zero_stage=3", EXPERTS, None),
-        ("tp=4,ep=8,zero_stage=3", EXPERTS, "the strategy has no experts over ep at this ZeRO stage"),
-        ("tp=4,ep=2,etp=4", EXPERTS, "ep x etp does not divide the stage's ranks, or nothing to cut"),
+        ("tp=4,ep=8,zero_stage=3", EXPERTS, "the strategy does not support ep at this ZeRO stage"),
+        ("tp=4,ep=2,etp=4", EXPERTS, "ep x etp does not divide the stage's ranks, or there are no experts to shard"),
     ],
 )
 def test_ulysses_on_sixteen_ranks(text: str, model: ModelSpec, reason: str | None) -> None:
@@ -212,8 +212,8 @@ def test_key_and_value_heads_divide_or_are_shared_evenly(
 
 
 STAGES = "the framework has no pipeline stages"
-LAYERS = "the framework does not cut layers over tp"
-RANKS = "the framework keeps all experts on every rank"
+LAYERS = "the framework has no tensor parallelism"
+RANKS = "the framework has no expert parallelism"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ RANKS = "the framework keeps all experts on every rank"
         ("hf-trainer", "pp=2", STAGES),
         ("hf-trainer", "tp=2", LAYERS),
         ("hf-trainer", "ep=8,zero_stage=2", RANKS),
-        ("hf-trainer", "cp=2", "the framework does not cut sequences over cp"),
+        ("hf-trainer", "cp=2", "the framework has no context parallelism"),
         ("xtuner", "tp=2", LAYERS),
         ("xtuner", "strategy=ulysses,tp=2,zero_stage=2", None),  # tokens are cut, and no matrix
         ("xtuner-v1", "pp=2", STAGES),
@@ -248,7 +248,8 @@ def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, 
 # Schedules, stages and chunks.
 
 ORDERED, TURNING, COMPILED, WIDE = map(
-    reason_of, (rules.chunks_fit_order, rules.two_chunks_fit, rules.autograd_splits, rules.wide_layers_fit_stage)
+    reason_of,
+    (rules.chunks_fit_order, rules.two_chunks_fit, rules.autograd_splits, rules.high_precision_layers_fit_stage),
 )
 CHUNKED = {ORDERED, TURNING, UNEVEN_CHUNKS}
 
@@ -324,7 +325,9 @@ OVERLAPS = "data_parallel.overlap_grad_reduce"
 def test_zero_bubbles_have_nothing_beside_a_backward(text: str, changes: dict[str, bool], refused: bool) -> None:
     asked = problem(framework_preset("internevo").changed(changes), world_size=16)
     reasons = broken(asked, f"{text},schedule=zb-h1")
-    assert ("zero-bubble schedules reduce and gather nothing beside a backward" in reasons) is refused
+    assert (
+        "zero-bubble schedules need reductions and weight gathers that do not overlap a backward" in reasons
+    ) is refused
     assert (Schedule.ZB_H1 in full_space(asked.model, asked.job).schedules) is bool(changes)
 
 
@@ -392,7 +395,7 @@ def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int
     asked = problem(model=small_model(layers=layers))
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, vpp=vpp, dp=4, num_micro=16))
     columns = plan_columns(asked.model, asked.job, asked.cluster, plans)
-    assert rules.chunks_are_tried(columns).tolist() == [not refused]
+    assert rules.chunks_worth_searching(columns).tolist() == [not refused]
 
 
 @pytest.mark.parametrize(("preset", "runs"), [("megatron", True), ("nemo2", False), ("zero-bubble", False)])
@@ -418,8 +421,8 @@ def test_tensor_parallel_degrees_are_small_even_ones_and_multiples_of_8() -> Non
 
 # The experts' exchange.
 
-BESIDE, BETWEEN = map(reason_of, (rules.exchange_has_company, rules.tokens_fit_queues))
-SIZES = "DeepEP has no settings for so many ranks of experts"
+BESIDE, BETWEEN = map(reason_of, (rules.exchange_overlaps, rules.tokens_fit_queues))
+SIZES = "DeepEP does not support so many expert-parallel ranks"
 
 
 @pytest.mark.parametrize(
@@ -530,7 +533,7 @@ def test_parts_that_cannot_be_made_again(module: str, scaling: str, job: dict[st
 
 def test_picotron_runs_nothing_again() -> None:
     """picotron/model.py has no checkpoints."""
-    reason = "the framework has no such recomputation"
+    reason = "the framework does not support this recomputation"
     assert reason in broken(problem("picotron"), "recompute=full")
     assert reason not in broken(problem("picotron"))
     assert reason not in broken(problem("nanotron"), "recompute=full")

@@ -13,7 +13,7 @@ from profdb.layer_sum import LayerSum
 from profdb.queries import TimeEstimate
 from solver.estimate import estimate_memory
 from solver.pipeline.stages import ChunkTable
-from solver.plans.layers import as_first
+from solver.plans.layers import as_first_layer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times, timed_passes
 from solver.times.op_times import OpTimer
@@ -154,7 +154,7 @@ def test_the_outermost_unit_is_gathered_once() -> None:
 def test_of_weights_that_travel_one_by_one_the_first_is_waited_for() -> None:
     asked = job(world_size=4, preset=framework_preset("internevo"))
     layer = written(small_model(), asked, "isp", Layout.of(4, tp=2, dp=2, wp=4)).blocks[0]
-    first = as_first(layer)
+    first = as_first_layer(layer)
     waits = [
         (op.serves, op.phase)
         for op, was in zip((*first.forward, *first.backward), (*layer.forward, *layer.backward), strict=True)
@@ -162,7 +162,7 @@ def test_of_weights_that_travel_one_by_one_the_first_is_waited_for() -> None:
     ]
     assert waits == [(Role.QKV, Phase.FORWARD), (Role.QKV, Phase.WEIGHT_GRAD)]
     whole = written(small_model(), asked, "mtp", Layout.of(4, tp=2, dp=2)).blocks[0]
-    assert as_first(whole) is whole
+    assert as_first_layer(whole) is whole
 
 
 def test_every_row_has_one_first_layer_where_it_has_any() -> None:

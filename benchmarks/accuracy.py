@@ -33,7 +33,7 @@ from benchmarks.row_scores import (  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402
-from spec.files import replaced_path  # noqa: E402
+from spec.files import atomic_path  # noqa: E402
 from spec.origin import Origin  # noqa: E402
 
 ORIGINS = tuple(origin.name.lower() for origin in Origin)
@@ -94,7 +94,7 @@ def as_cells(one: RowPrediction) -> dict[str, str]:
 
 def write(path: Path, predictions: Sequence[RowPrediction]) -> None:
     """Writes the predictions file, whole or not at all."""
-    with replaced_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, COLUMNS, restval="")
         writer.writeheader()
         writer.writerows(as_cells(one) for one in predictions)

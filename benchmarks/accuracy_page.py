@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from spec.errors import ConfigError, UserError  # noqa: E402
-from spec.files import read_text, replaced_path  # noqa: E402
+from spec.files import atomic_path, read_text  # noqa: E402
 
 Rows = dict[str, list[str]]
 FEWEST_SCORED = 12  # rows of a dataset whose intervals are shown
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             read_text(getattr(options, name), f"--{name} {getattr(options, name)}") for name in FILES
         )
         page = updated_page(old, PrintedRuns(curves.splitlines(), shipped.splitlines()))
-        with replaced_path(options.page) as path:
+        with atomic_path(options.page) as path:
             path.write_text(page, encoding="utf-8")
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

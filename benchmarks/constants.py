@@ -45,9 +45,9 @@ from benchmarks.measured_times import MeasuredTimes, measured_times  # noqa: E40
 from benchmarks.published_rows import Pricing, PublishedRow, read_rows  # noqa: E402
 from benchmarks.row_scores import measured_step_s, memory_gib  # noqa: E402
 from spec.arrays import FloatArray  # noqa: E402
-from spec.cluster.reader import known_clusters, read_cluster  # noqa: E402
+from spec.cluster.reader import cluster_names, read_cluster  # noqa: E402
 from spec.errors import ConfigError, UserError  # noqa: E402
-from spec.files import replaced_path  # noqa: E402
+from spec.files import atomic_path  # noqa: E402
 
 QUARTER = 0.25
 LEAST_POINTS = 0.05
@@ -81,7 +81,7 @@ def rows_on_spec(path: str, rows: Sequence[PublishedRow], root: Path) -> list[Pu
     name = Path(path).stem
     if path.startswith(CLUSTERS):
         return [row for row in rows if row.text("cluster") == name]
-    built = [spec for spec in known_clusters(root) if read_cluster(spec, root=root).gpu.architecture.name == name]
+    built = [spec for spec in cluster_names(root) if read_cluster(spec, root=root).gpu.architecture.name == name]
     return [row for row in rows if row.text("cluster") in built]
 
 
@@ -408,7 +408,7 @@ def _update(page: Path | None, listed: Sequence[Constant], priced: Mapping[str, 
     if page is None:
         return
     text = updated_page(page.read_text(encoding="utf-8"), listed, priced)
-    with replaced_path(page) as temporary:
+    with atomic_path(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -36,7 +36,7 @@ from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
 from spec.errors import MissingCurveError, ProfileError, UserError
-from spec.files import replaced_path
+from spec.files import atomic_path
 from spec.origin import Origin
 from spec.units import MIB
 
@@ -289,7 +289,7 @@ def main() -> int:
             "rows": [as_dict(result) for result in results],
             "modelled": [modelled_accuracy.as_dict(score) for score in scores],
         }
-        with replaced_path(options.json) as temporary:
+        with atomic_path(options.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(one.passed for one in (*results, *scores)) else 1
 

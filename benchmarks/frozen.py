@@ -35,7 +35,7 @@ from benchmarks.measured_times import measured_times  # noqa: E402
 from benchmarks.published_rows import Pricing, read_rows  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.frameworks import framework_names  # noqa: E402
-from spec.settings.plan import WrittenPlan, typed_plan_settings  # noqa: E402
+from spec.settings.plan import PlanSettings, plan_option_settings  # noqa: E402
 from workload.settings.frameworks import WRITTEN  # noqa: E402
 
 TOLERANCE = 1e-12
@@ -157,7 +157,7 @@ def exports(count: int) -> Iterator[object]:
         question = random_question(rng, largest=32)
         question["job"]["framework"] = rng.choice(sorted(frameworks))
         plan = solver.ask(**question).best.plan
-        words = command_words(question, plan_text(plan.written))
+        words = command_words(question, plan_text(plan.settings))
         options = [("export_simai", "workload.txt"), ("export_bundle", "bundle")]
         options += [(f"export_{name}", f"{name}.out") for name in WRITTEN]
         return {
@@ -188,11 +188,11 @@ def command_words(question: Question, plan: str) -> list[str]:
     return [*words, "--global_batch_size", str(job["global_batch_tokens"])]
 
 
-def plan_text(plan: WrittenPlan) -> str:
+def plan_text(plan: PlanSettings) -> str:
     """A plan as for --plan, without empty values."""
     values = {key: value for key, value in asdict(plan).items() if value not in (None, (), "", 0)}
     texts = {key: "+".join(value) if isinstance(value, tuple) else value for key, value in values.items()}
-    return ",".join(f"{key}={value}" for key, value in texts.items() if key in typed_plan_settings())
+    return ",".join(f"{key}={value}" for key, value in texts.items() if key in plan_option_settings())
 
 
 def workloads(count: int) -> Iterator[object]:

@@ -22,12 +22,12 @@ sys.path.insert(0, str(ROOT))
 from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from solver.plans.plan_table import Plan  # noqa: E402
 from solver.problem.problem import Problem  # noqa: E402
-from solver.problem.typed_plan import broken_rules, parse_plan, plan_of  # noqa: E402
+from solver.problem.requested_plan import broken_rules, parse_plan, plan_of  # noqa: E402
 from solver.times.op_times import OpTimer  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import ConfigError, ExportError, UserError  # noqa: E402
 from spec.readers.read_config import read_config  # noqa: E402
-from spec.settings.job import AskedJob, job_of  # noqa: E402
+from spec.settings.job import JobRequest, job_of  # noqa: E402
 from workload.launch_files import EXPORTERS  # noqa: E402
 
 PARSERS = Path(__file__).resolve().parent / "handover_parsers.py"
@@ -85,7 +85,7 @@ def problem_of(config: Path, framework: str) -> Problem:
     return Problem(
         model=read.model,
         job=job_of(
-            AskedJob(world_size=WORLD, seq_len=seq_len, global_batch_tokens=16 * WORLD * seq_len, framework=framework)
+            JobRequest(world_size=WORLD, seq_len=seq_len, global_batch_tokens=16 * WORLD * seq_len, framework=framework)
         ),
         cluster=cluster,
         op_timer=OpTimer.on(cluster, ModelledCostModel(cluster=cluster)),

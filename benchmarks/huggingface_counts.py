@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from spec.errors import ConfigError  # noqa: E402
-from spec.files import replaced_file  # noqa: E402
+from spec.files import atomic_file  # noqa: E402
 from spec.model import ModelSpec  # noqa: E402
 from spec.parameters import num_parameters  # noqa: E402
 from spec.readers.read_config import read_config  # noqa: E402
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         rows = ",\n".join(f"  {json.dumps(row)}" for row in table["counts"])
         head = json.dumps({"transformers": transformers.__version__})[:-1]
-        with replaced_file(options.table) as file:
+        with atomic_file(options.table) as file:
             file.write(f'{head}, "counts": [\n{rows}\n]}}\n')
     print(f"{len(table['counts'])} models, {differing} differ (transformers {transformers.__version__})")
     return int(differing > 0)

@@ -30,7 +30,7 @@ from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import ProfileError, UserError  # noqa: E402
-from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text, replaced_path  # noqa: E402
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, atomic_path, read_file_text  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 KINDS = {one.value: one for one in Collective} | {"sendrecv": Collective.P2P, "all_to_all": Collective.ALL_TO_ALL}
@@ -97,7 +97,7 @@ def main() -> int:
             "scores": [asdict(score) | {"passed": score.passed} for score in scores],
             "passed_over": passed_over,
         }
-        with replaced_path(options.json) as temporary:
+        with atomic_path(options.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(score.passed for score in scores) else 1
 

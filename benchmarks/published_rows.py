@@ -16,18 +16,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from profdb.cost_model import CostModel
-from solver.analysis.named_plans import price_written
+from solver.analysis.named_plans import price_requested
 from solver.problem.problem import Problem
 from solver.problem.request import ParsedRequest, Request, read_request
+from solver.problem.requested_plan import parse_plan
 from solver.problem.result import Answer
-from solver.problem.typed_plan import parse_plan
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import fact_paths
 from spec.errors import ConfigError, UserError
 from spec.files import read_toml, shipped_folder
 from spec.settings.job import job_settings
-from spec.settings.setting import typed_values
+from spec.settings.setting import parse_settings
 
 SIZES = ("num_gpus", "seq_len", "global_batch_sequences")
 QUESTION = ("cluster", "cluster_changes", "preset", "job", "model_file", "plans", "unpriced", "refused")
@@ -167,7 +167,7 @@ def parse_row(row: PublishedRow, root: Path) -> ParsedRequest:
             world_size=gpus,
             seq_len=seq_len,
             global_batch_tokens=sequences * seq_len,
-            job=typed_values(_joined_words(job), job_settings(), row.where) if job else {},
+            job=parse_settings(_joined_words(job), job_settings(), row.where) if job else {},
         )
         return read_request(request)
 
@@ -255,7 +255,7 @@ def _priced(text: str, problem: Problem, where: str) -> tuple[Answer, float]:
 
     def answer_of(num_micro: int) -> Answer:
         sized = replace(job, global_batch_tokens=num_micro * micro_tokens or job.global_batch_tokens)
-        return price_written(plan, replace(problem, job=sized), where)
+        return price_requested(plan, replace(problem, job=sized), where)
 
     answer = answer_of(whole)
     if not beyond:

@@ -25,7 +25,7 @@ from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
 from solver.plans.space import full_space  # noqa: E402
 from solver.problem.price import price_plan  # noqa: E402
 from solver.problem.problem import Problem  # noqa: E402
-from solver.problem.typed_plan import broken_rules  # noqa: E402
+from solver.problem.requested_plan import broken_rules  # noqa: E402
 from solver.search import search  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import NoFeasiblePlanError, UserError  # noqa: E402

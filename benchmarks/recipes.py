@@ -11,7 +11,7 @@ from ops.recompute import MODULES
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import plan_of
+from solver.problem.requested_plan import plan_of
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.errors import ConfigError
@@ -19,8 +19,8 @@ from spec.frameworks import OffloadedPart
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.parameters import num_parameters
-from spec.settings.job import AskedJob, job_of
-from spec.settings.plan import WrittenPlan
+from spec.settings.job import JobRequest, job_of
+from spec.settings.plan import PlanSettings
 
 SPECS = {"h100": "h100-sxm", "b200": "b200", "b300": "b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
 """GPU -> its hardware spec in configs/clusters."""
@@ -259,7 +259,7 @@ def settings_of(recipe: TunedRecipe) -> dict[str, object]:
 def problem_of(recipe: TunedRecipe, cluster: ClusterSpec) -> Problem:
     """The recipe's model and job on its hardware spec. Raises ConfigError for what cannot be expressed."""
     seq_len, gpus = recipe.whole("seq_len"), recipe.whole("num_gpus")
-    job_request = AskedJob(
+    job_request = JobRequest(
         world_size=gpus,
         seq_len=seq_len,
         global_batch_tokens=recipe.whole("global_batch") * seq_len,
@@ -284,7 +284,7 @@ def recipe_plan(recipe: TunedRecipe, problem: Problem) -> Plan:
     sharded = 3 if recipe.says("fsdp") else int(distributed)
     kind, modules = _recompute(recipe)
     layers, parts = _offload(recipe)
-    written = WrittenPlan(
+    written = PlanSettings(
         strategy="fsp" if recipe.whole("tp") > 1 else "mtp",
         tp=recipe.whole("tp"),
         pp=recipe.whole("pp"),

@@ -31,7 +31,7 @@ import solver.plans.space  # noqa: E402
 import solver.problem.request  # noqa: E402
 import solver.search  # noqa: E402
 from solver.problem.request import Request  # noqa: E402
-from spec.files import check_outputs, replaced_path  # noqa: E402
+from spec.files import atomic_path, check_outputs  # noqa: E402
 from spec.program.command import OneLineParser, exit_status  # noqa: E402
 
 PHASES = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
@@ -233,7 +233,7 @@ def run(arguments: list[str]) -> int:
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
     if options.json:
         document = {"date": datetime.date.today().isoformat(), "machine": platform.platform(), "runs": measured}
-        with replaced_path(options.json) as temporary:
+        with atomic_path(options.json) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

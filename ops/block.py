@@ -108,8 +108,8 @@ def block_ops(context: LayerContext, block: BlockSpec) -> BlockOps:
         # One context serves every block of a model but for where its norms stand and, if some layers stay in 16 bits,
         # its precision.
         context = replace(context, norm_place=block.norm_place)
-    if block.wide:
-        context = replace(context, job=replace(context.job, precision=context.job.precision.of_wide_layers))
+    if block.high_precision:
+        context = replace(context, job=replace(context.job, precision=context.job.precision.in_high_precision))
     piece = mixer_half(context, block)
     if block.mlp is not None or block.moe is not None:
         # Parallel attention and MLP add up before the residual, so that one collective reduces the sum of both.

@@ -44,7 +44,7 @@ def linear(context: LayerContext, layer: Linear) -> Pass:
         backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
     products = Pass(forward=(forward,), backward=tuple(backward))
     # A linear with a format of its own (head, router) is left alone by fp8 recipes.
-    if layer.dtype or not precision.narrows:
+    if layer.dtype or not precision.low_precision_linear:
         return products
     from ops.low_precision import cast_linear
 
@@ -87,7 +87,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pa
         *_accumulate(context, layer, groups * i),
     )
     products = Pass(forward=(forward,), backward=backward)
-    if not precision.narrows:
+    if not precision.low_precision_linear:
         return products
     from ops.low_precision import with_weight_copies
 

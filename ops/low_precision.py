@@ -203,7 +203,7 @@ def weight_casts(context: LayerContext, recipe: CastRecipe) -> tuple[Passes, Pas
     gemm_rewriter.cc, TransposeMatrix), in the backward where it casts again there (torchao ``float8_ops.py``,
     float8_mm: the second operand becomes column-major).
     """
-    if not context.job.precision.gathers_narrow:
+    if not context.job.precision.gathers_low_precision:
         return recipe.weight, recipe.weight_again
     turned = transpose_after_gather(context.job.precision)
     return (Passes(), turned) if recipe.weight_again.writes else (turned, Passes())

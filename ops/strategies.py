@@ -22,7 +22,7 @@ def tp_collective(context: LayerContext, what: Identity, phase: Phase, kind: Col
 def tp_gather(context: LayerContext, what: Identity, phase: Phase, size_bytes: IntArray, linear: OpKey) -> Comm:
     """Returns the all-gather of the input, or of the output gradient, of ``linear``, in the precision it travels in."""
     gather = tp_collective(context, what, phase, Collective.ALL_GATHER, size_bytes)
-    if not context.job.precision.narrows:
+    if not context.job.precision.low_precision_linear:
         return gather
     from ops.low_precision import low_precision_gather
 
@@ -132,7 +132,7 @@ def _gather(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
 
         gather = gather_into(context, gather, linear)
     ops: Ops = (gather, *_in_order(context, gather))
-    if not context.job.precision.narrows:
+    if not context.job.precision.low_precision_linear:
         return ops
     from ops.low_precision import agreed_scale, other_order
 

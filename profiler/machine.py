@@ -11,7 +11,7 @@ from profdb.sample import MachineFacts, Sample
 from profiler.device import nvidia_smi
 from profiler.distributed.world import World
 from spec.cluster.cluster import ClusterSpec
-from spec.cluster.reader import known_clusters, read_cluster
+from spec.cluster.reader import cluster_names, read_cluster
 
 CPU_CLUSTER = "cpu"
 
@@ -27,7 +27,7 @@ class HardwareSpec:
 def find_hardware_spec(device_name: str, kind: str, root: Path) -> HardwareSpec | None:
     """The sheet under ``root``/configs/clusters whose GPU the driver calls ``device_name``; on a
     processor the sheet ``cpu``. None when there is none."""
-    for stem in known_clusters(root):
+    for stem in cluster_names(root):
         cluster = read_cluster(stem, root=root)
         if (kind == "cpu" and stem == CPU_CLUSTER) or device_name in cluster.gpu.device_names:
             return HardwareSpec(stem=stem, cluster=cluster)

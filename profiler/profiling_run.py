@@ -37,7 +37,7 @@ from profiler.timing import TrialPlan, raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from spec.errors import ProfileError, UserError
 from spec.origin import Origin
-from spec.program.command import complain
+from spec.program.command import print_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def run_sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budg
                 "with --resume"
             ) from lost
         if bench.world.leads:
-            complain(f"note: started again after the device was lost in {lost}")
+            print_error(f"note: started again after the device was lost in {lost}")
         restart_program(budget.elapsed_s)
 
 

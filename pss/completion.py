@@ -12,7 +12,7 @@ from string import Template
 
 from pss.verbs import VERBS, sub_parsers
 from solver.report.schema import schemas
-from spec.cluster.reader import known_clusters
+from spec.cluster.reader import cluster_names
 from spec.errors import CommandLineError
 from spec.files import CONFIGS, shipped_folder
 from spec.frameworks import STRATEGIES, framework_names
@@ -102,7 +102,7 @@ def _below(
 def known_values() -> dict[str, tuple[str, ...]]:
     """Returns what options take that the parsers leave open: hardware specs, frameworks, shipped models, strategies."""
     root = shipped_folder()
-    clusters = known_clusters(root)
+    clusters = cluster_names(root)
     models = tuple(sorted(path.stem for path in (root / CONFIGS).glob("*.*")))
     return {
         "--cluster": clusters,

@@ -20,7 +20,7 @@ from spec.program.kinds import (
 from spec.readers.read_config import ASSUME, CONFIG
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK, PRECISIONS
-from spec.settings.setting import typed_values
+from spec.settings.setting import parse_settings
 from workload.settings.frameworks import WRITTEN
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
     constraints: dict[str, object] = {}
     for verb in BY_KEY:
         if (texts := getattr(options, verb)) is not None:
-            constraints[verb] = typed_values(",".join(texts), keys_of(verb), f"--{verb}")
+            constraints[verb] = parse_settings(",".join(texts), keys_of(verb), f"--{verb}")
     for key, setting in constraint_settings().items():
         typed = getattr(options, key)
         if isinstance(setting.kind, Flag):

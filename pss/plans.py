@@ -5,7 +5,7 @@ profile is refused before one is loaded, and what a command does not print is no
 """
 
 # ruff: noqa: E402 - what follows takes a while to import, and Ctrl-C may come meanwhile
-from spec.program.command import exit_status, quiet_interrupts, uninterrupted
+from spec.program.command import exit_status, quiet_interrupts, without_interrupts
 
 quiet_interrupts()
 
@@ -26,15 +26,15 @@ from pss.plan_options import (
     sweep_axes,
 )
 from solver.problem.request import DEFAULT_PROFILE, ParsedRequest, Request, read_request
-from solver.problem.typed_plan import parse_plan
+from solver.problem.requested_plan import parse_plan
 from solver.report.sections import record, text
 from spec.errors import ConfigError
 from spec.files import check_outputs, check_parquet, shipped_folder
 from spec.program.progress import progress
 from spec.readers.read_config import config_file
 from spec.settings.job import job_settings
-from spec.settings.plan import WrittenPlan
-from spec.settings.setting import typed_values
+from spec.settings.plan import PlanSettings
+from spec.settings.setting import parse_settings
 from workload.settings.frameworks import WRITTEN, check_framework
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         cluster=first(options.cluster),
         framework=first(options.framework),
         precision=options.precision,
-        job=typed_values(",".join(options.job), job_settings(), "--job") if options.job else {},
+        job=parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {},
         missing=options.missing,
         calibration=options.calibration,
         transfer=options.transfer,
@@ -119,9 +119,9 @@ def check_options(options: argparse.Namespace) -> None:
     names = ("json", "csv", "parquet", "write_cases", "export_simai", *(f"export_{name}" for name in WRITTEN))
     files = {f"--{name}": getattr(options, name) for name in names}
     if options.report:
-        from solver.report.html import FILE, check_page_can_be_made
+        from solver.report.html import FILE, check_report_requirements
 
-        check_page_can_be_made(options.report)
+        check_report_requirements(options.report)
         if options.report.is_dir():
             files["--report"] = options.report / FILE
     if options.parquet:
@@ -146,7 +146,7 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name in WRITTEN if (path := getattr(options, f"export_{name}")) is not None}
 
 
-def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest, plan: WrittenPlan | None) -> int:
+def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest, plan: PlanSettings | None) -> int:
     """Searches, or prices the ``plan`` or another that the options or the config name, prints and writes; returns the exit
     status."""
     from solver.analysis.named_plans import obstacles
@@ -155,7 +155,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
 
     named, (reliability, terms) = named_plans(options), run_options(options)
     if parsed.config.plan is None:
-        plan = plan or first_written(named)
+        plan = plan or first_named_plan(named)
     if exports := launch_files(options):
         from workload.launch_files import check_exports
 
@@ -193,10 +193,10 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     return 0 if runs else NOT_FEASIBLE
 
 
-def first_written(named: "dict[str, tuple[NamedPlan, ...]]") -> WrittenPlan | None:
+def first_named_plan(named: "dict[str, tuple[NamedPlan, ...]]") -> PlanSettings | None:
     """Returns the first plan of --explain and --compare that is written out."""
-    written = (one.written for option in ("explain", "compare") for one in named.get(option, ()))
-    return next((one for one in written if one is not None), None)
+    plans = (one.settings for option in ("explain", "compare") for one in named.get(option, ()))
+    return next((one for one in plans if one is not None), None)
 
 
 def price_named(option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem") -> "tuple[NamedPlan, ...]":
@@ -236,22 +236,22 @@ def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple
 
 
 def price_one(
-    options: argparse.Namespace, inputs: "LoadedProblem", plan: WrittenPlan | None
+    options: argparse.Namespace, inputs: "LoadedProblem", plan: PlanSettings | None
 ) -> "tuple[Plans, list[ReportSection]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
-    from solver.analysis.named_plans import obstacles, price_written
+    from solver.analysis.named_plans import obstacles, price_requested
     from solver.problem.result import check_believable
     from solver.report.plans import Plans, plan_sections
 
-    written = plan or inputs.config.plan
-    if written is None or written == WrittenPlan():
+    settings = plan or inputs.config.plan
+    if settings is None or settings == PlanSettings():
         raise ConfigError(
             where=inputs.config.path,
             key="plan",
             value=None,
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
-    result = price_written(written, inputs.problem, "--plan" if options.plan else inputs.config.path)
+    result = price_requested(settings, inputs.problem, "--plan" if options.plan else inputs.config.path)
     check_believable((result,), inputs.source)
     plans = Plans(inputs=inputs, answers=(result,))
     return plans, plan_sections(plans, obstacles(inputs.problem, result, inputs.constraints))
@@ -322,7 +322,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
 
     axes, (reliability, terms) = sweep_axes(options), run_options(options)
     if options.every_node_count:
-        axes["world_size"] = node_counts(max(options.world_size), read_request(request).sheet)
+        axes["world_size"] = node_counts(max(options.world_size), read_request(request).hardware_spec)
     requests = sweep_requests(request, axes)
     with progress(len(requests), "sweep", "question") as bar:
         rows = run_sweep(requests, shared=Shared(), tick=bar.update)
@@ -415,7 +415,7 @@ def write_look_ups(path: Path, plans: "Plans") -> None:
 
 def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     """Returns the device of this machine, for what the profile does not hold."""
-    with uninterrupted():
+    with without_interrupts():
         from profiler.on_demand import measuring_device as device_here
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 

@@ -1,7 +1,7 @@
 """Measure this cluster: torchrun --nproc-per-node=8 gen_profiler_data.py -> prof_data/data.pt."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.command import exit_status, quiet_interrupts, uninterrupted
+from spec.program.command import exit_status, quiet_interrupts, without_interrupts
 
 quiet_interrupts()
 
@@ -222,7 +222,7 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 
 def in_layout(given: argparse.Namespace) -> int:
     """Returns the exit status of this rank."""
-    with uninterrupted():
+    with without_interrupts():
         from profiler.distributed.rank_exit import status_in_ranks
 
     return status_in_ranks(lambda layout: measure(given, layout), interrupted=lambda layout: interrupted(given, layout))

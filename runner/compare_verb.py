@@ -21,8 +21,8 @@ from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
+from solver.problem.requested_plan import check_order, plan_of
 from solver.problem.result import Answer, check_believable
-from solver.problem.typed_plan import check_order, plan_of
 from solver.report.files import answer_record, question_record, write_json
 from solver.report.plans import PART_TITLES
 from solver.report.sections import table
@@ -31,10 +31,10 @@ from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, check_outputs, 
 from spec.job import precision_of
 from spec.program.command import whole
 from spec.program.kinds import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
-from spec.readers.read_config import add_config, assumed_lines
+from spec.readers.read_config import add_config, assumption_lines
 from spec.settings.job import job_settings
-from spec.settings.plan import WrittenPlan
-from spec.settings.setting import typed, typed_values
+from spec.settings.plan import PlanSettings
+from spec.settings.setting import parse_settings, setting_text
 from spec.units import bytes_to_gib, seconds_to_ms
 
 MOST_PARTS = 3
@@ -279,7 +279,7 @@ def compare(options: argparse.Namespace, root: Path) -> int:
     comparison = compare_run(run, problem, answers[0])
     if recorded and recorded.cluster != problem.cluster.name:
         print(f"note: the run was on {recorded.cluster}, the prediction is for {problem.cluster.name}")
-    print("\n".join([*assumed_lines(problem.model), *lines(comparison)]))
+    print("\n".join([*assumption_lines(problem.model), *lines(comparison)]))
     values = record(comparison)
     if operations_file is not None:
         own = operations_file is launch_file
@@ -349,7 +349,7 @@ def _load_run(
             parsed = replace(parsed, job=replace(parsed.job, precision=precision))
     inputs = load_parsed(request, parsed)
     requested_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
-    written_plan = requested_plan or (recorded.plan if recorded else inputs.config.plan) or WrittenPlan()
+    written_plan = requested_plan or (recorded.plan if recorded else inputs.config.plan) or PlanSettings()
     where = "--plan" if requested_plan else str(options.result if recorded else options.config)
     plan = plan_of(written_plan, inputs.problem, where)
     check_dp(plan, dp)
@@ -357,19 +357,19 @@ def _load_run(
     if recorded is not None:
         recorded_plan = plan_of(recorded.plan, inputs.problem, str(options.result))
         if plan != recorded_plan:
-            _agreed("--plan", plan_words(plan.written), plan_words(recorded_plan.written))
+            _agreed("--plan", plan_words(plan.settings), plan_words(recorded_plan.settings))
     return RunPrediction(request=request, inputs=inputs, plan=plan)
 
 
 def _job(options: argparse.Namespace, recorded: TrainRecord | None) -> dict[str, object]:
     """Settings of the job: the result's, overridden by those requested."""
-    requested = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
+    requested = parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {}
     return {**(recorded.job or {}), **requested} if recorded else requested
 
 
 def _words(job: Mapping[str, object]) -> str:
     """The settings as after --job."""
-    return ",".join(f"{key}={typed(value)}" for key, value in job.items())
+    return ",".join(f"{key}={setting_text(value)}" for key, value in job.items())
 
 
 def _agreed(option: str, requested: Value | None, recorded: Value | None) -> Value | None:

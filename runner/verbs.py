@@ -15,11 +15,11 @@ from solver.problem.request import Request
 from spec.errors import ConfigError
 from spec.files import check_outputs
 from spec.frameworks import framework_names
-from spec.program.command import decimal, uninterrupted, whole
+from spec.program.command import decimal, whole, without_interrupts
 from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
-from spec.readers.read_config import add_config, assumed_lines, read_config
+from spec.readers.read_config import add_config, assumption_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
-from spec.settings.setting import typed_values
+from spec.settings.setting import parse_settings
 from workload.traffic.ranks import DEFAULT_ORDER
 from workload.verbs import WorkloadVerb
 
@@ -175,7 +175,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
 
 def train(options: argparse.Namespace, root: Path) -> int:
     """Time training steps of the reference transformer."""
-    with uninterrupted():
+    with without_interrupts():
         from runner.training.run import TrainOptions, run_training
         from runner.training.task import TrainRequest
 
@@ -188,7 +188,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
         micro_batches=options.micro_batches,
         seq_len=options.seq_len,
         framework=options.framework,
-        job=typed_values(",".join(options.job), job_settings(), "--job") if options.job else {},
+        job=parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {},
         dtype=options.dtype,
         cluster=options.cluster,
         compiled=options.compile,
@@ -209,7 +209,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
 
 def _print_in_ranks(lines_of: "Callable[[RankLayout], list[str]]", interrupted: str) -> int:
     """The exit status of this rank, after printing the lines of ``lines_of``, or ``interrupted`` after Ctrl-C."""
-    with uninterrupted():
+    with without_interrupts():
         from profiler.distributed.rank_exit import status_in_ranks
 
     def print_lines(layout: "RankLayout") -> int:
@@ -222,7 +222,7 @@ def _print_in_ranks(lines_of: "Callable[[RankLayout], list[str]]", interrupted: 
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Run a workload on the processes of this launch."""
-    with uninterrupted():
+    with without_interrupts():
         from runner.replay.run import run_workload
 
     read = reader(options, root)
@@ -231,7 +231,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def suite(options: argparse.Namespace, root: Path) -> int:
     """Run the unfinished workloads of a suite on the processes of this launch."""
-    with uninterrupted():
+    with without_interrupts():
         from runner.replay.suite import read_suite, run_suite
 
     entries = read_suite(options.suite)
@@ -240,7 +240,7 @@ def suite(options: argparse.Namespace, root: Path) -> int:
 
 def _in_ranks(options: argparse.Namespace, lines_of: "Callable[[ReplayOptions, RankLayout], list[str]]") -> int:
     """The exit status of this rank, after printing the lines of ``lines_of``."""
-    with uninterrupted():
+    with without_interrupts():
         from runner.replay.operations import ComputeMode
         from runner.replay.run import ReplayOptions
 
@@ -291,7 +291,7 @@ def reader(options: argparse.Namespace, root: Path) -> Callable[[int], ReplayTas
 
 def aiob(options: argparse.Namespace, root: Path) -> int:
     """Time the submodules of a model on this device."""
-    with uninterrupted():
+    with without_interrupts():
         from profiler.on_demand import case_measurer, measuring_device
         from runner.aiob import ModuleRun, time_modules, write_times
 
@@ -311,14 +311,14 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     if options.compile:
         device = replace(device, measure=case_measurer(options.device, compiled=True))
     times = time_modules(request, device)
-    for line in [*assumed_lines(config.model), *write_times(times, device, options.output, options.into)]:
+    for line in [*assumption_lines(config.model), *write_times(times, device, options.output, options.into)]:
         print(line)
     return 0
 
 
 def analyse(options: argparse.Namespace, root: Path) -> int:
     """Summarise a log, name its outliers, and draw it."""
-    with uninterrupted():
+    with without_interrupts():
         from runner.logs.analysis import analysis_lines
 
     for line in analysis_lines(options.log, options.pictures):

@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
-from solver.analysis.named_plans import obstacles, price_written
+from solver.analysis.named_plans import obstacles, price_requested
 from solver.problem.loading import LoadedProblem, load_problem
 from solver.problem.request import Request
 from solver.problem.result import Answer, check_believable
 from spec.errors import ConfigError
 from spec.files import shipped_folder
-from spec.settings.plan import WrittenPlan, typed_plan_settings
-from spec.settings.setting import typed, typed_values
+from spec.settings.plan import PlanSettings, plan_option_settings
+from spec.settings.setting import parse_settings, setting_text
 
 if TYPE_CHECKING:
     from solver.analysis.explanation import Explanation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from solver.search import Result
 
 
-PlanText = str | Mapping[str, Any] | WrittenPlan | Answer
+PlanText = str | Mapping[str, Any] | PlanSettings | Answer
 """A plan: ``"tp=8,pp=4"``, ``{"tp": 8, "pp": 4}``, one that a config writes, or that of an answer."""
 
 
@@ -57,8 +57,8 @@ class Session:
         plan of this world, naming ``where`` it is written."""
         if isinstance(plan, Answer):
             return plan
-        written = plan if isinstance(plan, WrittenPlan) else WrittenPlan(**plan_keys(plan, where))
-        answer = price_written(written, self.inputs.problem, where)
+        settings = plan if isinstance(plan, PlanSettings) else PlanSettings(**plan_keys(plan, where))
+        answer = price_requested(settings, self.inputs.problem, where)
         check_believable((answer,), self.inputs.source)
         return answer
 
@@ -81,17 +81,17 @@ class Session:
         return every_plan(self.inputs.problem, self.inputs.constraints, tick)
 
 
-def plan_keys(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> dict[str, Any]:
-    """Returns the keys that a plan specifies, with their values, of a WrittenPlan those that are not as where nothing
+def plan_keys(plan: str | Mapping[str, Any] | PlanSettings, where: str) -> dict[str, Any]:
+    """Returns the keys that a plan specifies, with their values, of a PlanSettings those that are not as where nothing
     is written; ConfigError as written_plan."""
-    known = typed_plan_settings()
-    if isinstance(plan, WrittenPlan):
-        nothing = WrittenPlan()
+    known = plan_option_settings()
+    if isinstance(plan, PlanSettings):
+        nothing = PlanSettings()
         return {key: getattr(plan, key) for key in known if getattr(plan, key) != getattr(nothing, key)}
     if isinstance(plan, str):
-        return typed_values(plan, known, where)
-    words = [f"{key}={typed(value) if key in known else value}" for key, value in plan.items()]
-    return typed_values(",".join(words), known, where)
+        return parse_settings(plan, known, where)
+    words = [f"{key}={setting_text(value) if key in known else value}" for key, value in plan.items()]
+    return parse_settings(",".join(words), known, where)
 
 
 SIZES = ("world_size", "global_batch_tokens", "seq_len", "framework", "precision")

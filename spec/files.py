@@ -76,7 +76,7 @@ def read_toml(path: Path) -> Section:
 
 
 @contextmanager
-def replaced_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """An empty file beside ``path``, of the same ending, that takes its place when the block ends well.
 
     An error or a killed run leaves the old file as it was; of a symbolic link the file it points to is
@@ -110,9 +110,9 @@ def replaced_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """``replaced_path`` opened as text: UTF-8 with line feeds."""
-    with replaced_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """``atomic_path`` opened as text: UTF-8 with line feeds."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
         yield handle
 
 

@@ -11,29 +11,29 @@ from spec.program.kinds import MOST_LAYERS, MOST_STEP_TOKENS, Number, Whole
 
 Adapted = Literal["qkv", "q_k_v", "out", "up", "down"]
 MAX_ADAPTER_RANK = 4096  # the hidden size of small models, many times the ranks in use
-Wide = Literal["bf16", "fp16", "fp32"]
+HighPrecision = Literal["bf16", "fp16", "fp32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """Number formats of one training job, by what is stored or computed."""
 
-    compute: Wide = "bf16"
+    compute: HighPrecision = "bf16"
     """Format of products without a lower one of their own: the router and, unless low_precision_head, the head."""
-    parameter: Wide = "bf16"
+    parameter: HighPrecision = "bf16"
     """Format of the parameters that layers compute with."""
     parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
     """Format in which sharded parameters are gathered; a lower one than their own applies to the weights of
     low-precision products only."""
-    gradient: Wide = "bf16"
+    gradient: HighPrecision = "bf16"
     """Format in which gradients are accumulated."""
-    reduce: Wide = "bf16"
+    reduce: HighPrecision = "bf16"
     """Format in which gradients are reduced."""
     master: Literal["fp32", "bf16", "fp16", ""] = "fp32"
     """Format of the optimizer's own copy of parameters; "" for none."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Format of both moments of Adam, of the one moment of Muon."""
-    activation: Wide = "bf16"
+    activation: HighPrecision = "bf16"
     """Format of activations between layers and of what they save."""
     attention: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     """Format of the attention kernel's operands."""
@@ -68,38 +68,38 @@ class Precision:
     """
 
     @property
-    def narrows(self) -> bool:
+    def low_precision_linear(self) -> bool:
         """True where linear layers' products run in a lower precision than the activations'."""
         return dtype_bytes(self.linear) < dtype_bytes(self.activation)
 
     @property
-    def narrows_attention(self) -> bool:
+    def low_precision_attention(self) -> bool:
         """True where the attention kernel reads a lower precision than the activations'."""
         return dtype_bytes(self.attention) < dtype_bytes(self.activation)
 
     @property
-    def gathers_narrow(self) -> bool:
+    def gathers_low_precision(self) -> bool:
         """True where weights travel in the format in which products read them, fewer bits than their own."""
-        return self.narrows and dtype_bytes(self.parameter_gather) < dtype_bytes(self.parameter)
+        return self.low_precision_linear and dtype_bytes(self.parameter_gather) < dtype_bytes(self.parameter)
 
     @property
-    def wide_gather(self) -> Literal["bf16", "fp16", "fp32", "fp8", "fp4"]:
+    def high_precision_gather(self) -> Literal["bf16", "fp16", "fp32", "fp8", "fp4"]:
         """Format in which all other parameters travel: what 16-bit products, norms and tables read."""
-        return self.parameter if self.gathers_narrow else self.parameter_gather
+        return self.parameter if self.gathers_low_precision else self.parameter_gather
 
     @property
-    def of_wide_layers(self) -> "Precision":
-        """The formats of a layer that narrows nothing."""
-        wide = self.activation
+    def in_high_precision(self) -> "Precision":
+        """Returns the formats of a layer in high precision."""
+        high = self.activation
         return replace(
             self,
-            linear=wide,
-            attention=wide if dtype_bytes(self.attention) < dtype_bytes(wide) else self.attention,
+            linear=high,
+            attention=high if self.low_precision_attention else self.attention,
             scale_recipe="",
             scaling="",
             casts_every_forward=False,
             low_precision_parameters=False,
-            parameter_gather=self.wide_gather,
+            parameter_gather=self.high_precision_gather,
         )
 
     @property
@@ -209,12 +209,12 @@ class JobSpec:
         return replace(self, precision=replace(self.precision, transposed_copies=fp8.transposed_copies))
 
 
-def precision_of(preset: FrameworkPreset, compute: Wide = "bf16") -> Precision:
+def precision_of(preset: FrameworkPreset, compute: HighPrecision = "bf16") -> Precision:
     """Mixed precision as the framework trains with it: gradients accumulate and travel in fp32 where
     the preset says so, optimizer state in fp32. ``compute`` is the format of the matrix products."""
     choices = preset.data_parallel
-    gradient: Wide = "fp32" if choices.fp32_gradients else compute
-    reductions: dict[str, Wide] = {"gradient": gradient, "compute": compute, "fp32": "fp32"}
+    gradient: HighPrecision = "fp32" if choices.fp32_gradients else compute
+    reductions: dict[str, HighPrecision] = {"gradient": gradient, "compute": compute, "fp32": "fp32"}
     return Precision(
         compute=compute,
         parameter=compute,

@@ -123,8 +123,8 @@ class BlockSpec:
     both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own pass
-    through the shared head (arXiv 2412.19437 sec. 2.2). ``wide``: its products run in the format of
-    activations, whatever narrower one a job asks for.
+    through the shared head (arXiv 2412.19437 sec. 2.2). ``high_precision``: its products
+    run in the format of activations, whatever lower one a job requests.
     """
 
     mixer: Mixer | None
@@ -134,7 +134,7 @@ class BlockSpec:
     norm_place: NormPlace = NormPlace.BEFORE
     parallel_residual: bool = False
     mtp: bool = False
-    wide: bool = False
+    high_precision: bool = False
 
     def __post_init__(self) -> None:
         if self.mlp is not None and self.moe is not None:
@@ -196,8 +196,8 @@ class ModelSpec:
         """Decoder layers; multi-token-prediction blocks are not counted."""
         return sum(run.count for run in self.blocks if not run.block.mtp)
 
-    def with_wide_ends(self, first: int, last: int) -> "ModelSpec":
-        """Itself with the ``first`` and ``last`` decoder layers wide; raises ValueError where it has fewer
+    def with_high_precision_ends(self, first: int, last: int) -> "ModelSpec":
+        """Itself with the ``first`` and ``last`` decoder layers in high precision; raises ValueError where it has fewer
         than both.
         """
         if not first and not last:
@@ -210,8 +210,8 @@ class ModelSpec:
             after = before + run.count
             head = min(max(first - before, 0), run.count)
             tail = min(max(after - (self.num_layers - last), 0), run.count)
-            narrow, wide = run.block, replace(run.block, wide=True)
-            parts = ((wide, head), (narrow, run.count - head - tail), (wide, tail))
+            plain, precise = run.block, replace(run.block, high_precision=True)
+            parts = ((precise, head), (plain, run.count - head - tail), (precise, tail))
             runs += [BlockRun(block=block, count=count) for block, count in parts if count]
             before = after
         return replace(self, blocks=(*runs, *(run for run in self.blocks if run.block.mtp)))

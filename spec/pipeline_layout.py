@@ -54,7 +54,7 @@ def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout
     )
 
 
-def dealt_layout(text: str, *, layers: int, stages: int, where: str = "--plan") -> PipelineLayout:
+def layout_of_model(text: str, *, layers: int, stages: int, where: str = "--plan") -> PipelineLayout:
     """The stages of a layout of so many decoder ``layers`` on so many (virtual) ``stages``. Raises
     ConfigError for others, and as parse_pipeline_layout."""
     layout = parse_pipeline_layout(text, where=where)
@@ -114,7 +114,7 @@ ENDS = ("embedding", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
+class LayerCounts:
     """Layers to partition: ``layers`` over ``pp`` stages of ``vpp`` chunks each, ``predicted`` blocks behind them."""
 
     layers: int
@@ -123,7 +123,7 @@ class Dealt:
     predicted: int = 0
 
 
-def written_layout(text: str, dealt: Dealt, *, where: str = "--plan") -> str:
+def full_layout(text: str, dealt: LayerCounts, *, where: str = "--plan") -> str:
     """The layout that a short way says, any other text as it is.
 
     Raises ConfigError for shares that leave stages without layers or do not divide, as Megatron-LM refuses them.
@@ -140,7 +140,7 @@ def written_layout(text: str, dealt: Dealt, *, where: str = "--plan") -> str:
     return layout_text(chunks, dealt.predicted)
 
 
-def _counted(text: str, ends: list[str], dealt: Dealt, where: str) -> list[int]:
+def _counted(text: str, ends: list[str], dealt: LayerCounts, where: str) -> list[int]:
     """An even split in which the ends of the model count."""
     stages = dealt.pp * dealt.vpp
     each, left = divmod(dealt.layers + len(ends), stages)
@@ -153,7 +153,7 @@ def _counted(text: str, ends: list[str], dealt: Dealt, where: str) -> list[int]:
     return layers
 
 
-def _shared(text: str, said: dict[str, int], dealt: Dealt, where: str) -> list[int]:
+def _shared(text: str, said: dict[str, int], dealt: LayerCounts, where: str) -> list[int]:
     """Layers of every stage."""
     middle, rest = dealt.pp - len(said), dealt.layers - sum(said.values())
     each, left = divmod(rest, middle) if middle > 0 else (0, rest)

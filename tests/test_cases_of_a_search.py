@@ -24,8 +24,8 @@ from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
+from solver.problem.requested_plan import parse_plan, plan_of
 from solver.problem.result import Answer
-from solver.problem.typed_plan import parse_plan, plan_of
 from solver.search import search
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec

@@ -23,8 +23,8 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
+from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
 from solver.problem.result import Answer
-from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
 from solver.search import search
 from spec.errors import ConfigError, ExportError
 from spec.frameworks import framework_preset

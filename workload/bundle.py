@@ -15,7 +15,7 @@ from solver.times.op_times import OpTimer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
-from spec.files import make_folder, replaced_file
+from spec.files import atomic_file, make_folder
 from spec.units import GIB
 from workload.diagnostics import WorkloadError
 from workload.report import CLOSED_FORM, part_lines
@@ -76,13 +76,13 @@ def export_bundle(
     write_busbw(paths[-1], busbw_of(header, problem.op_timer if times_known else None, problem.cluster.name))
     commands = command_lines(header, topology.file_name, network)
     paths.append(folder / "run_simai.sh")
-    with replaced_file(paths[-1]) as handle:
+    with atomic_file(paths[-1]) as handle:
         handle.write(
             '#!/bin/sh\n# Run from the root of a SimAI checkout, this folder in $BUNDLE.\nset -e\n: "${BUNDLE:?the folder of this script}"\n'
         )
         handle.writelines(f"{line}\n" for line in commands)
     paths.append(folder / "README.md")
-    with replaced_file(paths[-1]) as handle:
+    with atomic_file(paths[-1]) as handle:
         handle.writelines(
             f"{line}\n"
             for line in (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import broken_rules
+from solver.problem.requested_plan import broken_rules
 from spec.errors import ExportError
-from spec.files import replaced_file
+from spec.files import atomic_file
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.accelerate import accelerate_settings, check_accelerate
@@ -84,7 +84,7 @@ def write_launch_files(problem: Problem, plan: Plan, files: Mapping[str, Path]) 
     check_exports(files, problem.model, problem.job)
     texts = {name: _composed(name, problem, plan) for name in files}
     with ExitStack() as stack:
-        handles = {name: stack.enter_context(replaced_file(path)) for name, path in files.items()}
+        handles = {name: stack.enter_context(atomic_file(path)) for name, path in files.items()}
         for name, text in texts.items():
             handles[name].write(text.text)
     return list(files.values()), [f"{files[name]}: {note}" for name, text in texts.items() for note in text.notes]

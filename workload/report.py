@@ -25,7 +25,7 @@ def finding_lines(findings: Sequence[Finding], *, everything: bool = False) -> l
     lines = summarised(findings, per_kind=len(findings) if everything else 3)
     counts = Counter(each.severity.value for each in findings)
     total = ", ".join(f"{count} {severity}" for severity, count in sorted(counts.items()))
-    return [*lines, total or "nothing to complain about"]
+    return [*lines, total or "nothing to print_error about"]
 
 
 def part_lines(title: str, parts: Mapping[str, float]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from solver.report.files import write_json
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import segmented
 from spec.errors import ConfigError
-from spec.files import make_folder, replaced_file
+from spec.files import atomic_file, make_folder
 from spec.program.command import decimal, whole
 from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
@@ -83,7 +83,7 @@ def write_results(
     """Write the rows to --rows, and with -r what the binary writes where it writes it (results/PREFIXEndToEnd.csv,
     made under the working folder). Raises ExportError."""
     if options.rows:
-        with replaced_file(options.rows) as handle:
+        with atomic_file(options.rows) as handle:
             handle.writelines(f"{line}\n" for line in row_lines(workload, closed_form))
         yield options.rows
     if options.result is None and options.result_folder is None:
@@ -91,7 +91,7 @@ def write_results(
     prefix = options.result if options.result is not None else f"{workload_path(options).stem}-"
     path = RESULTS / (options.result_folder or "") / f"{prefix}EndToEnd.csv"
     make_folder(path.parent)
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         name = path.name.removesuffix("EndToEnd.csv")
         handle.writelines(f"{line}\n" for line in summary_lines(report.printed, name))
         handle.writelines(f"{line}\n" for line in row_lines(workload, closed_form))

@@ -14,8 +14,8 @@ from solver.problem.loading import load_problem
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.request import Request
+from solver.problem.requested_plan import parse_plan, plan_of
 from solver.problem.result import Answer
-from solver.problem.typed_plan import parse_plan, plan_of
 
 MODEL = """source = "Llama-like, plain PyTorch modules (benchmarks/gpu_steps/training.py)"
 [model]

@@ -86,7 +86,7 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     after: list[tuple[str, str, IntArray, str]] = []
     if master and precision.parameter != master:
         after.append(("model_parameters", "cast", owned, precision.parameter))
-    if precision.low_precision_parameters and precision.gathers_narrow:
+    if precision.low_precision_parameters and precision.gathers_low_precision:
         from ops.low_precision import finds_scale_first
 
         # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards
@@ -341,11 +341,11 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     layout, job = context.layout, context.job
     dtype, parts = job.precision.parameter_gather, shards(context, owner)
     width: float | FloatArray = dtype_bytes(dtype)
-    if job.precision.narrows and job.precision.gathers_narrow:
+    if job.precision.low_precision_linear and job.precision.gathers_low_precision:
         low, whole = on_rank.low_precision_of(owner), on_rank.of(owner)
         share = np.divide(low, whole, out=np.zeros(len(whole)), where=whole > 0)
-        high_precision_bytes = dtype_bytes(job.precision.wide_gather)
-        dtype = dtype if low.any() else job.precision.wide_gather
+        high_precision_bytes = dtype_bytes(job.precision.high_precision_gather)
+        dtype = dtype if low.any() else job.precision.high_precision_gather
         width = high_precision_bytes - (high_precision_bytes - dtype_bytes(dtype)) * share
     here = parts > 1
     if (layout.zero_stage >= 2).any():

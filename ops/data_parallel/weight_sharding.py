@@ -123,7 +123,7 @@ class WeightGather:
 def _low_precision_elements(context: LayerContext) -> Callable[[Op], IntArray]:
     """Returns what counts the elements of an operation's weights that travel in the format in which its product reads
     them."""
-    here = context.job.precision.gathers_narrow
+    here = context.job.precision.gathers_low_precision
     return lambda op: (op.parameters + op.frozen) * int(here and multiplies_low_precision(op))
 
 
@@ -145,9 +145,9 @@ def _cast_shard(context: LayerContext, what: Identity, weights: WeightGather, ph
 
 def _gather(context: LayerContext, what: Identity, weights: WeightGather, phase: Phase) -> Comm:
     precision, ranks = context.job.precision, weights.ranks
-    dtype = precision.parameter_gather if weights.low_precision.any() else precision.wide_gather
+    dtype = precision.parameter_gather if weights.low_precision.any() else precision.high_precision_gather
     # Two buffers, one a format, gathered one after the other and shown as one collective of their bytes.
-    size = padded_to_ranks(weights.high_precision, ranks, dtype_bytes(precision.wide_gather))
+    size = padded_to_ranks(weights.high_precision, ranks, dtype_bytes(precision.high_precision_gather))
     if weights.low_precision.any():
         size = size + padded_to_ranks(weights.low_precision, ranks, dtype_bytes(precision.parameter_gather))
     return replace(
@@ -161,7 +161,7 @@ def _copy_out(context: LayerContext, gather: Comm) -> list[Op]:
     (PyTorch's ``foreach_all_gather_copy_out``, on the stream that computes)."""
     if context.job.preset.data_parallel.fsdp_version != 2:
         return []
-    width = dtype_bytes(context.job.precision.wide_gather)
+    width = dtype_bytes(context.job.precision.high_precision_gather)
     copied = gather.key.served_by(Role.COPY, f"{gather.name}_copy")
     return [_pass(context, copied, "copy", gather.phase, gather.size_bytes / width)]
 
@@ -184,7 +184,7 @@ def _join_gradients(context: LayerContext, reduction: Identity, elements: FloatA
 
 def _pass(context: LayerContext, what: Identity, kernel: str, phase: Phase, elements: FloatArray) -> MemoryBound:
     rows = np.ceil(elements).astype(np.int64)
-    return memory_pass(what, phase, kernel, rows, context.job.precision.wide_gather)
+    return memory_pass(what, phase, kernel, rows, context.job.precision.high_precision_gather)
 
 
 def _reduce(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:

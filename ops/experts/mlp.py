@@ -28,7 +28,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
     width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
     hidden = layout.constant(channels)
     before, behind, rows, input_bytes = Pass(), Pass(), arrived, context.activation_bytes
-    if context.job.precision.narrows:
+    if context.job.precision.low_precision_linear:
         from ops.experts.casts import padded_rows, padding, saved_input_bytes
 
         input_bytes = saved_input_bytes(context)
@@ -48,7 +48,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, arrived: IntArray) -> Pass:
             bias=moe.bias,
         )
         product_ops = grouped_linear(context, layer, experts)
-        if not context.job.precision.narrows:
+        if not context.job.precision.low_precision_linear:
             return product_ops
         from ops.experts.casts import cast_experts
 

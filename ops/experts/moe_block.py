@@ -38,7 +38,7 @@ def expert_branch(context: LayerContext, moe: MoeSpec, *, keeps_input: bool) -> 
 
 
 def _keeps_own_input(context: LayerContext) -> bool:
-    if not context.job.precision.narrows:
+    if not context.job.precision.low_precision_linear:
         return False
     from ops.low_precision import keeps_own_input
 
@@ -137,7 +137,7 @@ def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> 
     router or the shared experts save; low-precision linears save a copy of their own each."""
     hidden, latent = context.model.hidden, moe.latent_hidden
     inputs, outputs = (hidden, latent) if role is Role.LATENT_DOWN else (latent, hidden)
-    keeps = role is Role.LATENT_UP or context.job.precision.narrows
+    keeps = role is Role.LATENT_UP or context.job.precision.low_precision_linear
     layer = Linear(
         module=Module.MOE,
         role=role,

@@ -178,7 +178,7 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     # Both down projections read one input, of which low-precision products each keep their own copy.
     q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
     shares = bool(q_rank)
-    if shares and context.job.precision.narrows:
+    if shares and context.job.precision.low_precision_linear:
         from ops.low_precision import keeps_low_precision
 
         shares = not keeps_low_precision(context)
@@ -199,7 +199,7 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and the dropped output.
     """
     layout, job = context.layout, context.job
-    low_precision = job.precision.narrows_attention
+    low_precision = job.precision.low_precision_attention
     heads, length = core_heads(context, attention.num_heads), context.core_sequence
     rows, kv_heads = layout.micro_batch * length, heads
     if attention.kind is not AttentionKind.MLA:
@@ -262,10 +262,10 @@ def _keeps_output(context: LayerContext, attention: AttentionSpec) -> BoolArray 
     """Returns the rows in which the kernel's own output and what the next product reads are two tensors: where an
     exchange follows, or a product of another precision."""
     layout, job = context.layout, context.job
-    apart: BoolArray | bool = context.exchanges_context or job.precision.narrows_attention
+    apart: BoolArray | bool = context.exchanges_context or job.precision.low_precision_attention
     if context.traits.exchanges_heads:
         apart = apart | (layout.tp > 1)
-    if job.precision.narrows and job.flash_attention and not attention.output_gate:
+    if job.precision.low_precision_linear and job.flash_attention and not attention.output_gate:
         from ops.low_precision import keeps_own_input
 
         apart = apart | keeps_own_input(context)

@@ -29,7 +29,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import read_journal
 from profdb.store.merge import Difference
-from spec.cluster.reader import sheet_of_gpu
+from spec.cluster.reader import find_hardware_spec
 from spec.errors import ExportError, MissingCurveError, ProfileError
 from spec.files import shipped_folder
 from spec.mixers.attention import attention_of
@@ -147,7 +147,7 @@ def canonical_gpu(gpu: str, source: Path) -> tuple[str, str]:
     ``source`` without a GPU."""
     if not gpu.strip():
         raise ProfileError(f"{source}: names no GPU; say which with --gpu")
-    cluster = sheet_of_gpu(gpu, root=ROOT)
+    cluster = find_hardware_spec(gpu, root=ROOT)
     return (cluster.gpu.name, cluster.name) if cluster else (gpu, "")
 
 

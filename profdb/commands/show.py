@@ -19,7 +19,7 @@ from profdb.store.data_file import load_profile, save_profile
 from profdb.store.sole_writer import sole_writer
 from spec.program.command import OneLineParser, whole
 from spec.program.kinds import MOST_SEQUENCE_TOKENS
-from spec.readers.read_config import add_config, assumed_lines, read_config
+from spec.readers.read_config import add_config, assumption_lines, read_config
 
 PROGRAM = "python -m profdb show"
 
@@ -58,7 +58,7 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
     print("\n".join(overview_lines(profile)))
     if config is not None:
         counts = Counter(need.answer for need in needs)
-        print("\n".join(["", *assumed_lines(config.model)]))
+        print("\n".join(["", *assumption_lines(config.model)]))
         print(f"{options.config}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
         print("\n".join(missing_lines(needs)))
     return 0

@@ -20,7 +20,7 @@ from profdb.queries import AttentionQuery, LinearQuery, MemoryBoundQuery, TimeEs
 from profdb.sample import ProfileDatabase
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.files import replaced_file
+from spec.files import atomic_file
 from spec.origin import Origin
 from spec.units import MS
 
@@ -183,5 +183,5 @@ def _write(path: Path, rows: list[dict[str, object]]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(buffer.getvalue())

@@ -20,7 +20,7 @@ from profdb.store.columns import number_limits
 from profdb.store.journal import case_from_plain
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ProfileError
-from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text, replaced_file
+from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, atomic_file, read_file_text
 
 FORMAT = "cases 1"
 
@@ -46,7 +46,7 @@ def write_cases(path: Path, cases: Sequence[WeighedCase], origin: Mapping[str, o
         for one in cases
     ]
     head = f'{{"format": {json.dumps(FORMAT)},\n "origin": {json.dumps(dict(origin))},\n "cases": [\n'
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(head + ",\n".join(f"  {line}" for line in lines) + "\n]}\n")
 
 

@@ -22,8 +22,8 @@ from profdb.store.columns import LabelColumn, SampleTable, label_names, number_n
 from profdb.store.plain_tensors import plain_document
 from spec.arrays import IntArray
 from spec.errors import ExportError, ProfileError
-from spec.files import replaced_path
-from spec.program.command import uninterrupted
+from spec.files import atomic_path
+from spec.program.command import without_interrupts
 
 FORMAT = "training-profile"
 
@@ -36,7 +36,7 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
 
     Raises ProfileError when it cannot be written, or load_profile would not read it: nothing is written then.
     """
-    with uninterrupted():
+    with without_interrupts():
         import torch
 
     target = Path(path)
@@ -56,7 +56,7 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
         content = buffer.getvalue()
         profile_in(content, f"{target}: not written")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_path(target) as temporary:
+        with atomic_path(target) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         raise ProfileError(f"{target}: cannot be written ({error.strerror or error})") from error
@@ -126,7 +126,7 @@ UNREADABLE = (
 
 
 def _to_plain(value: object) -> object:
-    with uninterrupted():
+    with without_interrupts():
         import torch
 
     return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value

@@ -32,7 +32,7 @@ from spec.errors import ConfigError
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
-from spec.settings.job import AskedJob, job_of
+from spec.settings.job import JobRequest, job_of
 
 BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""
@@ -95,7 +95,7 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
             value=None,
             allowed="a config that says its sequence length, or --seq_len",
         )
-    request = AskedJob(
+    request = JobRequest(
         world_size=tp,
         seq_len=config.seq_len,
         global_batch_tokens=config.seq_len,

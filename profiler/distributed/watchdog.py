@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from profiler.distributed.rendezvous import RankFailedError, rank_names
-from spec.program.command import WRONG_INPUT, complain
+from spec.program.command import WRONG_INPUT, print_error
 
 BEAT_S = 0.5
 LISTENS = 4
@@ -197,7 +197,7 @@ class Watchdog:
                     self._last.release()
                     continue  # it went on meanwhile
                 if result.speaker == self.rank:
-                    complain(f"error: {result}")
+                    print_error(f"error: {result}")
                 self.ends(WRONG_INPUT)
                 return
 

@@ -14,18 +14,18 @@ from runner.comparison.logged_run import TRAIN, MeasuredRun
 from solver.calibrate.measured_steps import check_header
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
+from solver.problem.requested_plan import parse_plan
 from solver.problem.result import Answer
-from solver.problem.typed_plan import parse_plan
 from spec.errors import ConfigError
-from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
-from spec.job import JobSpec, Wide
-from spec.settings.job import job_settings, settings_beside
-from spec.settings.plan import WrittenPlan, typed_plan_settings
-from spec.settings.setting import typed, typed_values
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, atomic_file, read_file_text
+from spec.job import HighPrecision, JobSpec
+from spec.settings.job import differing_settings, job_settings
+from spec.settings.plan import PlanSettings, plan_option_settings
+from spec.settings.setting import parse_settings, setting_text
 
 WHOLE = ("world_size", "seq_len", "global_batch_tokens")
 WORDS = ("model", "cluster", "preset")
-FORMATS: tuple[Wide, ...] = ("bf16", "fp32")
+FORMATS: tuple[HighPrecision, ...] = ("bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +34,22 @@ class TrainRecord:
     if the file does not have them."""
 
     run: MeasuredRun
-    plan: WrittenPlan
+    plan: PlanSettings
     world_size: int
     seq_len: int
     global_batch_tokens: int
     model: str
     cluster: str
     preset: str
-    dtype: Wide
+    dtype: HighPrecision
     job: Mapping[str, object] | None = None
 
 
-def plan_words(plan: WrittenPlan) -> str:
+def plan_words(plan: PlanSettings) -> str:
     """The plan as after --plan, without defaults."""
-    default = WrittenPlan()
-    values = {key: getattr(plan, key) for key in typed_plan_settings()}
-    words = [f"{key}={typed(value)}" for key, value in values.items() if value != getattr(default, key)]
+    default = PlanSettings()
+    values = {key: getattr(plan, key) for key in plan_option_settings()}
+    words = [f"{key}={setting_text(value)}" for key, value in values.items() if value != getattr(default, key)]
     return ",".join(words)
 
 
@@ -131,12 +131,12 @@ def _job(where: str, values: object) -> dict[str, object] | None:
     return {key: settings[key].read(value, where) for key, value in values.items()}
 
 
-def _plan(where: str, plan: Mapping[str, Any]) -> WrittenPlan:
+def _plan(where: str, plan: Mapping[str, Any]) -> PlanSettings:
     """The plan of the file, read as --plan is."""
-    default = WrittenPlan()
-    given = {key: plan[key] for key in typed_plan_settings() if key in plan}
+    default = PlanSettings()
+    given = {key: plan[key] for key in plan_option_settings() if key in plan}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    words = [f"{key}={typed(value)}" for key, value in values.items() if value != getattr(default, key)]
+    words = [f"{key}={setting_text(value)}" for key, value in values.items() if value != getattr(default, key)]
     return parse_plan(",".join(words), where) if words else default
 
 
@@ -168,13 +168,13 @@ def append_row(path: Path, source: RowSource, step_s: float) -> None:
         "world_size": str(problem.job.world_size),
         "global_batch": str(problem.job.global_batch_tokens),
         "measured_step_s": f"{step_s:.9g}",
-        "plan": plan_words(answer.plan.written),
+        "plan": plan_words(answer.plan.settings),
         "seq_len": str(problem.job.seq_len),
         "framework": problem.job.preset.name,
         "job": job_words(request, problem.job),
     }
     names = (*columns, *(name for name in COLUMNS if name not in columns))
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         writer = csv.DictWriter(handle, names, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows([*rows, row])
@@ -186,9 +186,9 @@ def job_words(request: Request, job: JobSpec) -> str:
     Raises ConfigError if these settings do not lead back to the job, which may undo a setting of the config.
     """
     plain = replace(request, framework=job.preset.name, job={})
-    settings = settings_beside(job, read_request(plain).job)
-    words = ",".join(f"{key}={typed(value)}" for key, value in settings.items())
-    parsed = typed_values(words, job_settings(), "--append") if words else {}
+    settings = differing_settings(job, read_request(plain).job)
+    words = ",".join(f"{key}={setting_text(value)}" for key, value in settings.items())
+    parsed = parse_settings(words, job_settings(), "--append") if words else {}
     if read_request(replace(plain, job=parsed)).job != job:
         raise ConfigError(where="--append", key="job", value=words, allowed="settings that --job can give")
     return words

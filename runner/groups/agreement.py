@@ -11,7 +11,7 @@ from typing import TypeVar
 from profiler.distributed.rendezvous import RankFailedError, rank_names
 from profiler.distributed.world import World
 from spec.errors import UserError
-from spec.program.command import WRONG_INPUT, complain
+from spec.program.command import WRONG_INPUT, print_error
 
 Value = TypeVar("Value")
 NO_ERROR = ""
@@ -81,7 +81,7 @@ def install_abort_hook(world: World) -> AbortHook:
         # Every rank gets SIGTERM; only the one that the diagnosis names reports it.
         failure = watch.diagnose(outside=OUTSIDE)
         if failure.speaker == world.rank:
-            complain(f"error: {failure}")
+            print_error(f"error: {failure}")
         end_process(WRONG_INPUT)
 
     watch.ends = end_process

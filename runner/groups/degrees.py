@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solver.plans.plan_table import Plan
-from solver.problem.typed_plan import parse_plan
+from solver.problem.requested_plan import parse_plan
 from spec.errors import ConfigError
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 from workload.aicb.csv_workload import Arguments
 from workload.traffic.ranks import DEFAULT_ORDER, RankOrder, rank_groups
 
@@ -15,7 +15,7 @@ DP = re.compile(r"dp=([1-9][0-9]{0,6})")
 PLAN = "--plan"
 
 
-def plan_and_dp(text: str) -> tuple[WrittenPlan, int | None]:
+def plan_and_dp(text: str) -> tuple[PlanSettings, int | None]:
     """The plan of ``text`` and its dp, which other plans do not name as it follows from the world size; None if absent.
 
     Raises ConfigError for a dp that is not a number or given twice, and as parse_plan.
@@ -28,7 +28,7 @@ def plan_and_dp(text: str) -> tuple[WrittenPlan, int | None]:
     if match is None or len(dp_words) > 1:
         raise ConfigError(where=PLAN, key="dp", value=",".join(dp_words), allowed="dp=N once, a whole number")
     rest = ",".join(word for word in words if word not in dp_words)
-    return (parse_plan(rest) if rest else WrittenPlan()), int(match[1])
+    return (parse_plan(rest) if rest else PlanSettings()), int(match[1])
 
 
 def check_dp(plan: Plan, dp: int | None) -> None:

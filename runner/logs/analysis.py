@@ -9,7 +9,7 @@ import numpy as np
 
 from profiler.timing import outliers
 from runner.logs.log import Log, size_text
-from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.files import UnreadableFileError, atomic_file, read_file_text
 from spec.program.kinds import plain_number
 from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 from workload.diagnostics import WorkloadError
@@ -221,7 +221,7 @@ class SlowRank:
 
 def write_ranks(path: Path, everyone: Iterable[RankTimes]) -> None:
     """A line a rank and epoch."""
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow([one.name for one in fields(RankTimes)])
         for one in everyone:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
 from runner.logs.log import Log
-from spec.files import make_folder, replaced_file, replaced_path
+from spec.files import atomic_file, atomic_path, make_folder
 
 PICTURE_DPI = 130
 LEGEND_INCHES = 2.2
@@ -24,11 +24,11 @@ def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[
     pictures = []
     for what, figure in figures.items():
         path = folder / f"{name}_{what}.png"
-        with replaced_path(path) as temporary:
+        with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=PICTURE_DPI, format="png")
         pictures.append(path)
     page = folder / f"{name}.html"
-    with replaced_file(page) as handle:
+    with atomic_file(page) as handle:
         handle.write(page_text(name, lines, pictures))
     return [*pictures, page]
 

@@ -17,7 +17,7 @@ from solver.plans.plan_table import Plan
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
 from solver.problem.request import Request
-from solver.problem.typed_plan import broken_rules, check_order, plan_of
+from solver.problem.requested_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
 from workload.aicb.csv_workload import (
     COMPUTATION,

@@ -32,7 +32,7 @@ from runner.replay.operations import ComputeMode
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_workloads
 from runner.replay.run import LOG_ENDING, LOG_FOLDER, ReplayOptions, run_in_world
 from spec.errors import ConfigError
-from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.files import UnreadableFileError, atomic_file, read_file_text
 from spec.program.command import OneLineParser
 from workload.aicb.csv_workload import COMPUTATION, Workload
 from workload.aicb.flags import GENERAL, add_generate
@@ -233,7 +233,7 @@ def parse_finished(text: str, path: Path) -> dict[str, str]:
 
 def _save_finished(results: Path, finished: dict[str, str], world: World) -> None:
     if world.leads:
-        with replaced_file(results / FINISHED) as handle:
+        with atomic_file(results / FINISHED) as handle:
             json.dump(finished, handle, indent=2)
             handle.write("\n")
 

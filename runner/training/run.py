@@ -33,10 +33,10 @@ from runner.training.task import TrainRequest, TrainTask, read_task
 from runner.training.trainer import Trainer
 from solver.problem.model_flops import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
 from spec.errors import ExportError
-from spec.files import replaced_file, replaced_path
+from spec.files import atomic_file, atomic_path
 from spec.parameters import num_parameters
-from spec.readers.read_config import assumed_lines
-from spec.settings.setting import typed
+from spec.readers.read_config import assumption_lines
+from spec.settings.setting import setting_text
 from spec.units import GIB
 
 MOST_RANKS = 8
@@ -256,9 +256,9 @@ def record(measured: TrainingResult) -> dict[str, object]:
         "global_batch_tokens": problem.job.global_batch_tokens,
         "preset": problem.job.preset.name,
         "dtype": task.dtype,
-        "job": {key: typed(value) for key, value in task.job.items()},
+        "job": {key: setting_text(value) for key, value in task.job.items()},
         "compiled": task.training.compiled,
-        "plan": asdict(task.plan.written) | {"dp": task.plan.dp},
+        "plan": asdict(task.plan.settings) | {"dp": task.plan.dp},
         "warmup_steps": measured.warmup,
         "steps_s": list(measured.steps_s),
         "steps_cpu_s": list(measured.steps_cpu_s),
@@ -278,12 +278,12 @@ def write(measured: TrainingResult, json_path: Path | None, results: Path | None
         results.mkdir(parents=True, exist_ok=True)
         paths.append(results / f"{measured.name}_train.json")
     for path in paths:
-        with replaced_file(path) as handle:
+        with atomic_file(path) as handle:
             json.dump(record(measured), handle, indent=1)
         messages.append(f"wrote {path}")
     if results is not None:
         path = results / f"{measured.name}_steps.csv"
-        with replaced_file(path) as handle:
+        with atomic_file(path) as handle:
             writer = csv.writer(handle, lineterminator="\n")
             writer.writerow(STEP_COLUMNS)
             rows = zip(measured.steps_s, measured.losses, strict=True)
@@ -348,7 +348,7 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
     except OSError as error:
         raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
     with (
-        replaced_path(path) as temporary,
+        atomic_path(path) as temporary,
         profile(
             activities=activities,
             schedule=window,
@@ -414,7 +414,7 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     world.close()
     if options.trace is not None:
         messages.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
-    return [*assumed_lines(task.training.model), *lines(measured), *messages] if world.leads else []
+    return [*assumption_lines(task.training.model), *lines(measured), *messages] if world.leads else []
 
 
 def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingResult:

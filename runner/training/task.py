@@ -19,14 +19,14 @@ from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
 from solver.problem.request import Request, read_request
-from solver.problem.typed_plan import check_order, plan_of
+from solver.problem.requested_plan import check_order, plan_of
 from solver.times.op_times import OpTimer
 from spec.errors import ConfigError
-from spec.job import JobSpec, Wide, precision_of
+from spec.job import HighPrecision, JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from spec.readers.read_config import read_config
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 
 TORCH_FORMATS: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -45,7 +45,7 @@ class TrainRequest:
     seq_len: int | None = None
     framework: str | None = None
     job: Mapping[str, object] = field(default_factory=dict)
-    dtype: Wide | None = None
+    dtype: HighPrecision | None = None
     cluster: str | None = None
     compiled: bool = False
 
@@ -116,10 +116,10 @@ def read_task(options: TrainRequest, device: Device, world_size: int) -> TrainTa
     return TrainTask(training=training, problem=problem, config=options.config, dtype=precision.linear, job=options.job)
 
 
-def requested_plan(options: TrainRequest) -> tuple[WrittenPlan, int | None]:
+def requested_plan(options: TrainRequest) -> tuple[PlanSettings, int | None]:
     """The requested plan, else the config's, and the requested dp."""
     if options.plan is None:
-        return read_config(options.config, assume=options.assume).plan or WrittenPlan(), None
+        return read_config(options.config, assume=options.assume).plan or PlanSettings(), None
     return plan_and_dp(options.plan)
 
 
@@ -136,7 +136,7 @@ def hardware_spec_of(device: Device, root: Path) -> str:
     return spec.stem
 
 
-def _tokens(options: TrainRequest, parsed: WrittenPlan, world_size: int) -> int | None:
+def _tokens(options: TrainRequest, parsed: PlanSettings, world_size: int) -> int | None:
     """Tokens of a step as requested; None if not."""
     if options.micro_batches is None:
         return options.global_batch_tokens

@@ -137,10 +137,10 @@ def _given_up(
         if not any(rule is one for one in broken):
             continue
         asked = rule.reason.removeprefix(CONSTRAINT)
-        written = plans.plan(row).written
+        settings = plans.plan(row).settings
         plan = plans.plan(row)
         key = bound.key if bound is not None else "tp"
-        value = getattr(plan if key == "dp" else written, key)
+        value = getattr(plan if key == "dp" else settings, key)
         shown = "+".join(value) or "none" if isinstance(value, tuple) else value
         changes.append(f"{key} = {shown} instead of {asked}")
     return changes
@@ -209,7 +209,7 @@ def every_plan(
 def _columns(problem: Problem, block: Candidates, cost: StepTime) -> dict[str, list[Any]]:
     """The columns of a block's plans, all simulated."""
     plans = [block.table.plans.plan(row) for row in range(len(block.simulated))]
-    written = [asdict(plan.written) for plan in plans]
+    settings = [asdict(plan.settings) for plan in plans]
     memory = block.table.memory
     low_s, high_s = interval_s(problem, cost)
     numbers = {
@@ -224,7 +224,7 @@ def _columns(problem: Problem, block: Candidates, cost: StepTime) -> dict[str, l
         "mfu": mfu(problem.model, problem.job, problem.cluster, cost.step_s),
     }
     return {
-        **{key: [one[key] for one in written] for key in written[0]},
+        **{key: [one[key] for one in settings] for key in settings[0]},
         "dp": [plan.dp for plan in plans],
         **{name: values.tolist() for name, values in numbers.items()},
     }

@@ -10,13 +10,13 @@ from solver.plans.plan_table import PlanTable
 from solver.problem.loading import LoadedProblem
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
+from solver.problem.requested_plan import broken_rules, check_order, plan_of
 from solver.problem.result import Answer, check_believable
-from solver.problem.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
 from spec.program.kinds import whole_number
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints, bounded_settings, constraints_of
-from spec.settings.plan import WrittenPlan, typed_plan_settings
-from spec.settings.setting import typed_values
+from spec.settings.plan import PlanSettings, plan_option_settings
+from spec.settings.setting import parse_settings
 
 
 def obstacles(problem: Problem, answer: Answer, constraints: Constraints = NO_CONSTRAINTS) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class NamedPlan:
 
     option: str
     rank: int = 0
-    written: WrittenPlan | None = None
+    settings: PlanSettings | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)
     answer: Answer | None = None
     modes: tuple[str, ...] = ()
@@ -47,8 +47,8 @@ def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
     plans ``shown``."""
     name, _, value = text.partition("=")
     if name.strip() != "rank":
-        keys = typed_values(text, typed_plan_settings(), option)
-        return NamedPlan(option=option, written=WrittenPlan(**keys), keys=keys)
+        keys = parse_settings(text, plan_option_settings(), option)
+        return NamedPlan(option=option, settings=PlanSettings(**keys), keys=keys)
     allowed = f"1 to {shown}, the plans shown at most" if shown else "a plan, or a rank with --run_all_solu"
     try:
         rank = whole_number(value.strip(), minimum=1, maximum=shown)
@@ -62,9 +62,9 @@ def with_price(named: NamedPlan, problem: Problem) -> NamedPlan:
 
     Raises ConfigError for a plan that there is no order of work or no world for.
     """
-    if named.written is None:
+    if named.settings is None:
         return named
-    return replace(named, answer=price_written(named.written, problem, named.option))
+    return replace(named, answer=price_requested(named.settings, problem, named.option))
 
 
 def with_best_price(named: NamedPlan, problem: Problem, constraints: Constraints) -> NamedPlan:
@@ -73,14 +73,14 @@ def with_best_price(named: NamedPlan, problem: Problem, constraints: Constraints
 
     Raises what the first strategy does where none has an order of work, a world and times for it.
     """
-    written = named.written
-    if written is None or written.strategy is not None:
+    settings = named.settings
+    if settings is None or settings.strategy is not None:
         return with_price(named, problem)
     refused: UserError | None = None
     answers: dict[str, Answer] = {}
     for mode in problem.job.preset.tensor_parallel.strategies:
         try:
-            answers[mode] = price_written(replace(written, strategy=mode), problem, named.option)
+            answers[mode] = price_requested(replace(settings, strategy=mode), problem, named.option)
         except (ConfigError, MissingCurveError) as error:
             refused = refused or error
     if refused is not None and not answers:
@@ -89,10 +89,10 @@ def with_best_price(named: NamedPlan, problem: Problem, constraints: Constraints
     return replace(named, answer=best, modes=tuple(answers))
 
 
-def price_written(written: WrittenPlan, problem: Problem, where: str) -> Answer:
+def price_requested(settings: PlanSettings, problem: Problem, where: str) -> Answer:
     """Returns the answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where
     there is no order of work or no world for it."""
-    plan = plan_of(written, problem, where)
+    plan = plan_of(settings, problem, where)
     check_order(plan, problem, where)
     return price_plan(problem, PlanTable.of(plan))[0]
 

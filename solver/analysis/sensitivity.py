@@ -77,7 +77,7 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
     measured = (
         profile is not None
         and profile.machine.gpu == cluster.gpu.name
-        and suits_network(profile, parsed.sheet, root=request.root)
+        and suits_network(profile, parsed.hardware_spec, root=request.root)
     )
     if measured:
         words += " (both modelled)"

@@ -52,7 +52,7 @@ class Shared:
     def open(self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
         """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
         file = self.file(request)
-        key = (str(file.path), repr(parsed.cluster), repr(parsed.sheet), request.missing, str(request.transfer))
+        key = (str(file.path), repr(parsed.cluster), repr(parsed.hardware_spec), request.missing, str(request.transfer))
         if key not in self.times:
             self.times[key] = times_of(file, request, parsed, device)
         return problem_with(request, parsed, file, self.times[key])

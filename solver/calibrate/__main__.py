@@ -87,7 +87,7 @@ def report_lines(
     ]
     lines = [table(rows, ["plan", "measured ms", "priced", "calibrated", "left out"]), ""]
     lines += [f"{field.name:26} {getattr(result.factors, field.name):.4g}" for field in fields(Calibration)]
-    lines.append(f"leave-one-out error {100 * result.left_out_error:.1f} % over {len(result.left_out)} steps")
+    lines.append(f"leave-one-out error {100 * result.leave_one_out_error:.1f} % over {len(result.left_out)} steps")
     return lines
 
 

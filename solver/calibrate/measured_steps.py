@@ -20,16 +20,16 @@ from solver.problem.interval import causes, relative_std
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
 from solver.problem.request import Request
-from solver.problem.typed_plan import check_order, parse_plan, plan_of
+from solver.problem.requested_plan import check_order, parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 from spec.program.kinds import MOST_GPUS, MOST_STEP_TOKENS, decimal_number, whole_number
 from spec.settings.job import job_settings
-from spec.settings.plan import WrittenPlan, typed_plan_settings
-from spec.settings.setting import typed_values
+from spec.settings.plan import PlanSettings, plan_option_settings
+from spec.settings.setting import parse_settings
 
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
-PLAN_KEYS = tuple(typed_plan_settings())
+PLAN_KEYS = tuple(plan_option_settings())
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 1e6
 ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework", "job")
 
@@ -112,11 +112,11 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             global_batch_tokens=_whole(where, line, "global_batch"),
             seq_len=_whole(where, line, "seq_len") if line.get("seq_len", "").strip() else None,
             framework=line.get("framework", "").strip() or None,
-            job={**request.job, **(typed_values(job, job_settings(), where) if job else {})},
+            job={**request.job, **(parse_settings(job, job_settings(), where) if job else {})},
         )
     )
     written = _written(where, line) or inputs.config.plan
-    if written is None or written == WrittenPlan():
+    if written is None or written == PlanSettings():
         raise ConfigError(
             where=where,
             key="plan",
@@ -133,7 +133,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
     )
 
 
-def _written(where: str, line: Mapping[str, str]) -> WrittenPlan | None:
+def _written(where: str, line: Mapping[str, str]) -> PlanSettings | None:
     """The plan of a line; columns and ``plan`` may not both be filled."""
     whole = line.get("plan", "").strip()
     columns = ",".join(f"{key}={line[key].strip()}" for key in PLAN_KEYS if line.get(key, "").strip())

@@ -157,7 +157,7 @@ def widest_bytes(context: LayerContext) -> FloatArray:
             inputs = block.mlp.ffn_hidden * (2 if block.mlp.gated else 1)
             width = inputs + block.mlp.ffn_hidden * (not keeps_result)
             block_bytes = context.activations(context.tokens, width)
-            if job.precision.narrows:
+            if job.precision.low_precision_linear:
                 block_bytes = block_bytes + cast_gradient_bytes(context, context.tokens * inputs)
             block_bytes = block_bytes / layout.tp
         elif block.mixer is not None:
@@ -186,7 +186,7 @@ def experts_backward_bytes(context: LayerContext, moe: MoeSpec) -> FloatArray:
     result = context.activations(rows, hidden)
     second = result + context.activations(rows, width)
     first = context.activations(rows, width * parts)
-    if job.precision.narrows:
+    if job.precision.low_precision_linear:
         second = second + cast_gradient_bytes(context, rows * hidden)
         first = first + cast_gradient_bytes(context, rows * width * parts)
     # Dispatchers that send a token once hand rows over in the experts' order.

@@ -90,7 +90,7 @@ def low_precision_copy_bytes(stages: Stages) -> FloatArray:
     """Returns the bytes of copies of weights in the format of the products, which stay from step to step."""
     precision = stages.job.precision
     # Sharded weights that exist or travel in that format are gathered in it: gathered_weights_bytes has them.
-    gathered = (precision.low_precision_parameters or precision.gathers_narrow) & (
+    gathered = (precision.low_precision_parameters or precision.gathers_low_precision) & (
         stages.context.layout.zero_stage >= 3
     )
     return np.where(gathered, 0.0, stages.total("cached_bytes"))
@@ -184,7 +184,7 @@ def gathered_weights_bytes(
     layout, data_parallel = context.layout, context.job.preset.data_parallel
     precision = context.job.precision
     # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
-    single = precision.gathers_narrow and not precision.low_precision_parameters
+    single = precision.gathers_low_precision and not precision.low_precision_parameters
     # Share of the 16 bits of an element that a gather in low precision saves.
     saving = single * (1.0 - dtype_bytes(precision.parameter_gather) / context.parameter_bytes)
     # The largest layers in use, embedding and head together, the larger of them, and everything that the stage holds.

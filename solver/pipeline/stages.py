@@ -18,7 +18,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockSpec, ModelSpec
 from spec.parameters import idle_expert_parameters, mlp_parameters, moe_parameters
-from spec.pipeline_layout import PipelineLayout, dealt_layout
+from spec.pipeline_layout import PipelineLayout, layout_of_model
 
 MODULES_BEHIND = {"with_embedding": 2, "first_last": 1}
 """Modules after the last layer that count as one each, by spec.frameworks.Pipeline.partition."""
@@ -197,7 +197,7 @@ def pipeline_partition(model: ModelSpec, stages: int, rule: str, layout: str = "
     Raises ConfigError for a layout of other stages or layers.
     """
     if layout:
-        return dealt_layout(layout, layers=model.num_layers, stages=stages)
+        return layout_of_model(layout, layers=model.num_layers, stages=stages)
     if rule == "by_cost":
         return stages_by_cost(model, stages)
     if rule in MODULES_BEHIND:

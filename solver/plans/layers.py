@@ -138,7 +138,7 @@ class LayerTable:
         # Only what memory terms of this job read is counted.
         reads = {
             "with_shapes": job.preset.data_parallel.keeps_dummy_wgrad,
-            "low_precision": job.precision.narrows,
+            "low_precision": job.precision.low_precision_linear,
         }
         for piece in self.pieces:
             if id(piece) not in self.memo.bytes:
@@ -205,7 +205,7 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
     # Weights cast once a step are shared out over the micro-batches, whose number depends on dp (ops.low_precision).
-    casts_once = job.precision.narrows and not job.precision.casts_every_forward
+    casts_once = job.precision.low_precision_linear and not job.precision.casts_every_forward
     casts = layout.dp if casts_once else layout.constant(0)
     return (*sizes, has_stages, zero_stage, groups, layout.offloaded_layers, casts)
 

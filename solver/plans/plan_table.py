@@ -11,7 +11,7 @@ from ops.recompute import Recompute
 from ops.strategies import STRATEGIES
 from solver.plans.schedules import Schedule
 from spec.arrays import FloatArray, IntArray, floats, ints
-from spec.settings.plan import WrittenPlan, plan_settings
+from spec.settings.plan import PlanSettings, plan_settings
 
 # Keys of a plan as users write it whose fields here have another name.
 NAMES = {"recompute_layers": "num_recompute_layers", "layout": "stage_layout"}
@@ -52,13 +52,13 @@ class Plan:
         return STRATEGIES[self.strategy]
 
     @property
-    def written(self) -> WrittenPlan:
+    def settings(self) -> PlanSettings:
         """Returns every key of the plan as a user writes it (``python simulation_train_formulaic.py --plan``)."""
         values: dict[str, Any] = {key: getattr(self, NAMES.get(key, key)) for key in plan_settings()}
         # Recompute.BLOCK is a full recompute of some layers.
         partial = self.recompute is Recompute.BLOCK
         return replace(
-            WrittenPlan(**values),
+            PlanSettings(**values),
             recompute="full" if partial else values["recompute"].value,
             recompute_layers=self.num_recompute_layers if partial else None,
             schedule=self.schedule.value,

@@ -19,7 +19,7 @@ from solver.times.op_times import OpTimer
 from spec.arrays import BoolArray, FloatArray
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
-from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, atomic_file, read_file_text
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
@@ -87,7 +87,7 @@ class Fit:
     left_out: FloatArray
 
     @property
-    def left_out_error(self) -> float:
+    def leave_one_out_error(self) -> float:
         """Mean absolute leave-one-out error, a fraction."""
         return float(np.abs(np.expm1(self.left_out)).mean())
 
@@ -233,10 +233,10 @@ def write_calibration(path: Path, fit: Fit, cluster: ClusterSpec) -> None:
         "cluster": cluster.name,
         "gpu": cluster.gpu.name,
         "steps": len(fit.left_out),
-        "leave_one_out_error": fit.left_out_error,
+        "leave_one_out_error": fit.leave_one_out_error,
         "factors": asdict(fit.factors),
     }
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         json.dump(record, handle, indent=2)
         handle.write("\n")
 

@@ -81,7 +81,7 @@ def times_of(
     """
     profile, cluster = file.profile, parsed.cluster
     of_its_gpu = profile is not None and profile.machine.gpu == cluster.gpu.name
-    suits = of_its_gpu and profile is not None and suits_network(profile, parsed.sheet, root=request.root)
+    suits = of_its_gpu and profile is not None and suits_network(profile, parsed.hardware_spec, root=request.root)
     if device is not None and (request.transfer or not suits):
         raise ConfigError(
             "--measure_missing",

@@ -1,4 +1,4 @@
-"""What a user typed, as far as it can be read and checked without a profile: model, framework, cluster, job."""
+"""A user's request, read and checked: model, framework, cluster, job, constraints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +16,7 @@ from profdb.store.data_file import load_profile
 from solver.memory.device import limit_bytes
 from solver.plans.constraints import check_schedules
 from solver.plans.schedules import Schedule
-from solver.problem.typed_plan import strategy_of
+from solver.problem.requested_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ProfileError
@@ -25,22 +25,21 @@ from spec.model import ModelSpec
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import check_model_size, config_for_size, read_config
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints, constraints_of, merged
-from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
-from spec.settings.plan import WrittenPlan
+from spec.settings.job import DEFAULT_FRAMEWORK, JobRequest, job_of
+from spec.settings.plan import PlanSettings
 
 DEFAULT_PROFILE = Path("prof_data") / "data.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked for, as typed: paths, sizes and names. None means not given.
+    """The words of a request: paths, sizes and names; None where there is none.
 
-    ``precision`` is a name of spec.settings.job, ``job`` values of spec.settings.job by key, which beat
-    it as it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project
-    folder, where configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of
-    solver.calibrate.fit; ``assume`` is what a config.json of an unknown type is read as; ``transfer``
-    scales a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without
-    ``profile`` it is the default one (profile_path), if that is there.
+    ``job`` are values of spec.settings.job by key. They override the ``precision``, a name of spec.settings.job, which
+    overrides the config, which overrides the preset of the ``framework``. ``root`` is the project folder with configs/;
+    ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit; ``assume`` is the type that
+    a config.json of an unknown type is read as; ``transfer`` scales a measured profile of another GPU; ``constraints``
+    as in spec.settings.constraints. The default of ``profile`` is profile_path, if that file exists.
     """
 
     root: Path
@@ -76,12 +75,12 @@ class ProfileFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """The config and the job of a request; the cluster as its ``sheet`` says, and what the job gets of it;
-    ``assumed_framework``: neither the request nor the config names one; what is demanded of plans; the profile where
-    it was read for the cluster's name."""
+    """The config, job and constraints of a request; the whole cluster of the ``hardware_spec``, and the part of it that
+    the job gets (``cluster``); ``assumed_framework``: neither the request nor the config names one; ``file`` is the
+    profile if the cluster's name was read from it."""
 
     config: ConfigFile
-    sheet: ClusterSpec
+    hardware_spec: ClusterSpec
     cluster: ClusterSpec
     job: JobSpec
     assumed_framework: bool
@@ -98,27 +97,27 @@ def read_request(request: Request, file: ProfileFile | None = None) -> ParsedReq
     config = _config(request)
     if request.cluster is None:
         file = file or find_profile(request)
-        sheet = _profiled_cluster(file, request.root)
+        whole_cluster = _profiled_cluster(file, request.root)
     else:
-        sheet = read_cluster(request.cluster, root=request.root)
-    job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
+        whole_cluster = read_cluster(request.cluster, root=request.root)
+    job = job_of(job_request(request, config, whole_cluster), whole_cluster.gpu.architecture)
     check_job(config.model, job)
-    check_precision(config.model, job.precision, sheet)
+    check_precision(config.model, job.precision, whole_cluster)
     ends = job.precision.high_precision_first_layers, job.precision.high_precision_last_layers
     if any(ends):
-        config = replace(config, model=config.model.with_wide_ends(*ends))
+        config = replace(config, model=config.model.with_high_precision_ends(*ends))
     constraints = NO_CONSTRAINTS
     if config.constraints or request.constraints:
         constraints = constraints_of(merged(config.constraints, request.constraints))
         check_schedules(constraints)
-        limit_bytes(sheet, constraints)
-    # The job gets a part of an NVLink domain of several nodes.
-    cluster = sheet
-    if job.nvlink_segment or sheet.scale_up_ranks > sheet.gpus_per_node:
-        cluster = segmented(sheet, job.world_size, job.nvlink_segment)
+        limit_bytes(whole_cluster, constraints)
+    # Of an NVLink domain of several nodes the job gets a part.
+    cluster = whole_cluster
+    if job.nvlink_segment or cluster.scale_up_ranks > cluster.gpus_per_node:
+        cluster = segmented(whole_cluster, job.world_size, job.nvlink_segment)
     return ParsedRequest(
         config=config,
-        sheet=sheet,
+        hardware_spec=whole_cluster,
         cluster=cluster,
         job=job,
         assumed_framework=request.framework is None and config.framework is None,
@@ -175,8 +174,8 @@ def _profiled_cluster(file: ProfileFile, root: Path) -> ClusterSpec:
     return read_cluster(name, root=root)
 
 
-def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
-    """A world that the cluster can hold; raises ConfigError."""
+def valid_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
+    """Returns the world size if it fits the cluster's nodes; raises ConfigError otherwise."""
     where, key = "--world_size", "world_size"
     if world_size is None or world_size < 1:
         raise ConfigError(where, key, world_size, "a number of GPUs, 1 or more")
@@ -195,16 +194,15 @@ def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
     return world_size
 
 
-def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> AskedJob:
-    """The job that the request and the config ask for; raises ConfigError for sizes that do not fit together."""
-    world_size = checked_world_size(request.world_size, cluster)
+def job_request(request: Request, config: ConfigFile, cluster: ClusterSpec) -> JobRequest:
+    """Returns the job of the request and the config; raises ConfigError for sizes that do not fit together."""
+    world_size = valid_world_size(request.world_size, cluster)
     seq_len = config.seq_len if request.seq_len is None else request.seq_len
     if seq_len is None or seq_len < 1:
         raise ConfigError(config.path, "seq_len", seq_len, "tokens per sequence: give --seq_len")
-    written = config.plan or WrittenPlan()
     tokens = request.global_batch_tokens
     if tokens is None:
-        tokens = _written_batch(written, world_size, seq_len)
+        tokens = _batch_of_plan(config.plan or PlanSettings(), world_size, seq_len)
     if tokens is None or tokens < 1 or tokens % seq_len:
         raise ConfigError(
             "--global_batch_size",
@@ -213,15 +211,15 @@ def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> Ask
             f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
     framework = request.framework or config.framework or DEFAULT_FRAMEWORK
-    # What is requested comes before what the config says, and that before the framework's preset. Settings in a
-    # framework's own words hold under that framework alone, and a precision by name replaces all the config's formats.
+    # The request overrides the config, and the config the framework's preset. A config's settings for its own framework
+    # do not apply to another one, and a precision by name replaces all formats of the config.
     settings = dict(config.job)
     if framework == config.framework:
         settings |= config.framework_job
     if request.precision is not None:
         settings = {key: value for key, value in settings.items() if not key.startswith("precision.")}
         settings["precision.recipe"] = request.precision
-    return AskedJob(
+    return JobRequest(
         world_size=world_size,
         seq_len=seq_len,
         global_batch_tokens=tokens,
@@ -230,20 +228,20 @@ def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> Ask
     )
 
 
-def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:
-    """Tokens per step of the plan in the config, when it says enough."""
-    if written.micro_batch is None or written.num_micro is None:
+def _batch_of_plan(plan: PlanSettings, world_size: int, seq_len: int) -> int | None:
+    """Returns the tokens per step of the config's plan, None if it does not fix them."""
+    if plan.micro_batch is None or plan.num_micro is None:
         return None
-    split = (written.tp or 1) * (written.pp or 1) * written.cp
-    return max(world_size // split, 1) * written.micro_batch * written.num_micro * seq_len
+    split = (plan.tp or 1) * (plan.pp or 1) * plan.cp
+    return max(world_size // split, 1) * plan.micro_batch * plan.num_micro * seq_len
 
 
 ADAPTER_SETTINGS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
 
 
 def check_job(model: ModelSpec, job: JobSpec) -> None:
-    """Raises ConfigError for a strategy or schedule that a user gives a framework and that does not exist, and for
-    settings without another that they need."""
+    """Raises ConfigError for a framework's strategy or schedule that does not exist, and for settings without another
+    that they need."""
     for name in job.preset.tensor_parallel.strategies:
         strategy_named(name, where="--job")
     for name in job.preset.pipeline.schedules:
@@ -251,7 +249,7 @@ def check_job(model: ModelSpec, job: JobSpec) -> None:
             allowed = f"of {', '.join(Schedule)}"
             raise ConfigError("--job", "pipeline.schedules", name, allowed)
     if job.delay_wgrad and not job.overlap_expert_a2a:
-        # Megatron-LM transformer_config.py, __post_init__: there is nothing else to put them off to.
+        # Megatron-LM transformer_config.py, __post_init__: without the overlap nothing else runs meanwhile.
         raise ConfigError("--job", "delay_wgrad", True, "true only with overlap_expert_a2a true")
     if job.adapter_rank:
         check_adapters(model, job)
@@ -267,8 +265,8 @@ def check_job(model: ModelSpec, job: JobSpec) -> None:
 
 
 def check_adapters(model: ModelSpec, job: JobSpec) -> None:
-    """Raises ConfigError for a job without a product that gets an adapter, for a product that two names give one, and
-    for a name of which the model has no product."""
+    """Raises ConfigError if no product gets an adapter, if one gets two, and for a name of which the model has no
+    product."""
     if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
         names = "+".join(sorted(job.adapted)) or "none"
         raise ConfigError("--job", "adapted", names, f"one or more of {', '.join(ADAPTED)}, and of qkv and q_k_v one")
@@ -281,13 +279,14 @@ def check_adapters(model: ModelSpec, job: JobSpec) -> None:
     }
     for name in sorted(job.adapted):
         if products.isdisjoint(ADAPTED[name]):
-            there = [product for product, keys in ADAPTED.items() if not products.isdisjoint(keys)]
-            raise ConfigError("--job", "adapted", name, f"products that {model.name} has: {', '.join(there) or 'none'}")
+            present = [product for product, keys in ADAPTED.items() if not products.isdisjoint(keys)]
+            allowed = f"products that {model.name} has: {', '.join(present) or 'none'}"
+            raise ConfigError("--job", "adapted", name, allowed)
 
 
 def check_precision(model: ModelSpec, precision: Precision, cluster: ClusterSpec) -> None:
-    """Raises ConfigError for products in a format, or with scales, that the GPU does not compute in, and for a head or
-    layers of another precision than the rest where the model or the precision has none."""
+    """Raises ConfigError for formats and scales that the GPU has no products of, and for a low-precision head or
+    high-precision layers that the model or the precision does not allow."""
     formats = cluster.gpu.peak_flops
     for key in ("compute", "linear", "attention"):
         dtype = getattr(precision, key)
@@ -305,7 +304,7 @@ def check_precision(model: ModelSpec, precision: Precision, cluster: ClusterSpec
     if precision.linear == "fp8" and precision.scale_recipe not in scales:
         allowed = f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}"
         raise ConfigError("--precision", "precision.scale_recipe", precision.scale_recipe, allowed)
-    if precision.low_precision_head and (model.tied_embeddings or not precision.narrows):
+    if precision.low_precision_head and (model.tied_embeddings or not precision.low_precision_linear):
         # Megatron-LM d98e8a6 transformer_config.py, fp8_output_proj; extensions/transformer_engine.py: "does not
         # support skip_weight_param_allocation", which tied embeddings want.
         allowed = "true only with low-precision products, for a model with untied embeddings"
@@ -313,7 +312,7 @@ def check_precision(model: ModelSpec, precision: Precision, cluster: ClusterSpec
     # Megatron-LM d98e8a6 transformer_config.py, first_last_layers_bf16, which delayed scaling has not.
     for key in ("high_precision_first_layers", "high_precision_last_layers"):
         layers = getattr(precision, key)
-        if layers and (not precision.narrows or precision.scaling == "delayed"):
+        if layers and (not precision.low_precision_linear or precision.scaling == "delayed"):
             allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
             raise ConfigError("--job", f"precision.{key}", layers, allowed)
     last = precision.high_precision_last_layers

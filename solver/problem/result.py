@@ -94,7 +94,7 @@ def answer_values(answer: Answer) -> dict[str, Any]:
     """Returns Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by
     term and in all, tokens per GPU and second, MFU."""
     return {
-        **asdict(answer.plan.written),
+        **asdict(answer.plan.settings),
         "dp": answer.plan.dp,
         **{name: getattr(answer, name) for name in SECONDS},
         **{f"{part}_s": value for part, value in answer.parts_s.items()},
@@ -121,11 +121,11 @@ def check_believable(answers: Iterable[Answer], source: str) -> None:
             )
 
 
-ROOMY_SHARE = 0.85
+HEADROOM_SHARE = 0.85
 """Of the usable memory: engineers leave about so much to fragmentation, longer sequences and one more communicator."""
 
 
-def roomiest_fast(front: Sequence[Answer], usable_bytes: float, share: float = ROOMY_SHARE) -> Answer | None:
+def fastest_with_headroom(front: Sequence[Answer], usable_bytes: float, share: float = HEADROOM_SHARE) -> Answer | None:
     """Returns the fastest plan that needs at most ``share`` of the memory, of a whole Pareto ``front``: whatever is
     faster needs more, so it is on the front. None where every plan needs more."""
     fitting = [answer for answer in front if answer.needed_bytes <= share * usable_bytes]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, answer_values
-from spec.files import replaced_file
+from spec.files import atomic_file
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 from spec.settings.plan import plan_settings
-from spec.settings.setting import typed
+from spec.settings.setting import setting_text
 
 if TYPE_CHECKING:
     from solver.analysis.sweep import SweepOutcome
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def answer_record(answer: Answer) -> dict[str, object]:
     """Returns one answer as plain values; units are in the names, a plan's keys are those that --plan takes, and dp."""
-    return asdict(answer) | {"plan": asdict(answer.plan.written) | {"dp": answer.plan.dp}}
+    return asdict(answer) | {"plan": asdict(answer.plan.settings) | {"dp": answer.plan.dp}}
 
 
 def question_record(problem: Problem) -> dict[str, object]:
@@ -59,7 +59,7 @@ def search_record(problem: Problem, result: "Result", constraints: Constraints =
 def write_json(path: Path, record: dict[str, object]) -> None:
     """Writes a record, whole or not at all; what is no finite number (days of a run that never ends) is null,
     as JSON has no word for it."""
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         json.dump(_finite(record), handle, indent=2, allow_nan=False)
         handle.write("\n")
 
@@ -99,7 +99,7 @@ def write_sweep_csv(path: Path, rows: "Sequence[SweepOutcome]") -> None:
 def answer_columns(answer: Answer) -> dict[str, str]:
     """Returns a plan's line of a table, by column: its keys as they are typed, numbers in full."""
     keys = plan_settings()
-    return {name: typed(value) if name in keys else repr(value) for name, value in answer_values(answer).items()}
+    return {name: setting_text(value) if name in keys else repr(value) for name, value in answer_values(answer).items()}
 
 
 def _number(value: object) -> str:
@@ -111,5 +111,5 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(text.getvalue())

@@ -12,11 +12,11 @@ from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem
 from solver.problem.result import Answer, answer_values
 from solver.search import Result
-from spec.files import check_parquet, replaced_path
+from spec.files import atomic_path, check_parquet
 from spec.program.kinds import Several, Whole
 from spec.program.progress import progress
 from spec.settings.plan import plan_settings
-from spec.settings.setting import typed
+from spec.settings.setting import setting_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,7 +53,7 @@ def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
     for name, values in columns.items():
         kind = kinds.get(name)
         if isinstance(kind, Several):
-            made[name] = pd.Series([typed(value) if isinstance(value, tuple) else value for value in values])
+            made[name] = pd.Series([setting_text(value) if isinstance(value, tuple) else value for value in values])
         elif isinstance(kind, Whole):
             made[name] = pd.Series(list(values), dtype="Int64")
         else:
@@ -64,7 +64,7 @@ def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
 def write_parquet(path: Path, frame: "DataFrame") -> None:
     """Writes a table of plans, whole or not at all; ConfigError without pyarrow."""
     check_parquet(str(path))
-    with replaced_path(path) as temporary:
+    with atomic_path(path) as temporary:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 

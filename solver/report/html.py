@@ -6,14 +6,14 @@ from pathlib import Path
 
 from solver.report.sections import Page
 from spec.errors import ConfigError
-from spec.files import make_folder, replaced_file
+from spec.files import atomic_file, make_folder
 from spec.frameworks import STRATEGIES
 from spec.program.command import DISTRIBUTION, VERSION_LINE
 
 FILE = "index.html"
 
 
-def check_page_can_be_made(folder: Path | None) -> None:
+def check_report_requirements(folder: Path | None) -> None:
     """Raises ConfigError, before any work, where a page is requested and jinja2 is not installed."""
     if folder is not None and find_spec("jinja2") is None:
         raise ConfigError(
@@ -32,7 +32,7 @@ def write_page(page: Page, folder: Path) -> Path:
     text = page_text(page)
     make_folder(folder)
     path = folder / FILE
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(text)
     return path
 

@@ -11,7 +11,7 @@ from solver.api import PlanText, Session, plan_keys
 from solver.memory.device import limit_bytes, usable_bytes
 from solver.problem.loading import LoadedProblem
 from solver.problem.result import Answer
-from solver.report.html import check_page_can_be_made, write_page
+from solver.report.html import check_report_requirements, write_page
 from solver.report.pictures import breakdown_picture, memory_picture, pareto_picture, shares_picture
 from solver.report.plans import (
     Plans,
@@ -36,7 +36,7 @@ from solver.report.sections import KeyFigure, Page, Picture, ReportSection, Tabl
 from solver.report.sweeps import row_name
 from solver.report.timeline_picture import timeline_picture
 from spec.origin import ORIGIN_MEANINGS, ORIGIN_NAMES, Origin
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 from spec.units import seconds_to_ms
 
 
@@ -103,7 +103,7 @@ def write_report(
     Raises as Session.search and Session.price, ConfigError where jinja2 is not installed, ExportError where it
     cannot be written.
     """
-    check_page_can_be_made(Path(folder))
+    check_report_requirements(Path(folder))
     inputs = session.inputs
     against = [_challenger(session, one) for one in why_not]
     compared = [_candidate(session, one, "compare") for one in compare]
@@ -130,7 +130,7 @@ def _challenger(session: Session, plan: PlanText) -> Candidate:
     if isinstance(plan, Answer):
         return _candidate(session, plan, "why_not")
     keys = plan_keys(plan, "why_not")
-    named = NamedPlan(option="why_not", written=WrittenPlan(**keys), keys=keys)
+    named = NamedPlan(option="why_not", settings=PlanSettings(**keys), keys=keys)
     priced = with_best_price(named, session.inputs.problem, session.inputs.constraints)
     return challenger(priced, session.inputs, ())
 

@@ -13,13 +13,13 @@ from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
 from solver.problem.model_flops import counts_whole_attention, logged_tflops, products
 from solver.problem.problem import Problem
-from solver.problem.result import ROOMY_SHARE, Answer, is_tie, roomiest_fast
+from solver.problem.result import HEADROOM_SHARE, Answer, fastest_with_headroom, is_tie
 from solver.report.sections import ReportSection, Table
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints
-from spec.settings.job import settings_apart
-from spec.settings.setting import typed
+from spec.settings.job import non_default_settings
+from spec.settings.setting import setting_text
 from spec.units import MIB, bytes_to_gib, seconds_to_ms
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def question_section(
     which data answers. ``assumed_framework``: nobody named it."""
     model, job, cluster = problem.model, problem.job, problem.cluster
     nodes = cluster.nodes_for(job.world_size)
-    settings = settings_apart(job, cluster.gpu.architecture)
+    settings = non_default_settings(job, cluster.gpu.architecture)
     ratios = sorted(problem.op_timer.sustained.ratios.items())
     facts = {
         "model": f"{model.name}: {num_parameters(model).total:,} parameters, {model.num_layers} layers, "
         f"hidden {model.hidden}",
         "job": f"{job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
         f"{job.seq_len:,}), {job.preset.name} preset" + " (assumed; --framework names another)" * assumed_framework,
-        "settings": ", ".join(f"{key}={typed(value)}" for key, value in settings.items()),
+        "settings": ", ".join(f"{key}={setting_text(value)}" for key, value in settings.items()),
         "limits": "" if constraints == NO_CONSTRAINTS else "; ".join(constraints.words()),
         "cluster": f"{cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
         "profile": times.source or profile_words(times.profile),
@@ -277,8 +277,8 @@ def _neighbours(result: "Result", usable: float) -> list[tuple[str, str]]:
     plural = len(alike) > 1
     tie_words = f"plan{'s' * plural} {places} {'are' if plural else 'is'} tied with the best"
     # Recomputation is chosen to fit into all of memory, not into this share of it.
-    search_words = f"(--headroom {100 - 100 * ROOMY_SHARE:.0f}% searches for others)"
-    roomy = roomiest_fast(result.pareto, usable)
+    search_words = f"(--headroom {100 - 100 * HEADROOM_SHARE:.0f}% searches for others)"
+    roomy = fastest_with_headroom(result.pareto, usable)
     if roomy is None:
         room = f"none of the plans priced {search_words}"
     elif roomy.plan == best.plan:
@@ -291,7 +291,7 @@ def _neighbours(result: "Result", usable: float) -> list[tuple[str, str]]:
     return [
         ("preset", best.plan.preset),
         ("ties", tie_words if alike else "none within the 80 % interval of the difference"),
-        ("headroom", f"fastest plan below {100 * ROOMY_SHARE:g} % of memory: {room}"),
+        ("headroom", f"fastest plan below {100 * HEADROOM_SHARE:g} % of memory: {room}"),
     ]
 
 
@@ -381,7 +381,7 @@ def _search_record(plans: Plans, result: "Result") -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
     problem = plans.inputs.problem
-    roomy = roomiest_fast(result.pareto, usable_bytes(problem.cluster))
+    roomy = fastest_with_headroom(result.pareto, usable_bytes(problem.cluster))
     return search_record(problem, result, plans.inputs.constraints) | {
         "ties": ties(result.best),
         "roomy": None if roomy is None else answer_record(roomy),

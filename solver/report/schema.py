@@ -13,8 +13,8 @@ from spec.settings.plan import plan_settings
 from spec.settings.schema import (
     DRAFT,
     Schema,
+    nullable_settings,
     record_schema,
-    said_or_null,
     settings_schema,
     table_schema,
     type_schema,
@@ -70,7 +70,7 @@ def _or_null(of: Schema) -> Schema:
 
 def _plan() -> Schema:
     """The plan of an answer: every key as written, and the data-parallel ranks that its degrees leave."""
-    keys = said_or_null(plan_settings())
+    keys = nullable_settings(plan_settings())
     keys["dp"] = {"type": "integer", "minimum": 1, "description": "Data-parallel ranks."}
     return table_schema(keys, tuple(keys))
 

@@ -39,12 +39,12 @@ TILE_SIDES = range(16, 1025, 16)
 FLOPS = Range(1e9, 1e19, "FLOP/s")
 
 
-def known_clusters(root: Path) -> tuple[str, ...]:
+def cluster_names(root: Path) -> tuple[str, ...]:
     """Returns the names of the hardware specs under ``root``/configs/clusters (file stems), sorted."""
     return tuple(sorted(path.stem for path in (root / CLUSTER_FOLDER).glob("*.toml")))
 
 
-def known_architectures(root: Path) -> tuple[str, ...]:
+def architecture_names(root: Path) -> tuple[str, ...]:
     """Returns the names of the files under ``root``/configs/architectures (file stems), sorted."""
     return tuple(sorted(path.stem for path in (root / ARCHITECTURE_FOLDER).glob("*.toml")))
 
@@ -57,7 +57,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     unknown key, a wrong type, a negative or non-finite number, an unknown GPU, or a figure without a
     source.
     """
-    known, path = known_clusters(root), Path(name_or_path)
+    known, path = cluster_names(root), Path(name_or_path)
     if name_or_path in known:
         path = root / CLUSTER_FOLDER / f"{name_or_path}.toml"
     elif path.suffix != ".toml" or not os.path.isfile(path):
@@ -109,7 +109,7 @@ def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
     borrowed = isinstance(top.values.get("gpu"), str)
     if borrowed:
         lender = top.text("gpu")
-        known = known_clusters(root)
+        known = cluster_names(root)
         if lender in known:
             table = read_toml(root / CLUSTER_FOLDER / f"{lender}.toml")
         # One that borrows its own GPU lends none: the chain of files ends here.
@@ -119,7 +119,7 @@ def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
     table = table.section("gpu")
     gpu = table.record(
         GpuSpec,
-        architecture=read_architecture(table.choice("architecture", known_architectures(root)), root=root),
+        architecture=read_architecture(table.choice("architecture", architecture_names(root)), root=root),
         peak_flops=_rates(table, "peak_flops"),
         sustained_flops=_rates(table, "sustained_flops") if table.has("sustained_flops") else {},
     )
@@ -162,7 +162,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
     Raises ConfigError for an unknown name (listing the known ones), an unreadable file, a missing or
     unknown key, a wrong type, a figure that nobody would believe, or a fact without a source.
     """
-    known = known_architectures(root)
+    known = architecture_names(root)
     if name not in known:
         allowed = f"one of {', '.join(known)}" if known else f"a file under {root / ARCHITECTURE_FOLDER}"
         raise ConfigError(where="architecture", key="name", value=name, allowed=allowed)
@@ -248,14 +248,14 @@ def check_sources(top: Section, sources: Mapping[str, str], figures: Sequence[st
             raise ConfigError(where=top.where, key=f"sources.{key!r}", value=key, allowed=allowed)
 
 
-def sheet_of_gpu(name: str, *, root: Path) -> ClusterSpec | None:
+def find_hardware_spec(name: str, *, root: Path) -> ClusterSpec | None:
     """The sheet under ``root`` whose GPU is called ``name``, whatever the case; None when there is none.
 
     Of several sheets with one GPU it is the one that has its table, which alone names the driver's names.
     """
     result: ClusterSpec | None = None
     wanted = name.strip().casefold()
-    for stem in known_clusters(root):
+    for stem in cluster_names(root):
         cluster = read_cluster(stem, root=root)
         names = (stem, cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
         if wanted in (each.casefold() for each in names):

@@ -54,7 +54,7 @@ def exit_status(
             reconfigure(errors="backslashreplace")
     try:
         if sys.stdout is None:
-            complain("error: stdout is closed: there is nowhere to print the answer")
+            print_error("error: stdout is closed: there is nowhere to print the answer")
             return WRONG_INPUT
         try:
             status = work()
@@ -66,22 +66,22 @@ def exit_status(
         sys.stdout.flush()
     except UserError as error:
         if speaks(error):
-            complain(f"error: {error}")
+            print_error(f"error: {error}")
         return WRONG_INPUT
     except KeyboardInterrupt:
         if line := interrupted():
-            complain(line)
+            print_error(line)
         return INTERRUPTED
     except OSError as error:
         if error.errno not in OUTPUT_ERRORS or error.filename is not None:
             raise
         _forget_stdout()
-        complain(f"error: stdout: cannot be written: {error.strerror}")
+        print_error(f"error: stdout: cannot be written: {error.strerror}")
         return WRONG_INPUT
     return status
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """One line on stderr, whatever the text holds and however long; lost where stderr cannot be written."""
     if sys.stderr is None:
         return
@@ -100,7 +100,7 @@ def quiet_interrupts() -> None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def without_interrupts() -> Iterator[None]:
     """Ctrl-C takes effect when the block ends. Around imports of torch: its C code clears an interrupt that it meets,
     and the program goes on with half of numpy."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -114,7 +114,7 @@ def _quiet_interrupt(kind: type[BaseException], error: BaseException, traceback:
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
         return
-    complain("interrupted")
+    print_error("interrupted")
     os._exit(INTERRUPTED)
 
 

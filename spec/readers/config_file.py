@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spec.model import ModelSpec
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class ConfigFile:
     format: str
     model: ModelSpec
     seq_len: int | None = None
-    plan: WrittenPlan | None = None
+    plan: PlanSettings | None = None
     framework: str | None = None
     """The framework preset that the file is written for."""
     job: Mapping[str, object] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKin
 from spec.readers.config_file import ConfigFile
 from spec.readers.pyconfig import read_pyconfig
 from spec.section import MAX_LAYERS, Section
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 
 # Keys that cannot change step time or memory, by section; one that is neither read nor in a table here is refused
 # (InternEvo 0.5 ``configs/`` and ``internlm/initialize/launch.py``, args_sanity_check).
@@ -323,7 +323,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         model.fail("parallel_output", "True when tensor.size > 1: gathered logits are not priced")
     ep, etp = _expert_degrees(parallel, tp)
     recompute, recompute_layers = _recompute(model, pp, vpp)
-    plan = WrittenPlan(
+    plan = PlanSettings(
         strategy=tensor.choice("mode", framework_preset("internevo").tensor_parallel.strategies, "mtp"),
         tp=tp,
         pp=pp,
@@ -393,7 +393,7 @@ def _expert_degrees(parallel: Section, tp: int) -> tuple[int | None, int | None]
 
 
 def _recompute(model: Section, pp: int, vpp: int) -> tuple[Literal["none", "full"], int | None]:
-    """Returns WrittenPlan's recompute and recompute_layers of ``checkpoint``, a bool or the share of each chunk's layers:
+    """Returns PlanSettings's recompute and recompute_layers of ``checkpoint``, a bool or the share of each chunk's layers:
     the first int(share x layers) of a chunk run again (internlm/model/modeling_*.py, checkpoint_layer_num)."""
     value = model.values.get("checkpoint") if model.has("checkpoint") else False
     if not isinstance(value, (bool, int, float)) or not 0 <= value <= 1:

@@ -81,7 +81,7 @@ def add_config(flags: "ArgumentParser | _ArgumentGroup", words: str = CONFIG, *,
     flags.add_argument("--assume", **ASSUME)
 
 
-def assumed_lines(model: ModelSpec) -> list[str]:
+def assumption_lines(model: ModelSpec) -> list[str]:
     """Returns the assumptions of its reader, a line each."""
     return [f"assumed  {said}" for said in model.assumptions]
 

@@ -24,7 +24,7 @@
     fix = { tp = 8 }
     headroom = 0.1
 
-Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec, RopeSpec and WrittenPlan, and of what mixes the
+Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec, RopeSpec and PlanSettings, and of what mixes the
 block's tokens, whose own key is its name in spec.mixers.registry; any other key is refused.
 """
 
@@ -49,7 +49,7 @@ from spec.readers.config_file import ConfigFile
 from spec.section import MAX_LAYERS, Section
 from spec.settings.constraints import constraints_in
 from spec.settings.job import PRECISIONS, job_settings
-from spec.settings.plan import WrittenPlan, plan_settings
+from spec.settings.plan import PlanSettings, plan_settings
 from spec.settings.setting import section_values
 
 MAX_RUNS = 1000
@@ -144,7 +144,7 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
         moe=_moe(section.section("moe")) if section.has("moe") else None,
         norm=norm,
         norm_place=_norm_place(section),
-        wide=False,
+        high_precision=False,
     )
     count = section.integer("count", maximum=MAX_LAYERS)
     section.close()
@@ -199,11 +199,11 @@ def _moe(section: Section) -> MoeSpec:
     return moe
 
 
-def _plan(section: Section) -> WrittenPlan:
+def _plan(section: Section) -> PlanSettings:
     for key, place in OF_THE_JOB.items():
         if section.has(key):
             section.fail(key, f"under {place}")
-    plan = WrittenPlan(**section_values(section, plan_settings()))
+    plan = PlanSettings(**section_values(section, plan_settings()))
     if plan.preset not in (None, *framework_names(legacy=True)):
         section.fail("preset", f"one of {', '.join(framework_names())}")
     section.close()

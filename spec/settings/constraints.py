@@ -22,7 +22,7 @@ WORDS = {"fix": "a value of", "max": "the largest", "min": "the smallest"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenConstraints:
+class ConstraintSettings:
     """The constraints that have a name of their own; ``fix``, ``max`` and ``min`` go by key of a plan."""
 
     modes: Annotated[tuple[str, ...], Several(Word(STRATEGIES), least=1)] = ()
@@ -96,7 +96,7 @@ NO_CONSTRAINTS = Constraints()
 
 def constraint_settings() -> Settings:
     """The constraints with a name of their own."""
-    return settings_of(WrittenConstraints)
+    return settings_of(ConstraintSettings)
 
 
 def bounded_settings() -> Settings:

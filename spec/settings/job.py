@@ -13,11 +13,11 @@ from typing import Any
 from spec.cluster.cluster import ArchitectureSpec
 from spec.errors import ConfigError
 from spec.frameworks import FrameworkPreset, framework_preset
-from spec.job import JobSpec, Precision, Wide, precision_of
+from spec.job import HighPrecision, JobSpec, Precision, precision_of
 from spec.program.kinds import Word
 from spec.settings.setting import Setting, Settings, keys_near, settings_of
 
-# Named precisions: how the products of linear layers are narrowed, as the libraries that do it do.
+# Named precisions: how the products of linear layers run in low precision, as in the libraries that do so.
 #
 # Parameters, activations and optimizer state keep their formats; only the operands of the linears' products, their
 # scales and the casts before them change, and, where a framework's own recipes say so (``data_parallel.low_precision_weights``,
@@ -30,8 +30,8 @@ from spec.settings.setting import Setting, Settings, keys_near, settings_of
 #   Transformer Engine's Float8BlockScaling (--fp8-recipe blockwise).
 # - mxfp8, nvfp4: Transformer Engine, MXFP8BlockScaling and NVFP4BlockScaling (scales of 32 and of 16 numbers). Where a framework's
 #   MXFP8 is torchao's (``layers.casts_again``; ``prototype/mx_formats/mx_linear.py``, mx_mm), it casts as torchao does.
-WIDE: tuple[Wide, ...] = ("bf16", "fp16")
-NARROW: Mapping[str, Mapping[str, Any]] = {
+HIGH_PRECISION: tuple[HighPrecision, ...] = ("bf16", "fp16")
+LOW_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp8-tensor": {
         "linear": "fp8",
         "scale_recipe": "tensor",
@@ -44,21 +44,23 @@ NARROW: Mapping[str, Mapping[str, Any]] = {
     "mxfp8": {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"},
     "nvfp4": {"linear": "fp4", "scale_recipe": "block", "scaling": "block"},
 }
-PRECISIONS: tuple[str, ...] = (*WIDE, *NARROW)
+PRECISIONS: tuple[str, ...] = (*HIGH_PRECISION, *LOW_PRECISION)
 
 
-def named_precision(name: str, preset: FrameworkPreset) -> Precision:
-    """The precision of that name (one of PRECISIONS) as the framework trains with it."""
-    for wide in WIDE:
-        if name == wide:
-            return precision_of(preset, wide)
-    said, choices = NARROW[name], preset.data_parallel
-    held = said["scale_recipe"] in choices.low_precision_weights
-    travels = said["scale_recipe"] == "tensor" and (held or choices.casts_shards)
-    gathered = {"parameter_gather": said["linear"]} if travels else {}
-    again = said["scale_recipe"] == "mx" and preset.layers.casts_again
-    casts = {**said, "scaling": "dynamic", "casts_every_forward": True} if again else said
-    return replace(precision_of(preset), **casts, low_precision_parameters=held, **gathered)
+def recipe_precision(name: str, preset: FrameworkPreset) -> Precision:
+    """Returns the precision of that name (one of PRECISIONS) as the framework trains with it."""
+    for compute in HIGH_PRECISION:
+        if name == compute:
+            return precision_of(preset, compute)
+    recipe, choices = dict(LOW_PRECISION[name]), preset.data_parallel
+    scales = recipe["scale_recipe"]
+    # Some frameworks store weights in the format of the products, and gather what they store; others cast shards first.
+    recipe["low_precision_parameters"] = scales in choices.low_precision_weights
+    if scales == "tensor" and (recipe["low_precision_parameters"] or choices.casts_shards):
+        recipe["parameter_gather"] = recipe["linear"]
+    if scales == "mx" and preset.layers.casts_again:
+        recipe |= {"scaling": "dynamic", "casts_every_forward": True}
+    return replace(precision_of(preset), **recipe)
 
 
 DEFAULT_FRAMEWORK = "megatron"
@@ -78,9 +80,9 @@ def job_settings() -> Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedJob:
-    """A job as asked for: sizes, the framework whose preset holds where nobody says otherwise, and values of the
-    job's settings by key. ``where`` names who said them in errors."""
+class JobRequest:
+    """A requested job: sizes, the framework whose preset is the default, and values of the job's settings by key.
+    ``where`` names their origin in errors."""
 
     world_size: int
     seq_len: int
@@ -90,52 +92,52 @@ class AskedJob:
     where: str = "--job"
 
 
-def job_of(asked: AskedJob, architecture: ArchitectureSpec | None = None) -> JobSpec:
-    """The job: the framework's preset with the choices said, the named precision on it, on GPUs of the
-    ``architecture``, and then the formats and the other settings said.
+def job_of(request: JobRequest, architecture: ArchitectureSpec | None = None) -> JobSpec:
+    """Returns the job: the framework's preset with the requested choices, its named precision on GPUs of the
+    ``architecture``, and then the requested formats and other settings.
 
     Raises ConfigError for an unknown framework or key or a value that a key does not take.
     """
     table = job_settings()
     values: dict[str, Any] = {}
-    for key, value in asked.settings.items():
+    for key, value in request.settings.items():
         if key not in table:
             allowed = f"a key of {keys_near(key, table)}"
-            raise ConfigError(where=asked.where, key=key, value=value, allowed=allowed)
-        values[key] = table[key].accept(value, asked.where)
-    preset = framework_preset(asked.framework)
+            raise ConfigError(where=request.where, key=key, value=value, allowed=allowed)
+        values[key] = table[key].accept(value, request.where)
+    preset = framework_preset(request.framework)
     recipe = values.pop(RECIPE.key, RECIPE.default)
     groups = {key for key in values if "." in key and not key.startswith("precision.")}
     preset = preset.changed({key: values.pop(key) for key in sorted(groups)})
     formats = {key.removeprefix("precision."): values.pop(key) for key in list(values) if key.startswith("precision.")}
     job = JobSpec(
-        world_size=asked.world_size,
-        seq_len=asked.seq_len,
-        global_batch_tokens=asked.global_batch_tokens,
+        world_size=request.world_size,
+        seq_len=request.seq_len,
+        global_batch_tokens=request.global_batch_tokens,
         preset=preset,
-        precision=named_precision(recipe, preset),
+        precision=recipe_precision(recipe, preset),
         **values,
     )
     job = job.on(architecture) if architecture is not None else job
     return replace(job, precision=replace(job.precision, **formats))
 
 
-def settings_apart(
+def non_default_settings(
     job: JobSpec, architecture: ArchitectureSpec | None = None, *, recipe: str = "bf16"
 ) -> dict[str, object]:
-    """The settings by which a job on GPUs of the ``architecture`` differs from its framework's own in the named
-    precision ``recipe``, by key."""
-    asked = AskedJob(
+    """Returns the settings by which a job on GPUs of the ``architecture`` differs from its framework's default job in the
+    named precision ``recipe``, by key."""
+    default = JobRequest(
         world_size=job.world_size,
         seq_len=job.seq_len,
         global_batch_tokens=job.global_batch_tokens,
         framework=job.preset.name,
         settings={RECIPE.key: recipe},
     )
-    return settings_beside(job, job_of(asked, architecture))
+    return differing_settings(job, job_of(default, architecture))
 
 
-def settings_beside(job: JobSpec, own: JobSpec) -> dict[str, object]:
+def differing_settings(job: JobSpec, other: JobSpec) -> dict[str, object]:
     """Returns the settings by which a job differs from another of the same framework, by key."""
     result: dict[str, object] = {}
     for key in job_settings():
@@ -143,6 +145,6 @@ def settings_beside(job: JobSpec, own: JobSpec) -> dict[str, object]:
             continue
         # The groups of a framework's preset are keys by themselves (job_settings).
         value_of = attrgetter(f"preset.{key}" if "." in key and not key.startswith("precision.") else key)
-        if value_of(job) != value_of(own):
+        if value_of(job) != value_of(other):
             result[key] = value_of(job)
     return result

@@ -15,7 +15,7 @@ IN_FILES_ONLY = frozenset({"num_micro", "preset"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenPlan:
+class PlanSettings:
     """A plan as written; None means that it does not say."""
 
     strategy: Annotated[str | None, Word(STRATEGIES)] = None
@@ -66,9 +66,9 @@ class WrittenPlan:
 @cache
 def plan_settings() -> Settings:
     """Every key of a plan, as it may stand in a file."""
-    return settings_of(WrittenPlan)
+    return settings_of(PlanSettings)
 
 
-def typed_plan_settings() -> Settings:
+def plan_option_settings() -> Settings:
     """Every key that --plan takes."""
     return dict(setting for setting in plan_settings().items() if setting[0] not in IN_FILES_ONLY)

@@ -95,7 +95,7 @@ def type_schema(hint: Any) -> Schema:
     raise TypeError(f"no schema for {hint!r}")
 
 
-def said_or_null(settings: Settings) -> dict[str, Schema]:
+def nullable_settings(settings: Settings) -> dict[str, Schema]:
     """Each setting as a result holds it: its value, or null where nothing is said."""
     result = {}
     for one in settings.values():

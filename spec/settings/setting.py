@@ -128,7 +128,7 @@ def kind_of(hint: Any) -> Kind | None:
     return None
 
 
-def typed(value: object) -> str:
+def setting_text(value: object) -> str:
     """A setting's value as it is typed, "" for one that is not said: what a Kind's ``read`` takes."""
     if value is None:
         return ""
@@ -149,7 +149,7 @@ def keys_near(key: str, settings: Settings) -> str:
     return f"the table in docs/configs.md{likely}"
 
 
-def typed_values(text: str, settings: Settings, where: str) -> dict[str, Any]:
+def parse_settings(text: str, settings: Settings, where: str) -> dict[str, Any]:
     """``key=value,key=value`` as values by key.
 
     Raises ConfigError for no keys at all, an unknown or repeated key, or a value that the key does not take.

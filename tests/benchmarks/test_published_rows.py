@@ -100,7 +100,7 @@ def test_an_interleaved_pipeline_turns_pp_micro_batches_at_once(tmp_path: Path) 
 def test_changes_of_the_hardware_are_in_the_keys_of_its_file(tmp_path: Path) -> None:
     changes = "domains.infiniband.name=efa;domains.infiniband.bandwidth=12500000000.0;node.nics=4"
     own = read_cluster("a100-sxm-80g", root=ROOT)
-    changed = parse_row(row(tmp_path, cluster_changes=changes), ROOT).sheet
+    changed = parse_row(row(tmp_path, cluster_changes=changes), ROOT).hardware_spec
     outer = replace(own.domains[-1], name="efa", bandwidth=12.5e9)
     expected = replace(own, domains=(own.domains[0], outer), nics_per_node=4)
     assert replace(changed, sources=own.sources) == expected

@@ -16,7 +16,7 @@ from spec.frameworks import framework_preset
 from spec.job import JobSpec, Precision
 from spec.model import BlockRun, MoeSpec
 from spec.readers.read_config import read_config
-from spec.settings.job import NARROW, named_precision
+from spec.settings.job import LOW_PRECISION, recipe_precision
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 
@@ -68,7 +68,7 @@ def test_bytes_that_each_recipe_moves(scaling: str, after_norm: bool, expected: 
 def test_mxfp8_of_torchao_casts_each_order_when_it_is_read(preset: str) -> None:
     """Along rows forward, along columns backward, each a read of 2 bytes and a write of 1; nothing narrow is kept."""
     plain = asked(preset, linear="bf16", scale_recipe="")
-    narrow = replace(plain, precision=named_precision("mxfp8", plain.preset))
+    narrow = replace(plain, precision=recipe_precision("mxfp8", plain.preset))
     piece = layer(narrow)
     assert per_element(piece, "mlp.down") == pytest.approx({"input": 6, "gradient": 6, "weight": 6}, rel=1e-2)
     kept = [
@@ -324,7 +324,7 @@ FP8_INSIDE = Precision(
 
 
 def block_pieces(precision: Precision, first: int, last: int) -> list[tuple[int, Pass]]:
-    model = small_model(layers=4).with_wide_ends(first, last)
+    model = small_model(layers=4).with_high_precision_ends(first, last)
     asked = replace(job(seq_len=SEQ, world_size=1), precision=precision)
     pieces = written(model, asked, "mtp", Layout.of(1)).blocks
     return [(run.count, piece) for run, piece in zip(model.blocks, pieces, strict=True)]
@@ -347,10 +347,10 @@ def test_a_wide_layer_is_the_layer_of_a_job_that_narrows_nothing() -> None:
 
 
 def test_formats_of_wide_layers_are_those_of_activations() -> None:
-    wide = FP8_INSIDE.of_wide_layers
+    wide = FP8_INSIDE.in_high_precision
     assert (wide.linear, wide.attention, wide.parameter_gather) == ("bf16", "bf16", "bf16")
-    assert (wide.narrows, wide.casts_every_forward, wide.low_precision_parameters) == (False, False, False)
-    assert replace(FP8_INSIDE, activation="fp16", attention="fp32").of_wide_layers.attention == "fp32"
+    assert (wide.low_precision_linear, wide.casts_every_forward, wide.low_precision_parameters) == (False, False, False)
+    assert replace(FP8_INSIDE, activation="fp16", attention="fp32").in_high_precision.attention == "fp32"
 
 
 # What travels over tp where products run in few bits: bytes by recipe, scales included, as Transformer
@@ -362,7 +362,7 @@ TP, GATHERED_TOKENS = 4, 1024
 
 def gathering_job(recipe: str, **preset: object) -> JobSpec:
     plain = job(world_size=TP, seq_len=GATHERED_TOKENS, preset=framework_preset("megatron").changed(preset))
-    return replace(plain, precision=replace(plain.precision, **NARROW.get(recipe, {})))
+    return replace(plain, precision=replace(plain.precision, **LOW_PRECISION.get(recipe, {})))
 
 
 def gathering_layer(question: JobSpec, strategy: str = "fsp") -> Pass:

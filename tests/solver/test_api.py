@@ -18,8 +18,8 @@ from solver.plans.space import full_space
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
 from solver.problem.price import price_plan
+from solver.problem.requested_plan import parse_plan
 from solver.problem.result import answer_values
-from solver.problem.typed_plan import parse_plan
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
 from solver.search import search
 from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
@@ -27,7 +27,7 @@ from spec.files import shipped_folder
 from spec.frameworks import framework_preset
 from spec.readers.config_file import ConfigFile
 from spec.settings.constraints import Constraints, constraints_of
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 from tests.solver.questions import cluster, question, small_model
 
 JOB = {"world_size": 8, "global_batch_tokens": 524288, "framework": "megatron"}
@@ -181,7 +181,7 @@ def test_a_plan_may_be_written_three_ways(plan) -> None:
 
 def test_a_mapping_has_the_values_of_a_plan() -> None:
     keys = plan_keys({"recompute_modules": ("mlp", "layernorm"), "optimizer_offload": 0.5}, "plan")
-    assert WrittenPlan(**keys) == parse_plan("recompute_modules=mlp+layernorm,optimizer_offload=0.5")
+    assert PlanSettings(**keys) == parse_plan("recompute_modules=mlp+layernorm,optimizer_offload=0.5")
     with pytest.raises(ConfigError, match="mine: tq = '2'"):
         plan_keys({"tq": 2}, "mine")
 

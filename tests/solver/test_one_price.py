@@ -35,7 +35,7 @@ def drawn_question(seed):
 
 def check_priced_alone(question, result):
     for ranked in (*result.best, *result.pareto):
-        alone = question.price(ranked.plan.written)
+        alone = question.price(ranked.plan.settings)
         label = ranked.plan.label()
         assert alone.step_s == pytest.approx(ranked.step_s, rel=1e-12), label
         assert alone.parts_s == pytest.approx(ranked.parts_s, rel=1e-9, abs=1e-9 * ranked.step_s), label
@@ -66,7 +66,7 @@ def test_a_question_about_another_batch_changes_no_price(framework):
     job = {"world_size": 8, "framework": framework}
     rows = solver.sweep({"global_batch_tokens": batches}, **axes, job={**job, "global_batch_tokens": batches[0]})
     for row, batch in zip(rows, batches, strict=True):
-        alone = ask_tiny(framework=framework, global_batch_tokens=batch).price(row.answer.plan.written)
+        alone = ask_tiny(framework=framework, global_batch_tokens=batch).price(row.answer.plan.settings)
         assert alone.step_s == pytest.approx(row.answer.step_s, rel=1e-12)
 
 

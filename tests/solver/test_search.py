@@ -12,11 +12,11 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.schedules import Schedule
 from solver.plans.space import Space, divisors, full_space, tensor_degrees
 from solver.problem.price import price_plan
-from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
 from solver.search import search
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_names, framework_preset
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import PlanSettings
 from tests.solver.questions import question, small_model
 
 
@@ -70,7 +70,7 @@ def every_plan(asked):
         for wp in (1, 2, 4) if strategy == "isp" else (1,):
             copies = RANKS // (pp * wp) if strategy == "isp" else dp
             if (RANKS // pp) % wp == 0 and zero <= copies:
-                written = WrittenPlan(
+                written = PlanSettings(
                     strategy=strategy, recompute=recompute.value, tp=tp, pp=pp, wp=wp, zero_size=zero, micro_batch=micro
                 )
                 yield plan_of(written, asked, "test")
@@ -109,7 +109,7 @@ def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
 
 def test_kv_heads_fewer_than_tp_are_refused_or_replicated_as_the_preset_says() -> None:
     model = small_model(kv_heads=2)
-    written = WrittenPlan(strategy="fsp", tp=4, pp=1, micro_batch=1)
+    written = PlanSettings(strategy="fsp", tp=4, pp=1, micro_batch=1)
     for name, refused in (("internevo", True), ("megatron", True), ("replicating", False)):
         preset = framework_preset("megatron" if name == "replicating" else name)
         preset = preset.changed({"tensor_parallel.kv_replication": name == "replicating"})

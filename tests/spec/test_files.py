@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError, ExportError
-from spec.files import NAME, UnreadableFileError, cache_folder, check_outputs, read_bytes, read_file_text, replaced_file
+from spec.files import NAME, UnreadableFileError, atomic_file, cache_folder, check_outputs, read_bytes, read_file_text
 
 
 def write(path: Path, text: str) -> None:
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(text)
 
 
@@ -19,7 +19,7 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     write(path, "old")
 
     def write_half() -> None:
-        with replaced_file(path) as handle:
+        with atomic_file(path) as handle:
             handle.write("half")
             raise ZeroDivisionError
 

@@ -23,7 +23,9 @@ def of_runs(*counts: int) -> ModelSpec:
 
 def layers(model: ModelSpec) -> list[tuple[bool, bool]]:
     """Of every layer its kind and whether it is wide."""
-    return [(run.block.parallel_residual, run.block.wide) for run in model.main_blocks for _ in range(run.count)]
+    return [
+        (run.block.parallel_residual, run.block.high_precision) for run in model.main_blocks for _ in range(run.count)
+    ]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
@@ -32,7 +34,7 @@ def test_the_first_and_the_last_layers_are_wide_and_all_keep_their_kind(counts: 
     total = model.num_layers
     first = data.draw(st.integers(0, total))
     last = data.draw(st.integers(0, total - first))
-    ends = model.with_wide_ends(first, last)
+    ends = model.with_high_precision_ends(first, last)
     wide = [True] * first + [False] * (total - first - last) + [True] * last
     assert layers(ends) == [(kind, is_wide) for (kind, _), is_wide in zip(layers(model), wide, strict=True)]
     assert num_parameters(ends) == num_parameters(model)
@@ -40,8 +42,8 @@ def test_the_first_and_the_last_layers_are_wide_and_all_keep_their_kind(counts: 
 
 def test_prediction_blocks_are_no_last_layer() -> None:
     extra = BlockRun(block=replace(PLAIN.blocks[0].block, mtp=True), count=1)
-    ends = replace(PLAIN, blocks=(*PLAIN.blocks, extra)).with_wide_ends(0, 2)
-    assert [(run.count, run.block.wide, run.block.mtp) for run in ends.blocks] == [
+    ends = replace(PLAIN, blocks=(*PLAIN.blocks, extra)).with_high_precision_ends(0, 2)
+    assert [(run.count, run.block.high_precision, run.block.mtp) for run in ends.blocks] == [
         (4, False, False),
         (2, True, False),
         (1, False, True),
@@ -51,4 +53,4 @@ def test_prediction_blocks_are_no_last_layer() -> None:
 @pytest.mark.parametrize("ends", [(4, 3), (7, 0), (-1, 0)])
 def test_more_than_there_are_is_refused(ends: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="of 6 layers"):
-        PLAIN.with_wide_ends(*ends)
+        PLAIN.with_high_precision_ends(*ends)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec.errors import ConfigError
-from spec.pipeline_layout import Dealt, parse_pipeline_layout, written_layout
+from spec.pipeline_layout import LayerCounts, full_layout, parse_pipeline_layout
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_what_is_no_layout_is_refused_in_one_line(text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def layers(text: str, dealt: Dealt) -> tuple[int, ...]:
-    return parse_pipeline_layout(written_layout(text, dealt)).layers
+def layers(text: str, dealt: LayerCounts) -> tuple[int, ...]:
+    return parse_pipeline_layout(full_layout(text, dealt)).layers
 
 
 @pytest.mark.published
@@ -59,19 +59,19 @@ def layers(text: str, dealt: Dealt) -> tuple[int, ...]:
 )
 def test_layers_are_megatron_s(text: str, shape: tuple[int, int, int], expected: tuple[int, ...]) -> None:
     count, pp, vpp = shape
-    assert layers(text, Dealt(layers=count, pp=pp, vpp=vpp)) == expected
+    assert layers(text, LayerCounts(layers=count, pp=pp, vpp=vpp)) == expected
 
 
 @given(first=st.integers(1, 9), middle=st.integers(1, 5), pp=st.integers(2, 12), vpp=st.integers(1, 4))
 def test_every_layer_is_dealt_once(first: int, middle: int, pp: int, vpp: int) -> None:
     count = (first + middle * (pp - 1)) * vpp
-    assert sum(layers(f"first={first * vpp}", Dealt(layers=count, pp=pp, vpp=vpp))) == count
+    assert sum(layers(f"first={first * vpp}", LayerCounts(layers=count, pp=pp, vpp=vpp))) == count
 
 
 def test_prediction_blocks_follow_the_last_layer_and_other_texts_pass() -> None:
-    shape = Dealt(layers=4, pp=2, predicted=1)
-    assert written_layout("first=3", shape) == "Et*3|tmL"
-    assert written_layout("Etttt|mL", shape) == "Etttt|mL"
+    shape = LayerCounts(layers=4, pp=2, predicted=1)
+    assert full_layout("first=3", shape) == "Et*3|tmL"
+    assert full_layout("Etttt|mL", shape) == "Etttt|mL"
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_prediction_blocks_follow_the_last_layer_and_other_texts_pass() -> None:
 def test_what_megatron_refuses_is_refused(text: str, shape: tuple[int, int, int]) -> None:
     count, pp, vpp = shape
     with pytest.raises(ConfigError, match="layout"):
-        written_layout(text, Dealt(layers=count, pp=pp, vpp=vpp))
+        full_layout(text, LayerCounts(layers=count, pp=pp, vpp=vpp))

@@ -15,7 +15,7 @@ from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.model import MoeSpec
 from spec.readers.read_config import read_config
-from spec.settings.job import AskedJob, job_of, job_settings
+from spec.settings.job import JobRequest, job_of, job_settings
 from tests.solver.questions import ROOT, question, small_model
 from tests.spec.settings.test_job import other_value
 from tests.workload.settings.problems import asked, known, with_block
@@ -146,7 +146,7 @@ def questions(framework: str, plan: Plan, key: str) -> list[Problem]:
         job = question.job
         settings = {key: other_value(key, framework)} if key else {}
         sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
-        found.append(replace(question, job=job_of(AskedJob(**sizes, framework=framework, settings=settings))))
+        found.append(replace(question, job=job_of(JobRequest(**sizes, framework=framework, settings=settings))))
     return found
 
 
@@ -183,7 +183,7 @@ def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
         question = asked(DEALT, model=DENSE)
         job = question.job
         sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
-        job = job_of(AskedJob(**sizes, framework="megatron", settings=settings))
+        job = job_of(JobRequest(**sizes, framework="megatron", settings=settings))
         try:
             return EXPORTERS["megatron"].compose["megatron"](replace(question, job=job), DEALT).text
         except ExportError as error:

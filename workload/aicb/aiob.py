@@ -21,10 +21,10 @@ from ops.roles import Module, OpKey, Role
 from profdb.commands.import_export import canonical_gpu, import_lines
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
-from spec.files import replaced_file
+from spec.files import atomic_file
 from spec.program.command import whole
 from spec.program.kinds import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS, plain_number
-from spec.readers.read_config import add_config, assumed_lines, read_config
+from spec.readers.read_config import add_config, assumption_lines, read_config
 from workload.diagnostics import WorkloadError, read_lines
 from workload.stage_work import PieceWork, StageWork, WorkItem
 
@@ -77,7 +77,7 @@ def read_aiob(path: str | os.PathLike[str]) -> AiobFile:
 
 def write_aiob(path: str | os.PathLike[str], file: AiobFile) -> None:
     """Write the form that AICB reads: whole microseconds, four spaces before each time."""
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(f"train_iter:{file.train_iter}\n")
         for name, time in file.sections.items():
             handle.write(f"{name}:\n")
@@ -308,4 +308,4 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     gpu, sheet = canonical_gpu(options.gpu, options.file)
     machine = MachineFacts(gpu=gpu, cluster=options.cluster or sheet)
     lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
-    return assumed_lines(model) + lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])
+    return assumption_lines(model) + lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spec.files import UnreadableFileError, read_file_text, replaced_file
+from spec.files import UnreadableFileError, atomic_file, read_file_text
 from spec.program.kinds import plain_number
 from workload.diagnostics import WorkloadError
 
@@ -109,13 +109,13 @@ class Workload:
     def write(self, path: Path, arguments: Arguments) -> int:
         """Write the CSV and its arguments (``path``.args.json); the number of rows. Rows are streamed."""
         count = 0
-        with replaced_file(path) as handle:
+        with atomic_file(path) as handle:
             writer = csv.writer(handle, lineterminator="\n")
             writer.writerow(COLUMNS)
             for item in self.items:
                 writer.writerow(item.cells())
                 count += 1
-        with replaced_file(arguments_path(path)) as handle:
+        with atomic_file(arguments_path(path)) as handle:
             json.dump(arguments, handle, indent=2)
             handle.write("\n")
         return count

@@ -8,8 +8,8 @@ from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
-from solver.problem.request import checked_world_size
-from solver.problem.typed_plan import broken_rules
+from solver.problem.request import valid_world_size
+from solver.problem.requested_plan import broken_rules
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, segmented
 from spec.frameworks import FrameworkPreset, framework_preset
@@ -68,7 +68,7 @@ def _data_parallel(options: argparse.Namespace, world: int, cluster: ClusterSpec
     for name in DEGREES:
         if getattr(options, name) < 1:
             raise refuse(name, getattr(options, name), "1 or more")
-    checked_world_size(world, cluster)
+    valid_world_size(world, cluster)
     if world % (tp * pp * cp):
         raise refuse("world_size", world, f"a multiple of tp {tp} x pp {pp} x cp {cp}")
     if vpp > 1 and pp == 1:

@@ -7,9 +7,9 @@ from typing import Any
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
-from spec.settings.job import settings_apart
+from spec.settings.job import non_default_settings
 from spec.settings.plan import plan_settings
-from spec.settings.setting import typed
+from spec.settings.setting import setting_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,10 @@ def same_framework(name: str, plan: Plan) -> None:
 def refuse_other_keys(plan: Plan, keys: Collection[str], framework: str) -> None:
     """Raise ExportError for a key of the plan that is set and that the framework's settings do not say; every key
     that is not among ``keys`` must be as in a plan without it."""
-    plain = Plan(strategy=plan.strategy, preset=plan.preset).written
+    plain = Plan(strategy=plan.strategy, preset=plan.preset).settings
     for key in plan_settings():
-        value = getattr(plan.written, key)
-        requirement(framework)(key in keys or value == getattr(plain, key), f"{key} = {typed(value)}")
+        value = getattr(plan.settings, key)
+        requirement(framework)(key in keys or value == getattr(plain, key), f"{key} = {setting_text(value)}")
 
 
 # Settings that say which plans there may be, and change nothing about one that is.
@@ -80,8 +80,10 @@ def setting_omissions(problem: Problem, keys: Collection[str]) -> tuple[str, ...
     and a launch does not get it from here."""
     job = problem.job
     recipe = job.precision.compute if job.precision.compute in SIXTEEN_BITS else "bf16"
-    apart = settings_apart(job, problem.cluster.gpu.architecture, recipe=recipe)
-    return tuple(f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(keys))
+    apart = non_default_settings(job, problem.cluster.gpu.architecture, recipe=recipe)
+    return tuple(
+        f"left out: {key} = {setting_text(value)}" for key, value in apart.items() if key not in PERMITS | set(keys)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

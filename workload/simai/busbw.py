@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
-from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text, replaced_file
+from spec.files import MAX_FILE_BYTES, UnreadableFileError, atomic_file, read_file_text
 from spec.program.kinds import plain_number
 from workload.diagnostics import WorkloadError, read_lines
 from workload.simai.format import SimaiGroup, SimaiHeader
@@ -328,7 +328,7 @@ def write_busbw(path: str | os.PathLike[str], bandwidths: BusBandwidths) -> None
                 lines.append(f"  {word},: {'null' if value is None else f'{value:.6g}'}")
     if bandwidths.pipeline_gib is not None:
         lines += [f"{_PIPELINE}:", f"  {_HOP}: {bandwidths.pipeline_gib:.6g}"]
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write("\n".join(lines) + "\n")
 
 

@@ -16,7 +16,7 @@ from ops.roles import Role
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
-from spec.files import replaced_file
+from spec.files import atomic_file
 from workload.simai.format import (
     PREFIXES,
     SimaiGroup,
@@ -111,7 +111,7 @@ def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Ex
     paths = [path]
     if beyond:
         side = path.with_name(f"{path.name}.beyond.json")
-        with replaced_file(side) as handle:
+        with atomic_file(side) as handle:
             json.dump([asdict(one) for one in beyond], handle, indent=2)
             handle.write("\n")
         paths.append(side)

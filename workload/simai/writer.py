@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable
 
 from spec.errors import ExportError
-from spec.files import replaced_file
+from spec.files import atomic_file
 from workload.diagnostics import Finding
 from workload.simai.check import row_findings, segment_findings
 from workload.simai.format import (
@@ -141,7 +141,7 @@ def write_simai(path: str | os.PathLike[str], workload: SimaiWorkload) -> int:
         segments = {"checkpoints": header.checkpoints, "checkpoint_initiates": header.checkpoint_initiates}
         _refuse(segment_findings(segments, count), "header")
         body.seek(0)
-        with replaced_file(path) as handle:
+        with atomic_file(path) as handle:
             handle.write(f"{header.line()}\n{count}\n")
             shutil.copyfileobj(body, handle)
     return count

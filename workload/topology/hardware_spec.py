@@ -9,9 +9,9 @@ import numpy as np
 
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
-from spec.cluster.reader import CLUSTER_FOLDER, known_clusters, read_cluster
+from spec.cluster.reader import CLUSTER_FOLDER, cluster_names, read_cluster
 from spec.errors import ConfigError
-from spec.files import replaced_file
+from spec.files import atomic_file
 from workload.diagnostics import WorkloadError
 from workload.topology.topology import Topology
 
@@ -157,14 +157,14 @@ def write_cluster(topology: Topology, like: str, path: Path, *, root: Path) -> C
     """
     if path.suffix != ".toml":
         raise ConfigError(where="topology", key="--write_cluster", value=str(path), allowed="a .toml file")
-    if like not in known_clusters(root):
+    if like not in cluster_names(root):
         raise ConfigError(
-            where="topology", key="--cluster", value=like, allowed=f"one of {', '.join(known_clusters(root))}"
+            where="topology", key="--cluster", value=like, allowed=f"one of {', '.join(cluster_names(root))}"
         )
     made = cluster_with_topology(read_cluster(like, root=root), topology)
     table = tomllib.loads((root / CLUSTER_FOLDER / f"{like}.toml").read_text(encoding="utf-8"))
     lender = table["gpu"] if isinstance(table["gpu"], str) else like
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write("\n".join(_lines(made, lender, path.stem)) + "\n")
     return read_cluster(str(path), root=root)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.errors import ExportError
-from spec.files import UnreadableFileError, read_bytes, replaced_file, replaced_path
+from spec.files import UnreadableFileError, atomic_file, atomic_path, read_bytes
 from workload.diagnostics import BROKEN, NOTE, WRONG, Findings, WorkloadError
 
 # The units ns-3 knows (DataRate and Time).
@@ -84,7 +84,7 @@ class Topology:
 def write_topology(path: str | os.PathLike[str], topology: Topology) -> None:
     """Write ``topology``; ExportError when ``path`` cannot be written."""
     nodes, nv_switches, others, links = topology.counts
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         handle.write(f"{nodes} {topology.gpus_per_server} {nv_switches} {others} {links} {topology.gpu_type}\n")
         handle.writelines(f"{switch} " for switch in range(topology.num_gpus, nodes))
         handle.write("\n")
@@ -325,7 +325,7 @@ def draw_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
     for handle in figure.legend(loc="outside lower center", ncols=4).legend_handles:
         if handle is not None:
             handle.set(linewidth=2.0, alpha=1.0)
-    with replaced_path(path) as temporary:
+    with atomic_path(path) as temporary:
         ending = temporary.suffix.lstrip(".").lower()
         if ending not in canvas.get_supported_filetypes():
             raise ExportError(f"{os.fspath(path)}: a picture ends in .png, .jpg, .svg or .pdf")

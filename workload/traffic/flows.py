@@ -28,7 +28,7 @@ import numpy as np
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.files import replaced_file
+from spec.files import atomic_file
 
 ALGORITHMS = ("ring", "tree", "direct", "hierarchical")
 _GATHERS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
@@ -258,7 +258,7 @@ def flow_matrix(flows: RankFlows, world_size: int, *, ranks_per_cell: int = 1) -
 def write_flows(path: str | os.PathLike[str], flows: RankFlows) -> None:
     """Write flows as CSV: group, stage, src, dst, size_bytes, messages."""
     columns = (flows.group, flows.stage, flows.src, flows.dst, flows.size_bytes, flows.messages)
-    with replaced_file(path) as handle:
+    with atomic_file(path) as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(["group", "stage", "src", "dst", "size_bytes", "messages"])
         writer.writerows(zip(*(column.tolist() for column in columns), strict=True))

@@ -13,7 +13,7 @@ from solver.problem.problem import Problem
 from spec.arrays import FloatArray
 from spec.collectives import Collective
 from spec.errors import ExportError
-from spec.files import make_folder, replaced_path
+from spec.files import atomic_path, make_folder
 from spec.units import GIB, KIB, MIB
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.flows import flow_matrix, rank_flows
@@ -59,7 +59,7 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
     else:
         axes.imshow(np.ones((1, 1, 3)), extent=extent)
         axes.text((size - 1) / 2, (size - 1) / 2, "no traffic", ha="center", va="center")
-    with replaced_path(path) as temporary:
+    with atomic_path(path) as temporary:
         ending = temporary.suffix.lstrip(".").lower()
         if ending not in canvas.get_supported_filetypes():
             raise ExportError(f"{os.fspath(path)}: a picture ends in .png, .jpg, .svg or .pdf")
@@ -98,7 +98,7 @@ def draw_plan_traffic(problem: Problem, plan: Plan, folder: Path) -> list[Path]:
     written: list[Path] = []
     for axis, matrix in axis_matrices(problem, plan, per_cell).items():
         array, picture = folder / f"traffic_{axis.value}.npy", folder / f"traffic_{axis.value}.png"
-        with replaced_path(array) as temporary, temporary.open("wb") as handle:
+        with atomic_path(array) as temporary, temporary.open("wb") as handle:
             np.save(handle, matrix)
         unit = "ranks" if per_cell == 1 else f"nodes of {per_cell}"
         draw_heatmap(matrix, picture, f"{axis.value}: bytes a step between {unit}\n{plan.label()}")

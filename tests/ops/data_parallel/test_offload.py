@@ -18,7 +18,7 @@ from solver.estimate import Estimate, estimate_memory, stage_times, step_time
 from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import broken_rules
+from solver.problem.requested_plan import broken_rules
 from solver.times.step_end import operations
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset

@@ -11,7 +11,7 @@ from ops.recompute import recompute_parts
 from ops.roles import Module, OpKey, Role
 from spec.frameworks import framework_preset
 from spec.job import JobSpec
-from spec.settings.job import named_precision
+from spec.settings.job import recipe_precision
 from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, WIDTH, layer, moved, named
 from tests.ops.layouts import job
 
@@ -61,7 +61,7 @@ def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
     all experts, where Transformer Engine casts each expert's rows by one of its own and no weight outside a
     step's first micro-batch."""
     plain = job(seq_len=SEQ, preset=framework_preset("torchtitan"))
-    ours = layer(replace(plain, precision=named_precision("mxfp8", plain.preset)))
+    ours = layer(replace(plain, precision=recipe_precision("mxfp8", plain.preset)))
     casts = [op for op in named(ours, "moe.down.cast") if isinstance(op, MemoryBound)]
     assert {float(op.repeat[0]) for op in casts} == {1.0}
     held = EXPERTS // EP

@@ -25,7 +25,7 @@ from solver.plans.plan_table import Plan
 from solver.problem.loading import load_problem
 from solver.problem.problem import Problem
 from solver.problem.request import Request
-from solver.problem.typed_plan import parse_plan, plan_of
+from solver.problem.requested_plan import parse_plan, plan_of
 from tests.runner.traces.made_traces import trace_of
 from workload.stage_work import stage_works
 

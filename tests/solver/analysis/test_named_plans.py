@@ -7,7 +7,7 @@ from solver.analysis.named_plans import answer_named, are_searched, best_with, n
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
-from solver.problem.typed_plan import parse_plan, plan_of
+from solver.problem.requested_plan import parse_plan, plan_of
 from solver.search import search
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset

@@ -67,7 +67,7 @@ def test_factors_that_made_the_steps_are_found() -> None:
         assert getattr(found.factors, name) == pytest.approx(getattr(true, name), rel=near[name])
     assert found.factors.inter_comm_efficiency > found.factors.intra_comm_efficiency + 0.05
     assert measured.predicted_s(found.factors) == pytest.approx(measured.measured_s, rel=0.02)
-    assert found.left_out_error < 0.02
+    assert found.leave_one_out_error < 0.02
     assert found.factors.residual_std == 0.03  # what steps repeat to, however well these agree
 
 

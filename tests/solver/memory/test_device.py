@@ -28,7 +28,7 @@ from solver.memory.device import (
 from solver.memory.stage import TERMS
 from solver.memory.terms import Tables, stages_of
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem.typed_plan import parse_plan, plan_of
+from solver.problem.requested_plan import parse_plan, plan_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_architecture
 from spec.frameworks import framework_preset

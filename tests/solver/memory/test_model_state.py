@@ -17,7 +17,7 @@ from spec.frameworks import framework_preset
 from spec.job import precision_of
 from spec.model import ModelSpec
 from spec.parameters import num_parameters
-from spec.settings.job import AskedJob, job_of
+from spec.settings.job import JobRequest, job_of
 from tests.ops.layouts import job
 from tests.solver.questions import question, small_model
 
@@ -85,7 +85,7 @@ def stage_cost(
     plan = Plan(strategy="mtp", preset=framework, dp=DP, zero_stage=zero_stage, zero_size=DP, num_micro=num_micro)
     keys = {key if "adapt" in key else f"precision.{key}": value for key, value in settings.items()}
     tokens = DP * num_micro * 1024
-    asked = AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=tokens, framework=framework, settings=keys)
+    asked = JobRequest(world_size=DP, seq_len=1024, global_batch_tokens=tokens, framework=framework, settings=keys)
     job = job_of(asked)
     job = replace(job, precision=replace(job.precision, transposed_copies=both_orders))
     return estimate_memory(small_model(layers=LAYERS), job, PlanTable.of(plan)).bytes.cost

@@ -16,8 +16,8 @@ from solver.memory.device import ALLOCATOR_SLACK, CONTEXT_BYTES
 from solver.memory.terms import MemoryEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
+from solver.problem.requested_plan import parse_plan, plan_of
 from solver.problem.result import Answer
-from solver.problem.typed_plan import parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import FrameworkPreset, framework_preset
 from spec.job import JobSpec
@@ -25,7 +25,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.parameters import block_parameters, num_parameters
 from spec.readers.read_config import read_config
-from spec.settings.job import AskedJob, job_of
+from spec.settings.job import JobRequest, job_of
 from spec.units import GIB
 from tests.solver.questions import cluster, question, small_model
 
@@ -210,7 +210,7 @@ CHUNKED = {"loss.fused": True, "loss.chunked": True}
 def asked(world_size: int, micro_batch: int, **settings: Any) -> JobSpec:
     tokens = world_size * micro_batch * LONG
     return job_of(
-        AskedJob(
+        JobRequest(
             world_size=world_size, seq_len=LONG, global_batch_tokens=tokens, framework="hf-trainer", settings=settings
         )
     )
@@ -297,7 +297,7 @@ PLAIN = {"tensor_parallel.overlap_backward": False, "tensor_parallel.strategies"
 
 
 def first_stage(settings: dict[str, object], plan: Plan, num_micro: int) -> MemoryEstimate:
-    asked = AskedJob(
+    asked = JobRequest(
         world_size=plan.tp * plan.pp * plan.dp,
         seq_len=4096,
         global_batch_tokens=4096 * plan.dp * plan.micro_batch * num_micro,
@@ -423,7 +423,7 @@ def test_terms_that_do_not_apply_are_never_called(
     for module, names in ((stage, CALLED_BY_NAME), (peak_module, AT_THE_PEAK)):
         for name in names.split():
             monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
-    job = AskedJob(world_size=8, seq_len=1024, global_batch_tokens=64 * 1024, framework=preset, settings=settings)
+    job = JobRequest(world_size=8, seq_len=1024, global_batch_tokens=64 * 1024, framework=preset, settings=settings)
     hardware = replace(cluster(), host=HostSpec(link_bandwidth=1e10, memory_bandwidth=1e11, links=4))
     problem = replace(question(world_size=8), job=job_of(job), cluster=hardware)
     plan = plan_of(parse_plan(plan_words), problem, "--plan")

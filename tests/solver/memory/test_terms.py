@@ -183,9 +183,9 @@ def test_a_graph_of_the_iteration_leaves_the_step_no_room(seq_len: int, finds_ro
 
     def memory(*scopes: str) -> MemoryEstimate:
         asked = question(world_size=2, sequences=16, seq_len=seq_len, preset=framework_preset("megatron-bridge"))
-        asked_job = replace(asked.job, cuda_graphs=frozenset(scopes), expandable_segments=True)
+        job_request = replace(asked.job, cuda_graphs=frozenset(scopes), expandable_segments=True)
         plan = Plan(strategy="mtp", preset="megatron-bridge", dp=2, zero_stage=1, zero_size=2, num_micro=8)
-        return estimate_memory(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory
+        return estimate_memory(asked.model, job_request, PlanTable.of(plan), asked.cluster).memory
 
     graph, eager = memory("full_iteration"), memory()
     # The largest buffer of the step's end: fp32 gradients of the shard, or the embedding's 16-bit one.

@@ -15,7 +15,7 @@ from solver.plans.schedules import Schedule, Task, TaskKind, pairs
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
 from solver.search import search
 from solver.times.contention import Contention
 from solver.times.expert_overlap import hidden_per_micro_s

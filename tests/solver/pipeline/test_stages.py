@@ -22,7 +22,7 @@ from solver.pipeline.stages import (
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.problem.price import price_plan
-from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset
@@ -333,7 +333,7 @@ def test_a_typed_share_reaches_the_plan_written_out() -> None:
     asked = question(world_size=4, sequences=16, model=small_model(layers=10), preset=framework_preset("megatron"))
     typed = plan_of(parse_plan("pp=4,micro_batch=1,layout=first=2+last=2"), asked, "--plan")
     assert typed.stage_layout == "Et*2|t*3|t*3|t*2L"
-    again = plan_of(parse_plan(f"pp=4,micro_batch=1,layout={typed.written.layout}"), asked, "--plan")
+    again = plan_of(parse_plan(f"pp=4,micro_batch=1,layout={typed.settings.layout}"), asked, "--plan")
     assert again == typed
 
 

@@ -9,7 +9,7 @@ from solver.memory.device import limit_bytes, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import broken_rules
+from solver.problem.requested_plan import broken_rules
 from solver.search import OUT_OF_MEMORY, OVER_LIMIT, search
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_preset

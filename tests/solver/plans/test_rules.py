@@ -16,7 +16,7 @@ from solver.plans.schedules import Schedule
 from solver.plans.space import enumerate_block, full_space, tensor_degrees
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import broken_rules, parse_plan, plan_of
+from solver.problem.requested_plan import broken_rules, parse_plan, plan_of
 from solver.search import search
 from spec.arrays import ints
 from spec.cluster.cluster import HostSpec

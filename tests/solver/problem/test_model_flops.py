@@ -14,7 +14,7 @@ from spec.frameworks import framework_preset
 from spec.job import JobSpec
 from spec.model import BlockRun, MoeSpec
 from spec.parameters import num_parameters
-from spec.settings.job import named_precision
+from spec.settings.job import recipe_precision
 from tests.ops.layouts import job
 from tests.solver.questions import cluster, model_flops, question, small_model
 
@@ -36,7 +36,7 @@ def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops
     dense = small_model()
     model = replace(dense, blocks=(BlockRun(block=replace(dense.blocks[0].block, mlp=None, moe=moe), count=2),))
     asked: JobSpec = job(seq_len=1000, world_size=1)
-    narrow = replace(asked, precision=named_precision("mxfp8", asked.preset), moe_expert_spread=0.5)
+    narrow = replace(asked, precision=recipe_precision("mxfp8", asked.preset), moe_expert_spread=0.5)
     assert model_flops(model, narrow) == model_flops(model, asked)
 
 
@@ -84,7 +84,7 @@ def test_of_long_sequences_what_the_causal_mask_leaves() -> None:
 def test_narrow_products_count_against_their_own_peak() -> None:
     s, h, f, vocab, layers = 1024, 512, 2048, 4096, 2
     plain = job(seq_len=s, world_size=1)
-    asked = replace(plain, precision=named_precision("fp8-rowwise", plain.preset))
+    asked = replace(plain, precision=recipe_precision("fp8-rowwise", plain.preset))
     linears = 6 * s * layers * (4 * h * h + 3 * h * f)
     rest = s * (6 * h * vocab + layers * 12 * s * h)
     assert peak_s(asked, fp8=200e12) == pytest.approx(linears / 200e12 + rest / 100e12, rel=1e-12)

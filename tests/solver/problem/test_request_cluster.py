@@ -125,7 +125,7 @@ def test_a_job_says_its_segment_of_an_nvlink_domain(said: dict[str, object], ran
         job=said,
     )
     asked = read_request(request)
-    assert asked.sheet.scale_up_ranks == 72
+    assert asked.hardware_spec.scale_up_ranks == 72
     assert asked.cluster.scale_up_ranks == ranks
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from solver.plans.plan_table import PlanTable
 from solver.problem.price import price_plan
-from solver.problem.request import Request, asked_job, read_request
-from solver.problem.typed_plan import parse_plan, plan_of
+from solver.problem.request import Request, job_request, read_request
+from solver.problem.requested_plan import parse_plan, plan_of
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.frameworks import framework_names, framework_preset
@@ -65,7 +65,7 @@ def step_s(config: ConfigFile, framework: str, words: str) -> float:
     asked = Request(
         root=ROOT, profile=ROOT, world_size=16, global_batch_tokens=64 * 4096, seq_len=4096, framework=framework
     )
-    job = job_of(asked_job(asked, config, CLUSTER), CLUSTER.gpu.architecture)
+    job = job_of(job_request(asked, config, CLUSTER), CLUSTER.gpu.architecture)
     here = replace(question(memory_gib=1e6), model=config.model, job=job)
     return price_plan(here, PlanTable.of(plan_of(parse_plan(words), here, "--plan")))[0].step_s
 

@@ -11,7 +11,7 @@ from solver.memory.device import usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
 from solver.problem.price import price_plan
-from solver.problem.result import Answer, SlowestStage, check_believable, paired_error_s, roomiest_fast
+from solver.problem.result import Answer, SlowestStage, check_believable, fastest_with_headroom, paired_error_s
 from solver.search import search
 from spec.errors import ProfileError
 from spec.frameworks import framework_preset
@@ -96,12 +96,12 @@ def test_the_roomiest_fast_plan_is_what_a_search_with_so_much_headroom_finds() -
     assert len(front) > 3
     for limit in (front[1].needed_bytes, front[len(front) // 2].needed_bytes):
         share = limit / usable + 1e-9
-        found = roomiest_fast(front, usable, share)
+        found = fastest_with_headroom(front, usable, share)
         left = full_space(asked.model, asked.job, constraints_of({"headroom": 1 - share}))
         assert found is not None
         assert found.step_s == search(asked, left, top_k=1).best[0].step_s
         assert found.step_s > front[0].step_s
-    assert roomiest_fast(front, usable, 0.001) is None
+    assert fastest_with_headroom(front, usable, 0.001) is None
 
 
 def test_errors_of_one_family_cancel_and_those_of_two_do_not() -> None:

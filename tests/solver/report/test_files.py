@@ -12,12 +12,12 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
-from solver.problem.typed_plan import parse_plan, plan_of
+from solver.problem.requested_plan import parse_plan, plan_of
 from solver.report.files import answer_record, write_csv, write_json
 from spec.cluster.cluster import HostSpec
 from spec.frameworks import framework_preset
-from spec.settings.plan import typed_plan_settings
-from spec.settings.setting import typed
+from spec.settings.plan import plan_option_settings
+from spec.settings.setting import setting_text
 from tests.solver.questions import question, small_model
 
 BASE = Plan(strategy="fsp", preset="megatron", dp=8, micro_batch=2, num_micro=4)
@@ -41,7 +41,7 @@ def asked(plan: Plan) -> Problem:
 
 
 def read_again(cells: dict[str, str], question: Problem) -> Plan:
-    words = ",".join(f"{key}={cells[key]}" for key in typed_plan_settings() if cells[key])
+    words = ",".join(f"{key}={cells[key]}" for key in plan_option_settings() if cells[key])
     return plan_of(parse_plan(words), question, "--plan")
 
 
@@ -55,5 +55,5 @@ def test_a_written_plan_can_be_typed(plan: Plan, tmp_path: Path) -> None:
     assert (row["dp"], row["preset"], row["num_micro"]) == (str(plan.dp), "megatron", str(plan.num_micro))
     write_json(tmp_path / "plan.json", answer_record(answers[0]))
     record = json.loads((tmp_path / "plan.json").read_text())["plan"]
-    cells = {key: typed(tuple(value) if isinstance(value, list) else value) for key, value in record.items()}
+    cells = {key: setting_text(tuple(value) if isinstance(value, list) else value) for key, value in record.items()}
     assert read_again(cells, asked(plan)) == plan

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from solver.report.html import check_page_can_be_made, page_text, write_page
+from solver.report.html import check_report_requirements, page_text, write_page
 from solver.report.sections import KeyFigure, Page, ReportSection, Table
 from spec.errors import ConfigError, ExportError
 
@@ -59,8 +59,8 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_jinja2_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    check_page_can_be_made(tmp_path)
+    check_report_requirements(tmp_path)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    check_page_can_be_made(None)
+    check_report_requirements(None)
     with pytest.raises(ConfigError, match=r"needs jinja2: pip install '[\w-]+\[report\]'"):
-        check_page_can_be_made(tmp_path)
+        check_report_requirements(tmp_path)

@@ -14,7 +14,7 @@ from solver.report.plans import difference, plans_table, question_section, rejec
 from solver.report.reasons import stages_table
 from solver.search import Result
 from spec.frameworks import framework_preset
-from spec.settings.job import AskedJob, job_of
+from spec.settings.job import JobRequest, job_of
 from spec.units import bytes_to_gib, seconds_to_ms
 from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.questions import question, small_model
@@ -33,7 +33,7 @@ def facts(*, assumed: bool = False, **settings: object) -> dict[str, str]:
         profile=ProfileDatabase(machine=MachineFacts(gpu="flat", cluster="flat"), samples=()),
         source="made for this test",
     )
-    asked = AskedJob(
+    asked = JobRequest(
         world_size=16,
         seq_len=1024,
         global_batch_tokens=65536,

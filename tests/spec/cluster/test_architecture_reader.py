@@ -17,7 +17,7 @@ from spec.cluster.cluster import OperandReads
 from spec.cluster.reader import (
     ARCHITECTURE_FOLDER,
     CLUSTER_FOLDER,
-    known_architectures,
+    architecture_names,
     read_architecture,
     read_cluster,
 )
@@ -73,7 +73,7 @@ def test_fp8_attention_takes_what_cudnn_was_measured_to_take() -> None:
             "backward": ([6.392, 29.422, 118.729], [5.083, 19.002, 75.688]),
         },
     }
-    for name in known_architectures(ROOT):
+    for name in architecture_names(ROOT):
         stated = read_architecture(name, root=ROOT).fp8_attention
         assert (stated is None) is (name not in measured)
         for direction, (narrow, wide) in measured.get(name, {}).items():
@@ -81,7 +81,7 @@ def test_fp8_attention_takes_what_cudnn_was_measured_to_take() -> None:
 
 
 def test_flash_attention_2_runs_as_published_where_it_is() -> None:
-    stated = {name: read_architecture(name, root=ROOT).flash2 for name in known_architectures(ROOT)}
+    stated = {name: read_architecture(name, root=ROOT).flash2 for name in architecture_names(ROOT)}
     assert [name for name, rates in stated.items() if rates] == ["ampere", "hopper"]
     # The GPUs that they were taken on (arXiv 2307.08691 sec. 4.1, arXiv 2407.08608), and 73 % of the first one's peak.
     ampere, hopper = stated["ampere"], stated["hopper"]
@@ -137,7 +137,7 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, old: str, new: str, says:
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
     root = project(tmp_path, HOPPER)
     (root / ARCHITECTURE_FOLDER / "made_up.toml").unlink()
-    known = ", ".join(known_architectures(ROOT))
+    known = ", ".join(architecture_names(ROOT))
     with pytest.raises(ConfigError, match=rf"gpu.architecture = 'made_up': one of {known}"):
         read_cluster("h100-sxm", root=root)
     with pytest.raises(ConfigError, match=r"architecture: name = 'kepler': one of ada"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spec.cluster import reader
-from spec.cluster.reader import known_clusters, read_cluster, sheet_of_gpu
+from spec.cluster.reader import cluster_names, find_hardware_spec, read_cluster
 from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +23,7 @@ def sheet(tmp_path: Path, text: str) -> str:
 
 
 def test_every_shipped_sheet_reads_and_is_named_as_its_file() -> None:
-    names = known_clusters(ROOT)
+    names = cluster_names(ROOT)
     assert {"a100-sxm-80g", "a800", "h100-sxm", "h800", "h200", "b200", "cpu"} <= set(names)
     for name in names:
         cluster = read_cluster(name, root=ROOT)
@@ -98,7 +98,7 @@ def test_cards_that_reach_each_other_through_the_host_say_so() -> None:
 
 
 def test_device_names_point_to_one_sheet_each() -> None:
-    named = [device for name in known_clusters(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names]
+    named = [device for name in cluster_names(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names]
     assert len(named) == len(set(named))
 
 
@@ -116,7 +116,7 @@ def test_a_file_outside_the_folder_reads_by_path(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_those_like_it() -> None:
-    more = len(known_clusters(ROOT)) - 8
+    more = len(cluster_names(ROOT)) - 8
     with pytest.raises(ConfigError, match=rf"one of .*\bh100-sxm\b.* and {more} more in configs/clusters$"):
         read_cluster("h101", root=ROOT)
 
@@ -222,7 +222,7 @@ def test_other_makers_peaks_are_units_times_clock(sheet: str, flop_a_clock: int)
 
 NAMED = [
     (name, cluster.gpu.name)
-    for cluster in (read_cluster(stem, root=ROOT) for stem in known_clusters(ROOT))
+    for cluster in (read_cluster(stem, root=ROOT) for stem in cluster_names(ROOT))
     for name in (cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
 ]
 
@@ -237,18 +237,18 @@ def each_sheet_is_read_once() -> Iterator[None]:
 @pytest.mark.parametrize(("name", "gpu"), NAMED)
 def test_every_name_leads_to_its_gpu(name: str, gpu: str) -> None:
     for spelling in (name, name.upper(), f" {name} "):
-        found = sheet_of_gpu(spelling, root=ROOT)
+        found = find_hardware_spec(spelling, root=ROOT)
         assert found.gpu.name == gpu
 
 
 def test_of_several_sheets_the_one_with_the_table_answers() -> None:
-    found = sheet_of_gpu("H100-SXM-80GB", root=ROOT)
+    found = find_hardware_spec("H100-SXM-80GB", root=ROOT)
     assert found.gpu.device_names
 
 
 def test_an_unknown_name_is_nobodys() -> None:
-    assert sheet_of_gpu("Cray-1", root=ROOT) is None
+    assert find_hardware_spec("Cray-1", root=ROOT) is None
 
 
 def test_a_sheet_is_called_as_its_file() -> None:
-    assert [read_cluster(stem, root=ROOT).name for stem in known_clusters(ROOT)] == list(known_clusters(ROOT))
+    assert [read_cluster(stem, root=ROOT).name for stem in cluster_names(ROOT)] == list(cluster_names(ROOT))

@@ -100,9 +100,9 @@ def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
     """In a process of its own: the threads of a test runner would take the signal."""
     code = """
 import os, signal, sys
-from spec.program.command import uninterrupted
+from spec.program.command import without_interrupts
 try:
-    with uninterrupted():
+    with without_interrupts():
         os.kill(os.getpid(), signal.SIGINT)
         print("its end")
     print("what follows")

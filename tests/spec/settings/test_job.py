@@ -17,7 +17,7 @@ from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
 from spec.frameworks import framework_names, framework_preset
 from spec.job import JobSpec, precision_of
-from spec.settings.job import NARROW, AskedJob, job_of, job_settings, named_precision
+from spec.settings.job import LOW_PRECISION, JobRequest, job_of, job_settings, recipe_precision
 from spec.settings.plan import plan_settings
 from tests.solver.questions import ROOT
 
@@ -40,7 +40,7 @@ def asked(**values: Any) -> JobSpec:
     framework = values.pop("framework", "megatron")
     settings = {key.replace("__", "."): value for key, value in values.items()}
     return job_of(
-        AskedJob(world_size=8, seq_len=1024, global_batch_tokens=8192, framework=framework, settings=settings)
+        JobRequest(world_size=8, seq_len=1024, global_batch_tokens=8192, framework=framework, settings=settings)
     )
 
 
@@ -112,7 +112,7 @@ def test_a_format_beats_the_recipe_and_the_recipe_the_preset() -> None:
 
 
 def test_the_architecture_says_in_which_orders_tensors_are_cast() -> None:
-    written = AskedJob(world_size=8, seq_len=1024, global_batch_tokens=8192)
+    written = JobRequest(world_size=8, seq_len=1024, global_batch_tokens=8192)
     for name, copies in (("hopper", True), ("blackwell", False)):
         assert job_of(written, read_architecture(name, root=ROOT)).precision.transposed_copies is copies
 
@@ -137,10 +137,10 @@ HELD = {"parameter_gather", "low_precision_parameters"}
 
 
 @pytest.mark.parametrize("framework", framework_names(legacy=True))
-@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("name", LOW_PRECISION)
 def test_only_products_scales_and_casts_change(name: str, framework: str) -> None:
     preset = framework_preset(framework)
-    wide, narrow = precision_of(preset), named_precision(name, preset)
+    wide, narrow = precision_of(preset), recipe_precision(name, preset)
     assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS | HELD}) == wide
     assert dtype_bytes(narrow.linear) < dtype_bytes(narrow.parameter) == dtype_bytes(narrow.activation) == 2.0
 
@@ -166,25 +166,25 @@ def test_only_products_scales_and_casts_change(name: str, framework: str) -> Non
 def test_weights_are_held_and_gathered_as_own_recipes_say(
     framework: str, name: str, expected: tuple[str, bool]
 ) -> None:
-    found = named_precision(name, framework_preset(framework))
+    found = recipe_precision(name, framework_preset(framework))
     assert (found.parameter_gather, found.low_precision_parameters) == expected
 
 
 def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:
     for name in ("bf16", "fp16"):
-        assert named_precision(name, framework_preset("megatron")) == precision_of(framework_preset("megatron"), name)
+        assert recipe_precision(name, framework_preset("megatron")) == precision_of(framework_preset("megatron"), name)
 
 
 def test_scales_and_casts_are_known_to_look_ups_and_layers() -> None:
-    for name in NARROW:
-        precision = named_precision(name, framework_preset("megatron"))
+    for name in LOW_PRECISION:
+        precision = recipe_precision(name, framework_preset("megatron"))
         assert precision.scale_recipe in FP8_RECIPES
         assert precision.scaling in RECIPES
 
 
 def test_mxfp8_casts_as_the_frameworks_library_does() -> None:
     found = {
-        name: named_precision("mxfp8", framework_preset(name)) for name in ("torchtitan", "fsdp-compiled", "maxtext")
+        name: recipe_precision("mxfp8", framework_preset(name)) for name in ("torchtitan", "fsdp-compiled", "maxtext")
     }
     assert [found[name].scaling for name in found] == ["dynamic", "dynamic", "block"]
     assert [found[name].casts_every_forward for name in found] == [True, True, False]

@@ -9,7 +9,7 @@ from spec.errors import ConfigError
 from spec.program.kinds import Flag, Number, Several, Whole, Word
 from spec.section import Section
 from spec.settings.job import job_settings
-from spec.settings.setting import Column, section_values, settings_of, typed_values
+from spec.settings.setting import Column, parse_settings, section_values, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def test_fields_say_their_kinds_and_groups_stand_before_a_dot() -> None:
 
 
 def test_typed_values_have_their_types() -> None:
-    values = typed_values(" engine.turbo=true, doors=3,extras=hook+radio ,", CAR, "--car")
+    values = parse_settings(" engine.turbo=true, doors=3,extras=hook+radio ,", CAR, "--car")
     assert values == {"engine.turbo": True, "doors": 3, "extras": ("radio", "hook")}
 
 
@@ -66,7 +66,7 @@ def test_typed_values_have_their_types() -> None:
 )
 def test_what_cannot_be_meant_is_one_line(text: str, key: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        typed_values(text, CAR, "--car")
+        parse_settings(text, CAR, "--car")
     assert (refused.value.where, refused.value.key) == ("--car", key)
     assert "\n" not in str(refused.value)
 
@@ -89,6 +89,6 @@ def test_a_section_is_read_by_the_table() -> None:
 
 def test_an_unknown_key_of_a_long_table_is_answered_with_the_likeliest() -> None:
     with pytest.raises(ConfigError, match=r"such as precision\.gradient\b"):
-        typed_values("gradient=bf16", job_settings(), "--job")
+        parse_settings("gradient=bf16", job_settings(), "--job")
     with pytest.raises(ConfigError, match=r"a key of the table in docs/configs\.md$"):
-        typed_values("zzzz=1", job_settings(), "--job")
+        parse_settings("zzzz=1", job_settings(), "--job")

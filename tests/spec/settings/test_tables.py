@@ -7,7 +7,7 @@ import pytest
 
 from spec.settings.constraints import constraint_settings
 from spec.settings.job import job_settings
-from spec.settings.plan import plan_settings, typed_plan_settings
+from spec.settings.plan import plan_option_settings, plan_settings
 from spec.settings.setting import Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "configs.md"
@@ -41,4 +41,4 @@ def test_every_setting_says_what_it_means(settings: Settings) -> None:
 
 
 def test_only_a_file_says_framework_and_number_of_micro_batches() -> None:
-    assert set(plan_settings()) - set(typed_plan_settings()) == {"num_micro", "preset"}
+    assert set(plan_settings()) - set(plan_option_settings()) == {"num_micro", "preset"}

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
-from solver.problem.typed_plan import plan_of
+from solver.problem.requested_plan import plan_of
 from spec.errors import ExportError
 from spec.frameworks import framework_preset
 from spec.mixers.attention import AttentionKind, RopeScaling, RopeSpec

@@ -26,7 +26,7 @@ def bundled_example() -> SimaiWorkload:
     """SimAI's example/workload_analytical.txt, rebuilt from its period: 6 + 24 x 74 + 7 rows."""
     ones = (1, 1, 1)
     gather, scatter = ("ALLGATHER", ACTIVATION), ("REDUCESCATTER", ACTIVATION)
-    wide_gather, wide_scatter = ("ALLGATHER", EXPERT), ("REDUCESCATTER", EXPERT)
+    high_precision_gather, wide_scatter = ("ALLGATHER", EXPERT), ("REDUCESCATTER", EXPERT)
     tokens, dispatch, experts = (("ALLGATHER", 1572864), ("ALLTOALL", 25165824), ("ALLTOALL_EP", 100663296))
     layer = [
         row("attention_column", (1750840, 875420, 875420), gather, ("REDUCESCATTER", 0)),
@@ -34,8 +34,8 @@ def bundled_example() -> SimaiWorkload:
         row("mlp_moelayer", (7956367, 7956367, 1), tokens, tokens),
         row("mlp_moelayer", ones, dispatch, dispatch),
         row("mlp_moelayer", ones, experts, experts),
-        row("mlp_moelayer", ones, wide_gather, wide_scatter),
-        row("mlp_moelayer", ones, wide_scatter, wide_gather),
+        row("mlp_moelayer", ones, high_precision_gather, wide_scatter),
+        row("mlp_moelayer", ones, wide_scatter, high_precision_gather),
         row("mlp_moelayer", ones, experts, experts),
         row("mlp_moelayer", ones, dispatch, dispatch),
     ]

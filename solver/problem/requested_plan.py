@@ -15,34 +15,34 @@ from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, WITHO
 from solver.plans.schedules import SCHEDULES, Schedule
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
-from spec.pipeline_layout import Dealt, dealt_layout, written_layout
-from spec.settings.plan import WrittenPlan, typed_plan_settings
-from spec.settings.setting import typed_values
+from spec.pipeline_layout import LayerCounts, full_layout, layout_of_model
+from spec.settings.plan import PlanSettings, plan_option_settings
+from spec.settings.setting import parse_settings
 
 if TYPE_CHECKING:
     from solver.problem.problem import Problem
 
 
-def parse_plan(text: str, where: str = "--plan") -> WrittenPlan:
+def parse_plan(text: str, where: str = "--plan") -> PlanSettings:
     """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
 
     Raises ConfigError for an empty plan, an unknown or repeated key, or a value that the key does not take.
     """
-    return WrittenPlan(**typed_values(text, typed_plan_settings(), where))
+    return PlanSettings(**parse_settings(text, plan_option_settings(), where))
 
 
-def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
+def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
     """The plan a config writes, with the batch of the job.
 
     Raises ConfigError when the degrees do not divide the world or the batch.
     """
     job = problem.job
-    tp, pp, cp = written.tp or 1, written.pp or 1, written.cp
+    tp, pp, cp = settings.tp or 1, settings.pp or 1, settings.cp
     split = tp * pp * cp
     if job.world_size % split:
         raise ConfigError(where, "tensor x pipeline x context", split, f"a divisor of the world size {job.world_size}")
     dp = job.world_size // split
-    micro_batch = written.micro_batch or 1
+    micro_batch = settings.micro_batch or 1
     if job.global_batch_sequences % (dp * micro_batch):
         raise ConfigError(
             where,
@@ -51,41 +51,41 @@ def plan_of(written: WrittenPlan, problem: "Problem", where: str) -> Plan:
             f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
             f"dp {dp} x micro_batch {micro_batch}",
         )
-    sharding = strategy_of(written, where)
-    zero_stage, zero_size = zero_of(written, sharding, job.world_size, where)
-    offloads = written.optimizer_offload or written.offloaded_layers or written.offload_modules
+    sharding = strategy_of(settings, where)
+    zero_stage, zero_size = zero_of(settings, sharding, job.world_size, where)
+    offloads = settings.optimizer_offload or settings.offloaded_layers or settings.offload_modules
     if offloads and problem.cluster.host is None:
         raise ConfigError("--cluster", "host", problem.cluster.name, HOST_NEEDED)
-    partly = bool(written.recompute_layers)
-    recompute = written.recompute or ("full" if partly else "none")
+    partly = bool(settings.recompute_layers)
+    recompute = settings.recompute or ("full" if partly else "none")
     if partly and recompute != "full":
-        raise ConfigError(where, "recompute_layers", written.recompute_layers, "with recompute=full")
-    schedule = written.schedule or Schedule.ONE_F_ONE_B.value
+        raise ConfigError(where, "recompute_layers", settings.recompute_layers, "with recompute=full")
+    schedule = settings.schedule or Schedule.ONE_F_ONE_B.value
     if schedule not in SCHEDULES:
         raise ConfigError(where, "schedule", schedule, f"one of {', '.join(Schedule)}")
     return Plan(
         strategy=sharding.name,
         preset=job.preset.name,
         recompute=Recompute.BLOCK if partly else Recompute(recompute),
-        num_recompute_layers=written.recompute_layers or 0,
+        num_recompute_layers=settings.recompute_layers or 0,
         schedule=SCHEDULES[schedule],
         tp=tp,
         cp=cp,
         pp=pp,
-        vpp=written.vpp,
-        ep=1 if written.ep is None else _expert_ranks(written.ep, problem, tp * cp * dp, where),
-        etp=written.etp or 1,
+        vpp=settings.vpp,
+        ep=1 if settings.ep is None else _expert_ranks(settings.ep, problem, tp * cp * dp, where),
+        etp=settings.etp or 1,
         dp=dp,
-        wp=written.wp or 1,
+        wp=settings.wp or 1,
         zero_stage=zero_stage,
         zero_size=zero_size,
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
-        recompute_modules=written.recompute_modules,
-        stage_layout=_layout(written.layout, written, problem, where) if written.layout else "",
-        optimizer_offload=written.optimizer_offload,
-        offloaded_layers=written.offloaded_layers,
-        offload_modules=written.offload_modules,
+        recompute_modules=settings.recompute_modules,
+        stage_layout=_layout(settings.layout, settings, problem, where) if settings.layout else "",
+        optimizer_offload=settings.optimizer_offload,
+        offloaded_layers=settings.offloaded_layers,
+        offload_modules=settings.offload_modules,
     )
 
 
@@ -99,23 +99,23 @@ def check_order(plan: Plan, problem: "Problem", where: str) -> None:
             raise ConfigError(where, "schedule", plan.schedule.value, rule.reason)
 
 
-def _layout(layout: str, written: WrittenPlan, problem: "Problem", where: str) -> str:
+def _layout(layout: str, settings: PlanSettings, problem: "Problem", where: str) -> str:
     """The layout, its short forms written out."""
     model = problem.model
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
-    dealt = Dealt(layers=model.num_layers, pp=written.pp or 1, vpp=written.vpp, predicted=predicted)
-    text = written_layout(layout, dealt, where=where)
-    dealt_layout(text, layers=dealt.layers, stages=dealt.pp * dealt.vpp, where=where)
+    dealt = LayerCounts(layers=model.num_layers, pp=settings.pp or 1, vpp=settings.vpp, predicted=predicted)
+    text = full_layout(layout, dealt, where=where)
+    layout_of_model(text, layers=dealt.layers, stages=dealt.pp * dealt.vpp, where=where)
     return text
 
 
-def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = False) -> Sharding:
+def strategy_of(settings: PlanSettings, where: str, *, sequence_parallel: bool = False) -> Sharding:
     """The strategy as written; ``sequence_parallel`` says that it is to cut the tokens between the linears.
 
     Raises ConfigError for one that nobody knows, and for weight groups or a cut sequence that it does not have.
     """
-    sharding = strategy_named(written.strategy or "mtp", where=where)
-    groups, tp = written.wp or 1, written.tp or 1
+    sharding = strategy_named(settings.strategy or "mtp", where=where)
+    groups, tp = settings.wp or 1, settings.tp or 1
     if groups > 1 and not sharding.traits.copies.has_weight_groups:
         raise ConfigError(where, "wp", groups, f"1 with strategy {sharding.name}")
     if sequence_parallel and np.any(sharding.norm_shards(Layout.of(tp, tp=tp)) < tp):
@@ -135,7 +135,7 @@ def _expert_ranks(ep: int, problem: "Problem", stage_ranks: int, where: str) -> 
     return ep or gcd(experts, stage_ranks)
 
 
-def zero_of(written: WrittenPlan, sharding: Sharding, world_size: int, where: str) -> tuple[int, int]:
+def zero_of(settings: PlanSettings, sharding: Sharding, world_size: int, where: str) -> tuple[int, int]:
     """Returns ZeRO stage and size as written. Size 0 is the whole group that holds the same weights of linears; a
     stage alone shards over all of it, a size alone is stage 1. Where the whole group is one rank there is
     nothing to shard.
@@ -143,17 +143,17 @@ def zero_of(written: WrittenPlan, sharding: Sharding, world_size: int, where: st
     Raises ConfigError for more ranks than hold the same weights: there is no such group to price.
     """
     copies = sharding.traits.copies
-    degrees = {"tp": written.tp or 1, "pp": written.pp or 1, "cp": written.cp, "wp": written.wp or 1}
+    degrees = {"tp": settings.tp or 1, "pp": settings.pp or 1, "cp": settings.cp, "wp": settings.wp or 1}
     ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), Layout.of(world_size, **degrees))
     whole = int(ranks[0])
-    size = written.zero_size
+    size = settings.zero_size
     if size is None:
-        size = whole if written.zero_stage else 1
+        size = whole if settings.zero_stage else 1
     size = size or whole
     if size > whole:
         allowed = f"at most the {whole} ranks that hold the same weights"
         raise ConfigError(where, "zero_size", size, allowed)
-    stage = int(size > 1) if written.zero_stage is None else written.zero_stage
+    stage = int(size > 1) if settings.zero_stage is None else settings.zero_stage
     return (0, 1) if whole == size == 1 else (stage, size)
 
 

@@ -1,14 +1,14 @@
 """The command of the database.
 
-python -m profdb show FILE [--config CONFIG] [--json] [--refit]     what a profile holds
+python -m profdb show FILE [--config CONFIG] [--json] [--refit]     the content of a profile
 python -m profdb merge A B [...] --into C                           profiles of one GPU into one
 python -m profdb import csv|journal|nccl-tests|vidur SOURCE --gpu NAME --into FILE
 python -m profdb export vidur FILE [--config CONFIG] --to FOLDER
 
-Without a verb it shows.
+Without a verb it shows the profile.
 """
 
-# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+# ruff: noqa: E402 - the imports below take a second, and Ctrl-C may come meanwhile
 from spec.program.command import exit_status, quiet_interrupts
 
 quiet_interrupts()
@@ -20,12 +20,12 @@ from spec.program.command import VERSION_LINE
 
 
 def main(arguments: list[str]) -> int:
-    """Hand the arguments to their verb; the exit status."""
+    """Passes the arguments to their verb; returns the exit status."""
     return exit_status(lambda: run(arguments))
 
 
 def run(arguments: list[str]) -> int:
-    """Hand the arguments to their verb; 0. Raises UserError for what the user can mend."""
+    """Passes the arguments to their verb; returns 0. Raises UserError for errors that the user can correct."""
     verb = arguments[0] if arguments else ""
     if verb in ("import", "export"):
         return import_export.main(arguments)

@@ -1,7 +1,8 @@
 """The keys of the database: one benchmark case, complete enough never to need a change.
 
-A case is what was *launched*: the scalar view of ops.op where an operation asks for it. Cases are
-compared and hashed by value. A field more is a new key for every sample: it wants a new SCHEMA_VERSION.
+A case is what was *launched*. Where an operation of a training step launches it, the case is the scalar view of a call in
+ops.op. Cases are compared and hashed by value. Another field changes the key of every sample, so it needs a new
+SCHEMA_VERSION.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class Family(StrEnum):
     OPTIMIZER = "optimizer"
     COLLECTIVE = "collective"
     HOST = "host"
+    # The families below have no curves: their samples are compared with the curves of the others.
     OVERLAP = "overlap"
     LAYER = "layer"
     HOST_COPY = "host_copy"
@@ -41,7 +43,7 @@ class GemmCase(ProductCall[int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemmCase(GroupedProductCall[int]):
-    """Products of experts, their rows evenly spread unless said."""
+    """Products of experts. Rows are spread evenly over the groups unless ``spread`` says otherwise."""
 
     dtype_in: str = "bf16"
     dtype_accumulate: str = "fp32"
@@ -140,9 +142,9 @@ class HostCopyCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertExchangeCase:
-    """Each of ``tokens`` tokens of a rank to ``topk`` of ``experts`` (drawn evenly at random), which lie
-    spread over the ranks of a group; ``direction`` dispatch, or combine for the way back. Groups as in
-    CollectiveCase. ``kernel``: all2all (one exchange of unequal parts, rows being sorted already), deepep."""
+    """Sends each of a rank's ``tokens`` tokens to ``topk`` of ``experts`` experts, drawn evenly at random and spread
+    over the ranks of a group. ``direction``: dispatch, or combine for the way back. Groups as in CollectiveCase.
+    ``kernel``: all2all (one exchange of unequal parts, rows already sorted) or deepep."""
 
     direction: str
     tokens: int
@@ -158,8 +160,8 @@ class ExpertExchangeCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmKernelCase(KernelCall[int]):
-    """A memory-bound kernel on operands that the launch before left in the last-level cache, as a consumer finds what
-    its producer has just written; MemoryBoundCase finds them in memory."""
+    """A memory-bound kernel whose operands the previous launch left in the last-level cache, as a consumer finds its
+    producer's output. MemoryBoundCase finds them in memory."""
 
     direction: str
 
@@ -170,9 +172,9 @@ GroupedCase = CollectiveCase | OverlapCase | ExpertExchangeCase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SustainedCase:
-    """One product m x k by k x n, both operands stored along k (layout NT), for ``seconds`` seconds, a trial for each: the
-    rate that clocks hold under load. Products run for ``percent`` of the time and copies through memory for the rest, as in
-    a training step; a trial is the seconds of one product."""
+    """One product m x k by k x n, both operands stored along k (layout NT), repeated for ``seconds`` seconds: the
+    rate at the clocks that a GPU sustains under load. Products run for ``percent`` of the time and copies through
+    memory for the rest, as in a training step. A trial is the time of one product."""
 
     seconds: int
     m: int
@@ -215,9 +217,10 @@ FAMILY_OF: dict[type, Family] = {
     WarmKernelCase: Family.WARM,
 }
 
+# A stored family names its case class, and a case its family.
 CASE_OF: dict[Family, type] = {family: case for case, family in FAMILY_OF.items()}
 
 
 def product_dtypes(dtype: str) -> dict[str, str]:
-    """Formats of a product's operands and result: narrow operands give bf16."""
+    """Returns the formats of a product's operands and result; operands below 16 bits give bf16."""
     return {"dtype_in": dtype, "dtype_out": dtype if dtype_bytes(dtype) >= 2.0 else "bf16"}

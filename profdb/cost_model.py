@@ -1,16 +1,15 @@
-"""ProfileCostModel: the one door to every time.
+"""ProfileCostModel: the times of all operations, read from one profile.
 
 Each method takes a query (profdb.queries) and returns seconds, relative error and origin for each of
-its N shapes. Equal shapes are priced once. Nothing is guessed: a family, word or reach of which the
-profile holds nothing raises MissingCurveError, unless the cost model was opened with ``missing="modelled"``
-and a cost model, whose answers say so.
+its N shapes. Equal shapes are computed once. Nothing is guessed: a family, label or reach without samples in the
+profile raises MissingCurveError, unless the cost model was opened with ``missing="modelled"`` and another cost model.
+The estimates of that one have the origin MODELLED.
 
-When one curve may answer for another: a question whose own labels (layout, dtype, kernel, ...) were never measured is
-answered by the curve with the smallest total penalty among those that RULES allow, at the asked work: FLOPs and bytes are
-those of the question, only the efficiency is borrowed. Such an answer is EXTRAPOLATED, or keeps the origin of
-modelled or transferred samples, and the penalty joins its error. Words without a rule never
-stand in for each other: no bf16 curve answers for fp8, no flash kernel for unfused attention, no
-all-gather for an all-to-all.
+One curve may stand in for another. If the labels of a query (layout, dtype, kernel, ...) were never measured, the curve
+with the smallest total penalty among those that RULES allow is read. FLOPs and bytes are those of the query; only the
+efficiency is borrowed. Such an estimate is EXTRAPOLATED, or keeps the origin of modelled or transferred samples, and the
+penalty is part of its error. Labels without a rule never stand in for each other: no bf16 curve for fp8, no flash kernel
+for unfused attention, no all-gather for an all-to-all.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,14 +63,13 @@ Labels = Mapping[str, str]
 AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 MUCH_SURER = 0.5
-"""Assumption: between samples, however far apart, a curve of worse origin answers only when it tells less
-than half of the error."""
+"""Assumption: between the samples of a curve, one of worse origin replaces it only with less than half of its error."""
 
 SAME_WIDTH = frozenset({"bf16", "fp16"})
-"""16-bit formats run at one rate on tensor cores (vendor sheets list one figure for both)."""
+"""16-bit formats run at one rate on tensor cores (vendors' data sheets list one figure for both)."""
 
 ANY_KERNEL = 0.25
-"""Assumption: relative standard error of a memory-bound kernel told from another one's bytes/s; chosen by us."""
+"""Assumption: relative standard error of a memory-bound kernel estimated by another one's bytes/s; chosen by us."""
 
 FP8_RECIPES = ("tensor", "row", "block", "mx")
 """How fp8 operands are scaled; the products themselves run at one rate."""
@@ -104,9 +102,9 @@ RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
         ("all_gather", "reduce_scatter"): 0.2,
     },
 }
-"""(family, word): {(requested, measured): penalty}. Assumption: every penalty is a relative standard error chosen by us, none is
-measured; profiles that hold the asked labels never use them. Reduce-scatter and all-gather move the same bytes along the
-same ring in opposite order (Chan et al. 2007, Concurrency Computat. 19, sec. 5)."""
+"""(family, label): {(requested, measured): penalty}. Assumption: every penalty is a relative standard error chosen by us,
+none is measured; profiles that hold the requested labels never use them. Reduce-scatter and all-gather move the same
+bytes along the same ring in opposite order (Chan et al. 2007, Concurrency Computat. 19, sec. 5)."""
 
 RULES[(Family.GROUPED_GEMM, "layout")] = RULES[(Family.GEMM, "layout")]
 RULES[(Family.GROUPED_GEMM, "scale_recipe")] = RULES[(Family.GEMM, "scale_recipe")]
@@ -117,7 +115,8 @@ BYTES_ONLY = frozenset({Family.MEMORY_BOUND, Family.OPTIMIZER})
 
 
 class CostModel(Protocol):
-    """What answers queries: a ProfileCostModel over a profile, or a cost model."""
+    """Anything that estimates times for queries: a ProfileCostModel over a profile, or profdb.modelled's roofline and
+    NCCL models."""
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate: ...  # noqa: D102
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate: ...  # noqa: D102
@@ -131,15 +130,15 @@ class CostModel(Protocol):
 
 @dataclass(slots=True)
 class Memo:
-    """The different shapes that were priced under the same words, each with its column of ``times``: seconds, relative
-    error and origin."""
+    """Shapes already computed for one set of labels. ``places`` maps the bytes of a shape to its column of ``times``,
+    whose three rows are seconds, relative error and origin."""
 
     places: dict[bytes, int]
     times: FloatArray
 
 
 class ProfileCostModel:
-    """Times of one profile. ``missing`` is "error" or "modelled" (then ``modelled`` answers);
+    """Times from one profile. ``missing`` is "error" or "modelled" (then ``modelled`` answers where no curve does).
     ``on_demand`` measures what lies outside the samples (profdb.on_demand)."""
 
     def __init__(
@@ -162,61 +161,65 @@ class ProfileCostModel:
 
     @classmethod
     def open(cls, path: str | Path, *, missing: str = "error", modelled: CostModel | None = None) -> "ProfileCostModel":
-        """A cost model over the profile in a file; raises ProfileError as load_profile does."""
+        """Returns a cost model over the profile in a file; raises ProfileError as load_profile does."""
         return cls(load_profile(path), missing=missing, modelled=modelled)
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate:
-        """Batched matrix products. A product with a size of 0 takes no time."""
+        """Returns times of batched matrix products; 0 for a product with a size of 0."""
         return self._answer(query, lambda model, shapes: model.linear_s(shapes))
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
-        """Grouped matrix products of experts."""
+        """Returns times of the experts' grouped matrix products."""
         return self._answer(query, lambda model, shapes: model.grouped_linear_s(shapes))
 
     def attention_s(self, query: AttentionQuery) -> TimeEstimate:
-        """Attention calls, forward or backward alone."""
+        """Returns times of attention calls, forward or backward alone."""
         return self._answer(query, lambda model, shapes: model.attention_s(shapes))
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """Memory-bound kernels of ops.memory_bound; one that moves nothing in a direction takes no time."""
+        """Returns times of the kernels of ops.memory_bound; 0 for a direction in which a kernel moves nothing."""
         return self._answer(query, lambda model, shapes: model.memory_bound_s(shapes))
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Collectives. A group of one rank or a size of 0 takes no time."""
+        """Returns times of collectives; 0 for a group of one rank or a size of 0."""
         return self._answer(query, lambda model, shapes: model.collective_s(shapes))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
-        """Messages between two ranks."""
+        """Returns times of messages between two ranks."""
         return self._answer(query, lambda model, shapes: model.p2p_s(shapes))
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
-        """Optimizer steps."""
+        """Returns times of optimizer steps."""
         return self._answer(query, lambda model, shapes: model.optimizer_s(shapes))
 
     def cpu_s(self, kind: str) -> TimeEstimate:
-        """Host-side cost of one launch, layer or micro-batch; arrays of length 1."""
+        """Returns the CPU time of one launch, layer or micro-batch, in arrays of length 1."""
         estimate = self._from_curves(Family.HOST, {"kind": kind}, {})
         if np.isnan(estimate.seconds[0]):
             return self.model_for(Family.HOST, {"kind": kind}, across=False).cpu_s(kind)
         return estimate
 
     def curves(self, family: Family) -> list[Curve]:
-        """The family's curves, fitted or read once."""
+        """Returns the family's curves, fitted or read once."""
         if family not in self._curves:
             self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
 
     def _answer(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
-        """The one memo: under all words of a query each different shape is priced once, by ``_price``. What may yet be
-        measured is not remembered."""
+        """Returns the times of a query, each different shape computed once per set of labels. Shapes that may still
+        be measured on demand are not remembered."""
         kind: type = type(query)
         words = tuple(getattr(query, name) for name in names_of(kind).words)
         memo = Memo(places={}, times=np.zeros((3, 0)))
         if self._on_demand is None:
             memo = self._memo.setdefault((kind, *words), memo)
         columns = query.columns()
+        # One row per shape, viewed as one opaque value of 8 bytes per column: such keys are hashable, and a list of
+        # them is much faster than tuples of numbers.
         shapes = np.stack(list(columns.values()), axis=1)
         keys = shapes.view(f"V{shapes.itemsize * shapes.shape[1]}").reshape(-1).tolist()
+        # Shapes seen for the first time, each with one row that has it: equal shapes of one query are computed once
+        # too.
         fresh = {key: row for row, key in enumerate(keys) if key not in memo.places}
         if fresh:
             different = query
@@ -225,13 +228,15 @@ class ProfileCostModel:
                 different = replace(query, **{name: column[rows] for name, column in columns.items()})
             estimate = self._price(different, modelled)
             memo.places.update(zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True))
+            # Columns are appended in the order in which ``places`` numbered the new shapes.
             added = np.stack([estimate.seconds, estimate.relative_std, estimate.origin.astype(np.float64)])
             memo.times = np.concatenate([memo.times, added], axis=1)
         seconds, relative_std, origin = memo.times[:, list(map(memo.places.__getitem__, keys))]
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
     def _price(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
-        """Different shapes by the curves, and by the model where no curve reaches; nothing to do takes no time."""
+        """Returns times of different shapes by the curves, or by the other cost model where no curve reaches; 0 where
+        there is nothing to do."""
         family, labels = curve_of(query)
         columns, busy = query.columns(), busy_rows(query)
         seconds, spread = np.zeros(len(busy)), np.zeros(len(busy))
@@ -244,23 +249,26 @@ class ProfileCostModel:
         if self._on_demand is not None:
             estimate = self._on_demand.fill(family, labels, columns, estimate)
         seconds[busy], spread[busy], origin[busy] = estimate.seconds, estimate.relative_std, estimate.origin
+        # A curve marks with NaN what it cannot tell: no curve of these labels, or no measured group of this reach.
         missing = np.isnan(seconds)
         if not missing.any():
             return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
         across = "inter" in columns and bool((query.columns()["inter"][missing] > 1).any())
         model = self.model_for(family, labels, across=across)
+        # The whole query goes to the other model, and its times are used only where the curves have none.
         whole = TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
         return modelled(model, query).where(missing, whole)
 
     def _from_curves(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
-        """Seconds of different shapes, NaN where no curve reaches."""
+        """Returns times of different shapes, with NaN seconds where no curve reaches."""
         size = next(iter(columns.values())).shape[0] if columns else 1
         seconds, spread = np.full(size, np.nan), np.zeros(size)
         origin = np.zeros(size, dtype=np.int64)
         settled, surrounded = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
         last_penalty = 0.0
         for penalty, curve in candidate_curves(family, labels, self.curves(family), seconds):
-            # A curve of worse origin but the same words answers where the better one has nothing near.
+            # Curves come in order of penalty. A shape is final once a curve of a smaller penalty has a time for it; among
+            # curves of the same penalty, one of worse origin still answers where the better one has no sample near.
             settled |= ~np.isnan(seconds) & (penalty > last_penalty)
             last_penalty = penalty
             rows = np.flatnonzero(~settled)
@@ -273,10 +281,14 @@ class ProfileCostModel:
             # A curve through modelled samples is no better than the model they came from.
             modelled = model_error(family, shapes) if curve.origin is Origin.MODELLED else 0.0
             error = np.sqrt(predicted.relative_std**2 + penalty**2 + modelled**2)
+            # ``surrounded``: the shape lies between samples of the curve in use. There another curve has to be much
+            # surer; outside the samples a smaller error is enough.
             surer = error < np.where(surrounded[rows], MUCH_SURER, 1.0) * spread[rows]
             better = ~np.isnan(predicted.seconds) & (np.isnan(seconds[rows]) | surer)
             updated = rows[better]
             seconds[updated], spread[updated] = predicted.seconds[better], error[better]
+            # A measured curve read outside its samples, or for other labels, is an extrapolation. Curves of other
+            # origins keep theirs, which already says that nobody measured this shape here.
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
             own = predicted.inside[better] & (penalty == 0.0)
             origin[updated] = np.where(own, int(curve.origin), int(outside))
@@ -284,7 +296,7 @@ class ProfileCostModel:
         return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
     def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
-        """Returns what answers where no curve does; MissingCurveError where that is not allowed."""
+        """Returns the cost model that answers where no curve does; raises MissingCurveError if there is none."""
         if self._modelled is None:
             raise MissingCurveError(
                 key=curve_name(family, labels, across=across),
@@ -296,19 +308,25 @@ class ProfileCostModel:
 def candidate_curves(
     family: Family, requested: Labels, curves: Sequence[Curve], seconds: FloatArray
 ) -> Iterator[tuple[float, Curve]]:
-    """Yields (penalty, curve) of those that may answer for ``requested``, in the order of preference: smallest penalty first
-    (of the asked words 0; penalties of several words add as independent errors), then best-known origin. Others than those
-    of the asked words come only where these leave ``seconds`` unknown (NaN)."""
+    """Yields (penalty, curve) for the curves that may answer ``requested``, best first: by penalty, then by origin.
+    Curves of the requested labels have the penalty 0; penalties of several labels add as independent errors. Curves
+    of other labels come only if the former leave ``seconds`` unknown (NaN)."""
     others: list[tuple[float, list[tuple[str, str]], Origin, int]] = []
     own = (curve for curve in curves if curve.key == requested)
     for curve in sorted(own, key=attrgetter("origin")):
         yield 0.0, curve
+    # The consumer writes into ``seconds`` while it iterates, so this sees what the first curves left unknown.
     if not np.isnan(seconds).any():
         return
+    # A curve is a candidate if each label that differs has a rule; the loop ends early at the first that has none.
     for place, curve in enumerate(curves):
         total = 0.0
-        for word, wanted in requested.items():
-            penalty = 0.0 if curve.key[word] == wanted else label_penalty(family, word, wanted, curve.key[word])
+        for word, requested_word in requested.items():
+            penalty = (
+                0.0
+                if curve.key[word] == requested_word
+                else label_penalty(family, word, requested_word, curve.key[word])
+            )
             if penalty is None:
                 break
             total += penalty**2
@@ -320,7 +338,8 @@ def candidate_curves(
 
 
 def label_penalty(family: Family, word: str, requested: str, measured: str) -> float | None:
-    """Relative error of reading ``measured`` where another word is ``requested``; None: not allowed."""
+    """Returns the relative error of using curves labelled ``measured`` where ``requested`` is asked for; None if that
+    is not allowed."""
     if family is Family.MEMORY_BOUND and word == "kernel":
         return ANY_KERNEL
     if family in BYTES_ONLY and word.endswith("dtype"):
@@ -342,7 +361,7 @@ BENCHMARK_OF: dict[Family, str] = {
 
 
 def curve_name(family: Family, labels: dict[str, str], *, across: bool = False) -> str:
-    """The curve in words: family with its words and flags, or a collective with its reach."""
+    """Returns the curve in words: family and labels, or a collective and its reach."""
     if family is Family.COLLECTIVE:
         return f"{labels['collective']} {'across domains' if across else 'inside a domain'}"
     words = ", ".join(f"{name} {word}" for name, word in labels.items() if word not in ("", "0"))
@@ -350,8 +369,8 @@ def curve_name(family: Family, labels: dict[str, str], *, across: bool = False) 
 
 
 def measuring_command(family: Family, labels: dict[str, str], machine: MachineFacts, *, across: bool = False) -> str:
-    """A torchrun line; collectives need every GPU of a node, and a second node for what goes ``across``
-    scale-up domains."""
+    """Returns the torchrun command that measures a missing curve. Collectives need every GPU of a node, and a second
+    node for groups ``across`` scale-up domains."""
     benchmark = BENCHMARK_OF.get(family) or labels["collective"]
     ranks = max(machine.gpus_per_node, 1 if across else 2) if family is Family.COLLECTIVE else 1
     nodes = "--nnodes=2 " if across else ""
@@ -359,20 +378,22 @@ def measuring_command(family: Family, labels: dict[str, str], machine: MachineFa
 
 
 def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
-    """The cost model's times (seconds, one for each shape of ``op``) for work that a rank does alone; None for
-    a collective. MissingCurveError as the cost model raises it.
+    """Returns the cost model's times (seconds, one per shape of ``op``) for work of a single rank; None for a
+    collective. Raises MissingCurveError as the cost model does.
 
-    A product in TF32 takes twice what it takes in 16 bits: half the rate (docs/clusters.md; the sheets' peaks, A100 156
-    of 312 TFLOP/s, H100 494.7 of 989.4, B200 1,125 of 2,250) and twice the bytes. No profile has such products."""
+    A product in TF32 takes twice the time of 16 bits: half the rate (docs/clusters.md; peaks of A100 156 of 312
+    TFLOP/s, H100 494.7 of 989.4, B200 1,125 of 2,250) and twice the bytes. No profile has such products.
+    """
     match op:
         case BatchedGemm():
             tf32 = op.dtype == "tf32"
             query = LinearQuery(**fields_of(ProductCall, op), dtype="bf16" if tf32 else op.dtype)
-            priced = cost_model.linear_s(query)
+            estimate = cost_model.linear_s(query)
             if not tf32:
-                return priced
-            origin = np.where(priced.origin < int(Origin.MODELLED), int(Origin.DERIVED), priced.origin)
-            return replace(priced, seconds=2.0 * priced.seconds, origin=origin)
+                return estimate
+            # A measured time of 16 bits, doubled, is not measured any more.
+            origin = np.where(estimate.origin < int(Origin.MODELLED), int(Origin.DERIVED), estimate.origin)
+            return replace(estimate, seconds=2.0 * estimate.seconds, origin=origin)
         case GroupedGemm():
             return cost_model.grouped_linear_s(GroupedLinearQuery(**fields_of(GroupedProductCall, op), dtype=op.dtype))
         case Attention():
@@ -387,7 +408,7 @@ def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
 
 
 def attention_query(op: Attention) -> AttentionQuery:
-    """Returns the question of an attention call."""
+    """Returns the query of an attention call."""
     return AttentionQuery(**fields_of(AttentionCall, op))
 
 
@@ -395,9 +416,8 @@ CAST_KERNELS = frozenset({"quantize", "quantize_transpose"})
 
 
 def has_measured_casts(cost_model: CostModel) -> bool:
-    """Returns whether the cost model's profile holds both kernels: one alone would tell some plans of a table otherwise
-    than others.
-    """
+    """Returns whether the profile has both cast kernels: with one of them, plans of a table would get times from
+    different sources."""
     if not isinstance(cost_model, ProfileCostModel):
         return False
     curves = cost_model.curves(Family.MEMORY_BOUND)
@@ -405,8 +425,8 @@ def has_measured_casts(cost_model: CostModel) -> bool:
 
 
 def kernel_calls_s(cost_model: CostModel, op: MemoryBound) -> TimeEstimate:
-    """The calls that ``op`` stands for, one after another; of the worst origin among those that take time.
-    MissingCurveError as the cost model raises it."""
+    """Returns the time of the calls that ``op`` stands for, one after another, with the worst origin among those that
+    take time. Raises MissingCurveError as the cost model does."""
     seconds, error_s = np.zeros(len(op.rows)), np.zeros(len(op.rows))
     origin = np.full(len(op.rows), int(Origin.MEASURED))
     for call in op.stands_for:
@@ -417,7 +437,9 @@ def kernel_calls_s(cost_model: CostModel, op: MemoryBound) -> TimeEstimate:
         )
         one = cost_model.memory_bound_s(query)
         seconds = seconds + call.times * one.seconds
+        # Errors of one kernel's calls are one error, so they add up rather than cancel.
         error_s = error_s + call.times * one.seconds * one.relative_std
         origin = np.where(call.times * one.seconds > 0.0, np.maximum(origin, one.origin), origin)
+    # No call of a shape takes time: its error is 0, not 0 / 0.
     relative = np.divide(error_s, seconds, out=np.zeros_like(seconds), where=seconds > 0.0)
     return TimeEstimate(seconds=seconds, relative_std=relative, origin=origin)

@@ -1,7 +1,7 @@
-"""What a profile lacks for a model: every operation of its layers asked of the cost model.
+"""Curves that a profile lacks for a model, found by a query for every operation of its layers.
 
-The operations are those of one rank under fsp (which cuts weights as mtp and msp do) for the tensor-
-parallel degrees that divide the model's heads; collectives are asked for inside a domain and across two.
+The operations are those of one rank under fsp (which shards weights as mtp and msp do) for the tensor-
+parallel degrees that divide the model's heads. The queries for collectives are inside a domain and across two.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,13 +28,13 @@ from spec.units import MIB
 
 DEGREES = (1, 2, 4, 8)
 PROBE_BYTES = 16 * MIB
-"""Size of the collectives asked for; any size does, a curve covers all."""
+"""Size of the collectives in the queries; any size does, a curve covers all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One operation and how the profile answers: an origin's name, or "missing" with the curve that
-    lacks and the command that would measure it."""
+    """One operation and the profile's answer: the name of an origin, or "missing" with the missing curve and the
+    command that would measure it."""
 
     name: str
     answer: str
@@ -43,7 +43,7 @@ class Need:
 
 
 def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
-    """(tp, operation) of every layer kind, the embedding and the head."""
+    """Yields (tp, operation) of every layer kind, the embedding and the head."""
     if config.seq_len is None:
         raise ConfigError(
             where=config.path,
@@ -53,6 +53,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
         )
     preset = framework_preset("megatron")
     for tp in DEGREES:
+        # Degrees that do not divide every kind of head cannot shard the model.
         if any(heads % tp for heads in config.model.cut_heads):
             continue
         job = JobSpec(
@@ -69,7 +70,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
 
 
 def needs_of(config: ConfigFile, cost_model: ProfileCostModel) -> list[Need]:
-    """Returns how the profile answers each operation of the model; equal names are listed once a degree."""
+    """Returns the profile's answer for each operation of the model; equal names are listed once per degree."""
     needs: dict[tuple[str, str], Need] = {}
     for tp, op in model_operations(config):
         name = f"tp {tp}: {op.phase.value} {op.name}"
@@ -80,13 +81,13 @@ def needs_of(config: ConfigFile, cost_model: ProfileCostModel) -> list[Need]:
 
 
 def missing_lines(needs: list[Need]) -> list[str]:
-    """Every curve that lacks, how many operations want it, and what would measure it."""
-    wanted: dict[tuple[str, str], list[str]] = {}
+    """Returns every missing curve, the operations that need it, and the command that would measure it."""
+    names_by_curve: dict[tuple[str, str], list[str]] = {}
     for need in needs:
         if need.answer == "missing":
-            wanted.setdefault((need.command, need.curve), []).append(need.name)
+            names_by_curve.setdefault((need.command, need.curve), []).append(need.name)
     lines = []
-    for command, members in groupby(sorted(wanted.items()), key=lambda item: item[0][0]):
+    for command, members in groupby(sorted(names_by_curve.items()), key=lambda item: item[0][0]):
         lines.append(f"  measure with: {command}")
         lines += [
             f"    {curve}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
@@ -102,6 +103,7 @@ def _need_of(name: str, ask: Callable[[], TimeEstimate | None]) -> Need | None:
         return Need(name=name, answer="missing", curve=error.key, command=error.command)
     if estimate is None:
         return None
+    # Shapes without work are DERIVED; of the others the least known decides.
     busy = estimate.origin[estimate.origin != int(Origin.DERIVED)]
     return Need(name=name, answer=ORIGIN_NAMES[int(np.max(busy))]) if busy.size else None
 
@@ -111,6 +113,7 @@ def _collective_needs(cost_model: ProfileCostModel) -> Iterator[Need]:
     for intra, inter, where in ((ranks, 1, "inside a domain"), (ranks, 2, "across domains")):
         for kind in TRAINING_COLLECTIVES:
             if kind is Collective.P2P:
+                # A message is between two ranks, in one domain or in two.
                 pair = P2PQuery(size_bytes=PROBE_BYTES, intra=2 if inter == 1 else 1, inter=inter)
                 need = _need_of(f"p2p {where}", partial(cost_model.p2p_s, pair))
             else:

@@ -1,8 +1,8 @@
 """From the samples of a profile to its curves, and the packed form in which curves are stored.
 
-A curve is what one set of labels (layout, dtype, kernel, ...) and one origin have measured. Fits are
-kept beside the samples under the hash of those samples and the version of the method; they are read
-while both agree and made anew otherwise.
+A curve covers the samples of one set of labels (layout, dtype, kernel, ...) and one origin. Fits are stored with the
+samples, with the hash of those samples and the version of the method. They are used while both agree and fitted anew
+otherwise.
 """
 
 import json
@@ -21,12 +21,12 @@ from spec.origin import Origin
 
 MAX_WORST_POINTS = 5
 VERSIONS = {family: fitter.version for family, fitter in FITTERS.items()}
-"""Of the families' methods; the samples of others are compared with each other and have no curves."""
+"""Versions of the families' methods. Samples of other families are compared with each other and have no curves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstPoint:
-    """A sampled case and by how much the curve misses it when it is left out."""
+    """A sampled case and the relative error of the curve there when the case is left out."""
 
     sizes: dict[str, int]
     error: float
@@ -34,9 +34,8 @@ class WorstPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A fitted curve: ``key`` holds its words and flags ("0"/"1"), ``ranges`` the smallest and
-    largest sampled size by name, ``points`` the number of different cases, ``worst`` the sizes that
-    the others tell worst, with the relative error."""
+    """A fitted curve. ``key`` holds its labels and flags ("0"/"1"), ``ranges`` the smallest and largest sampled size
+    by name, ``points`` the number of different cases, ``worst`` the sizes with the largest errors when left out."""
 
     family: Family
     key: dict[str, str]
@@ -48,8 +47,8 @@ class Curve:
 
 
 def fit_table(table: SampleTable) -> list[Curve]:
-    """All curves of one family, in order of their keys; none of a family whose samples are compared with others
-    (profdb.fits.families)."""
+    """Returns all curves of one family, in order of their keys; none for a family whose samples are only compared
+    with others."""
     if table.family not in FITTERS:
         return []
     fitter = FITTERS[table.family]
@@ -58,6 +57,8 @@ def fit_table(table: SampleTable) -> list[Curve]:
     if not usable.size:
         return []
     samples = table.take(usable.astype(np.int64))
+    # One curve per combination of labels, flags and origin: codes stand for the words, so that rows of integers are
+    # compared.
     split = [samples.labels[name].codes for name in fitter.labels]
     split += [samples.numbers[name] for name in fitter.flags] + [samples.origin]
     keys, which = np.unique(np.stack(split, axis=1), axis=0, return_inverse=True)
@@ -69,6 +70,7 @@ def fit_table(table: SampleTable) -> list[Curve]:
 
 def _fit_curve(table: SampleTable, fitter: Fitter) -> Curve:
     table = table.take(_commonest_variant(table, fitter))
+    # One curve's samples share their labels: those of the first row are those of all.
     labels = {name: table.labels[name].values[int(table.labels[name].codes[0])] for name in fitter.labels}
     columns = {name: column for name, column in table.numbers.items() if name not in fitter.flags}
     medians = table.medians_s()
@@ -99,7 +101,7 @@ def _worst(rows: FloatArray, errors: FloatArray, cases: dict[str, IntArray]) -> 
 
 
 def _commonest_variant(table: SampleTable, fitter: Fitter) -> IntArray:
-    """Rows of the commonest combination of words that do not split curves (accumulate dtype, ...)."""
+    """Returns the rows of the commonest combination of labels that do not split curves (accumulate dtype, ...)."""
     rest = [column.codes for name, column in sorted(table.labels.items()) if name not in fitter.labels]
     if not rest:
         return np.arange(table.size, dtype=np.int64)
@@ -108,11 +110,13 @@ def _commonest_variant(table: SampleTable, fitter: Fitter) -> IntArray:
 
 
 def _one_time_per_case(columns: dict[str, IntArray], medians: FloatArray) -> tuple[dict[str, IntArray], FloatArray]:
-    """Different cases and the median over the runs that took each."""
+    """Returns the different cases and the median over the runs of each."""
     if not columns:
         return {}, np.asarray([float(np.median(medians))])
     names = list(columns)
     cases, which = np.unique(np.stack([columns[name] for name in names], axis=1), axis=0, return_inverse=True)
+    # Medians of all cases at once: rows sorted by case, then by time; the middle one or two of each case's stretch
+    # are its median.
     order = np.lexsort((medians, which.reshape(-1)))
     ends = np.cumsum(np.bincount(which.reshape(-1)))
     starts = np.concatenate([[0], ends[:-1]])
@@ -122,8 +126,9 @@ def _one_time_per_case(columns: dict[str, IntArray], medians: FloatArray) -> tup
 
 
 def _noise(table: SampleTable, medians: FloatArray) -> float:
-    """Median over the samples of the standard deviation of their trials / median; 0 for single trials."""
+    """Returns the median over the samples of (standard deviation of the trials / median); 0 for single trials."""
     counts = np.diff(table.trial_offsets)
+    # ``row`` says for each trial which sample it belongs to.
     row = np.repeat(np.arange(table.size), counts)
     square = np.bincount(row, weights=(table.trials_s / medians[row] - 1.0) ** 2, minlength=table.size)
     several = counts > 1
@@ -133,7 +138,7 @@ def _noise(table: SampleTable, medians: FloatArray) -> float:
 
 
 def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
-    """Curves as one flat array and a JSON index, with the hash they are valid for."""
+    """Returns curves as one flat array and a JSON index, with the hash of the samples they are valid for."""
     index: list[dict[str, object]] = []
     values: list[FloatArray] = []
     for curve in curves:
@@ -157,7 +162,7 @@ def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
 
 
 def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
-    """The curves that pack_curves wrote."""
+    """Returns the curves that pack_curves wrote."""
     values = np.asarray(packed["values"], dtype=np.float64)
     curves: list[Curve] = []
     place = 0
@@ -167,6 +172,7 @@ def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
             length = int(np.prod(shape))
             arrays[name] = values[place : place + length].reshape(shape)
             place += length
+        # Arrays were packed in the order of the index, each flattened.
         curves.append(
             Curve(
                 family=family,
@@ -182,8 +188,8 @@ def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
 
 
 def stored_curves(profile: ProfileDatabase, family: Family) -> list[Curve] | None:
-    """The family's stored curves, or None when there are none for these samples and this method, or
-    they cannot be read (they can always be made anew)."""
+    """Returns the family's stored curves; None when there are none for these samples and this method, or they cannot
+    be read (they can always be fitted anew)."""
     packed = profile.fits.get(family.value)
     if packed is None or packed.get("version") != VERSIONS.get(family, 0):
         return None
@@ -196,7 +202,7 @@ def stored_curves(profile: ProfileDatabase, family: Family) -> list[Curve] | Non
 
 
 def curves_of(profile: ProfileDatabase, family: Family) -> list[Curve]:
-    """The family's curves: stored ones when they are valid, else fitted now; [] without samples."""
+    """Returns the family's curves: stored ones when they are valid, else fitted now; [] without samples."""
     if family not in profile.tables:
         return []
     stored = stored_curves(profile, family)

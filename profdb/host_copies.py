@@ -1,7 +1,8 @@
-"""Copies between a device and its host, and the optimizer's step there: as they were measured, else from a hardware spec.
+"""Copies between a device and its host, and the optimizer's step on the host: measured, else from a hardware spec.
 
-Measured copies are of as many devices of a node at work. Between sizes the time is interpolated, both on logarithms; below
-the smallest it stays (the time of any copy), above the largest the rate does.
+A curve applies to the number of devices of a node that copied while it was measured. Between sizes the time is
+interpolated, both in logarithms; below the smallest size the time is constant (that of any copy), above the largest
+the rate is.
 """
 
 from collections import defaultdict
@@ -23,13 +24,13 @@ TO_DEVICE, TO_HOST = "to_device", "to_host"
 # in 128b/130b are 63.0 GB/s. Assumption: the same share on other generations and NVLink-C2C.
 LINK_SHARE = 55.63 / 63.0
 
-# Parameters a second for each byte a second of the memory. arXiv 2101.06840, table 4: CPU-Adam takes 1.03 s
+# Parameters per second for each byte per second of the memory. arXiv 2101.06840, table 4: CPU-Adam takes 1.03 s
 # for 4 and 2.57 s for 10 billion parameters on a DGX-2 (two Xeon Platinum 8168, six channels of DDR4-2666
 # each: 256 GB/s), 43 % of its rate at 28 bytes each (fp32: parameter and both moments read and written, the
-# gradient read). Assumption: as much of other memories.
+# gradient read). Assumption: the same share of other memories.
 ADAM_PER_BYTE = 10.0e9 / 2.57 / 256e9
 
-MODEL_STD = 0.25  # Assumption: placement of memory among the processors is not told
+MODEL_STD = 0.25  # Assumption: placement of memory among the processors is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,9 @@ class CopyCurve:
     relative_std: FloatArray
 
     def at(self, size_bytes: FloatArray) -> TimeEstimate:
-        """Seconds of copies of so many bytes; nothing takes no time."""
+        """Returns the times of copies of these sizes; 0 for nothing."""
         sizes = np.maximum(size_bytes, 1.0)
+        # np.interp is constant outside the sizes, so the factor below continues the largest size's rate.
         logs = np.interp(np.log(sizes), np.log(self.size_bytes), np.log(self.seconds))
         seconds = np.exp(logs) * np.maximum(sizes / self.size_bytes[-1], 1.0)
         within = (sizes >= self.size_bytes[0]) & (sizes <= self.size_bytes[-1])
@@ -55,18 +57,19 @@ class CopyCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCopies:
-    """The measured curves by direction and devices of a node at work."""
+    """Measured curves by direction and number of devices of a node that copy at the same time."""
 
     curves: Mapping[tuple[str, int], CopyCurve]
 
     def of(self, direction: str, size_bytes: FloatArray, devices: int) -> TimeEstimate | None:
-        """Copies of so many bytes while as many devices copy; None where that was not measured."""
+        """Returns the times of copies of these sizes while ``devices`` devices copy; None where that was not
+        measured."""
         curve = self.curves.get((direction, devices))
         return None if curve is None else curve.at(np.asarray(size_bytes, dtype=np.float64))
 
 
 def host_copies(profile: ProfileDatabase) -> HostCopies | None:
-    """The curves of a profile; None where it has measured none."""
+    """Returns the curves of a profile; None where it has measured none."""
     trials: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in profile.measured_samples(Family.HOST_COPY):
         case = sample.case
@@ -84,12 +87,12 @@ def _curve(sizes: Mapping[int, list[float]]) -> CopyCurve:
 
 
 def host_transfer_s(host: HostSpec, size_bytes: FloatArray, gpus: int) -> TimeEstimate:
-    """Seconds for ``size_bytes`` one way while all ``gpus`` GPUs of a node send."""
+    """Returns the time of ``size_bytes`` in one direction while all ``gpus`` GPUs of a node copy."""
     return _modelled(np.asarray(size_bytes, dtype=np.float64) / (host.link_per_gpu(gpus) * LINK_SHARE))
 
 
 def host_update_s(host: HostSpec, elements: IntArray, ranks: int) -> TimeEstimate:
-    """Seconds for Adam over ``elements`` parameters of each of ``ranks`` ranks that share a node's memory."""
+    """Returns the time of Adam over ``elements`` parameters of each of ``ranks`` ranks that share a node's memory."""
     return _modelled(elements * ranks / (host.memory_bandwidth * ADAM_PER_BYTE))
 
 

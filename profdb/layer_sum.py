@@ -1,10 +1,11 @@
-"""How much longer a whole layer takes than its kernels, each measured alone, add up to.
+"""Time of a whole layer over the sum of its kernels' times, each measured alone.
 
-Together they find other caches, clocks and gaps than alone. Where a profile holds whole layers, their time over the sum
-of their kernels' times is a curve over that sum; a layer of any shape is told by its own sum, beyond the measured ones
-by the last. A layer that the device ran as one graph holds nothing of the host; one issued operation by operation
-counts only where its kernels take longer than the host to issue a layer, and none counts where a kernel's own time is
-not from measurements. Clocks under the load of a whole step (training_rate_ratio) come on top.
+Together, kernels meet other caches, clocks and gaps than alone. Where a profile has whole layers, their time over the
+sum of their kernels' times is a curve over that sum. The factor of a layer of any shape is read at its own sum, and is
+constant beyond the measured sums. A layer that ran as one CUDA graph contains no time of the host. One issued operation
+by operation counts only if its kernels take longer than the host's issue of a layer. A layer counts only if the times
+of all its kernels come from measurements. Clocks under the load of a whole step (training_rate_ratio) are not part of
+the factor.
 """
 
 import contextlib
@@ -34,23 +35,24 @@ class LayerSum:
     log_factor: FloatArray
 
     def factor(self, sum_s: FloatArray) -> FloatArray:
-        """Seconds of a layer over the sum ``sum_s`` of its kernels; 1 where there are none."""
+        """Returns a layer's time over the sum ``sum_s`` of its kernels' times; 1 where there are none."""
         log_s = np.log(np.maximum(sum_s, np.finfo(np.float64).tiny))
         factor = np.exp(np.interp(log_s, self.log_sum_s, self.log_factor))
         return np.where(sum_s > 0.0, factor, 1.0)
 
 
 def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
-    """The curve of the cost model's profile; None where it has measured no layer that counts."""
+    """Returns the curve of the cost model's profile; None where it has measured no layer that counts."""
     result: dict[float, list[float]] = {}
     samples = cost_model.profile.measured_samples(Family.LAYER)
-    # As one graph where there are any, else as issued one by one.
+    # Layers run as one graph where there are any, else those issued operation by operation.
     graphs = [sample for sample in samples if getattr(sample.case, "mode", "") == "graph"]
     for sample in graphs or samples:
         assert isinstance(sample.case, LayerCase)
         with contextlib.suppress(MissingCurveError):
             parts = parts_of_layer(cost_model, sample.case)
             sum_s = float(np.sum([part.seconds[0] for part in parts]))
+            # An estimate of a part from elsewhere would make its error part of the factor.
             measured = all(int(part.origin[0]) <= int(Origin.EXTRAPOLATED) for part in parts)
             if measured and (sample.case.mode == "graph" or sum_s > _host_s(cost_model)):
                 result.setdefault(sum_s, []).append(float(np.log(sample.median_s / sum_s)))
@@ -61,14 +63,14 @@ def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
 
 
 def _host_s(cost_model: ProfileCostModel) -> float:
-    """Seconds of the host to issue a layer, forward and backward; endless where nobody measured it."""
+    """Returns the host's seconds to issue a layer, forward and backward; infinity where nobody measured it."""
     with contextlib.suppress(MissingCurveError):
         return float(cost_model.cpu_s("layer").seconds[0])
     return float("inf")
 
 
 def layer_products(case: LayerCase) -> Iterator[LinearQuery]:
-    """Forward, input gradient and weight gradient of the four linear layers (ops.op.ProductCall)."""
+    """Yields forward, input gradient and weight gradient of the four linear layers (ops.op.ProductCall)."""
     tokens = case.batch * case.seq_len
     queries, keys = case.heads * case.head_dim, case.kv_heads * case.head_dim
     for inputs, outputs in (
@@ -83,7 +85,7 @@ def layer_products(case: LayerCase) -> Iterator[LinearQuery]:
 
 
 def layer_attention(case: LayerCase) -> Iterator[AttentionQuery]:
-    """The causal call and its backward."""
+    """Yields the causal attention call and its backward."""
     for direction in DIRECTIONS:
         yield AttentionQuery(
             batch=case.batch,
@@ -99,7 +101,8 @@ def layer_attention(case: LayerCase) -> Iterator[AttentionQuery]:
 
 
 def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
-    """Two norms, the rotation of queries and keys, the activation and two residual additions, both ways."""
+    """Yields two norms, the rotation of queries and keys, the activation and two residual additions, in both
+    directions."""
     rotated = (case.heads + case.kv_heads) * case.head_dim
     for direction in DIRECTIONS:
         for kernel, width in (
@@ -118,14 +121,13 @@ def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
 
 
 def parts_of_layer(cost_model: CostModel, case: LayerCase) -> list[TimeEstimate]:
-    """The time of each kernel of the layer, forward and backward. MissingCurveError as the cost model raises it."""
+    """Returns the time of each kernel of the layer, forward and backward. Raises MissingCurveError as the cost model
+    does."""
     return parts_of_layers(cost_model, [case])
 
 
 def parts_of_layers(cost_model: CostModel, cases: Sequence[LayerCase]) -> list[TimeEstimate]:
-    """The times of each kernel over ``cases`` (N), which share their words: a kernel's prices come from one
-    question.
-    """
+    """Returns the times of each kernel over ``cases`` (N), which share their labels: one query per kernel."""
     return [
         *(cost_model.linear_s(one) for one in _together(layer_products, cases)),
         *(cost_model.attention_s(one) for one in _together(layer_attention, cases)),
@@ -134,7 +136,7 @@ def parts_of_layers(cost_model: CostModel, cases: Sequence[LayerCase]) -> list[T
 
 
 def _together(parts: Callable[[LayerCase], Iterator[AnyQuery]], cases: Sequence[LayerCase]) -> Iterator[AnyQuery]:
-    """The questions of several layers, kernel by kernel: each of N shapes."""
+    """Yields the queries of several layers, kernel by kernel, each of N shapes."""
     for queries in zip(*(parts(case) for case in cases), strict=True):
         columns = [query.columns() for query in queries]
         yield replace(queries[0], **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]})

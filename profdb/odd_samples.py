@@ -1,6 +1,4 @@
-"""Samples far above what the others of their curve tell of them: taken while something else ran, or a
-kernel's bad shape.
-"""
+"""Samples far above the curve through the others: measured while something else ran, or a bad shape of a kernel."""
 
 from dataclasses import dataclass
 
@@ -15,16 +13,16 @@ from spec.arrays import BoolArray, bools
 from spec.origin import Origin
 
 FAR_ABOVE = 1.5
-"""Times what the curve without it tells."""
+"""Ratio of a sample's time to that of the curve without it."""
 
 MOST_CURVES = 12
-"""Curves that are fitted again without their worst points, those first that miss theirs by most; a fit takes up to a
+"""Curves that are fitted again without their worst points, those with the largest errors first; a fit takes up to a
 second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OddSample:
-    """A case, its seconds, and what the other samples of its curve tell."""
+    """A case, its measured seconds, and those predicted by the other samples of its curve."""
 
     case: Case
     seconds: float
@@ -32,9 +30,8 @@ class OddSample:
 
 
 def far_above(profile: ProfileDatabase, date: str) -> list[OddSample]:
-    """Samples ``date`` at this date that took FAR_ABOVE what their curve tells without its worst points;
-    worst first.
-    """
+    """Returns the samples of this date that took FAR_ABOVE times as long as their curve without its worst points,
+    worst first."""
     suspected = [
         (max(point.error for point in curve.worst), curve)
         for family in profile.tables
@@ -47,20 +44,24 @@ def far_above(profile: ProfileDatabase, date: str) -> list[OddSample]:
 
 
 def misses(error: float) -> bool:
-    """Returns whether a left-out error may be that of a sample FAR_ABOVE: what was told is 1 / FAR_ABOVE of it or less."""
+    """Returns whether a left-out error may be that of a sample FAR_ABOVE: the predicted time is 1 / FAR_ABOVE of it
+    or less."""
     return error >= 1.0 - 1.0 / FAR_ABOVE
 
 
 def odd_in(table: SampleTable, curve: Curve, date: str) -> list[OddSample]:
-    """Returns of one curve's worst points those far above the curve through its other samples."""
+    """Returns those of one curve's worst points that are far above the curve through its other samples."""
+    # A curve's sizes repeat under other labels, so samples are found by labels and sizes.
     own = of_curve(table, curve)
     worst = bools(np.zeros(table.size))
     for point in curve.worst:
         if misses(point.error):
             same = [table.numbers[name] == size for name, size in point.sizes.items()]
             worst |= own & np.all(same, axis=0)
+    # The curve itself passes near the suspected samples: they are judged by a fit without any of them.
     others = np.flatnonzero(own & ~worst)
     refitted = fit_table(table.take(others.astype(np.int64)))
+    # Only samples of this date: those of earlier runs were reported when they were new.
     rows = np.flatnonzero(worst & table.date.equals(date))
     if not refitted or not rows.size:
         return []

@@ -1,8 +1,8 @@
-"""Measuring during a search: shapes that no sample surrounds are launched once and kept.
+"""Measuring during a search: shapes outside the samples are launched once, and their samples are kept.
 
-The caller hands in what measures (profiler's door); ``keep`` merges what it gave into the profile's
-file. Only compute families that one process can measure alone are asked for; a case that runs out of
-memory or fails is asked for once and leaves the curve's own answer, as does every case after the
+The caller passes the function that measures (profiler.on_demand); ``keep`` merges its samples into the profile's
+file. Only compute families that one process can measure alone are measured. A case that runs out of
+memory or fails is tried once, and the curve's own time is used, as for every case after the
 time allowed is spent.
 """
 
@@ -30,14 +30,16 @@ Measure = Callable[[Case], Sample]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuringDevice:
-    """A device at hand: what it is, what measures one case on it, and for how many seconds at most."""
+    """A device of this machine: its facts, the function that measures one case on it, and the most seconds of
+    measuring."""
 
     machine: MachineFacts
     measure: Measure
     allowed_s: float = float("inf")
 
     def on_demand(self, profile: ProfileDatabase, where: str) -> "OnDemand":
-        """Measuring for a profile (of the file ``where``); ProfileError for one of another GPU."""
+        """Returns measuring on demand for a profile (of the file ``where``); raises ProfileError for one of another
+        GPU."""
         if profile.machine.gpu != self.machine.gpu:
             raise ProfileError(
                 f"{where}: a profile of {profile.machine.gpu!r}, and this device is {self.machine.gpu!r}; "
@@ -47,10 +49,10 @@ class MeasuringDevice:
 
 
 class OnDemand:
-    """A ``measure(case) -> Sample`` and every sample it has given so far.
+    """A function ``measure(case) -> Sample`` and every sample it has returned so far.
 
-    ``earlier`` are samples taken before: a case measured there (or found not to run) is not measured
-    again. No case is begun once measuring has taken ``allowed_s`` seconds in all.
+    ``earlier`` are samples of earlier runs: a case measured there (or found not to run) is not measured again. No
+    case begins once measuring has taken ``allowed_s`` seconds in all.
     """
 
     def __init__(
@@ -69,18 +71,18 @@ class OnDemand:
         self.spent_s = 0.0
 
     def samples(self) -> list[Sample]:
-        """Returns what was measured, in order, failures included: to be merged into the profile and saved."""
+        """Returns the measured samples in order, failures included, to be merged into the profile and saved."""
         return list(self._samples.values())
 
     @property
     def num_unmeasured(self) -> int:
-        """Different cases that were wanted after the time allowed was spent."""
+        """Returns the number of different cases requested after the time allowed was spent."""
         return len(self._unmeasured)
 
     def fill(
         self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], estimate: TimeEstimate
     ) -> TimeEstimate:
-        """``estimate`` with the shapes that are not interpolated inside measured data measured instead."""
+        """Returns ``estimate`` with the shapes that are not interpolated inside measured data measured instead."""
         if family not in MEASURABLE:
             return estimate
         seconds, spread, origin = (
@@ -97,7 +99,7 @@ class OnDemand:
         return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
     def _sample_of(self, family: Family, case: Case) -> Sample | None:
-        """The sample of a case: taken now, before, or this moment; None when the time is spent."""
+        """Returns the sample of a case: of this run, of an earlier one, or measured now; None when the time is spent."""
         if case in self._samples:
             return self._samples[case]
         row = self._measured_rows(family).get(_key(family, case))
@@ -112,9 +114,10 @@ class OnDemand:
         return self._samples[case]
 
     def _measured_rows(self, family: Family) -> dict[tuple[object, ...], int]:
-        """Row of each measured case of the known samples; of several, the last."""
+        """Returns the row of each measured case of the earlier samples; of several, the last."""
         if family not in self._rows:
             table = self._earlier.get(family)
+            # A dict keeps the last row of equal keys.
             keys = [] if table is None else table.case_keys()
             measured = [] if table is None else (table.origin == int(Origin.MEASURED)).tolist()
             self._rows[family] = {key: row for row, key in enumerate(keys) if measured[row]}
@@ -122,25 +125,26 @@ class OnDemand:
 
 
 def _key(family: Family, case: Case) -> tuple[object, ...]:
-    """A case as SampleTable.case_keys has it."""
+    """Returns a case as SampleTable.case_keys has it."""
     numbers = (int(getattr(case, name)) for name in sorted(number_names(family)))
     return (*numbers, *(str(getattr(case, name)) for name in sorted(label_names(family))))
 
 
 def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None:
-    """Merge samples taken on ``machine`` into the profile at ``path`` as it is now, with new fits, in one
-    step. Nothing is written for no samples. Raises ProfileError when the file cannot be read or written."""
+    """Merges samples measured on ``machine`` into the profile at ``path`` as it is now, with new fits, in one step.
+    Writes nothing for no samples. Raises ProfileError when the file cannot be read or written."""
     if samples:
         merge_into(Path(path), ProfileDatabase(machine=machine, samples=samples))
 
 
 def case_of(family: Family, labels: dict[str, str], sizes: dict[str, int]) -> Case:
-    """The case that a question's words and sizes stand for."""
+    """Returns the case of a query's labels and sizes."""
     case_type = CASE_OF[family]
     flags = {item.name for item in fields(case_type) if item.type is bool}
     values: dict[str, object] = {name: word == "1" if name in flags else word for name, word in labels.items()}
     if "collective" in labels:
         values["collective"] = Collective(labels["collective"])
+    # A query has one format; a product's case also has those of its sum and result.
     dtypes = product_dtypes(labels["dtype_in"]) if "dtype_in" in labels else {}
     case: Case = case_type(**sizes, **{**values, **dtypes})
     return case

@@ -1,13 +1,13 @@
-"""What a collective and the matrix products beside it lose to each other, from samples of both together and alone.
+"""Slowdown of a collective and of matrix products that run at the same time, from samples of both together and alone.
 
-While both run, the products do ``1 - a`` of what they do alone and the collective ``1 - b``. With C seconds of products
-and D of collectives alone, started together: where the products last longer, the collectives end after D / (1 - b), in
-which a D / (1 - b) of the products is lost, so together they take C + a D / (1 - b); where the collectives last
-longer, D + b C / (1 - a). Two mixes, one of each kind, give x = a / (1 - b) and y = b / (1 - a), and from these
-a = x (1 - y) / (1 - x y) and b = y (1 - x) / (1 - x y).
+While both run, the products proceed at ``1 - a`` of their rate alone and the collective at ``1 - b``. Let C be the
+seconds of the products alone and D those of the collectives, started together. If the products last longer, the
+collectives end after D / (1 - b); the products lose a D / (1 - b) in that time, so together they take C + a D / (1 - b).
+If the collectives last longer, they take D + b C / (1 - a). Two mixes, one of each kind, give x = a / (1 - b) and
+y = b / (1 - a), and from these a = x (1 - y) / (1 - x y) and b = y (1 - x) / (1 - x y).
 
-Between sizes the shares are interpolated over the logarithm of the bytes, beyond the sizes kept as at the last one; of
-the measured groups of the same reach (inside a domain, or across) the one nearest in ranks answers.
+Between sizes the shares are interpolated over the logarithm of the bytes, and are constant beyond the sizes. The curve
+used is that of the measured group nearest in ranks, of the same reach (inside a domain, or across).
 """
 
 from collections import defaultdict
@@ -22,12 +22,12 @@ from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 
 MAX_LOSS = 0.95
-"""Assumption: neither side comes to a stop; a share beyond is noise of nearly equal times."""
+"""Assumption: neither side stops; a larger share is noise of nearly equal times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Shares of their rate alone that ``compute`` (matrix products) and ``comm`` lose while both run; 1-D of one
+    """Shares of their own rate that ``compute`` (matrix products) and ``comm`` lose while both run; 1-D of one
     length."""
 
     compute: FloatArray
@@ -51,13 +51,15 @@ class OverlapLosses:
     curves: dict[Collective, tuple[SizeCurve, ...]]
 
     def of(self, collective: Collective, size_bytes: IntArray, intra: IntArray, inter: IntArray) -> Losses | None:
-        """Losses of N groups and sizes; None where this collective was not measured over every reach asked for."""
+        """Returns the losses of N groups and sizes; None where this collective was not measured over every reach
+        among them."""
         curves = self.curves.get(collective, ())
         sizes = np.log2(np.maximum(size_bytes, 1).astype(np.float64))
         intra, inter, _ = np.broadcast_arrays(intra, inter, sizes)
         compute, comm = np.zeros(len(intra)), np.zeros(len(intra))
         shapes, which = np.unique(np.stack([intra, inter], axis=1), axis=0, return_inverse=True)
         for index, (members, domains) in enumerate(shapes.tolist()):
+            # A group of one rank sends nothing: no loss.
             if members * domains < 2:
                 continue
             near = _nearest(curves, members, domains)
@@ -71,8 +73,8 @@ class OverlapLosses:
 
 
 def _nearest(curves: Iterable[SizeCurve], intra: int, inter: int) -> SizeCurve | None:
-    """Of the same reach, by the distance in log2 of ranks of a domain and of domains; of two as near the one first in
-    ``curves``, which ascend in ranks of a domain, then in domains."""
+    """Returns the curve of the same reach with the smallest distance in log2 of ranks per domain and of domains. Of
+    two equally near it is the first in ``curves``, which ascend in ranks per domain, then in domains."""
     reach = [curve for curve in curves if (curve.inter > 1) == (inter > 1)]
     return min(
         reach,
@@ -82,7 +84,7 @@ def _nearest(curves: Iterable[SizeCurve], intra: int, inter: int) -> SizeCurve |
 
 
 def overlap_losses(profile: ProfileDatabase) -> OverlapLosses | None:
-    """The curves of a profile; None where it has measured none."""
+    """Returns the curves of a profile; None where it has measured none."""
     points: dict[tuple[Collective, int, int], dict[int, list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -108,7 +110,7 @@ def _case(sample: Sample) -> OverlapCase:
 
 
 def _by_pair(profile: ProfileDatabase) -> dict[tuple[object, ...], list[Sample]]:
-    """Measured samples of each product beside each collective: those that differ in the counts alone."""
+    """Returns the measured samples of each pair of a product and a collective: those that differ in the counts alone."""
     result: dict[tuple[object, ...], list[Sample]] = defaultdict(list)
     for sample in profile.measured_samples(Family.OVERLAP):
         case = _case(sample)
@@ -118,8 +120,9 @@ def _by_pair(profile: ProfileDatabase) -> dict[tuple[object, ...], list[Sample]]
 
 
 def _shares(samples: list[Sample]) -> tuple[float, float] | None:
-    """(a, b) of one product beside one collective; None without either alone, without a mix of each kind, or where the
-    shares contradict which side lasted longer."""
+    """Returns (a, b) of one product and one collective; None without either alone, without a mix of each kind, or
+    where the shares contradict which side lasted longer."""
+    # Seconds of one product, and of one collective, from the samples of either alone.
     product_s = [s.median_s / _case(s).products for s in samples if not _case(s).collectives]
     collective_s = [s.median_s / _case(s).collectives for s in samples if not _case(s).products]
     if not product_s or not collective_s:
@@ -131,13 +134,16 @@ def _shares(samples: list[Sample]) -> tuple[float, float] | None:
         comm_s = _case(sample).collectives * one_collective_s
         if compute_s > 0.0 and comm_s > 0.0:
             mixes.append((compute_s / comm_s, compute_s, comm_s, sample.median_s))
+    # Needed: a mix whose products last longer alone, and one whose collectives do. The most unequal ones are used.
     if not mixes or max(mixes)[0] <= 1.0 or min(mixes)[0] >= 1.0:
         return None
     (_, long_s, hidden_s, both_s), (_, short_s, longer_s, other_s) = max(mixes), min(mixes)
+    # x = (together - C) / D = a / (1 - b), and y likewise from the other mix.
     x = float(np.clip((both_s - long_s) / hidden_s, 0.0, 1.0))
     y = float(np.clip((other_s - longer_s) / short_s, 0.0, 1.0))
     if x * y > MAX_LOSS:
         return 0.5, 0.5  # one after the other, whichever lasts longer
+    # The formulas above in both roles. They assume that in each mix the side expected to last longer does so.
     a, b = (min(share * (1.0 - other) / (1.0 - x * y), MAX_LOSS) for share, other in ((x, y), (y, x)))
     ends_apart = hidden_s / (1.0 - b) <= long_s / (1.0 - a) and short_s / (1.0 - a) <= longer_s / (1.0 - b)
     return (a, b) if ends_apart else None

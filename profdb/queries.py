@@ -1,9 +1,8 @@
-"""What a cost model is asked and what it answers: one frozen query per family, and times with their origin.
+"""Queries to a cost model, one frozen class per family, and its answer: times with their error and origin.
 
-What an operation asks for is declared in ops.op; queries are its array views, open to plain numbers. Numeric
-fields take a number or a 1-D array; after construction each is a 1-D int64 array of the common length N
-(``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per query: they choose the
-curve, the numbers choose the point on it.
+The fields of a query are those of a call in ops.op, as arrays. A numeric field takes a number or a 1-D array; after
+construction each is a 1-D int64 array of the common length N, which ``columns()`` returns. Labels (layout, dtype,
+kernel, ...) are one per query: they select the curve, and the numbers select the point on it.
 """
 
 from dataclasses import dataclass, field, fields
@@ -27,9 +26,9 @@ NOTHING_CARRIED: FloatArray = np.zeros(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeEstimate:
-    """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (spec.origin.Origin values),
-    each a 1-D array of the length asked for. ``carried_std``: what a constant that was measured on another
-    GPU or shape adds to the error; all that rest on it err together."""
+    """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (values of spec.origin.Origin), each a
+    1-D array, one element per shape. ``carried_std`` is the error of constants that were measured on another GPU or
+    shape: all times that rest on such a constant err together."""
 
     seconds: FloatArray
     relative_std: FloatArray
@@ -37,7 +36,7 @@ class TimeEstimate:
     carried_std: FloatArray = field(default_factory=NOTHING_CARRIED.copy)
 
     def where(self, chosen: BoolArray, other: "TimeEstimate") -> "TimeEstimate":
-        """These where ``chosen``, ``other`` elsewhere; both of its length."""
+        """Returns these times where ``chosen``, those of ``other`` elsewhere; all of one length."""
         return TimeEstimate(
             seconds=np.where(chosen, self.seconds, other.seconds),
             relative_std=np.where(chosen, self.relative_std, other.relative_std),
@@ -48,14 +47,16 @@ class TimeEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What all queries share: broadcasting, length, and the typed columns."""
+    """Base class of the queries: broadcasting, length, and the typed columns."""
 
     def __post_init__(self) -> None:
-        """Broadcast the numeric fields; ConfigError for a length mismatch or a negative number."""
+        """Broadcasts the numeric fields; raises ConfigError for a length mismatch or a negative number."""
         kind: type = type(self)
         arrays: dict[str, IntArray] = {}
         size = 1
         for name in names_of(kind).numbers:
+            # The common length is that of the first field whose length is not 1; others must match it or have length
+            # 1.
             array = arrays[name] = ints(getattr(self, name))
             if len(array) not in (1, size) and size != 1:
                 shapes = ", ".join(f"{name} {len(ints(getattr(self, name)))}" for name in names_of(kind).numbers)
@@ -72,7 +73,7 @@ class Query:
             object.__setattr__(self, name, array if len(array) == size else np.broadcast_to(array, (size,)))
 
     def columns(self) -> dict[str, IntArray]:
-        """Numeric fields by name, each a 1-D int64 array of length ``size``."""
+        """Returns the numeric fields by name, each a 1-D int64 array of length ``size``."""
         # Arrays since __post_init__, whatever they were given as.
         kind: type = type(self)
         columns: dict[str, IntArray] = {}
@@ -82,14 +83,14 @@ class Query:
 
     @property
     def size(self) -> int:
-        """Returns how many shapes are asked for (N)."""
+        """Returns the number of shapes in the query (N)."""
         kind: type = type(self)
         return len(getattr(self, names_of(kind).numbers[0]))
 
 
 class Names(NamedTuple):
-    """Fields of a query in order of declaration: ``numbers``, those of them that are ``sizes`` (never 0 in a call that does
-    something: not 0 by default), and ``words``."""
+    """Field names of a query class, in order of declaration. ``sizes`` are the numbers whose default is not 0: such a
+    number is never 0 in a call that does something. ``words`` are the labels."""
 
     numbers: tuple[str, ...]
     sizes: tuple[str, ...]
@@ -188,12 +189,13 @@ FAMILY_OF: dict[type, Family] = {
 
 
 def curve_of(query: Query) -> tuple[Family, dict[str, str]]:
-    """Returns the family of a query, and the words and flags by which that family's curves are told apart; TypeError
-    for a query of no family."""
+    """Returns the family of a query and the labels and flags that select its curve; raises TypeError for a query of
+    no family."""
     kind: type = type(query)
     family = FAMILY_OF.get(kind)
     if family is None:
         raise TypeError(f"no curves answer a {type(query).__name__}")
+    # A collective's bytes determine its time, so neither dtype nor group is a label: groups are points of one curve.
     if family is Family.COLLECTIVE:
         return family, {"collective": str(getattr(query, "collective", Collective.P2P))}
     labels: dict[str, str] = {}
@@ -201,13 +203,16 @@ def curve_of(query: Query) -> tuple[Family, dict[str, str]]:
         word = getattr(query, name)
         if name.endswith("dtype"):
             word = canonical_dtype(word)
+        # A product's case has three formats; the one of its operands is the label of its curves. Flags become "0" or
+        # "1".
         product = name == "dtype" and family in (Family.GEMM, Family.GROUPED_GEMM)
         labels["dtype_in" if product else name] = str(int(word) if isinstance(word, bool) else word)
     return family, labels
 
 
 def busy_rows(query: Query) -> BoolArray:
-    """Returns where there is something to do: no size is 0, a group has two ranks, a kernel moves bytes."""
+    """Returns a mask of the shapes that take time: no size is 0, the group has two ranks or more, the kernel moves
+    bytes."""
     columns = query.columns()
     if isinstance(query, CollectiveQuery | P2PQuery):
         several = columns["intra"] * columns["inter"] > 1

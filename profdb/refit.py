@@ -1,4 +1,4 @@
-"""The fits of a whole profile, family by family, on as many processors as there are; and new samples into a profile file."""
+"""Fits of a whole profile, family by family, on all processors; and merging new samples into a profile file."""
 
 import multiprocessing
 import os
@@ -26,7 +26,7 @@ Packed = Mapping[str, object]
 
 
 def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda _: None) -> ProfileDatabase:
-    """The profile with valid fits for every family, ready to be saved; valid ones are kept.
+    """Returns the profile with valid fits for every family, ready to be saved; valid ones are kept.
 
     ``tell`` is called with the name of each family when its fit is done.
     """
@@ -36,6 +36,7 @@ def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda 
         for family in profile.tables
         if family not in {table.family for table in stale}
     }
+    # Fits end in any order; the result below has the order of the tables.
     for family, packed in _pack(stale):
         fits[family.value] = packed
         tell(family.value)
@@ -43,12 +44,13 @@ def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda 
 
 
 def _pack(tables: list[SampleTable]) -> Iterator[tuple[Family, Packed]]:
-    """Each table's packed curves, in the order in which they are done."""
+    """Yields each table's packed curves, in the order in which they are done."""
     workers = min(len(tables), len(os.sched_getaffinity(0)))
     if workers < 2 or sum(table.size for table in tables) < PARALLEL_FROM:
         yield from map(_fit_one, tables)
         return
     shared = [table for table in tables if table.family in TOGETHER]
+    # ``shared`` is one task, and the first: [shared] * False is no task.
     tasks = [shared] * bool(shared) + [[table] for table in tables if table.family not in TOGETHER]
     # spawn: a forked copy of a process with threads (torch's, BLAS's) may hang
     context = multiprocessing.get_context("spawn")
@@ -66,13 +68,13 @@ def _fit_one(table: SampleTable) -> tuple[Family, Packed]:
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C reaches every process; the parent ends its workers and says one line."""
+    """Ignores Ctrl-C, which reaches every process; the parent ends its workers and prints one line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def merge_into(into: Path, new: ProfileDatabase) -> MergeResult:
-    """Merge ``new`` into the profile at ``into`` (made when absent), with new fits, as one step that nobody else can come
-    between; what came of it.
+    """Returns the result of merging ``new`` into the profile at ``into`` (made when absent), with new fits. It is one
+    step: no other program can write between reading and writing.
 
     Raises ProfileError, and leaves the file as it was, when it is of another GPU, cannot be read or written.
     """

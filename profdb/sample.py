@@ -29,14 +29,15 @@ Launched = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldShape:
-    """The processes that ran when a sample was taken, none for a modelled one. Raises ProfileError for a number
-    that is none."""
+    """The processes that ran when a sample was measured; 0 for a modelled one. Raises ProfileError for an impossible
+    number."""
 
     nodes: int = 1
     ranks: int = 1
 
     def __post_init__(self) -> None:
         for name, number in (("nodes", self.nodes), ("ranks", self.ranks)):
+            # ``type(...) is``: True is an int in Python, but no number of ranks.
             if type(number) is not int or not 0 <= number <= MOST_GPUS:
                 text = shortened(str(number))
                 raise ProfileError(f"{name} = {text} of a sample: a whole number from 0 to {MOST_GPUS}")
@@ -46,8 +47,8 @@ class WorldShape:
 class Sample:
     """Raw trials (seconds, each the maximum over the ranks) of one benchmark case.
 
-    ``launched`` says what really ran (kernel name, real sizes). ``status`` is ok, oom or failed; only
-    an ok sample has trials. ``date`` is an ISO date. Raises ProfileError for trials that are no times.
+    ``launched`` describes what really ran (kernel name, real sizes). ``status`` is ok, oom or failed; only an ok
+    sample has trials. ``date`` is an ISO date. Raises ProfileError if a trial is not a plausible time.
     """
 
     case: Case
@@ -72,16 +73,15 @@ class Sample:
 
     @property
     def median_s(self) -> float:
-        """Median of the trials in seconds; infinity when there are none (out of memory, failed)."""
+        """Returns the median of the trials in seconds; infinity when there are none (out of memory, failed)."""
         return float(np.median(self.trials_s)) if self.trials_s else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What the samples were taken on. Unknown facts are 0 or "".
+    """The machine on which the samples were measured. Unknown facts are 0 or "".
 
-    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the name of the sheet
-    that describes the machine.
+    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the name of the hardware spec of the machine.
     """
 
     gpu: str
@@ -99,7 +99,7 @@ class MachineFacts:
 
 
 def tabulate(samples: Sequence[Sample]) -> dict[Family, SampleTable]:
-    """Columns of each family that occurs. Raises ProfileError for a size that is none."""
+    """Returns the samples as columns, one table per family that occurs. Raises ProfileError for an impossible size."""
     by_family: dict[Family, list[Sample]] = {}
     for sample in samples:
         by_family.setdefault(FAMILY_OF[type(sample.case)], []).append(sample)
@@ -107,6 +107,7 @@ def tabulate(samples: Sequence[Sample]) -> dict[Family, SampleTable]:
 
 
 def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
+    # Trials of all samples lie end to end in one array; those of sample i are trials_s[offsets[i]:offsets[i + 1]].
     counts = ints([len(sample.trials_s) for sample in samples])
     return SampleTable(
         family=family,
@@ -124,7 +125,7 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
 
 
 def _sizes(samples: Sequence[Sample], name: str, limits: tuple[int, int]) -> IntArray:
-    """A number of each sample's case."""
+    """Returns one numeric field of each sample's case as an array."""
     least, most = limits
     for sample in samples:
         size = getattr(sample.case, name)
@@ -137,11 +138,13 @@ def _sizes(samples: Sequence[Sample], name: str, limits: tuple[int, int]) -> Int
 
 
 def case_at(table: SampleTable, row: int) -> Case:
-    """The case of one row of a table."""
+    """Returns the case of one row of a table."""
     case_type = CASE_OF[table.family]
     values: dict[str, object] = {}
     for item in fields(case_type):
         if item.name in table.numbers:
+            # Flags are stored as 0 or 1 among the numbers; collectives and other labels as codes into the words of a
+            # column.
             number = int(table.numbers[item.name][row])
             values[item.name] = bool(number) if item.type is bool else number
         else:
@@ -153,7 +156,7 @@ def case_at(table: SampleTable, row: int) -> Case:
 
 
 def sample_at(table: SampleTable, row: int) -> Sample:
-    """One row of a table as a Sample."""
+    """Returns one row of a table as a Sample."""
     start, stop = int(table.trial_offsets[row]), int(table.trial_offsets[row + 1])
     return Sample(
         case=case_at(table, row),
@@ -167,7 +170,7 @@ def sample_at(table: SampleTable, row: int) -> Sample:
 
 
 class Samples(Sequence[Sample]):
-    """A sequence of samples kept as columns; single samples are made when asked for."""
+    """A sequence of samples stored as columns; a Sample object is made only when an element is read."""
 
     __slots__ = ("tables",)
 
@@ -188,6 +191,7 @@ class Samples(Sequence[Sample]):
         if place < 0:
             raise IndexError(index)
         for table in self.tables.values():
+            # Indices run over the families' tables one after another.
             if place < table.size:
                 return sample_at(table, place)
             place -= table.size
@@ -201,8 +205,8 @@ class Samples(Sequence[Sample]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDatabase:
-    """All samples of one machine. ``samples`` may be given as any sequence and is kept as columns
-    (``tables``). ``fits`` holds the packed curves of each family as profdb.fitting stores them."""
+    """All samples of one machine. ``samples`` may be any sequence and is stored as columns (``tables``). ``fits``
+    holds the packed curves of each family as profdb.fitting stores them."""
 
     machine: MachineFacts
     samples: Sequence[Sample] = ()
@@ -215,7 +219,7 @@ class ProfileDatabase:
 
     @property
     def tables(self) -> dict[Family, SampleTable]:
-        """The samples as columns, one table for each family that occurs."""
+        """Returns the samples as columns, one table for each family that occurs."""
         assert isinstance(self.samples, Samples)
         return self.samples.tables
 
@@ -229,5 +233,5 @@ class ProfileDatabase:
 
     @property
     def is_measured(self) -> bool:
-        """Returns whether anything in it was measured on the machine itself."""
+        """Returns whether any sample was measured on the machine itself."""
         return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in self.tables.values())

@@ -1,9 +1,9 @@
-"""A time measured on one GPU restated for another by what bounds it.
+"""Times measured on one GPU, scaled to another according to their bound.
 
 SimAI (Wang et al., NSDI 2025, "SimAI-CP") scales a compute-bound operation by the ratio of peak FLOP/s,
-a memory-bound one by the ratio of memory rates, and keeps latency. ``by_model`` finds the bound from the whole modelled time
-of the case on both hardware specs (tiles, waves, power limit, exponentials, launch), so what the model misses on the source
-is assumed to be missed on the target too.
+a memory-bound one by the ratio of memory rates, and keeps latency. ``by_model`` uses the ratio of the modelled times
+of the case on both hardware specs (tiles, waves, power limit, exponentials, launch). It assumes that the model's error
+on the source is also its error on the target.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ BY_MODEL_STD = 0.2
 
 
 def by_model(cases: Sequence[Case], seconds: FloatArray, source: ClusterSpec, target: ClusterSpec) -> FloatArray:
-    """Returns ``seconds`` on the target, by the ratio of modelled times; host costs are kept.
+    """Returns ``seconds`` on the target, by the ratio of modelled times; host costs are unchanged.
 
-    Raises ConfigError when either sheet cannot model a case.
+    Raises ConfigError when either hardware spec cannot model a case.
     """
     here = modelled_seconds(ModelledCostModel(cluster=source), cases)
     there = modelled_seconds(ModelledCostModel(cluster=target), cases)
@@ -46,12 +46,13 @@ def by_model(cases: Sequence[Case], seconds: FloatArray, source: ClusterSpec, ta
 
 
 def transferred_profile(profile: ProfileDatabase, source: ClusterSpec, target: ClusterSpec) -> ProfileDatabase:
-    """The samples of a profile restated for the GPU of another cluster, without its curves.
+    """Returns the samples of a profile restated for the GPU of another cluster, without its curves.
 
-    Each good sample keeps its case and its trials, scaled; its origin becomes TRANSFERRED (a modelled
-    one stays MODELLED). Left out: failed samples, host costs, what has no curve (clocks settle on the GPU itself) and
-    formats the target does not compute in.
+    Each good sample has its case and its scaled trials; its origin becomes TRANSFERRED (a modelled one stays
+    MODELLED). Left out: failed samples, host costs, families without curves (clocks settle on the GPU itself) and
+    formats in which the target does not compute.
     """
+    # Failed samples are left out: another GPU may have the memory for them.
     good = [sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)]
     ones = np.ones(len(good))
     ratios = by_model([sample.case for sample in good], ones, source, target) if good else ones

@@ -1,4 +1,4 @@
-"""Measurements in from other tools, and out to them.
+"""Import of measurements from other tools, and export to them.
 
 python -m profdb import aicb-log LOG --domain_ranks 8 --gpu NAME --into data.pt
 python -m profdb import csv FILE --gpu NAME --into data.pt
@@ -8,8 +8,8 @@ python -m profdb import vidur FOLDER --gpu NAME --into data.pt
 python -m profdb export vidur data.pt --config CONFIG --to FOLDER
 
 An import is merged into the profile (made when absent) and the fits are renewed. ``--gpu`` is the GPU
-that the samples belong to, by any name of it that a sheet of configs/clusters knows, or by that of the profile;
-it may be left out where the source names it. Of a file with several GPUs, ``--of`` takes one.
+that the samples belong to, by any of its names in a hardware spec of configs/clusters, or by that of the profile;
+it may be left out where the source names it. Of a file with several GPUs, ``--of`` selects one.
 """
 
 import argparse
@@ -45,8 +45,8 @@ TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file or folder, and what the form may need beside it: ``domain_ranks`` GPUs of a scale-up domain, 0
-    where the file says so itself."""
+    """A file or folder, and for some forms ``domain_ranks``, the GPUs of a scale-up domain; 0 where the file states
+    them."""
 
     path: Path
     domain_ranks: int = 0
@@ -57,7 +57,7 @@ Importer = Callable[[Source], dict[str, list[Sample]]]
 
 
 def _journal(source: Source) -> dict[str, list[Sample]]:
-    """Returns what a profiling run that did not end has measured."""
+    """Returns the samples of a profiling run that did not end."""
     recorded = read_journal(source.path)
     return {recorded.gpu: list(recorded.samples)}
 
@@ -72,7 +72,7 @@ IMPORTERS: Mapping[str, Importer] = {
 
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
-    """Parse, exchange, say what was done; 0."""
+    """Parses the options, imports or exports, and prints what was done; returns 0."""
     options = options_parser(program).parse_args(arguments)
     if options.verb == "export":
         config = None if options.config is None else read_config(options.config, assume=options.assume)
@@ -83,7 +83,7 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
     named, samples = _select_gpu(IMPORTERS[options.form](source), options.of, options.source)
     gpu, spec_name = canonical_gpu(options.gpu or named, options.source)
     into: Path = options.into
-    # whose network it was, only the user knows
+    # Times of collectives belong to a network, not only to a GPU: which cluster it was, only the user knows.
     network = any(isinstance(sample.case, CollectiveCase) for sample in samples)
     machine = MachineFacts(
         gpu=gpu,
@@ -96,8 +96,8 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
 
 
 def import_lines(into: Path, new: ProfileDatabase) -> list[str]:
-    """Merge ``new`` into the profile file ``into`` (made when absent) with new fits; what was done, in lines.
-    ProfileError when the file is of another GPU or cannot be written."""
+    """Returns what was done, in lines, once ``new`` is merged into the profile file ``into`` (made when absent) with
+    new fits. Raises ProfileError when the file is of another GPU or cannot be written."""
     merged = merge_into(into, new)
     lines = [
         f"{into}: {len(new.samples) - merged.repeats} samples of {new.machine.gpu} added, "
@@ -107,21 +107,21 @@ def import_lines(into: Path, new: ProfileDatabase) -> list[str]:
 
 
 def difference_lines(differences: Sequence[Difference]) -> list[str]:
-    """The worst ten cases whose two runs disagree."""
+    """Returns the worst ten cases whose two runs disagree."""
     return [
         f"  differs: {result.case}: {result.first_s:.3g} s, now {result.second_s:.3g} s" for result in differences[:10]
     ]
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads the verbs and options typed after ``program``."""
+    """Returns the parser of the verbs and options after ``program``."""
     parser = OneLineParser(prog=program)
     verbs = parser.add_subparsers(dest="verb", required=True)
     importer = verbs.add_parser("import", help="read another tool's measurements into a profile")
     importer.add_argument("form", choices=tuple(IMPORTERS))
     importer.add_argument("source", type=Path)
     importer.add_argument("--gpu", default="", help="GPU of the samples (default: as the source names it)")
-    importer.add_argument("--of", default="", help="which GPU of a file that holds several")
+    importer.add_argument("--of", default="", help="which GPU of a file with several")
     importer.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
     importer.add_argument(
         "--domain_ranks",
@@ -143,7 +143,7 @@ def _ranks_per_domain(sample: Sample) -> int:
 
 
 def canonical_gpu(gpu: str, source: Path) -> tuple[str, str]:
-    """The name under which profiles keep the GPU, and the sheet that knows it ("": none does); ProfileError for a
+    """Returns the name of the GPU in profiles, and of its hardware spec ("": none); raises ProfileError for a
     ``source`` without a GPU."""
     if not gpu.strip():
         raise ProfileError(f"{source}: names no GPU; say which with --gpu")
@@ -152,11 +152,11 @@ def canonical_gpu(gpu: str, source: Path) -> tuple[str, str]:
 
 
 def _select_gpu(by_gpu: dict[str, list[Sample]], name: str, source: Path) -> tuple[str, list[Sample]]:
-    """The GPU that the source names and its samples; at least one."""
+    """Returns the GPU that the source names and its samples; at least one."""
     if not any(by_gpu.values()):
         raise ProfileError(f"{source}: no samples; nothing imported")
     if name and name not in by_gpu:
-        raise ProfileError(f"{source}: no GPU {name!r}; it holds {', '.join(sorted(by_gpu))}")
+        raise ProfileError(f"{source}: no GPU {name!r}; it has {', '.join(sorted(by_gpu))}")
     if not name and len(by_gpu) > 1:
         raise ProfileError(f"{source}: several GPUs; choose with --of one of {', '.join(sorted(by_gpu))}")
     chosen = name or next(iter(by_gpu))
@@ -164,9 +164,10 @@ def _select_gpu(by_gpu: dict[str, list[Sample]], name: str, source: Path) -> tup
 
 
 def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) -> list[Path]:
-    """``network/<gpu>`` and, with a config, ``compute/<gpu>/<model>`` below ``folder``; files written.
-    ExportError when nothing measured can be written."""
+    """Returns the files written: ``network/<gpu>`` and, with a config, ``compute/<gpu>/<model>`` below ``folder``.
+    Raises ExportError when nothing measured can be written."""
     profile = load_profile(profile_path)
+    # Vidur names its folders by GPU: letters and digits of the name, the rest underscores.
     gpu = "".join(letter if letter.isalnum() else "_" for letter in profile.machine.gpu.lower())
     paths: list[Path] = []
     refused: list[str] = []
@@ -188,11 +189,12 @@ def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) ->
 
 
 def vidur_model(config: ConfigFile) -> VidurModel:
-    """The model in Vidur's words; ExportError for layers that differ or mix tokens otherwise than by attention,
-    experts, MLA or heads that do not fill hidden."""
+    """Returns the model in Vidur's terms; raises ExportError for layers that differ or mix tokens otherwise than by
+    attention, experts, MLA or heads that do not fill hidden."""
     blocks = [run.block for run in config.model.blocks]
     attention, *others = {attention_of(block.mixer, f"{config.path}: Vidur's files") for block in blocks}
     mlp, *more = {block.mlp for block in blocks}
+    # Vidur computes the head size as hidden / heads.
     width = attention.num_heads * attention.qk_dim
     if mlp is None or others or more or attention.qk_dim != attention.v_dim or width != config.model.hidden:
         raise ExportError(

@@ -14,7 +14,7 @@ PROGRAM = "python -m profdb merge"
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads the options typed after ``program``."""
+    """Returns the parser of the options after ``program``."""
     parser = OneLineParser(prog=program, description="profiles of one GPU into one")
     parser.add_argument("first", type=Path, help="a profile")
     parser.add_argument("others", type=Path, nargs="+", help="more profiles of the same GPU")
@@ -23,10 +23,9 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
-    """Parse, merge from left to right, write with new fits; 0.
+    """Parses the options, merges from left to right and writes the result with new fits; returns 0.
 
-    A profile that is there already is merged too. Raises ProfileError for a file that is no profile, or of
-    another GPU.
+    A profile that exists already is merged too. Raises ProfileError for a file that is no profile, or of another GPU.
     """
     options = options_parser(program).parse_args(arguments)
     differences: list[Difference] = []
@@ -46,6 +45,6 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
 
 
 def _sources(into: Path, paths: list[Path]) -> list[Path]:
-    """The files given, after what lies at ``into`` already."""
+    """Returns the files given, after an existing file at ``into``."""
     there = into.exists() and not any(path.exists() and into.samefile(path) for path in paths)
     return [into, *paths] if there else paths

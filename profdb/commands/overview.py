@@ -1,4 +1,4 @@
-"""What a profile holds, as plain data and as text."""
+"""The content of a profile, as plain data and as text."""
 
 from profdb.cases import Family
 from profdb.fits.lines import fit_error
@@ -11,7 +11,7 @@ Plain = dict[str, object]
 
 
 def overview(profile: ProfileDatabase) -> Plain:
-    """Machine, counts by family and status, and every curve with its ranges and errors."""
+    """Returns machine, counts by family and status, and every curve with its ranges and errors."""
     machine = profile.machine
     return {
         "machine": {name: getattr(machine, name) for name in machine.__dataclass_fields__},
@@ -28,7 +28,7 @@ def _counts(profile: ProfileDatabase, family: Family) -> dict[str, int]:
 
 
 def curve_summary(curve: Curve) -> Plain:
-    """One curve: key, origin, points, ranges, cross-validated errors and the worst points."""
+    """Returns one curve: key, origin, points, ranges, cross-validated errors and the worst points."""
     return {
         "family": curve.family.value,
         "key": curve.key,
@@ -41,7 +41,7 @@ def curve_summary(curve: Curve) -> Plain:
 
 
 def overview_lines(profile: ProfileDatabase) -> list[str]:
-    """The same, to be read."""
+    """Returns the overview as lines of text."""
     machine = profile.machine
     lines = [
         f"machine   {machine.gpu}"
@@ -52,7 +52,7 @@ def overview_lines(profile: ProfileDatabase) -> list[str]:
     software = [("driver", machine.driver), ("torch", machine.torch), ("NCCL", machine.nccl)]
     versions = [f"{name} {value}" for name, value in software if value]
     if machine.date or versions:
-        lines.append("taken     " + ", ".join([machine.date, *versions] if machine.date else versions))
+        lines.append("measured  " + ", ".join([machine.date, *versions] if machine.date else versions))
     for dtype, flops in sorted(machine.best_flops.items()):
         lines.append(f"best seen {flops / 1e12:.1f} TFLOP/s {dtype}")
     for family in profile.tables:
@@ -69,6 +69,7 @@ def _curve_lines(curve: Curve) -> list[str]:
     ranges = ", ".join(
         f"{name} {low}" if low == high else f"{name} {low}..{high}"
         for name, (low, high) in curve.ranges.items()
+        # Sizes that no sample varies, such as 1 sibling or no window, are not shown.
         if (low, high) not in ((0, 0), (1, 1))
     )
     error = fit_error(curve.arrays)

@@ -1,7 +1,7 @@
-"""What a profile holds: python -m profdb show FILE [--config CONFIG] [--json] [--refit].
+"""The content of a profile: python -m profdb show FILE [--config CONFIG] [--json] [--refit].
 
-Machine, curves with their ranges, points and left-out errors; with --config also how the profile would
-answer each operation of that model, and what would measure the missing ones; --refit stores curves made by
+Machine, curves with their ranges, points and left-out errors; with --config also the origin of the times of each
+operation of that model, and the commands that would measure missing ones. --refit stores curves fitted by
 the present methods, so that later runs need not fit.
 """
 
@@ -25,8 +25,8 @@ PROGRAM = "python -m profdb show"
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads the options typed after ``program``."""
-    parser = OneLineParser(prog=program, description="show what a profile holds")
+    """Returns the parser of the options after ``program``."""
+    parser = OneLineParser(prog=program, description="show the content of a profile")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
     add_config(parser, "a model config: what does the profile lack for it?")
     parser.add_argument(
@@ -38,7 +38,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
-    """Parse, load, print; 0."""
+    """Parses the options, loads the profile and prints it; returns 0."""
     options = options_parser(program).parse_args(arguments)
     profile = load_profile(options.file)
     if options.refit:

@@ -1,2 +1,2 @@
-"""Writers of other tools' measurement formats. Only measured times leave the house: these formats have
-no place to say that a number was modelled."""
+"""Writers of other tools' measurement formats. Only measured times are written: these formats have
+no field that says that a number was modelled."""

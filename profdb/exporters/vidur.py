@@ -1,7 +1,7 @@
 """Our measurements as Vidur's profiling folders (profdb.importers.vidur describes them).
 
-Network files hold the measured samples themselves. Compute files hold the cost model's times at the asked
-numbers of tokens, and only rows whose every operation is interpolated inside measured data.
+Network files have the measured samples themselves. Compute files have the cost model's times at the requested
+numbers of tokens, and only rows in which every operation is interpolated inside measured data.
 """
 
 import csv
@@ -26,12 +26,12 @@ from spec.units import MS
 
 STATISTICS = ("min", "max", "mean", "median", "std")
 CACHE_BLOCK = 16
-"""Block size written beside attention rows: vLLM's default; prefill times do not depend on it."""
+"""Block size in attention rows: vLLM's default; prefill times do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VidurModel:
-    """A model in Vidur's words: ``n_embd`` hidden, ``n_expanded_embd`` the feed-forward width."""
+    """A model in Vidur's terms: ``n_embd`` is the hidden width, ``n_expanded_embd`` that of the feed-forward layer."""
 
     n_head: int
     n_kv_head: int
@@ -42,8 +42,8 @@ class VidurModel:
 
 
 def write_network(profile: ProfileDatabase, folder: str | Path, *, gpus_per_node: int) -> list[Path]:
-    """``all_reduce.csv`` and ``send_recv.csv`` in ``folder`` from measured samples; the files written.
-    ExportError when there is none."""
+    """Returns the paths of ``all_reduce.csv`` and ``send_recv.csv`` in ``folder``, written from measured samples.
+    Raises ExportError when there is none."""
     paths = []
     for kind, operation in ((Collective.ALL_REDUCE, "all_reduce"), (Collective.P2P, "send_recv")):
         rows = list(_network_rows(profile, kind, operation, gpus_per_node))
@@ -52,7 +52,7 @@ def write_network(profile: ProfileDatabase, folder: str | Path, *, gpus_per_node
             _write(path, rows)
             paths.append(path)
     if not paths:
-        raise ExportError(f"{folder}: the profile holds no measured all-reduce or p2p to write")
+        raise ExportError(f"{folder}: the profile has no measured all-reduce or p2p to write")
     return paths
 
 
@@ -65,6 +65,7 @@ def _network_rows(
     chosen = table.labels["collective"].equals(kind.value) & (table.origin == int(Origin.MEASURED))
     for row in np.flatnonzero(chosen).tolist():
         start, stop = int(table.trial_offsets[row]), int(table.trial_offsets[row + 1])
+        # Out of memory or failed: no trials.
         if start == stop:
             continue
         intra, inter = (int(table.numbers[name][row]) for name in ("intra", "inter"))
@@ -86,8 +87,8 @@ def write_compute(
     degrees: Sequence[int],
     tokens: Sequence[int],
 ) -> list[Path]:
-    """``mlp.csv`` and ``attention.csv`` in ``folder``; the files written. ExportError when not a single
-    row is measured."""
+    """Returns the paths of ``mlp.csv`` and ``attention.csv`` in ``folder`` that were written. Raises ExportError when
+    not a single row is measured."""
     mlp = [row for tp in degrees for count in tokens if (row := _mlp_row(cost_model, model, tp, count))]
     attention = [row for tp in degrees for count in tokens if (row := _prefill_row(cost_model, model, tp, count))]
     paths = []
@@ -106,6 +107,7 @@ def _mlp_row(cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: i
     row: dict[str, object] = {}
     for operation, case in mlp_cases(CsvRow(Path("mlp.csv"), 0, cells)):
         estimate = _ask(cost_model, case)
+        # A row has all operations or none: Vidur's format has no empty cells.
         if estimate.origin[0] != int(Origin.MEASURED):
             return None
         row |= _spread(operation, estimate)
@@ -148,7 +150,7 @@ def _model_cells(model: VidurModel) -> dict[str, object]:
 
 
 def _ask(cost_model: ProfileCostModel, case: Case) -> TimeEstimate:
-    """The cost model's time of one compute case, in bf16 (Vidur's fp16 runs at the same rate)."""
+    """Returns the cost model's time of one compute case, in bf16 (Vidur's fp16 runs at the same rate)."""
     match case:
         case GemmCase():
             return cost_model.linear_s(LinearQuery(m=case.m, k=case.k, n=case.n, layout=case.layout))
@@ -161,7 +163,7 @@ def _ask(cost_model: ProfileCostModel, case: Case) -> TimeEstimate:
 
 
 def _spread(operation: str, estimate: TimeEstimate) -> dict[str, object]:
-    """Statistics of an interpolated time: all equal but the standard error."""
+    """Returns the statistics of an interpolated time: all equal but the standard error."""
     predicted = float(estimate.seconds[0]) / MS
     row: dict[str, object] = {f"time_stats.{operation}.{name}": predicted for name in STATISTICS}
     row[f"time_stats.{operation}.std"] = predicted * float(estimate.relative_std[0])

@@ -1,1 +1,1 @@
-"""Curves through samples: surfaces of kernels, collectives by group shape, and how well they are known."""
+"""Curves through samples: surfaces of kernels, collectives by group shape, and the errors of both."""

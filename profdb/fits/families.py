@@ -28,8 +28,8 @@ BACKWARD_PRODUCTS = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitter:
-    """How one family is fitted and read. ``labels`` and ``flags`` name the case fields that split the
-    samples into curves; a change of method raises ``version``, and stored fits are made anew."""
+    """How the curves of one family are fitted and read. ``labels`` and ``flags`` name the case fields that split the
+    samples into curves. A new ``version`` makes stored fits invalid; raise it when the method changes."""
 
     version: int
     labels: tuple[str, ...]
@@ -53,7 +53,8 @@ def surface_fitter(
 
 
 def product_shapes(columns: Columns, labels: Labels) -> KernelShapes:
-    """FLOPs 2 b m k n; bytes of A, B and C once each (C in 16 bits for 8-bit inputs)."""
+    """Returns the counts of matrix products: FLOPs 2 b m k n; bytes of A, B and C once each (C in 16 bits for 8-bit
+    inputs)."""
     batch, m, k, n = (columns[name].astype(np.float64) for name in ("batch", "m", "k", "n"))
     in_bytes = dtype_bytes(labels["dtype_in"])
     out_bytes = max(in_bytes, 2.0)
@@ -65,10 +66,11 @@ def product_shapes(columns: Columns, labels: Labels) -> KernelShapes:
 
 
 def grouped_product_shapes(columns: Columns, labels: Labels) -> KernelShapes:
-    """FLOPs 2 m k n; bytes of the rows in and out once and of every group's weights once.
+    """Returns the counts of grouped products: FLOPs 2 m k n; bytes of the rows in and out once and of every group's
+    weights once.
 
-    m always counts rows in total. In layout TN each group reduces over its rows and writes its own
-    k x n: the same FLOPs, and the same arrays with in and out exchanged.
+    m is always the total number of rows. In layout TN each group reduces over its rows and writes its own k x n: the
+    same FLOPs, and the same arrays with input and output exchanged.
     """
     groups, m, k, n = (columns[name].astype(np.float64) for name in ("groups", "m", "k", "n"))
     in_bytes = dtype_bytes(labels["dtype_in"])
@@ -81,33 +83,38 @@ def grouped_product_shapes(columns: Columns, labels: Labels) -> KernelShapes:
 
 
 def attended_pairs(columns: dict[str, IntArray], mask: str) -> FloatArray:
-    """Query-key pairs a kernel with this mask must touch, per head and sequence.
+    """Returns the number of query-key pairs that a kernel with this mask must touch, per head and sequence.
 
-    full: q kv. causal (aligned at the end, q <= kv): q kv - q (q - 1) / 2, the triangle with its
-    diagonal. window w: each query sees at most w keys, the first ones fewer. varlen counts as causal.
+    full: q kv. causal (aligned at the end, q <= kv): q kv - q (q - 1) / 2, the triangle with its diagonal. window w:
+    each query sees at most w keys, the first ones fewer. varlen counts as causal.
     """
     q, kv = columns["q_len"].astype(np.float64), columns["kv_len"].astype(np.float64)
     if mask == "full":
         return np.asarray(q * kv)
+    # The mask is aligned at the end: the first query sees kv - q keys before its own, each later one sees one key
+    # more. With fewer keys than queries only the last kv queries see any.
     visible_first = np.maximum(kv - q, 0.0)
     rows = np.minimum(q, kv)
     causal = rows * visible_first + rows * (rows + 1.0) / 2.0
     if mask != "window":
         return np.asarray(causal)
     window = np.clip(columns["window"].astype(np.float64), 1.0, kv)
+    # The first ``growing`` queries see all their keys, because the window is longer than what precedes them; the rest
+    # see ``window`` keys each.
     growing = np.clip(window - visible_first, 0.0, rows)
     ramp = growing * visible_first + growing * (growing + 1.0) / 2.0
     return np.asarray(ramp + (rows - growing) * window)
 
 
 def attention_shapes(columns: Columns, labels: Labels) -> KernelShapes:
-    """FLOPs 2 (qk_dim + v_dim) per attended pair and head (backward 2.5 times); bytes of q, k, v and
-    the output once (backward: those, their gradients and the output gradient)."""
+    """Returns the counts of attention calls: FLOPs 2 (qk_dim + v_dim) per attended pair and head (backward 2.5
+    times); bytes of q, k, v and the output once (backward: those, their gradients and the output gradient)."""
     batch, q, kv = (columns[name].astype(np.float64) for name in ("batch", "q_len", "kv_len"))
     heads, kv_heads = columns["heads"].astype(np.float64), columns["kv_heads"].astype(np.float64)
     qk_dim, v_dim = columns["qk_dim"].astype(np.float64), columns["v_dim"].astype(np.float64)
     width = dtype_bytes(labels["dtype"])
     flops = 2.0 * batch * heads * attended_pairs(columns, labels["mask"]) * (qk_dim + v_dim)
+    # Elements, not yet bytes: ``width`` below is bytes per element.
     inputs = batch * (q * heads * qk_dim + kv * kv_heads * (qk_dim + v_dim))
     outputs = batch * q * heads * v_dim
     windowed = labels["mask"] == "window"
@@ -115,6 +122,8 @@ def attention_shapes(columns: Columns, labels: Labels) -> KernelShapes:
     backward = labels["direction"] == "backward"
     moved = 2.0 * (inputs + outputs) if backward else inputs + outputs
     return KernelShapes(
+        # Ratios rather than sizes: efficiency depends on kv / q, on queries per key head and on the share that a
+        # window hides, not on the numbers themselves.
         sizes=[batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen],
         flops=flops * (BACKWARD_PRODUCTS if backward else 1.0),
         size_bytes=width * moved,
@@ -122,21 +131,21 @@ def attention_shapes(columns: Columns, labels: Labels) -> KernelShapes:
 
 
 def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
-    """Bytes moved for one element as ops.memory_bound counts them; a kernel it does not know counts as a copy."""
+    """Returns the bytes moved for one element as ops.memory_bound counts them; an unknown kernel counts as a copy."""
     name = kernel if kernel in KERNELS else "copy"
     return bytes_moved_per_element(name, backward=direction == "backward", dtype=dtype)
 
 
 def kernel_shapes(columns: Columns, labels: Labels) -> KernelShapes:
-    """No FLOPs that count; bytes by ``bytes_per_element``."""
+    """Returns the counts of memory-bound kernels: no FLOPs that matter; bytes by ``bytes_per_element``."""
     rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
     per_element = bytes_per_element(labels["kernel"], labels["direction"], labels["dtype"])
     return KernelShapes(sizes=[rows, width], flops=np.zeros_like(rows), size_bytes=per_element * rows * width)
 
 
 def optimizer_shapes(columns: Columns, labels: Labels) -> KernelShapes:
-    """AdamW reads parameter, gradient and two fp32 moments and writes all but the gradient
-    (Loshchilov and Hutter, 1711.05101, algorithm 2): 2 p + g + 16 bytes an element."""
+    """Returns the counts of optimizer steps. AdamW reads parameter, gradient and two fp32 moments and writes all but
+    the gradient (Loshchilov and Hutter, 1711.05101, algorithm 2): 2 p + g + 16 bytes per element."""
     elements = columns["elements"].astype(np.float64)
     tensors = columns["tensors"].astype(np.float64)
     per_element = 2.0 * dtype_bytes(labels["parameter_dtype"]) + dtype_bytes(labels["gradient_dtype"]) + 16.0
@@ -148,7 +157,7 @@ def optimizer_shapes(columns: Columns, labels: Labels) -> KernelShapes:
 
 
 def fit_host(columns: Columns, labels: Labels, seconds: FloatArray, noise: float) -> Arrays:
-    """The median over the samples of one kind, seconds."""
+    """Returns the fit of one kind of host cost: the median over its samples, seconds."""
     return {
         "seconds": np.asarray([float(np.median(seconds))]),
         "noise": np.asarray([noise]),
@@ -157,7 +166,7 @@ def fit_host(columns: Columns, labels: Labels, seconds: FloatArray, noise: float
 
 
 def predict_host(arrays: Arrays, columns: Columns, labels: Labels) -> CurvePrediction:
-    """The stored cost, once."""
+    """Returns the stored cost, an array of length 1."""
     return CurvePrediction(
         seconds=arrays["seconds"].copy(),
         relative_std=arrays["noise"].copy(),

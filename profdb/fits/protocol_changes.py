@@ -1,12 +1,12 @@
-"""What happens between two measured sizes of one group, told by groups of other numbers of ranks.
+"""The curve between two measured sizes of one group, from groups of other numbers of ranks.
 
-Where sizes are far apart, a chord does not know on which side of it a collective changes protocol or
-algorithm. In a ring every step moves S/n bytes (S the array, n the ranks) and costs a hop latency and S/n over
+Where sizes are far apart, a chord does not know at which size between them a collective changes protocol or
+algorithm. In a ring every step moves S/n bytes (S the array, n the ranks) and costs a step latency and S/n over
 a rate, both of the protocol: protocols cross at one S/n for every n. Other groups sampled at the same S/n
 therefore show where in the gap the time rises.
 
-Source of the ring's cost: NVIDIA/nccl, src/graph/tuning.cc (steps x hop latency + bytes over rate by
-protocol). Fitted: how much of their share is taken (WEIGHTS; 0 trusts the chord alone), by sizes left out of
+Source of the ring's cost: NVIDIA/nccl, src/graph/tuning.cc (steps x step latency + bytes over rate, by
+protocol). Fitted: the weight of the other groups' rise (WEIGHTS; 0 uses the chord alone), by sizes left out of
 all groups at once.
 """
 
@@ -19,26 +19,28 @@ from profdb.fits.monotone_curve import MonotoneCurve, climb, without_size
 from spec.arrays import FloatArray
 
 WEIGHTS: tuple[float, ...] = (0.0, 0.25)
-"""Candidates for the part of the others' share that is taken."""
+"""Candidates for the weight of the other groups' share of the rise."""
 
 NEIGHBOURS = 2
-"""Groups asked: those of the nearest numbers of ranks."""
+"""Groups used: those of the nearest numbers of ranks."""
 
 CLOSEST = 0.25
 """log2: a size nearer than this to a measured one adds nothing to it."""
 
 LEAST_RISE = 0.05
-"""Relative rise below which another group's gap says nothing about where it rises."""
+"""Relative rise below which a gap of another group does not show where the time rises."""
 
 
 def fill_gaps(
     curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around: float | None = None
 ) -> MonotoneCurve:
-    """The shape's monotone curve with sizes between its own where other groups of its reach have samples; itself for a
-    weight of 0. Own sizes stay and the time never falls. With ``around`` (log2 of a size) only the gap in which that
-    lies is filled, which is all that a reading there needs."""
+    """Returns the shape's monotone curve with sizes added between its own where other groups of its reach have
+    samples; unchanged for a weight of 0. Its own sizes stay and the time never falls. With ``around`` (log2 of a
+    size) only the gap around it is filled, which is enough to read the curve there."""
+    # Without neighbours or weight the curve stays as it is: no gap is visited.
     near = _neighbours(curve, others) if weight else []
     monotone = curve.monotone
+    # log2 of S/n, in which the groups are compared.
     own = monotone.log_size - np.log2(curve.ranks)
     places: list[float] = []
     times: list[float] = []
@@ -51,19 +53,22 @@ def fill_gaps(
         rise = float(monotone.log_seconds[low + 1] - monotone.log_seconds[low])
         for place, shares in _shares_in(near, start, stop).items():
             predicted, _ = climb(monotone, np.asarray([2.0 ** (place + np.log2(curve.ranks))]))
+            # Both are rises in log time above the gap's start: ``chord`` by interpolation, ``shared`` by the other
+            # groups' mean share of their own rise. The new point lies between the two.
             chord = float(np.log(predicted[0]) - monotone.log_seconds[low])
             shared = float(np.clip(np.mean(shares), 0.0, 1.0)) * rise
             places.append(place + float(np.log2(curve.ranks)))
             times.append(float(monotone.log_seconds[low]) + chord + weight * (shared - chord))
     log_size = np.concatenate([monotone.log_size, places])
     order = np.argsort(log_size, kind="stable")
+    # A filled point may not make a larger message faster.
     log_seconds = np.maximum.accumulate(np.concatenate([monotone.log_seconds, times])[order])
     return replace(monotone, log_size=log_size[order], log_seconds=log_seconds)
 
 
 def holdout_errors(curves: list[ShapeCurve]) -> FloatArray:
-    """Relative errors of sizes left out of all groups at once, for each of WEIGHTS (W x P). The smallest and
-    largest size of a curve are never left out."""
+    """Returns the relative errors of sizes left out of all groups at once, for each of WEIGHTS (W x P). The smallest
+    and largest size of a curve are never left out."""
     sizes = np.unique(np.concatenate([curve.monotone.log_size for curve in curves])) if curves else np.zeros(0)
     errors: list[list[float]] = []
     for size in sizes.tolist():
@@ -83,7 +88,7 @@ def holdout_errors(curves: list[ShapeCurve]) -> FloatArray:
 
 
 def _neighbours(curve: ShapeCurve, others: list[ShapeCurve]) -> list[ShapeCurve]:
-    """The groups of the same reach and siblings whose numbers of ranks are nearest."""
+    """Returns the groups of the same reach and siblings whose numbers of ranks are nearest."""
     reach = [
         other
         for other in others
@@ -93,8 +98,8 @@ def _neighbours(curve: ShapeCurve, others: list[ShapeCurve]) -> list[ShapeCurve]
 
 
 def _shares_in(near: list[ShapeCurve], start: float, stop: float) -> dict[float, list[float]]:
-    """log2 of S/n between ``start`` and ``stop`` at which another group was sampled -> the share of that
-    group's rise over the gap which lies before it."""
+    """Returns log2 of S/n between ``start`` and ``stop`` at which another group was sampled -> the shares of those
+    groups' rise over the gap that lie before it."""
     shares: dict[float, list[float]] = {}
     for other in near:
         shift = float(np.log2(other.ranks))
@@ -102,6 +107,7 @@ def _shares_in(near: list[ShapeCurve], start: float, stop: float) -> dict[float,
         inside = theirs[(theirs > start + CLOSEST) & (theirs < stop - CLOSEST)]
         if not inside.size:
             continue
+        # The other group must have samples at or beyond both ends of the gap, and rise over it.
         ends, within = climb(other.monotone, 2.0 ** (np.asarray([start, stop]) + shift))
         rise = float(np.log(ends[1] / ends[0]))
         if not within.all() or rise <= LEAST_RISE:

@@ -39,7 +39,7 @@ CANDIDATES: tuple[Blend, ...] = (
 )
 
 METRIC_FACTORS = (0.4, 2.5)
-"""How much closer or farther a coordinate is tried."""
+"""Factors by which a coordinate's distances are tried smaller and larger."""
 
 CV_POINTS = 1500
 """Samples on which candidates are compared; enough that a p90 is stable to a tenth of itself."""
@@ -78,9 +78,9 @@ class KernelShapes:
 
 
 def fit_rates(shapes: KernelShapes, seconds: FloatArray) -> FloatArray:
-    """(peak FLOP/s, bytes/s, floor seconds) that no sample beats by more than noise.
+    """Returns (peak FLOP/s, bytes/s, floor seconds), which no sample exceeds by more than noise.
 
-    The best half percent is passed over as noise; the floor is the first percentile of the times.
+    The best half percent of the rates counts as noise; the floor is the first percentile of the times.
     """
     peak = float(np.quantile(shapes.flops / seconds, 0.995)) if shapes.flops.any() else 0.0
     rate = float(np.quantile(shapes.size_bytes / seconds, 0.995))
@@ -88,19 +88,22 @@ def fit_rates(shapes: KernelShapes, seconds: FloatArray) -> FloatArray:
 
 
 def roofline_s(rates: FloatArray, shapes: KernelShapes) -> FloatArray:
-    """Shortest time by peak rate and bandwidth plus the launch floor, seconds (Q)."""
+    """Returns the shortest time by peak rate and bandwidth plus the launch floor, seconds (Q)."""
     peak, rate, floor_s = rates.tolist()
+    # Families that only move bytes have no peak.
     compute_s = shapes.flops / peak if peak > 0.0 else np.zeros_like(shapes.flops)
     return np.asarray(np.maximum(compute_s, shapes.size_bytes / rate) + floor_s)
 
 
 def fit_surface(shapes: KernelShapes, seconds: FloatArray, noise: float) -> Arrays:
-    """Arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
+    """Returns the arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
     rates = fit_rates(shapes, seconds)
     target = np.log(seconds / roofline_s(rates, shapes))
     points = np.log2(np.stack(shapes.sizes, axis=1))
+    # Points are Q x D. The target is the log of the inefficiency: 0 at the roofline.
     lines = build_lines(points, target, line_axis(points))
     trial = _choose(lines, points, target)
+    # Stored in the chosen metric's units, so that a look-up only scales its query.
     arrays = scaled_lines(lines, trial.metric)
     arrays["metric"] = trial.metric
     arrays["rates"] = rates
@@ -118,10 +121,12 @@ def fit_surface(shapes: KernelShapes, seconds: FloatArray, noise: float) -> Arra
 
 
 def predict_surface(arrays: Arrays, shapes: KernelShapes) -> CurvePrediction:
-    """Read a fitted surface at ``shapes``."""
+    """Returns the times at ``shapes`` by a fitted surface."""
     blend = CANDIDATES[int(arrays["blend"][0])]
     points = np.log2(np.stack(shapes.sizes, axis=1))
     reading = read_lines(arrays, blend, points * arrays["metric"])
+    # Distance from the nearest sample in two parts: beyond the end of its line, where the error per octave is small,
+    # and across to that line.
     slope = float(arrays["error_slope"][0])
     across = slope * np.sqrt(np.maximum(reading.distance**2 - reading.beyond**2, 0.0))
     along = end_slope(arrays, slope) * reading.beyond if reading.beyond.any() else 0.0 * across
@@ -138,9 +143,8 @@ def predict_surface(arrays: Arrays, shapes: KernelShapes) -> CurvePrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A blend and metric with what they tell on left-out lines: values ``predicted`` with ``errors`` at
-    ``distances`` from the nearest line for the samples ``rows``, equally long; ``tree_share`` is the
-    weight of the trees far from every line."""
+    """A blend and metric with their results on left-out lines: values ``predicted`` with ``errors`` at ``distances``
+    from the nearest sample, for the samples ``rows``. ``tree_share`` is the weight of the trees far from every line."""
 
     blend: Blend
     metric: FloatArray
@@ -152,16 +156,16 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """Median error plus a quarter of the 90th percentile; 0 when nothing could be left out."""
+        """Returns the median error plus a quarter of the 90th percentile; 0 when nothing could be left out."""
         if not self.errors.size:
             return 0.0
         return float(np.median(self.errors) + np.quantile(self.errors, 0.9) / 4.0)
 
 
 def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
-    """The blend and metric with the smallest left-out error: every blend, then the metric by two passes
-    over the coordinates (each is tried closer and farther) with every blend again after each. What comes up again,
-    as most does in the second pass, is not tried again."""
+    """Returns the blend and metric with the smallest left-out error. Every blend is tried, then the metric in two
+    passes over the coordinates (each with a smaller and a larger factor), with every blend again after each pass.
+    Combinations that come up again, as most do in the second pass, are not tried again."""
     axis = int(lines["axis"][0])
     metric: FloatArray = np.ones(points.shape[1])
     if lines["coords"].shape[0] < 3:
@@ -174,6 +178,7 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
             predicted=none,
             rows=none.astype(np.int64),
         )
+    # Fixed seeds here and in ``_with_trees``: the same samples give the same fit.
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
     holdout = Holdout(rows=rows, points=points[rows], target=target[rows], skip=line_of(points, axis)[rows])
     tried: dict[tuple[Blend, tuple[float, ...]], Trial] = {}
@@ -185,6 +190,8 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
         return tried[key]
 
     best = min((trial(metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
+    # The lines' own coordinate has factor 1, since ``scaled_lines`` requires it; a coordinate with one value has no
+    # distance.
     varying = [d for d in range(points.shape[1]) if d != axis and np.ptp(points[:, d]) > 0.0]
     for _ in range(2):
         for dimension in varying:
@@ -198,7 +205,7 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdout:
-    """Samples told without their own line (``skip``)."""
+    """Samples that are predicted without their own line (``skip``)."""
 
     rows: IntArray
     points: FloatArray
@@ -207,7 +214,7 @@ class Holdout:
 
 
 def _holdout_trial(lines: Arrays, holdout: Holdout, metric: FloatArray, blend: Blend) -> Trial:
-    """Errors on samples whose own line may not be used."""
+    """Returns the errors of a metric and blend on samples whose own line may not be used."""
     reading = read_lines(scaled_lines(lines, metric), blend, holdout.points * metric, holdout.skip)
     return Trial(
         blend=blend,
@@ -220,18 +227,20 @@ def _holdout_trial(lines: Arrays, holdout: Holdout, metric: FloatArray, blend: B
 
 
 def worth_trees(trial: Trial, samples: int) -> bool:
-    """Returns whether lines alone leave enough error, and samples are neither too few nor too many, to try trees."""
+    """Returns whether trees are tried: lines alone leave enough error, and samples are neither too few nor too many."""
     return trial.score > TREES_FROM_SCORE and TREES_SAMPLES[0] <= samples <= TREES_SAMPLES[1]
 
 
 def _mix(lines: FloatArray, trees: FloatArray, share: float, distance: FloatArray) -> FloatArray:
-    """Trees enter with the distance to the nearest sample: near one, it rules."""
+    """Returns the value of lines and trees together. The weight of the trees grows with the distance to the nearest
+    sample; near one, the lines decide."""
     weight = share * distance**2 / (distance**2 + TREES_FROM_DISTANCE**2)
     return np.asarray(lines + weight * (trees - lines))
 
 
 def _with_trees(trial: Trial, lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
-    """The trial with the share of trees that misses left-out lines least (folds of whole lines)."""
+    """Returns the trial with the share of trees whose error on left-out lines is smallest (folds of whole lines)."""
+    # Folds of whole lines: samples of one line are alike, so trees that saw part of it would look too good.
     fold = np.random.default_rng(1).permutation(lines["coords"].shape[0]) % FOLDS
     fold_of: IntArray = fold[line_of(points, int(lines["axis"][0]))]
     trees: FloatArray = np.zeros(trial.rows.shape[0])
@@ -249,10 +258,9 @@ def _with_trees(trial: Trial, lines: Arrays, points: FloatArray, target: FloatAr
 
 
 def _error_slope(errors: FloatArray, distances: FloatArray) -> float:
-    """Relative standard error per log2 unit from the nearest line.
+    """Returns the relative standard error per log2 unit from the nearest sample.
 
-    The 68th percentile of normal errors is their standard deviation; of heavier tails it says more than
-    the median does.
+    The 68th percentile of normal errors is their standard deviation; for heavier tails it says more than the median.
     """
     if not errors.size:
         return UNTESTED_STD
@@ -260,7 +268,7 @@ def _error_slope(errors: FloatArray, distances: FloatArray) -> float:
 
 
 def fit_trees(points: FloatArray, target: FloatArray) -> Arrays:
-    """Trees for ``target`` (Q) over ``points`` (Q x D). Imports scikit-learn."""
+    """Returns the arrays of trees for ``target`` (Q) over ``points`` (Q x D). Imports scikit-learn."""
     from sklearn.ensemble import GradientBoostingRegressor
 
     model = GradientBoostingRegressor(
@@ -273,6 +281,7 @@ def fit_trees(points: FloatArray, target: FloatArray) -> Arrays:
         random_state=0,
     ).fit(points, target)
     trees = [stage[0].tree_ for stage in model.estimators_]
+    # Nodes of all trees lie end to end; child indices are shifted to point into the common arrays.
     starts = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
     return {
         PREFIX + "start": starts.astype(np.float64),
@@ -290,7 +299,7 @@ def _concatenate(parts: list[FloatArray]) -> FloatArray:
 
 
 def read_trees(arrays: Arrays, points: FloatArray) -> FloatArray:
-    """The trees' value at ``points`` (Q x D)."""
+    """Returns the trees' value at ``points`` (Q x D)."""
     left = arrays[PREFIX + "left"].astype(np.int64)
     right = arrays[PREFIX + "right"].astype(np.int64)
     feature = arrays[PREFIX + "feature"].astype(np.int64)
@@ -300,6 +309,7 @@ def read_trees(arrays: Arrays, points: FloatArray) -> FloatArray:
     # scikit-learn compares in float32
     compared = points.astype(np.float32).astype(np.float64)
     for start in arrays[PREFIX + "start"].astype(np.int64).tolist():
+        # All queries descend one tree together, at most DEPTH levels. A leaf has feature -1 and keeps its queries.
         node: IntArray = np.full(points.shape[0], start, dtype=np.int64)
         for _ in range(DEPTH):
             inner = feature[node] >= 0

@@ -1,2 +1,2 @@
 """Readers of other tools' measurements. A bad file raises ProfileError with line and reason, and
-nothing of it is imported."""
+nothing in it is imported."""

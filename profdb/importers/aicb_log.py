@@ -1,13 +1,13 @@
 """Collectives of a log that AICB, or run_workload.py run, wrote: results/comm_logs/NAME_log.csv of one rank.
 
-``msg_size`` is the whole array on one rank, as our ``size_bytes``; ``_elapsed_time`` milliseconds, which hold what the
-rank waited for others. Initialisation, before the first ``epoch_end``, is left out: its first operations make the
-communicators. So are messages of a pipeline: a send is over before its data are there, and a receive waits for
-the stage before.
+``msg_size`` is the whole array on one rank, as our ``size_bytes``; ``_elapsed_time`` is in milliseconds, which include
+the rank's wait for others. Initialisation, before the first ``epoch_end``, is left out: its first operations make the
+communicators. So are messages of a pipeline: a send ends before its data have arrived, and a receive waits for
+the previous stage.
 
-A group's place on the machine follows from its word, in the order tp-cp-ep-dp-pp of AICB's RankGenerator: tp ranks are
-neighbours, dp and ep ranks stand tp apart, expert-dp ranks tp x ep, pipeline ranks tp x dp. The sizes are those
-that the log's own rows have, 1 for a word that has none.
+A group's place on the machine follows from its name, in the order tp-cp-ep-dp-pp of AICB's RankGenerator: tp ranks are
+neighbours, dp and ep ranks are tp apart, expert-dp ranks tp x ep, pipeline ranks tp x dp. The sizes are those
+in the log's own rows, 1 for a name without rows.
 """
 
 from collections import Counter
@@ -39,7 +39,8 @@ NONE = "None"
 
 
 def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Sample]]:
-    """Samples of the iterations, one a case with a trial an operation; the log names no GPU.
+    """Returns samples of the iterations, one per case with one trial per operation, under the GPU name "" (the log
+    has none).
 
     ``domain_ranks`` are the GPUs of a scale-up domain. Raises ProfileError with line and reason; then nothing is
     imported.
@@ -50,12 +51,13 @@ def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Samp
     rows = list(read_rows(source, COLUMNS))
     trained = _after_initialisation(rows)
     if not trained:
-        raise ProfileError(f"{source}: no {EPOCH_END}, or nothing behind the first: no iteration; nothing imported")
+        raise ProfileError(f"{source}: no {EPOCH_END}, or nothing after the first: no iteration; nothing imported")
     sizes = _group_sizes(rows, source)
     world = sizes["tp"] * sizes["dp"] * sizes["pp"]
     trials: dict[CollectiveCase, list[float]] = {}
     for row in trained:
         kind = KINDS.get(_word(row, "comm_type"))
+        # Computation, messages of a pipeline, and groups of one rank.
         if kind is None or _size(row) <= 1:
             continue
         group = _group(row, sizes, world, domain_ranks)
@@ -77,13 +79,15 @@ def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Samp
 
 
 def _after_initialisation(rows: Sequence[CsvRow]) -> list[CsvRow]:
-    """The rows of the iterations."""
+    """Returns the rows of the iterations."""
+    # AICB writes one epoch_end after initialisation and one after each iteration.
     ends = [place for place, row in enumerate(rows) if _word(row, "comm_type") == EPOCH_END]
     return list(rows[ends[0] + 1 :]) if ends else []
 
 
 def _group_sizes(rows: Sequence[CsvRow], source: Path) -> dict[str, int]:
-    """Ranks of each axis, as the groups in the log have them. Raises ProfileError for a group of two sizes."""
+    """Returns the ranks of each axis, as the groups in the log have them. Raises ProfileError for a group of two
+    sizes."""
     sizes: dict[str, Counter[int]] = {}
     for row in rows:
         if _size(row):
@@ -98,8 +102,10 @@ def _group_sizes(rows: Sequence[CsvRow], source: Path) -> dict[str, int]:
 
 
 def _group(row: CsvRow, sizes: Mapping[str, int], world: int, domain_ranks: int) -> Group:
-    """The shape of a row's group on domains of ``domain_ranks``."""
+    """Returns the shape of a row's group on domains of ``domain_ranks``."""
     tp, name = sizes["tp"], _word(row, "comm_group").removesuffix("_group")
+    # Distance between neighbouring members of each group, in ranks. ``embedding``: the first and the last pipeline
+    # stage.
     strides = {
         "tp": 1,
         "ep_tp": 1,
@@ -116,10 +122,10 @@ def _group(row: CsvRow, sizes: Mapping[str, int], world: int, domain_ranks: int)
 
 
 def _word(row: CsvRow, column: str) -> str:
-    """``CommType.all_reduce`` and ``all_reduce`` alike."""
+    """Returns the text after the last dot of a cell: ``CommType.all_reduce`` and ``all_reduce`` alike."""
     return row.text(column, NONE).rpartition(".")[2]
 
 
 def _size(row: CsvRow) -> int:
-    """Ranks of a row's group; 0 where the log does not say."""
+    """Returns the ranks of a row's group; 0 where the log does not state them."""
     return 0 if row.text("comm_group_size", NONE) == NONE else row.whole("comm_group_size")

@@ -1,8 +1,8 @@
 """Module times of an AIOB file as samples, for the model and degrees that the caller names.
 
-An AIOB file says neither model nor GPU nor degrees; workload.aicb.aiob reads its text. Its sections are
-whole modules timed on their own (forward only, avg over the iterations), so each sample says so in
-``launched``. Sections with no operation of ours behind them (param_time, DeepSeek's low-rank parts,
+An AIOB file states neither model nor GPU nor degrees; workload.aicb.aiob reads its text. Its sections are
+whole modules timed on their own (forward only, avg over the iterations), which ``launched`` of each sample
+records. Sections that correspond to no operation (param_time, DeepSeek's low-rank parts,
 the pieces of unfused attention) are returned by name and not imported.
 """
 
@@ -30,7 +30,7 @@ class ModuleTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AiobRun:
-    """What was run: the model, its tensor-parallel degree, sequences per micro-batch and their length."""
+    """The run of the file: the model, its tensor-parallel degree, sequences per micro-batch and their length."""
 
     model: ModelSpec
     tp: int
@@ -39,8 +39,8 @@ class AiobRun:
 
 
 def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[list[Sample], tuple[str, ...]]:
-    """(samples, names of the sections that were not imported). Raises ConfigError when the degrees do
-    not fit the model or the model is no dense transformer."""
+    """Returns (samples, names of the sections that were not imported). Raises ConfigError when the degrees do not fit
+    the model or the model is no dense transformer."""
     cases = module_cases(run)
     samples = [
         Sample(
@@ -60,7 +60,7 @@ def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[li
 
 
 def module_cases(run: AiobRun) -> dict[str, Case]:
-    """The operation that each section of the file stands for. Raises ConfigError as module_samples."""
+    """Returns the operation of each section. Raises ConfigError as module_samples."""
     block: BlockSpec = run.model.blocks[0].block
     attention, mlp = block.mixer, block.mlp
     if not isinstance(attention, AttentionSpec) or len(run.model.main_blocks) > 1:
@@ -80,9 +80,11 @@ def module_cases(run: AiobRun) -> dict[str, Case]:
         raise ConfigError(where="AIOB import", key="tp", value=run.tp, allowed="a divisor of the heads and of the ffn")
     tokens, hidden = run.micro_batch * run.seq_len, run.model.hidden
     heads, kv_heads = attention.num_heads // run.tp, max(attention.num_kv_heads // run.tp, 1)
+    # Widths of the sharded projections: of query, key and value together, and of the attention's output.
     queries, values = heads * attention.qk_dim, heads * attention.v_dim
     fused = queries + kv_heads * (attention.qk_dim + attention.v_dim)
     ffn = mlp.ffn_hidden // run.tp
+    # One norm before attention, one before the feed-forward layer and one after the last layer, all of one shape.
     norm = MemoryBoundCase(kernel=block.norm.kernel, direction="forward", rows=tokens, width=hidden, dtype=DTYPE)
     return {
         "Emb": MemoryBoundCase(kernel="embedding", direction="forward", rows=tokens, width=hidden, dtype=DTYPE),

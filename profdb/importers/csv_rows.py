@@ -1,4 +1,4 @@
-"""Rows of a CSV file with their line numbers, and cells read or refused with a reason."""
+"""Rows of a CSV file with their line numbers; cells are read, or rejected with a reason."""
 
 import csv
 import math
@@ -12,21 +12,21 @@ from spec.files import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """One line of a CSV file: cells by column name. Every reader raises ProfileError naming file, line
-    and column."""
+    """One line of a CSV file: cells by column name. Every method that reads a cell raises ProfileError naming file,
+    line and column."""
 
     path: Path
     line: int
     cells: dict[str, str]
 
     def refuse(self, column: str, reason: str) -> ProfileError:
-        """The error for one cell."""
+        """Returns the error for one cell."""
         return ProfileError(
             f"{self.path}:{self.line}: {column} = {self.cells.get(column, '')!r}: {reason}; nothing imported"
         )
 
     def text(self, column: str, default: str | None = None) -> str:
-        """A cell, stripped; ``default`` where the column is absent or empty."""
+        """Returns a cell, stripped; ``default`` where the column is absent or empty."""
         result = self.cells.get(column, "").strip()
         if result:
             return result
@@ -35,7 +35,7 @@ class CsvRow:
         return default
 
     def whole(self, column: str, default: int | None = None) -> int:
-        """A whole number of at least 1 (10 and 10.0 alike)."""
+        """Returns a whole number of at least 1 (10 and 10.0 alike)."""
         if default is not None and not self.cells.get(column, "").strip():
             return default
         text = self.text(column)
@@ -43,12 +43,13 @@ class CsvRow:
             number = float(text)
         except ValueError as error:
             raise self.refuse(column, "must be a whole number") from error
+        # Spreadsheets write whole numbers as 10.0; float() also accepts inf and nan.
         if not math.isfinite(number) or number != int(number) or number < 1:
             raise self.refuse(column, "must be a whole number of at least 1")
         return int(number)
 
     def seconds(self, column: str, unit_s: float) -> float:
-        """A positive, finite time given in units of ``unit_s`` seconds."""
+        """Returns a positive, finite time, which the cell states in units of ``unit_s`` seconds."""
         text = self.text(column)
         try:
             number = float(text)
@@ -60,7 +61,7 @@ class CsvRow:
 
 
 def read_rows(path: Path, required: Sequence[str]) -> Iterator[CsvRow]:
-    """The rows of ``path``. ProfileError when it can't be read, lacks a required column, has a row of
+    """Yields the rows of ``path``. Raises ProfileError when it can't be read, lacks a required column, has a row of
     another length or no row at all."""
     try:
         lines = list(csv.reader(read_file_text(path, MOST_MEASURED_BYTES).splitlines()))
@@ -75,6 +76,7 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[CsvRow]:
         )
     empty = True
     for number, cells in enumerate(lines[1:], start=2):
+        # An empty line, such as the last one of many files.
         if not cells:
             continue
         empty = False

@@ -1,7 +1,7 @@
 """The generic CSV form (docs/data_format.md): GEMM, attention and collective times of any source.
 
-The header says which of the three a file is. Times are in microseconds. Optional columns take the
-defaults named in ``docs/data_format.md``; a row whose ``flag`` cell is not empty is passed over.
+The header determines which of the three a file is. Times are in microseconds. Optional columns have the
+defaults named in ``docs/data_format.md``; a row whose ``flag`` cell is not empty is skipped.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,12 @@ FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
 def read_curves_csv(path: str | Path) -> dict[str, list[Sample]]:
-    """Samples by GPU name. Raises ProfileError (file, line, column, reason)."""
+    """Returns samples by GPU name. Raises ProfileError (file, line, column, reason)."""
     source = Path(path)
     make, required = _form_of(source)
     result: dict[str, list[Sample]] = {}
     for row in read_rows(source, required):
+        # Authors of such files mark doubtful rows there.
         if row.text("flag", ""):
             continue
         sample = Sample(
@@ -48,6 +49,7 @@ def _form_of(source: Path) -> tuple[Callable[[CsvRow], Case], tuple[str, ...]]:
         text = read_file_text(source, MOST_MEASURED_BYTES)
     except UnreadableFileError as error:
         raise ProfileError(f"{source}: {error}; nothing imported") from error
+    # Column names may be in any order; the first form whose required columns are all there is used.
     header = {name.strip() for name in text.partition("\n")[0].split(",")}
     for required, make in FORMS.items():
         if header.issuperset(required):
@@ -64,6 +66,7 @@ def _dtype(row: CsvRow) -> str:
 
 
 def _word(row: CsvRow, column: str, allowed: tuple[str, ...]) -> str:
+    # The first word allowed is the default of an empty cell.
     word = row.text(column, allowed[0])
     if word not in allowed:
         raise row.refuse(column, f"must be one of {', '.join(allowed)}")

@@ -1,9 +1,9 @@
 """Logs of nccl-tests: every *_perf program of equal parts, one or many nodes.
 
-``size`` in these logs is the whole array on one rank (all_gather: what is gathered; reduce_scatter:
-what is scattered), as our ``size_bytes``. Out-of-place and in-place times become two samples of one case.
-What a launcher writes before each line is taken off. Lines of other programs between the rows (MPI, NCCL
-messages) are passed over; a line that starts as a row does and is none is an error. Several runs may
+``size`` in these logs is the whole array on one rank (all_gather: the gathered one; reduce_scatter:
+the scattered one), as our ``size_bytes``. Out-of-place and in-place times become two samples of one case.
+The prefix that a launcher writes before each line is removed. Lines of other programs between the rows (MPI, NCCL
+messages) are skipped; a line that starts like a row and is none is an error. Several runs may
 follow each other in one file.
 
 Source of the layout: nccl-tests, src/common.cu and src/util.cu (writeDeviceReport, writeResultHeader,
@@ -67,12 +67,12 @@ _ROW = re.compile(rf"\d+\s+\d+\s|\S+\s+\S+\s+(?:{'|'.join(DTYPES)})\s")
 _ROOT = re.compile(r"-?\d+$")
 
 ROUNDING = 0.02
-"""How far a printed algbw may be from size / time: it has two decimals, so small rates are not checked."""
+"""Relative difference allowed between a printed algbw and size / time: with two decimals, small rates are not checked."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One run as far as it has been read."""
+    """One run of a program as far as it has been read."""
 
     program: str = ""
     columns: list[str] = field(default_factory=list)
@@ -81,8 +81,8 @@ class _Run:
 
 
 def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, list[Sample]]:
-    """Samples by GPU name. ``domain_ranks`` are the GPUs of one scale-up domain where that is not a host
-    (0: it is). Raises ProfileError with line and reason; then nothing is imported."""
+    """Returns samples by GPU name. ``domain_ranks`` are the GPUs of one scale-up domain where that is not a host (0:
+    it is). Raises ProfileError with line and reason; then nothing is imported."""
     source = Path(path)
     try:
         lines = read_file_text(source, MOST_MEASURED_BYTES).splitlines()
@@ -93,6 +93,7 @@ def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, lis
     for number, line in enumerate(lines, start=1):
         stripped = _LAUNCHER.sub("", line).strip()
         where = f"{source}:{number}"
+        # A header line, or the command that a script echoed before it.
         if stripped.startswith("#") or "_perf" in stripped:
             run = _read_comment(run, stripped, where)
         elif _ROW.match(stripped):
@@ -112,6 +113,7 @@ def _read_comment(run: _Run, line: str, where: str) -> _Run:
     program = _program_in(line)
     if program:
         run.program = program
+    # The first line of a run's header: a new run, of the program named before it.
     if "nThread" in line:
         return _Run(program=run.program)
     rank = _RANK.match(line)
@@ -121,6 +123,7 @@ def _read_comment(run: _Run, line: str, where: str) -> _Run:
         run.hosts.append(rank.group(2))
         run.gpu = rank.group(3).strip()
     labels = line.lstrip("#").split()
+    # The heading of the table names its columns, which differ between versions and programs.
     if labels[:3] == ["size", "count", "type"]:
         run.columns = labels
     return run
@@ -147,6 +150,7 @@ def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Ite
     case = _case_of(run, cells, where, domain_ranks)
     world = WorldShape(nodes=len(set(run.hosts)), ranks=len(run.hosts))
     times = [place for place, name in enumerate(run.columns) if name == "time"]
+    # The first time column is out of place, the second in place.
     for place, in_place in zip(times, (False, True), strict=False):
         if cells[place] == "N/A":
             continue
@@ -166,7 +170,7 @@ def _size_bytes(cells: list[str], where: str) -> int:
 
 
 def _align_cells(run: _Run, cells: list[str]) -> list[str]:
-    """The cells under their columns: programs without an operator leave that cell blank, and a time stamp is
+    """Returns the cells under their columns: programs without an operator leave that cell blank, and a time stamp is
     two words under one heading."""
     if run.columns[-1:] == ["timestamp"] and len(cells) > 2:
         cells = [*cells[:-2], f"{cells[-2]} {cells[-1]}"]
@@ -176,7 +180,8 @@ def _align_cells(run: _Run, cells: list[str]) -> list[str]:
 
 
 def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
-    """Seconds of one time cell; the row's own algbw and error count must agree with it."""
+    """Returns the seconds of one time cell; raises ProfileError unless the row's own algbw and error count agree with
+    it."""
     try:
         seconds, printed = float(cells[place]) * US, float(cells[place + 1]) * GIGA
         wrong = cells[place + 3]
@@ -202,6 +207,7 @@ def _case_of(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Coll
     if dtype not in DTYPES:
         raise ProfileError(f"{where}: type {dtype!r} is not one of {', '.join(DTYPES)}; nothing imported")
     ranks, sizes = len(run.hosts), set(Counter(run.hosts).values())
+    # Without ``domain_ranks`` a host is a domain, and all hosts must have equally many ranks.
     intra = min(domain_ranks, ranks) if domain_ranks else sizes.pop()
     if (sizes and not domain_ranks) or ranks % intra:
         raise ProfileError(f"{where}: hosts with different numbers of ranks are not read; nothing imported")
@@ -212,6 +218,7 @@ def _case_of(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Coll
                 f"{where}: sendrecv over {inter} domains of {intra} mixes links; run it with one GPU a "
                 "domain, or inside one; nothing imported"
             )
+        # sendrecv: every rank sends to the next one, all at the same time.
         siblings = max(ranks // 2, 1)
         intra, inter = (2, 1) if inter == 1 else (1, 2)
     return CollectiveCase(

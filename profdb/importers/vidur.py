@@ -1,9 +1,9 @@
 """Vidur's profiling folders: forward times of one model's layers, and two network operations.
 
 Layout: ``compute/<sku>/<model>/{mlp,attention}.csv`` and ``network/<device>/{all_reduce,send_recv}.csv``;
-times in milliseconds, fp16, statistics of the trials (the median is what we keep). Which GPU a folder
-stands for is said by the caller. Rows of mlp.csv carry the model's sizes and the tensor-parallel degree;
-attention.csv rows of the decode phase (one query token) are passed over: training has none.
+times in milliseconds, fp16, statistics of the trials (we keep the median). The caller names the GPU of a
+folder. Rows of mlp.csv have the model's sizes and the tensor-parallel degree;
+attention.csv rows of the decode phase (one query token) are skipped: training has none.
 """
 
 from collections.abc import Iterator
@@ -41,13 +41,13 @@ DTYPE = "fp16"
 
 
 def median_column(operation: str) -> str:
-    """The column of an operation's median."""
+    """Returns the name of the column of an operation's median."""
     return f"time_stats.{operation}.median"
 
 
 def read_vidur_folder(folder: str | Path) -> list[Sample]:
-    """Every mlp.csv, attention.csv, all_reduce.csv and send_recv.csv below ``folder``, which must hold
-    one GPU only. Raises ProfileError (file, line, reason); then nothing is imported."""
+    """Returns the samples of every mlp.csv, attention.csv, all_reduce.csv and send_recv.csv below ``folder``, which
+    must have files of one GPU only. Raises ProfileError (file, line, reason); then nothing is imported."""
     readers = {
         "mlp.csv": read_mlp,
         "attention.csv": read_attention,
@@ -61,7 +61,7 @@ def read_vidur_folder(folder: str | Path) -> list[Sample]:
 
 
 def read_mlp(path: str | Path) -> list[Sample]:
-    """Linears, norms, activation, rotary, residual and embedding, forward."""
+    """Returns the samples of an mlp.csv: linears, norms, activation, rotary, residual and embedding, forward."""
     samples = []
     for row in read_rows(Path(path), MLP_COLUMNS):
         for operation, case in mlp_cases(row):
@@ -71,7 +71,7 @@ def read_mlp(path: str | Path) -> list[Sample]:
 
 
 def mlp_cases(row: CsvRow) -> Iterator[tuple[str, Case]]:
-    """(operation, case) of one row: fused query-key-value and, in gated models, fused gate and up."""
+    """Yields (operation, case) of one row: fused query-key-value and, in gated models, fused gate and up."""
     tp, tokens, hidden = (
         row.whole("num_tensor_parallel_workers"),
         row.whole("num_tokens"),
@@ -81,6 +81,7 @@ def mlp_cases(row: CsvRow) -> Iterator[tuple[str, Case]]:
     gated = _flag(row, "use_gated_mlp")
     if hidden % heads or heads % tp or ffn % tp:
         raise row.refuse("num_tensor_parallel_workers", "must divide heads and n_expanded_embd")
+    # Sizes of one tensor-parallel rank. Grouped-query models with fewer key heads than ranks replicate them.
     width = hidden // heads
     queries, keys = heads // tp * width, max(kv_heads // tp, 1) * width
 
@@ -91,6 +92,7 @@ def mlp_cases(row: CsvRow) -> Iterator[tuple[str, Case]]:
         return MemoryBoundCase(kernel=name, direction="forward", rows=tokens, width=columns, dtype=DTYPE)
 
     norm = kernel("rmsnorm" if gated else "layernorm", hidden)
+    # Names are Vidur's (vidur/profiling/mlp); a gated activation reads two halves of the up projection.
     yield "attn_pre_proj", gemm(hidden, queries + 2 * keys)
     yield "attn_post_proj", gemm(queries, hidden)
     yield "mlp_up_proj", gemm(hidden, (2 if gated else 1) * ffn // tp)
@@ -104,9 +106,10 @@ def mlp_cases(row: CsvRow) -> Iterator[tuple[str, Case]]:
 
 
 def read_attention(path: str | Path) -> list[Sample]:
-    """Prefill rows: a chunk of queries against what is cached and itself, causal."""
+    """Returns the samples of the prefill rows: a chunk of queries over the cached keys and its own, causal."""
     samples = []
     for row in read_rows(Path(path), (*ATTENTION_COLUMNS, median_column("attn_prefill"))):
+        # A decode row has one query per sequence, which training never launches.
         if not _flag(row, "is_prefill"):
             continue
         tp, heads, hidden = (
@@ -117,6 +120,7 @@ def read_attention(path: str | Path) -> list[Sample]:
         if hidden % heads or heads % tp:
             raise row.refuse("n_q_head", "must divide n_embd and be divided by the tensor-parallel workers")
         chunk = row.whole("prefill_chunk_size")
+        # ``whole`` accepts 1 or more, and most rows have an empty cache.
         cached = 0 if row.text("kv_cache_size") in ("0", "0.0") else row.whole("kv_cache_size")
         case = AttentionCase(
             batch=row.whole("batch_size"),
@@ -133,7 +137,7 @@ def read_attention(path: str | Path) -> list[Sample]:
 
 
 def read_network(path: str | Path) -> list[Sample]:
-    """all_reduce.csv or send_recv.csv; ``size`` counts bytes of one rank's tensor."""
+    """Returns the samples of an all_reduce.csv or send_recv.csv; ``size`` is in bytes of one rank's tensor."""
     source = Path(path)
     operation = source.name.removesuffix(".csv")
     kinds = {"all_reduce": Collective.ALL_REDUCE, "send_recv": Collective.P2P}
@@ -142,6 +146,7 @@ def read_network(path: str | Path) -> list[Sample]:
     samples = []
     for row in read_rows(source, (*NETWORK_COLUMNS, median_column(operation))):
         ranks, intra = row.whole("num_workers"), row.whole("devices_per_node")
+        # A node may have more GPUs than the group uses.
         intra = min(intra, ranks)
         if ranks % intra:
             raise row.refuse("num_workers", f"must be a multiple of devices_per_node {intra}")

@@ -1,1 +1,1 @@
-"""Times computed from a hardware sheet alone; every answer says ``modelled``."""
+"""Times computed from a hardware spec alone; every estimate has the origin MODELLED."""

@@ -1,4 +1,4 @@
-"""ModelledCostModel: answers every query of a ProfileCostModel from the hardware sheet of a cluster."""
+"""ModelledCostModel: answers every query of a ProfileCostModel from the hardware spec of a cluster."""
 
 from dataclasses import dataclass
 
@@ -31,36 +31,37 @@ from spec.origin import Origin
 # and the driver's launch of 2 to 3 microseconds). ``call``: a forward of torch.nn.Linear issued from Python
 # on the Xeon 8480C of a DGX H100 (TransformerEngine issue 2053).
 HOST_SECONDS: dict[str, float] = {"launch": 5.0e-6, "call": 13.48e-6}
-# Of a launch the driver's: an empty kernel beside an Intel processor and H100 (arXiv 2504.11750 table V).
+# The driver's part of a launch: an empty kernel on an Intel processor with an H100 (arXiv 2504.11750 table V).
 DRIVER_SECONDS: dict[str, float] = {"launch": 2.3746e-6, "call": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledCostModel:
-    """Times of a cluster nobody has measured. Each method takes a query of profdb.queries and returns
-    seconds with origin MODELLED; raises ConfigError for a word or number format it cannot model."""
+    """Times on a cluster that nobody has measured. Each method takes a query of profdb.queries and returns seconds
+    with origin MODELLED; raises ConfigError for a label or number format it cannot model."""
 
     cluster: ClusterSpec
 
     def linear_s(self, query: LinearQuery) -> TimeEstimate:
-        """Batched matrix products; the layout and the bias do not change the time (Assumption: they are
-        fused)."""
+        """Returns times of batched matrix products. Layout and bias do not change them (Assumption: both are fused)."""
         c, gpu = query.columns(), self.cluster.gpu
         seconds = gemm.gemm_seconds(gpu, c["batch"], c["m"], c["k"], c["n"], query.dtype)
         return _modelled(seconds * over_one_scale(gpu, query.dtype, query.scale_recipe), gemm.RELATIVE_STD)
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
-        """One product per group over an even part of the rows; TN reduces over the rows."""
+        """Returns times of grouped products: one product per group over an even part of the rows; TN reduces over the
+        rows."""
         c = query.columns()
         groups = np.maximum(c["groups"], 1)
         rows = ceil_div(c["m"], groups)
         m, k = (c["k"], rows) if query.layout == "TN" else (rows, c["k"])
+        # No groups: no products, while ``groups`` above only keeps the division by it defined.
         batch, gpu = np.where(c["groups"] > 0, groups, 0), self.cluster.gpu
         seconds = gemm.gemm_seconds(gpu, batch, m, k, c["n"], query.dtype)
         return _modelled(seconds * over_one_scale(gpu, query.dtype, query.scale_recipe), gemm.RELATIVE_STD)
 
     def attention_s(self, query: AttentionQuery) -> TimeEstimate:
-        """``kernel`` core: batched products; any other name: a flash kernel."""
+        """Returns times of attention. ``kernel`` core: batched products; any other name: a flash kernel."""
         _one_of(query.mask, ("causal", "full", "window", "varlen"), "mask")
         _one_of(query.direction, ("forward", "backward"), "direction")
         heads = attention.AttentionShapes(**fields_of(AttentionCall, query))
@@ -69,7 +70,7 @@ class ModelledCostModel:
         return _modelled(seconds, attention.RELATIVE_STD)
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """Kernels of ops.memory_bound."""
+        """Returns times of the kernels of ops.memory_bound."""
         _one_of(query.kernel, tuple(KERNELS), "kernel")
         _one_of(query.direction, ("forward", "backward"), "direction")
         c = query.columns()
@@ -80,11 +81,12 @@ class ModelledCostModel:
         return _modelled(seconds, memory_bound.RELATIVE_STD)
 
     def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Returns what a training step runs; p2p as ``p2p_s``."""
+        """Returns times of the collectives of a training step; p2p as ``p2p_s``."""
         _one_of(query.collective, TRAINING_COLLECTIVES, "collective")
         c = query.columns()
         group = _group(c)
         size = c["size_bytes"].astype(np.float64)
+        # Messages and all-to-alls are grouped sends in NCCL, not rings or trees.
         if query.collective is Collective.P2P:
             seconds, inside = send_recv.p2p_seconds(self.cluster, size, group), send_recv.P2P_STD
         elif query.collective is Collective.ALL_TO_ALL:
@@ -96,7 +98,7 @@ class ModelledCostModel:
         return _modelled(seconds, collective_std(self.cluster, size, group, inside))
 
     def p2p_s(self, query: P2PQuery) -> TimeEstimate:
-        """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
+        """Returns the time of one message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
         c = query.columns()
         group = _group(c)
         size = c["size_bytes"].astype(np.float64)
@@ -104,7 +106,7 @@ class ModelledCostModel:
         return _modelled(send_recv.p2p_seconds(self.cluster, size, group), std)
 
     def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
-        """One AdamW step."""
+        """Returns the time of one AdamW step."""
         _one_of(query.kernel, ("adamw",), "kernel")
         c = query.columns()
         seconds = memory_bound.adamw_seconds(
@@ -113,19 +115,20 @@ class ModelledCostModel:
         return _modelled(seconds, memory_bound.RELATIVE_STD)
 
     def cpu_s(self, kind: str) -> TimeEstimate:
-        """One row: the host's cost of launching a kernel or of a call from Python, on a host that is so many times slower
-        than a DGX H100's in Python and PyTorch's dispatch, and in the driver. MissingCurveError for other kinds: a
-        hardware spec says nothing about them."""
+        """Returns the CPU time of launching a kernel or of a call from Python, in arrays of length 1. The host's two
+        slowdowns over a DGX H100's, in Python and PyTorch's dispatch and in the driver, scale its two parts. Raises
+        MissingCurveError for other kinds, which a hardware spec does not determine."""
         if kind not in HOST_SECONDS:
             raise MissingCurveError(key=f"host {kind}", command="torchrun gen_profiler_data.py")
         driver_s = DRIVER_SECONDS[kind]
+        # Both parts are times on a DGX H100; a host has a slowdown for each.
         python_s = HOST_SECONDS[kind] - driver_s
         seconds = python_s * self.cluster.host_slowdown + driver_s * self.cluster.driver_slowdown
         return _modelled(np.array([seconds]), HOST_STD)
 
 
 def _group(columns: dict[str, IntArray]) -> CommGroup:
-    """A group of at least one rank; zero ranks count as one (they move nothing)."""
+    """Returns the group of each row. Zero ranks count as one: either moves nothing."""
     return CommGroup(
         **{name: np.maximum(columns[name], 1) for name in ("intra", "inter", "siblings")},
         outer_intra=columns["outer_intra"],

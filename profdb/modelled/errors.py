@@ -1,4 +1,4 @@
-"""How far each family's model is from measurements: relative standard errors, of collectives by where they run."""
+"""Errors of each family's model against measurements: relative standard errors, for collectives by where they run."""
 
 from collections.abc import Mapping
 
@@ -24,21 +24,21 @@ MODEL_ERROR: dict[Family, float] = {
     Family.HOST: HOST_STD,
 }
 
-# Fitted: root mean square of log(told / measured) over the sources of published runs between nodes, those of unknown
-# quality and those whose author complains included: nobody says which kind of fabric a job gets
-# (benchmarks/multinode_accuracy.py).
+# Fitted: root mean square of log(predicted / measured) over the sources of published runs between nodes
+# (benchmarks/multinode_accuracy.py). Sources of unknown quality and those whose authors complain are included: a job may
+# get a bad fabric too.
 BETWEEN_NODES = 0.25
 SHORT_BETWEEN_NODES = 0.30
 SHORT_BYTES = MIB
-# Fitted: what every doubling of nodes beyond eight adds (in squares), the same runs: 0.20 on 3 to 8 nodes,
+# Fitted: error added (in squares) by every doubling of nodes beyond eight, same runs: 0.20 on 3 to 8 nodes,
 # 0.26 on 17 to 64, 0.34 on more, where adaptive routing and other jobs decide.
 PER_DOUBLING = 0.06
 FEW_NODES = 8
 
 
 def model_error(family: Family, columns: Mapping[str, IntArray]) -> FloatArray:
-    """The family's error for each row of ``columns``, or of shape () where every row has the same; collectives
-    between domains are known less well."""
+    """Returns the family's error for each row of ``columns``, or of shape () where all rows have the same.
+    Collectives between domains have a larger one."""
     inside = MODEL_ERROR[family]
     if family is not Family.COLLECTIVE:
         return np.array(inside)
@@ -47,14 +47,14 @@ def model_error(family: Family, columns: Mapping[str, IntArray]) -> FloatArray:
 
 
 def collective_std(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup, inside: float) -> FloatArray:
-    """Relative error of a collective: ``inside`` a server or scale-up domain, that between nodes elsewhere; arrays of one
-    length."""
+    """Returns the relative error of a collective: ``inside`` within a server or scale-up domain, that between nodes
+    elsewhere; arrays of one length."""
     outside = np.maximum(between_nodes_std(size_bytes, group.inter), inside)
     return np.where(outside_server(cluster, group), outside, inside)
 
 
 def between_nodes_std(size_bytes: FloatArray, nodes: IntArray) -> FloatArray:
-    """Relative error of a collective between nodes: more for short messages and on many nodes."""
+    """Returns the relative error of a collective between nodes: larger for short messages and on many nodes."""
     least = np.where(np.asarray(size_bytes) < SHORT_BYTES, SHORT_BETWEEN_NODES, BETWEEN_NODES)
     doublings = np.log2(np.maximum(nodes / FEW_NODES, 1.0))
     return np.asarray(np.hypot(least, PER_DOUBLING * doublings), dtype=np.float64)

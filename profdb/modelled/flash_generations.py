@@ -1,18 +1,18 @@
-"""Flash attention of a named generation, from the rates its authors published.
+"""Flash attention of a named generation, from the rates that its authors published.
 
 FlashAttention-2 on H100 SXM5: arXiv 2407.08608, figure 5 (forward; causal and not; heads of 64, 128, 256) and
 figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens, 16k tokens a call. An
-architecture says what the same kernel reaches on it with heads of 128 at 16k tokens (spec.cluster.cluster:
-Flash2Rates); ``Assumption:`` with the shares of the H100 rates at other lengths and widths.
-Older kernels take their published multiple of its time, the middle of its range: FlashAttention over
-FlashAttention-2, 1.7-3.0 on A100, and FlashAttention written in Triton over FlashAttention-2, 1.3-1.5 forward and
-about 2 backward (2307.08691 sec. 4.1). What the best kernel gains over FlashAttention-2 is a fact of the architecture.
-``Assumption:`` a causal backward loses what a causal forward of the same length and width does; heads of another
+architecture states the rates of the same kernel on its GPUs with heads of 128 at 16k tokens (spec.cluster.cluster:
+Flash2Rates). ``Assumption:`` other lengths and widths have the same shares of that rate as on H100.
+The time of an older kernel is a published multiple of FlashAttention-2's, the middle of its range: FlashAttention
+1.7-3.0 on A100, FlashAttention written in Triton 1.3-1.5 forward and about 2 backward (2307.08691 sec. 4.1). The gain of
+the best kernel over FlashAttention-2 is a fact of the architecture.
+``Assumption:`` a causal backward loses as much as a causal forward of the same length and width; heads of another
 width run at the rate of the next published one, padded to a multiple of 32.
 
 The published calls fill the GPU: 16k tokens and 2048 channels. A call of fewer heads ends with multiprocessors that
-wait for the longest block (a block of queries, in the backward of keys, walks its head alone: 2307.08691 sec. 3.2):
-half such a block, on average, comes on top, in the published calls too.
+wait for the longest block (each block of queries, or of keys in the backward, runs on one SM: 2307.08691 sec. 3.2).
+Half such a block, on average, is added to a call, and to the published calls too.
 """
 
 import contextlib
@@ -68,8 +68,8 @@ HEAD_STEP = 32  # flash-attn compiles its kernels for multiples of 32
 
 
 def slowdown(kernel: str, direction: str, architecture: ArchitectureSpec | None) -> float:
-    """Time of ``kernel`` over the best one's on GPUs of ``architecture`` (None: one on which nothing beats
-    FlashAttention-2); 1 for kernels that are no flash generation."""
+    """Returns the time of ``kernel`` over the best one's on GPUs of ``architecture`` (None: one on which no kernel is
+    faster than FlashAttention-2); 1 for kernels that are no flash generation."""
     if kernel not in OVER_FLASH2:
         return 1.0
     best = architecture.best_over_flash2[direction] if architecture else 1.0
@@ -77,15 +77,15 @@ def slowdown(kernel: str, direction: str, architecture: ArchitectureSpec | None)
 
 
 def published_rates(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None:
-    """The rates that the kernel's on GPUs of that architecture follow from; None where none are published."""
+    """Returns the rates from which those of ``kernel`` on that architecture follow; None where none are published."""
     return architecture.flash2 if kernel in OVER_FLASH2 else None
 
 
 def generation_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
-    """Seconds of a call of its kernel on ``gpu``, forward or backward; 0 where there is nothing to do.
+    """Returns the time of a call of its kernel on ``gpu``, forward or backward; 0 where there is nothing to do.
 
-    Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises ValueError for a
-    kernel or architecture without published rates.
+    Pairs of query and key outside the mask are not counted, as in the papers. Raises ValueError for a kernel or
+    architecture without published rates.
     """
     stated = published_rates(heads.kernel, gpu.architecture)
     if stated is None:
@@ -94,8 +94,11 @@ def generation_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
     widths = np.maximum(heads.qk_dim, heads.v_dim)
     rate = published_flops(heads.kv_len, widths, heads.direction, heads.mask, stated)
     rates = flops_rates(gpu, heads.dtype)
+    # From the GPU of the published figures to this one: by the tensor peak if the kernel keeps its rate where power
+    # limits long products, else by the rate that those sustain.
     rate = rate * (rates.peak if stated.holds_under_load else rates.sustained) / stated.gpu_flops
     width = np.ceil(widths / HEAD_STEP) * HEAD_STEP
+    # Two products of 2 ``width`` FLOP per pair forward, five backward.
     per_pair = 4.0 * width * (BACKWARD_PRODUCTS if backward else 1.0)
     pairs = heads.pairs()
     # What the published call of this length would reach if no multiprocessor waited at its end.
@@ -110,8 +113,8 @@ def generation_seconds(gpu: GpuSpec, heads: AttentionShapes) -> FloatArray:
 
 
 def published_flops(lengths: IntArray, widths: IntArray, direction: str, mask: str, stated: Flash2Rates) -> FloatArray:
-    """FLOP/s of FlashAttention-2 by keys and head width (1-D arrays), between published lengths by the
-    logarithm of the length and beyond them as at the nearest."""
+    """Returns FLOP/s of FlashAttention-2 by number of keys and head width (1-D arrays): interpolated over the
+    logarithm of the length, constant beyond the published lengths."""
     index = np.minimum(np.searchsorted(WIDTHS, widths), len(WIDTHS) - 1)
     padded = np.broadcast_to(np.asarray(WIDTHS)[index], lengths.shape)
     rates = np.zeros(lengths.shape)
@@ -133,7 +136,7 @@ def _rates(width: int, direction: str, *, causal: bool) -> FloatArray:
 
 
 def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
-    """FLOP/s on the architecture over those of the tables, at the entry that both state."""
+    """Returns FLOP/s on the architecture over those of the tables, at the entry that both state."""
     full = stated.forward / (FORWARD_FULL[STATED_WIDTH][-1] * 1e12)
     masked = stated.causal_forward / (FORWARD_CAUSAL[STATED_WIDTH][-1] * 1e12)
     if direction == "forward":
@@ -143,8 +146,8 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
 
 
 def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery) -> TimeEstimate:
-    """A cost model's answer; a named generation and fp8 by their own curves where they were measured, row by row,
-    else restated. MissingCurveError as the cost model raises it."""
+    """Returns the cost model's times of attention. A named generation and fp8 use their own curves for the shapes for
+    which these were measured, else a restated time. Raises MissingCurveError as the cost model does."""
     over = None
     if gpu and query.dtype == "fp8":
         over = fp8_ratio(query.dtype, query.direction, gpu.architecture)
@@ -152,14 +155,15 @@ def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: Attention
         return cost_model.attention_s(query)
     with contextlib.suppress(MissingCurveError):
         own = cost_model.attention_s(query)
+        # Origins are ordered from best to least known: what follows TRANSFERRED is modelled or assumed.
         measured = own.origin <= int(Origin.TRANSFERRED)
         return own if measured.all() else own.where(measured, _restate(cost_model, gpu, query, over))
     return _restate(cost_model, gpu, query, over)
 
 
 def _restate(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> TimeEstimate:
-    """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel
-    in 16 bits by the published ratios."""
+    """Returns the time of a named generation at its published rates; on a GPU without such rates, and in fp8, the
+    time of the best kernel in 16 bits times the published ratios."""
     if gpu and published_rates(query.kernel, gpu.architecture):
         return generation_price(gpu, query)
     ratio = slowdown(query.kernel, query.direction, gpu.architecture if gpu else None) * (over or 1.0)
@@ -170,7 +174,7 @@ def _restate(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, 
 
 
 def generation_price(gpu: GpuSpec, query: AttentionQuery) -> TimeEstimate:
-    """The same as an answer of a cost model, for every shape of ``query``."""
+    """Returns ``generation_seconds`` for every shape of ``query``, as a cost model's answer."""
     seconds = generation_seconds(gpu, AttentionShapes(**fields_of(AttentionCall, query)))
     return TimeEstimate(
         seconds=seconds,

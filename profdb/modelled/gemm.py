@@ -1,7 +1,7 @@
-"""Matrix products from a hardware sheet: roofline with tile and wave quantisation.
+"""Matrix products from a hardware spec: roofline with tile and wave quantisation.
 
-A kernel cuts C[m, n] into tiles, deals them to the SMs in waves, and each SM walks its tile along k.
-Of the tiles and k-splits below the fastest counts, as the library's heuristic would choose it
+A kernel cuts C[m, n] into tiles and gives them to the SMs in waves; each SM loops over k for its tile.
+The fastest of the tiles and k-splits below is used, as the library's heuristic would choose it
 (cuBLAS; NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave
 quantisation). Seconds of one choice:
 
@@ -11,11 +11,11 @@ quantisation). Seconds of one choice:
     memory = bytes / (DRAM_EFFICIENCY * HBM rate), less when few SMs are busy
 
 The second term of ``compute`` is the power limit: few busy SMs run at the tensor peak, all of them
-only at the sheet's sustained rate.
+only at the sustained rate of the hardware spec.
 
 ``Fitted:`` constants are shared by every GPU and were fitted to published GEMM timings of A100, H100,
 H200 and B200 together (aiconfigurator's TensorRT-LLM tables, bf16, above 1 GFLOP); docs/clusters.md
-says how well they do.
+states their errors.
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class GemmShapes:
 
     @property
     def empty(self) -> BoolArray:
-        """Rows with nothing to compute."""
+        """Returns which rows have nothing to compute."""
         return np.asarray(self.batch * self.m * self.k * self.n == 0.0, dtype=np.bool_)
 
 
@@ -90,19 +90,19 @@ class Tile:
     step_s: float
 
     def down(self, shapes: GemmShapes) -> FloatArray:
-        """Tiles along m."""
+        """Returns the number of tiles along m."""
         return np.asarray(np.ceil(shapes.m / self.rows), dtype=np.float64)
 
     def across(self, shapes: GemmShapes) -> FloatArray:
-        """Tiles along n."""
+        """Returns the number of tiles along n."""
         return np.asarray(np.ceil(shapes.n / self.columns), dtype=np.float64)
 
 
 def gemm_seconds(gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: IntArray, dtype: str) -> FloatArray:
-    """Seconds of ``batch`` products C[m, n] = A[m, k] B[k, n]; 0 where there is nothing to compute.
+    """Returns the time of ``batch`` products C[m, n] = A[m, k] B[k, n]; 0 where there is nothing to compute.
 
-    Arrays are 1-D int64 of one length. Accumulation in fp32; the output has 2 bytes per element, or
-    the input's width when wider. Raises ConfigError when the sheet has no rate for ``dtype``.
+    Arrays are 1-D int64 of one length. Accumulation is in fp32; the output has 2 bytes per element, or the input's
+    width when wider. Raises ConfigError when the hardware spec has no rate for ``dtype``.
     """
     rates = flops_rates(gpu, dtype)
     width = dtype_bytes(dtype)
@@ -110,6 +110,8 @@ def gemm_seconds(gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: Int
     best = np.full(shapes.m.shape, np.inf)
     shared_rate = SHARED_BYTES_PER_CLOCK * gpu.boost_clock_hz
     for rows, columns in (*gpu.architecture.wide_tiles, *TILES):
+        # Seconds of one SM per element of k: products of the tile on its tensor cores, or operands through its shared
+        # memory, whichever takes longer.
         mma_s = 2.0 * rows * columns / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
         shared_s = operand_elements(gpu.architecture.operand_reads, rows, columns) * width / shared_rate
         tile = Tile(rows=rows, columns=columns, step_s=max(mma_s, shared_s))
@@ -120,21 +122,26 @@ def gemm_seconds(gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: Int
 
 
 def operand_elements(reads: OperandReads, tile_m: int, tile_n: int) -> float:
-    """Operand elements of a tile that pass through shared memory per step of k: once in, and out as
-    often as the tensor cores read them."""
+    """Returns the operand elements of a tile that pass through shared memory per step of k: written once, and read as
+    often as the tensor cores fetch them."""
     once = tile_m + tile_n
     if reads is OperandReads.WARP:
+        # Synchronous mma: 2 x 2 or more warps, each of which reads the operands of its own part into registers.
         warp_m = min(max(tile_m // 2, 16), WARP_TILE)
         warp_n = min(max(tile_n // 2, 8), WARP_TILE)
         return once + (tile_m / warp_m) * (tile_n / warp_n) * (warp_m + warp_n)
     if reads is OperandReads.WARP_GROUP:
+        # Warp-group products read B for each group of 64 rows, A once. Later tensor cores (the last return) read
+        # either operand once.
         return once + max(tile_m / WARP_TILE, 1.0) * (WARP_TILE + tile_n)
     return once
 
 
 def _choice_seconds(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, choice: tuple[FloatArray, float, int]) -> FloatArray:
-    """Seconds with one tile and k-split; ``choice`` is HBM bytes, sustained FLOP/s, splits."""
+    """Returns the time with one tile and k-split; ``choice`` is HBM bytes, sustained FLOP/s, splits."""
     traffic, sustained, splits = choice
+    # Elements of k of one tile, padded to whole steps of the main loop. Padding counts as work, and so does a last
+    # wave of few tiles.
     steps = np.ceil(shapes.k / splits / K_STEP) * K_STEP
     tiles = shapes.batch * tile.down(shapes) * tile.across(shapes) * splits
     waves = np.ceil(tiles / gpu.num_sms)
@@ -142,6 +149,7 @@ def _choice_seconds(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, choice: tuple[
     compute = np.maximum(compute, 2.0 * tiles * tile.rows * tile.columns * steps / sustained)
     # Partial sums of a split are fp32, written once and read once.
     partial = 8.0 * shapes.batch * shapes.m * shapes.n * splits if splits > 1 else 0.0
+    # Few SMs cannot keep enough loads in flight to fill the HBM rate.
     busy = np.clip(tiles / (BUSY_SHARE * gpu.num_sms), 1.0 / gpu.num_sms, 1.0)
     memory = (traffic + partial) / (gpu.memory_bandwidth * DRAM_EFFICIENCY * busy)
     overhead = LAUNCH_S + FILL_CYCLES / gpu.boost_clock_hz + (SPLIT_S if splits > 1 else 0.0)
@@ -150,17 +158,19 @@ def _choice_seconds(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, choice: tuple[
 
 
 def dram_bytes(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, width: float) -> FloatArray:
-    """HBM bytes: each operand once when both fit in L2, else once per wave that needs it.
+    """Returns the HBM bytes: each operand once when both fit in L2, else once per wave that needs it.
 
     A wave covers a near-square patch of the output, so that its operands are shared through L2.
     """
     down, across = np.maximum(tile.down(shapes), 1.0), np.maximum(tile.across(shapes), 1.0)
+    # The patch of tiles in flight: square in elements, then fitted to the tiles that the output has each way.
     running = np.minimum(down * across, gpu.num_sms)
     patch_down = np.clip(np.sqrt(running * tile.columns / tile.rows), 1.0, down)
     patch_across = np.clip(running / patch_down, 1.0, across)
     patch_down = np.clip(running / patch_across, 1.0, down)
     m, k, n = shapes.m, shapes.k, shapes.n
     operands = width * k * (m + n)
+    # A passes once for every column of patches, B once for every row of them.
     streamed = width * k * (m * across / patch_across + n * down / patch_down)
     moved = np.where(operands < gpu.l2_bytes, operands, np.maximum(operands, streamed))
     return np.asarray(shapes.batch * (moved + max(width, 2.0) * m * n), dtype=np.float64)

@@ -1,7 +1,7 @@
-"""Which cases a modelled profile holds: the whole reach of the curves, on a grid of sizes.
+"""Cases of a modelled profile: a grid of sizes over the whole range of the curves.
 
-Lines run along the tokens (or bytes), dense enough to interpolate between; the other sizes are spread
-over those of published transformers and what tensor parallelism leaves of them.
+Lines run along the tokens (or bytes), dense enough to interpolate between. The other sizes are spread
+over those of published transformers, whole and divided by tensor parallelism.
 """
 
 from collections.abc import Iterable, Iterator
@@ -49,14 +49,14 @@ MOST_ELEMENTS = 64 * GIB
 
 
 def main_dtype(cluster: ClusterSpec) -> str:
-    """The format that training computes in on this GPU: bf16, else fp16, else fp32."""
+    """Returns the format in which training computes on this GPU: bf16, else fp16, else fp32."""
     formats = cluster.gpu.peak_flops
     return next((dtype for dtype in ("bf16", "fp16") if dtype in formats), "fp32")
 
 
 def gemm_cases(cluster: ClusterSpec) -> Iterator[GemmCase]:
-    """Linears in three layouts, with and without bias, in the main format and fp8 and fp16; batched
-    products of unfused attention."""
+    """Yields Linears in three layouts, with and without bias, in the main format, fp8 and fp16, and batched products
+    of unfused attention."""
     dtype = main_dtype(cluster)
     yield from _linears(TOKENS, dtype)
     yield from _linears(FEW_TOKENS, dtype, bias=True)
@@ -65,12 +65,13 @@ def gemm_cases(cluster: ClusterSpec) -> Iterator[GemmCase]:
     if "fp8" in cluster.gpu.peak_flops:
         yield from _linears(FEW_TOKENS, "fp8", scale_recipe="tensor")
     for batch, length, layout in product((8, 32, 128), (512, 2048, 8192), ("NT", "NN", "TN")):
+        # Scores over a head size of 128, or values of that size over the keys.
         k, n = (128, length) if layout == "NT" else (length, 128)
         yield GemmCase(batch=batch, m=length, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
 
 
 def _linears(tokens: Iterable[int], dtype: str, *, bias: bool = False, scale_recipe: str = "") -> Iterator[GemmCase]:
-    """Forward NT, input gradient NN, weight gradient TN of every Linear (profdb.cases.GemmCase)."""
+    """Yields forward NT, input gradient NN and weight gradient TN of every Linear (profdb.cases.GemmCase)."""
     out = dtype if dtype_bytes(dtype) >= 2 else "bf16"
     pairs = [*product(FEATURES, FEATURES), *product(HIDDENS, VOCABULARIES), *product(VOCABULARIES, HIDDENS)]
     for (inputs, outputs), count in product(pairs, tokens):
@@ -92,7 +93,7 @@ def _linears(tokens: Iterable[int], dtype: str, *, bias: bool = False, scale_rec
 
 
 def grouped_cases(cluster: ClusterSpec) -> Iterator[GroupedGemmCase]:
-    """Experts: every pair of widths in three layouts, few to many rows."""
+    """Yields products of experts: every pair of widths in three layouts, few to many rows."""
     dtypes = [(main_dtype(cluster), "")]
     if "fp8" in cluster.gpu.peak_flops:
         dtypes.append(("fp8", "tensor"))
@@ -109,12 +110,13 @@ def grouped_cases(cluster: ClusterSpec) -> Iterator[GroupedGemmCase]:
                 dtype_out=out,
                 scale_recipe=recipe,
             )
+            # An expert's two widths differ, and a group has at least one row.
             if rows >= groups and k != n:
                 yield case
 
 
 def attention_cases(cluster: ClusterSpec) -> Iterator[AttentionCase]:
-    """Flash under every mask, queries shorter than the keys, and unfused products."""
+    """Yields flash attention under every mask, queries shorter than the keys, and unfused products."""
     dtype = main_dtype(cluster)
     for (heads, kv_heads), direction in product((*HEADS, *MORE_HEADS), ("forward", "backward")):
 
@@ -143,6 +145,8 @@ def attention_cases(cluster: ClusterSpec) -> Iterator[AttentionCase]:
         for length, dims, batch in product(LENGTHS, HEAD_DIMS, (1, 4)):
             for mask in ("causal", "varlen", "full"):
                 yield case(length, dims, batch=batch, mask=mask)
+        # A sliding window; then context parallelism, whose ranks have a part of the queries; then unfused products,
+        # whose score matrix limits the length.
         for length, batch in product(LENGTHS, (1, 4)):
             yield case(length, (128, 128), batch=batch, mask="window", window=WINDOW)
         for length, parts, mask in product(LENGTHS[1:], (2, 4, 8), ("causal", "full")):
@@ -152,12 +156,13 @@ def attention_cases(cluster: ClusterSpec) -> Iterator[AttentionCase]:
 
 
 def kernel_cases(cluster: ClusterSpec) -> Iterator[MemoryBoundCase]:
-    """Every kernel of ops.memory_bound that moves bytes, in the main format and fp32."""
+    """Yields every kernel of ops.memory_bound that moves bytes, in the main format and fp32."""
     dtypes = dict.fromkeys((main_dtype(cluster), "fp32"))
     for kernel, direction, dtype in product(KERNELS, ("forward", "backward"), dtypes):
         if bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype) == 0.0:
             continue
         for width in WIDTHS:
+            # Width 1: kernels over flat buffers, such as gradients, whose sizes are those of optimizer shards.
             rows = SHARDS[::3] if width == 1 else ROWS
             for count in rows:
                 if count * width <= MOST_ELEMENTS:
@@ -165,14 +170,15 @@ def kernel_cases(cluster: ClusterSpec) -> Iterator[MemoryBoundCase]:
 
 
 def optimizer_cases() -> Iterator[OptimizerCase]:
-    """AdamW over shards of a thousand to 64 billion parameters."""
+    """Yields AdamW over shards of a thousand to 64 billion parameters."""
     for elements, tensors, gradient in product(SHARDS, TENSORS, ("fp32", "bf16")):
         yield OptimizerCase(elements=elements, tensors=tensors, gradient_dtype=gradient)
 
 
 def collective_cases(cluster: ClusterSpec) -> Iterator[CollectiveCase]:
-    """Every split of powers of two (and 3/2 of them across domains), the domain filled with siblings;
+    """Yields every split of powers of two (and 3/2 of them across domains), the domain filled with siblings, and
     messages between two ranks, alone and with every rank of the domain sending."""
+    # Groups of every power of two of ranks in a domain, on every number of domains up to the size of the machine.
     domain = cluster.scale_up_ranks
     domains = max(min(MOST_DOMAINS, cluster.max_nodes * cluster.gpus_per_node // domain), 1)
     inside = sorted({1 << step for step in range(domain.bit_length())} | {domain})
@@ -181,6 +187,7 @@ def collective_cases(cluster: ClusterSpec) -> Iterator[CollectiveCase]:
     for intra, inter in product((n for n in inside if n <= domain), across):
         if intra * inter == 1:
             continue
+        # All ranks of a domain are busy, as with tensor parallelism of the same degree in every group.
         siblings = max(domain // intra, 1)
         for kind, size in product(GROUP_COLLECTIVES, SIZES):
             yield _collective(kind, size, (intra, inter, siblings))
@@ -191,7 +198,7 @@ def collective_cases(cluster: ClusterSpec) -> Iterator[CollectiveCase]:
 
 
 def _collective(kind: Collective, size: int, shape: tuple[int, int, int]) -> CollectiveCase:
-    """Sizes are whole elements of 2 bytes for every rank."""
+    """Returns a case whose size is rounded up to whole elements of 2 bytes for every rank."""
     intra, inter, siblings = shape
     unit = 2 * intra * inter
     return CollectiveCase(
@@ -200,7 +207,7 @@ def _collective(kind: Collective, size: int, shape: tuple[int, int, int]) -> Col
 
 
 def all_cases(cluster: ClusterSpec) -> list[Case]:
-    """Every case of a modelled profile, each once."""
+    """Returns every case of a modelled profile, each once."""
     cases: list[Case] = [
         *gemm_cases(cluster),
         *grouped_cases(cluster),

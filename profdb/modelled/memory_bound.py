@@ -25,7 +25,7 @@ ELEMENTS_PER_LAUNCH = 65536 * 320
 
 
 def streaming_seconds(gpu: GpuSpec, moved_bytes: FloatArray) -> FloatArray:
-    """Seconds of one kernel that moves ``moved_bytes`` through HBM; 0 where it moves nothing."""
+    """Returns the time of one kernel that moves ``moved_bytes`` through HBM; 0 where it moves nothing."""
     seconds = LAUNCH_S + moved_bytes / (gpu.memory_bandwidth * DRAM_EFFICIENCY)
     return np.asarray(np.where(moved_bytes > 0.0, seconds, 0.0), dtype=np.float64)
 
@@ -33,7 +33,7 @@ def streaming_seconds(gpu: GpuSpec, moved_bytes: FloatArray) -> FloatArray:
 def memory_bound_seconds(
     gpu: GpuSpec, kernel: str, direction: str, elements: IntArray | FloatArray, dtype: str
 ) -> FloatArray:
-    """Seconds of a kernel of ops.memory_bound over ``elements`` (rows x width).
+    """Returns the time of a kernel of ops.memory_bound over ``elements`` (rows x width).
 
     Raises KeyError for an unknown kernel.
     """
@@ -45,11 +45,12 @@ def memory_bound_seconds(
 def adamw_seconds(
     gpu: GpuSpec, elements: IntArray, tensors: IntArray, parameter_dtype: str, gradient_dtype: str
 ) -> FloatArray:
-    """Seconds over ``elements`` parameters held in ``tensors`` pieces; 0 for none.
+    """Returns the time of an AdamW step over ``elements`` parameters in ``tensors`` pieces; 0 for none.
 
-    Reads and writes the parameters and both moments, reads the gradients.
+    It reads and writes the parameters and both moments, and reads the gradients.
     """
     per_element = 2.0 * dtype_bytes(parameter_dtype) + dtype_bytes(gradient_dtype) + MOMENT_BYTES
+    # The first launch is part of ``streaming_seconds``; each further one costs its latency.
     launches = np.maximum(np.ceil(tensors / TENSORS_PER_LAUNCH), np.ceil(elements / ELEMENTS_PER_LAUNCH))
     streaming = streaming_seconds(gpu, np.asarray(elements, dtype=np.float64) * per_element)
     return np.where(elements > 0, streaming + np.maximum(launches - 1.0, 0.0) * LAUNCH_S, 0.0)

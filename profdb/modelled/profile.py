@@ -1,4 +1,4 @@
-"""The samples of a modelled profile: every case of the grid, priced from the hardware sheet."""
+"""The samples of a modelled profile: every case of the grid, with its time from the hardware spec."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -44,29 +44,30 @@ QUERIES: dict[type, tuple[type, Callable[[ModelledCostModel, Any], TimeEstimate]
     OptimizerCase: (OptimizerQuery, ModelledCostModel.optimizer_s),
     CollectiveCase: (CollectiveQuery, ModelledCostModel.collective_s),
 }
-"""How cases of one type are asked for."""
+"""The query and the method for each type of case."""
 
 
 def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
-    """One sample for each case of the grid, one trial each, origin MODELLED.
+    """Returns one sample for each case of the grid, one trial each, origin MODELLED.
 
-    Raises ConfigError when the sheet lacks what a model needs.
+    Raises ConfigError when the hardware spec lacks a figure that a model needs.
     """
     cases = all_cases(cluster)
     seconds = modelled_seconds(ModelledCostModel(cluster=cluster), cases)
     launched = {"kernel": "modelled from the hardware sheet"}
-    nobody = WorldShape(nodes=0, ranks=0)
+    no_processes = WorldShape(nodes=0, ranks=0)
     return [
-        Sample(case=case, trials_s=(float(time_s),), launched=launched, origin=Origin.MODELLED, world=nobody)
+        Sample(case=case, trials_s=(float(time_s),), launched=launched, origin=Origin.MODELLED, world=no_processes)
         for case, time_s in zip(cases, seconds, strict=True)
     ]
 
 
 def modelled_seconds(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
-    """Seconds of each case (length of ``cases``): one query for each combination of words.
+    """Returns the time of each case (length of ``cases``), with one query per combination of labels.
 
-    Raises ConfigError for a case that takes no time, or none that is finite, or of which a sheet has no model.
+    Raises ConfigError for a case whose time is 0 or not finite, or that a hardware spec does not determine.
     """
+    # Rows of cases that differ in numbers only: their labels select one query.
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
         labels = (getattr(case, item.name) for item in fields(case) if item.type not in (int, Count))
@@ -74,6 +75,7 @@ def modelled_seconds(cost_model: ModelledCostModel, cases: Sequence[Case]) -> Fl
     seconds = np.full(len(cases), np.nan)
     for rows in groups.values():
         seconds[rows] = _price(cost_model, [cases[row] for row in rows])
+    # A modelled sample needs a time: zero sizes and infinite times have no place in a profile.
     good = np.isfinite(seconds) & (seconds > 0.0)
     if not good.all():
         raise ConfigError(
@@ -86,7 +88,7 @@ def modelled_seconds(cost_model: ModelledCostModel, cases: Sequence[Case]) -> Fl
 
 
 def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
-    """Seconds of cases of one type that share their words."""
+    """Returns the times of cases of one type that share their labels."""
     first = cases[0]
     if isinstance(first, HostCase):
         return cost_model.cpu_s(first.kind).seconds
@@ -96,12 +98,13 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
             where=cost_model.cluster.name,
             key="modelled case",
             value=family,
-            allowed="a family that a sheet models",
+            allowed="a family that a hardware spec determines",
         )
     query, ask = QUERIES[type(first)]
     names = {item.name for item in fields(first)}
     values: dict[str, Any] = {}
     for item in fields(query):
+        # A query has one format, that of the operands of a product; its result's format follows from it.
         name = "dtype_in" if item.name == "dtype" and "dtype_in" in names else item.name
         if item.name in names_of(query).numbers and name in names:
             values[item.name] = ints([getattr(case, name) for case in cases])

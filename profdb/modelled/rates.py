@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from spec.cluster.cluster import GpuSpec
 from spec.errors import ConfigError
 
-# Sustained over peak where a sheet states none: median of the bf16 rows for NVIDIA GPUs (A100 SXM and
+# Sustained over peak where a hardware spec states none: median of the bf16 rows for NVIDIA GPUs (A100 SXM and
 # PCIe, H100, B200, B300, GB200) in stas00/ml-engineering, compute/accelerator/README.md, "Maximum
 # Achievable Matmul FLOPS comparison table": 0.869, 0.811, 0.803, 0.776, 0.786, 0.729.
 SUSTAINED_SHARE = 0.795
@@ -25,8 +25,8 @@ class FlopsRates:
 
 
 def flops_rates(gpu: GpuSpec, dtype: str) -> FlopsRates:
-    """Rates of a number format; without a sustained figure, the ratio of bf16 or fp16, else
-    SUSTAINED_SHARE. Raises ConfigError for a format the GPU has no peak for."""
+    """Returns the rates of a number format. Without a sustained figure, sustained over peak is that of bf16 or fp16,
+    else SUSTAINED_SHARE. Raises ConfigError for a format the GPU has no peak for."""
     if dtype not in gpu.peak_flops:
         raise ConfigError(
             where=gpu.name,
@@ -45,8 +45,9 @@ def flops_rates(gpu: GpuSpec, dtype: str) -> FlopsRates:
 
 
 def over_one_scale(gpu: GpuSpec, dtype: str, scale_recipe: str) -> float:
-    """Time of a product with such scales over that with one scale an operand. Where tensor cores know no blocks of 128,
-    blocks run as MXFP8 (Transformer Engine ``csrc/extensions/gemm.cpp``, convert_block_scaling_to_mxfp8_tensor)."""
+    """Returns the time of a product with such scales over that with one scale per operand. Where tensor cores have no
+    blocks of 128, blocks run as MXFP8 (Transformer Engine ``csrc/extensions/gemm.cpp``,
+    convert_block_scaling_to_mxfp8_tensor)."""
     scales = gpu.architecture.fp8.scales if gpu.architecture.fp8 else ()
     emulated = scale_recipe == "block" and "block" not in scales and "mx" in scales
     return MX_OVER_ONE_SCALE if dtype == "fp8" and (scale_recipe == "mx" or emulated) else 1.0

@@ -1,11 +1,11 @@
-"""Kernels that miss the fast path of their library: PyTorch's over strided operands, and products of unaligned rows.
+"""Kernels outside the fast path of their library: PyTorch's over strided operands, and products of unaligned rows.
 
 PyTorch's elementwise kernel over strided, broadcast or mixed operands: bound by instructions, not by HBM.
 
 Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, ``gpu_kernel_impl_nocast``: contiguous operands of one
-shape take a vectorised kernel; all others one that computes the offset of every element of every operand by
-integer divisions. Halves of one array cut along its last dimension, and a row or column spread over a matrix, are such
-operands. Its time is a number of instructions per element, whatever the width of the element.
+shape have a vectorised kernel; all others have one that computes the offset of every element of every operand by
+integer divisions. Halves of one array cut along its last dimension, and a row or column broadcast over a matrix, are
+such operands. The time of that kernel is a number of instructions per element, whatever the width of the element.
 
 Products whose rows do not begin at multiples of 16 bytes: libraries have no fast kernel for them.
 
@@ -13,9 +13,9 @@ Tensor cores are fed in pieces of 16 bytes, and so are TMA, cp.async and wgmma (
 Background User's Guide", "Requirements to use Tensor Cores"; CUTLASS, which names its kernels ``align8``,
 ``align2``, ``align1`` after the elements of a load). Where an operand's or the result's contiguous extent is
 another number of bytes, cuBLAS falls back to kernels of Turing and Ampere that load through registers, a few
-bytes at a time: their rate is so many FLOPs a clock and multiprocessor, whatever the tensor cores could do
-(``tensor_cores.unaligned`` of the architecture; measured on two). A vocabulary of 50,257 makes all three
-products of a head such ones.
+bytes at a time: their rate is a number of FLOPs per clock and multiprocessor, whatever the tensor cores could do
+(``tensor_cores.unaligned`` of the architecture; measured on two). With a vocabulary of 50,257 all three
+products of a language-model head are unaligned.
 """
 
 from dataclasses import dataclass, replace
@@ -35,26 +35,26 @@ from spec.dtypes import dtype_bytes
 from spec.origin import Origin
 
 # Fitted: one measured figure, tile-ai/TileOPs pull request 500 (H200, PyTorch 2.9.1, fp16, 1024 x 10240): prelu,
-# whose weight is spread over the rows, 1.18 TB/s = 35.6 us, less the launch of profdb.modelled.gemm,
+# whose weight is broadcast over the rows, 1.18 TB/s = 35.6 us, less the launch of profdb.modelled.gemm,
 # over 132 SMs at 1.98 GHz. leaky_relu, contiguous, of the same size there: 2.57 TB/s.
 # Assumption: other GPUs need as many cycles per element (64 integer operations per clock and SM: CUDA C++
 # Programming Guide, "Arithmetic Instructions", compute capability 8.0 to 10.0). Not fitted to: a
-# row added to 1,048,576 elements of fp16 takes 6.8 us on the same H200 (pull request 537 there, 0.62 TB/s), told 4.7 us
-# where contiguous operands take 4.5 and are told 3.5.
+# row added to 1,048,576 elements of fp16 takes 6.8 us on the same H200 (pull request 537 there, 0.62 TB/s), predicted
+# 4.7 us; contiguous operands take 4.5 and are predicted 3.5.
 ELEMENTS_PER_CLOCK = 1.17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StridedPasses:
-    """Launches over rows x width with such operands, and the activation-sized tensors they move; ``dtype`` where
-    it is not the activation's."""
+    """Launches over rows x width with such operands, and the activation-sized tensors they move; ``dtype`` where it
+    differs from the activation's."""
 
     passes: float
     tensors: float
     dtype: str = ""
 
 
-# 16 bits to fp32: operands of two formats take the kernel that is not vectorised, too (CUDALoops.cuh,
+# 16 bits to fp32: operands of two formats use the kernel that is not vectorised, too (CUDALoops.cuh,
 # gpu_kernel_impl: needs_dynamic_casting), whose casts branch by format. Published are 362 us for 67,108,864
 # elements of bf16 on an A100 (pytorch pull request 195542), 1.22 elements a clock, and before it was
 # vectorised on compute capability 9.0 (PyTorch 2.6) the way back took 2.22 ms for 536,870,912 of fp16 on an
@@ -106,7 +106,7 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
 
 
 def excess_seconds(gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str) -> FloatArray | float:
-    """Seconds that the strided passes of a kernel of ops.memory_bound over ``elements`` take beyond streaming their
+    """Returns the time of the strided passes of a kernel of ops.memory_bound over ``elements`` beyond streaming their
     bytes; 0 for a kernel without any, and where PyTorch's kernels are others."""
     passes = STRIDED.get((kernel, direction), ())
     if not passes or gpu.architecture.own_elementwise:
@@ -117,9 +117,8 @@ def excess_seconds(gpu: GpuSpec, kernel: str, direction: str, elements: FloatArr
 def longer_under_load(
     gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
 ) -> FloatArray | float:
-    """Seconds that the same passes take longer at the clock that a GPU holds in a training step
-    (``training_clock_ratio``).
-    """
+    """Returns the additional time of the same passes at the clock that a GPU sustains in a training step
+    (``training_clock_ratio``)."""
     passes = STRIDED.get((kernel, direction), ())
     if not passes or gpu.architecture.own_elementwise or gpu.training_clock_ratio == 1.0:
         return 0.0
@@ -129,7 +128,7 @@ def longer_under_load(
 
 
 def _excess_s(gpu: GpuSpec, strided: StridedPasses, dtype: str) -> float:
-    """The same of passes of one kind, an element."""
+    """Returns seconds per element of passes of one kind beyond streaming their bytes."""
     instructions_s = strided.passes / (ELEMENTS_PER_CLOCK * gpu.num_sms * gpu.boost_clock_hz)
     moved_bytes = strided.tensors * dtype_bytes(strided.dtype or dtype)
     streaming_s = moved_bytes / (gpu.memory_bandwidth * DRAM_EFFICIENCY)
@@ -139,16 +138,15 @@ def _excess_s(gpu: GpuSpec, strided: StridedPasses, dtype: str) -> float:
 ALIGNMENT_BYTES = 16
 
 UNALIGNED_STD = 0.25
-"""Assumption: what one measured kernel of one GPU tells of other shapes and GPUs. Carried: all such products
+"""Assumption: error of one measured kernel of one GPU for other shapes and GPUs. Carried: all such products
 err by it together.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredExtents:
-    """Contiguous extents of measured products that are no multiples of 16 bytes, by layout: their times hold
-    what that costs.
-    """
+    """Contiguous extents of measured products that are no multiples of 16 bytes, by layout: their measured times
+    include the cost of that."""
 
     pairs: dict[str, IntArray]
 
@@ -165,7 +163,7 @@ NOTHING_MEASURED = MeasuredExtents(pairs={})
 
 
 def measured_extents(profile: ProfileDatabase) -> MeasuredExtents:
-    """Those of a profile's measured products of 16 bits."""
+    """Returns the unaligned extents of a profile's measured products of 16 bits."""
     table = profile.tables.get(Family.GEMM)
     pairs: dict[str, IntArray] = {}
     if table is None:
@@ -182,7 +180,7 @@ def measured_extents(profile: ProfileDatabase) -> MeasuredExtents:
 
 
 def contiguous(layout: str, m: IntArray, k: IntArray, n: IntArray) -> tuple[IntArray, IntArray]:
-    """The extents that lie side by side in memory in A, B and C of ``layout`` (ops.op.ProductCall)."""
+    """Returns the extents that are contiguous in memory in A, B and C of ``layout`` (ops.op.ProductCall)."""
     return (m, n) if layout == "TN" else (k, n)
 
 
@@ -194,9 +192,9 @@ def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
 
 
 def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: MeasuredExtents) -> TimeEstimate:
-    """Seconds of a product: ``aligned`` (what the cost model tells of its sizes), and where its rows are not
-    aligned and nobody measured such ones at least what the kernels for them take. A mixer's core has kernels
-    of its own, products of other formats than 16 bits others; both are left alone."""
+    """Returns the time of a product: ``aligned`` (the cost model's time for its sizes), and where its rows are
+    unaligned and no such product was measured, at least the time of the kernels for them. Products of a mixer's core,
+    which has kernels of its own, and of other formats than 16 bits are unchanged."""
     rates = gpu.architecture.unaligned
     if rates is None or op.role is Role.CORE or dtype_bytes(op.dtype) != 2.0:
         return aligned
@@ -205,10 +203,12 @@ def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: 
     if not slow.any():
         return aligned
     slow = bools(slow & ~measured.holds(op.layout, extents))
+    # Kernels that load two elements at once need even extents; odd ones are loaded one by one.
     by_two = bools((extents[0] % 2 == 0) & (extents[1] % 2 == 0))
     per_clock = np.where(by_two, rates.by_two, rates.by_one)
     flops: FloatArray = 2.0 * op.batch * op.m * op.k * op.n
     least_s = flops / (per_clock * gpu.num_sms * gpu.boost_clock_hz)
+    # A product bound by memory or latency may be no slower unaligned.
     slow = bools(slow & (least_s > aligned.seconds))
     return TimeEstimate(
         seconds=np.where(slow, least_s, aligned.seconds),

@@ -1,9 +1,9 @@
 """The bytes of a torch archive, each of them checked before anything is unpickled.
 
-torch.save writes a zip file of members that are stored, not compressed, one after another, each behind a
+torch.save writes a zip file of members that are stored, not compressed, one after another, each after a
 header that is padded with the letter Z; the directory of members is at the end (PyTorch's
 caffe2/serialize/inline_container.cc; PKWARE's APPNOTE.TXT 4.3). torch.load checks no checksum. Here every
-byte of the file is one that CRC-32 covers or one whose value is known, so no damage passes.
+byte of the file is covered by CRC-32 or has a known value, so any damage is found.
 """
 
 import io
@@ -28,11 +28,11 @@ DIRECTORY_ENTRY_BYTES = 46
 
 
 class DamagedArchiveError(Exception):
-    """Why bytes are not a whole torch archive."""
+    """The bytes are not a whole torch archive; the message says why."""
 
 
 def read_archive(source: Path) -> bytes:
-    """The content of a profile file, for ``check_archive``.
+    """Returns the content of a profile file, for ``check_archive``.
 
     Raises ProfileError, one line, when there is no such file or it is a folder, a device, empty or too large.
     """
@@ -56,10 +56,10 @@ def read_archive(source: Path) -> bytes:
 
 
 def check_archive(content: bytes) -> None:
-    """Check all of a torch archive.
+    """Checks all bytes of a torch archive.
 
     Raises DamagedArchiveError for a member that is compressed, encrypted, larger than the file or of another
-    checksum, for a header that contradicts the directory, and for bytes that belong to nothing.
+    checksum, for a header that contradicts the directory, and for bytes outside all of these.
     """
     if not content.startswith(b"PK\x03\x04"):
         raise DamagedArchiveError("not a profile (no torch archive)")
@@ -68,6 +68,7 @@ def check_archive(content: bytes) -> None:
             members, directory = archive.infolist(), archive.start_dir
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error) as error:
         raise DamagedArchiveError(f"truncated, or its directory is damaged ({error})") from error
+    # Members must follow each other without gaps from the first byte to the directory.
     place = 0
     for member in members:
         place = _check_member(content, member, place)
@@ -77,17 +78,20 @@ def check_archive(content: bytes) -> None:
 
 
 def _check_member(content: bytes, member: zipfile.ZipInfo, place: int) -> int:
-    """Check the member that must begin at ``place``; where it ends."""
+    """Returns where the member that must begin at ``place`` ends, once it is checked."""
     name, size = member.filename, member.file_size
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & FLAG_ENCRYPTED:
         raise DamagedArchiveError(f"its member {name} is compressed or encrypted; a profile's are stored")
     if size != member.compress_size or not 0 <= size <= len(content):
-        raise DamagedArchiveError(f"its member {name} tells {size:,} bytes, more than the file holds")
+        raise DamagedArchiveError(f"its member {name} states {size:,} bytes, more than the file has")
     if member.header_offset != place or place + LOCAL_HEADER.size > len(content):
         raise DamagedArchiveError(f"damaged: its member {name} is not where the one before ends")
+    # Fields: signature, version, flags, compression, time, date, CRC-32, compressed size, size, lengths of name and
+    # extra field.
     header = LOCAL_HEADER.unpack_from(content, place)
     names = place + LOCAL_HEADER.size
     start = names + header[9] + header[10]
+    # A streamed member has zeros here, and its checksum and sizes follow its content in a data descriptor.
     behind = bool(member.flag_bits & FLAG_SIZES_BEHIND)
     expected = (0, 0, 0) if behind else (member.CRC, size, size)
     header_name = content[names : names + header[9]]
@@ -110,20 +114,22 @@ def _check_member(content: bytes, member: zipfile.ZipInfo, place: int) -> int:
 
 
 def _descriptors(member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Returns what may follow a member whose header tells no sizes: with 64-bit sizes, or 32-bit ones."""
+    """Yields what may follow a member whose header states no sizes: a data descriptor with 64-bit sizes, or 32-bit
+    ones."""
     for form in ("<4sIQQ", "<4sIII"):
         yield struct.pack(form, b"PK\x07\x08", member.CRC, member.file_size, member.file_size)
 
 
 def _is_padding(extra: bytes) -> bool:
-    """Nothing, or one field FB that is filled with Z."""
+    """Returns whether the extra field is empty or one field FB filled with Z."""
     if not extra:
         return True
     return extra[:4] == PADDING_ID + struct.pack("<H", len(extra) - 4) and not extra[4:].strip(b"Z")
 
 
 def _check_end(content: bytes, members: list[zipfile.ZipInfo], directory: int) -> None:
-    """After the directory's entries come its end records (of 32 bits, or 64 and 32) and nothing else."""
+    """Raises DamagedArchiveError unless the end records (of 32 bits, or 64 and 32) and nothing else follow the
+    directory's entries."""
     size = sum(
         DIRECTORY_ENTRY_BYTES + len(one.filename.encode()) + len(one.extra) + len(one.comment) for one in members
     )

@@ -1,12 +1,12 @@
-"""A file of cases to measure: what a search asked for, each case with all that its key holds.
+"""A file of cases to measure: those of a search's queries, each with all fields of its key.
 
 JSON, so that a person can read it and take lines out:
 
     {"format": "cases 1", "origin": {"model": "...", ...},
      "cases": [{"seconds": 0.12, "family": "gemm", "case": {"batch": 1, "m": 4096, ...}}, ...]}
 
-``seconds`` is what of a step hangs on the case, by the cost model that was asked; heaviest first. Nobody reads it but
-people and the order.
+``seconds`` is the time of a step that depends on the case, by the search's cost model; cases with the most time come
+first. Programs read only the cases and their order.
 """
 
 import json
@@ -27,14 +27,14 @@ FORMAT = "cases 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeighedCase:
-    """A case and the seconds of a step that hang on it."""
+    """A case and the time of a step that depends on it."""
 
     case: Case
     seconds: float
 
 
 def write_cases(path: Path, cases: Sequence[WeighedCase], origin: Mapping[str, object]) -> None:
-    """Write the cases in their order, whole or not at all; ``origin`` says whose they are."""
+    """Writes the cases in their order, whole or not at all; ``origin`` describes the search."""
     lines = [
         json.dumps(
             {
@@ -51,7 +51,7 @@ def write_cases(path: Path, cases: Sequence[WeighedCase], origin: Mapping[str, o
 
 
 def read_cases(path: Path) -> tuple[Case, ...]:
-    """The cases of a file in its order, each once.
+    """Returns the cases of a file in its order, each once.
 
     Raises ProfileError, with the number of the case, for anything that ``write_cases`` would not write.
     """
@@ -60,20 +60,20 @@ def read_cases(path: Path) -> tuple[Case, ...]:
     except UnreadableFileError as error:
         raise ProfileError(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{path}: is no JSON ({error}); write it with --write_cases") from error
+        raise ProfileError(f"{path}: not JSON ({error}); write it with --write_cases") from error
     if not isinstance(plain, dict) or plain.get("format") != FORMAT or not isinstance(plain.get("cases"), list):
-        raise ProfileError(f'{path}: is no file of cases ("format": "{FORMAT}"); write it with --write_cases')
+        raise ProfileError(f'{path}: not a file of cases ("format": "{FORMAT}"); write it with --write_cases')
     if not plain["cases"]:
-        raise ProfileError(f"{path}: holds no cases")
+        raise ProfileError(f"{path}: has no cases")
     return tuple(dict.fromkeys(_case(path, number, one) for number, one in enumerate(plain["cases"], start=1)))
 
 
 DTYPE_FIELD = "dtype"
-"""In the name of every field that holds a format."""
+"""Part of the name of every field that is a number format."""
 
 
 def _case(path: Path, number: int, plain: Any) -> Case:
-    """One entry as a case whose numbers and words are those of its family."""
+    """Returns one entry as a case whose numbers and labels are valid for its family."""
     try:
         case = case_from_plain(plain["family"], plain["case"])
         strange = sorted(set(plain["case"]) - {item.name for item in fields(case)})
@@ -87,7 +87,7 @@ def _case(path: Path, number: int, plain: Any) -> Case:
 
 
 def _check_values(case: Case) -> None:
-    """ValueError for a number or a word that no sample can have."""
+    """Raises ValueError for a number or a label that no sample can have."""
     limits = number_limits(FAMILY_OF[type(case)])
     for item in fields(case):
         value = getattr(case, item.name)
@@ -98,7 +98,8 @@ def _check_values(case: Case) -> None:
                 raise ValueError(f"{item.name} = {value[:40]!r}: one of {', '.join(DTYPE_BYTES)}")
             continue
         least, most = limits[item.name]
+        # ``type(...) is``: True is an int in Python, but no size.
         kind = bool if item.type is bool else int
         if type(value) is not kind or not least <= value <= most:
-            wanted = "true or false" if kind is bool else f"a whole number from {least} to {most}"
-            raise ValueError(f"{item.name} = {str(value)[:40]}: {wanted}")
+            allowed = "true or false" if kind is bool else f"a whole number from {least} to {most}"
+            raise ValueError(f"{item.name} = {str(value)[:40]}: {allowed}")

@@ -1,4 +1,4 @@
-"""What columns and stored curves must be before anybody computes with them; the same on reading and writing."""
+"""Checks of columns and stored curves before they are used; the same on reading and writing."""
 
 import json
 from collections.abc import Mapping
@@ -13,21 +13,22 @@ from spec.errors import ProfileError
 from spec.origin import Origin
 
 TRIAL_LIMITS_S = (1e-9, 1e7)
-"""No kernel is over within a nanosecond, and none, modelled ones of a processor included, for more than four months."""
+"""No kernel ends within a nanosecond, and none, modelled ones of a processor included, takes more than four months."""
 
 FIT_KEYS = ("sample_hash", "version", "index", "values")
 MOST_VALUES_A_SAMPLE = 64
 MOST_VALUES_A_FAMILY = 2**20
-"""Curves hold each sample a few times, beside trees (profdb.fits.surface) of at most 0.1 million values a curve."""
+"""Curves have a few values per sample, and trees (profdb.fits.surface) of at most 0.1 million values a curve."""
 
 
 def check_table(table: SampleTable, where: str) -> None:
-    """Raises ProfileError for a trial that is no time, an unknown code or word, or a size that is none."""
+    """Raises ProfileError for an impossible trial time, an unknown code or label, or an impossible size."""
     where = f"{where}: {table.family.value}"
     low_s, high_s = TRIAL_LIMITS_S
     # Written so that NaN fails.
     if table.trials_s.size and not (low_s <= table.trials_s.min() and table.trials_s.max() <= high_s):
         raise ProfileError(f"{where}: a trial is not a time from {low_s:g} to {high_s:g} s; measure this family again")
+    # The offsets must ascend, and only samples with status ok may, and must, have trials.
     counts = np.diff(table.trial_offsets)
     if np.any(counts < 0):
         raise ProfileError(f"{where}: trial offsets run backwards; the file is damaged")
@@ -52,7 +53,7 @@ def check_table(table: SampleTable, where: str) -> None:
 
 
 def _are_json_objects(texts: tuple[str, ...]) -> bool:
-    """Returns whether each text is a JSON object; parsed in one go, as there may be one a sample."""
+    """Returns whether each text is a JSON object; all are parsed at once, as there may be one per sample."""
     try:
         result = json.loads("[" + ",".join(texts) + "]")
     except (ValueError, RecursionError):
@@ -61,12 +62,13 @@ def _are_json_objects(texts: tuple[str, ...]) -> bool:
 
 
 def check_fit(packed: Mapping[str, Any], table: SampleTable, where: str) -> None:
-    """Raises ProfileError for stored curves (profdb.fitting.pack_curves) that are not finite, not whole, or of
-    a size that no fit of this table has."""
+    """Raises ProfileError for stored curves (profdb.fitting.pack_curves) that are not finite, not whole, or larger
+    than any fit of this table."""
     where = f"{where}: fits of {table.family.value}"
     try:
         length = sum(_values_of(entry) for entry in json.loads(packed["index"]))
         values = packed["values"]
+        # An index and values of one fit: the arrays named in the index must add up to the values.
         whole = (
             sorted(packed) == sorted(FIT_KEYS)
             and isinstance(packed["sample_hash"], str)
@@ -85,7 +87,7 @@ def check_fit(packed: Mapping[str, Any], table: SampleTable, where: str) -> None
 
 
 def _values_of(entry: Mapping[str, Any]) -> int:
-    """Values that one curve of the index takes; ValueError when a shape is none."""
+    """Returns the number of values of one curve of the index; ValueError when a shape is invalid."""
     length = 0
     for name, shape in entry["arrays"]:
         if not isinstance(name, str) or not all(type(side) is int and side >= 0 for side in shape):

@@ -28,11 +28,11 @@ from spec.program.command import without_interrupts
 FORMAT = "training-profile"
 
 MOST_OF_A_FACT = 2**63
-"""Bytes, Hz, FLOP/s: beyond what any machine has."""
+"""Bytes, Hz, FLOP/s: more than any machine has."""
 
 
 def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
-    """Write the profile to ``path``, replacing it in one step.
+    """Writes the profile to ``path``, replacing it in one step.
 
     Raises ProfileError when it cannot be written, or load_profile would not read it: nothing is written then.
     """
@@ -50,10 +50,12 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
             for family, packed in profile.fits.items()
         },
     }
+    # Written to memory first, so that the checks below see the file's bytes.
     buffer = io.BytesIO()
     try:
         torch.save(document, buffer)
         content = buffer.getvalue()
+        # Read back before the old file is replaced: only a readable profile is ever written.
         profile_in(content, f"{target}: not written")
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(target) as temporary:
@@ -65,14 +67,15 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
 
 
 def load_profile(path: str | Path) -> ProfileDatabase:
-    """Read a profile. ProfileError, one line with the file and a remedy, for anything that is not a
-    whole profile of this schema: missing, empty, truncated, damaged, a pickle, another torch file, bad times."""
+    """Returns the profile in a file. Raises ProfileError, one line with the file and a remedy, for anything that is
+    not a whole profile of this schema: missing, empty, truncated, damaged, a pickle, another torch file, impossible
+    times."""
     source = Path(path)
     return profile_in(read_archive(source), str(source))
 
 
 def profile_in(content: bytes, where: str) -> ProfileDatabase:
-    """The profile in the bytes of a file; ProfileError, beginning with ``where``, when there is none."""
+    """Returns the profile in the bytes of a file; raises ProfileError, beginning with ``where``, when there is none."""
     document = _document_in(content, where)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ProfileError(f"{where}: a torch file, but no profile (no format {FORMAT!r}); {REMEDY}")
@@ -84,6 +87,7 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
         )
     try:
         machine = _machine_from_plain(document["machine"])
+        # Families are stored by name: an unknown one is a ValueError here and a damaged file below.
         tables = {Family(name): _table_from_plain(Family(name), plain) for name, plain in document["families"].items()}
         fits = {Family(family).value: dict(packed) for family, packed in document.get("fits", {}).items()}
     except (*UNREADABLE, RecursionError) as error:
@@ -93,13 +97,13 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
         check_table(table, where)
     for name, packed in fits.items():
         if Family(name) not in tables:
-            raise ProfileError(f"{where}: fits of {name}, of which it holds no samples; {REMEDY}")
+            raise ProfileError(f"{where}: fits of {name}, of which it has no samples; {REMEDY}")
         check_fit(packed, tables[Family(name)], where)
     return ProfileDatabase(machine=machine, samples=Samples(tables), fits=fits)
 
 
 def _document_in(content: bytes, where: str) -> object:
-    """Returns what the archive holds: plain data alone."""
+    """Returns the plain data in the archive."""
     try:
         check_archive(content)
         return plain_document(content)
@@ -110,7 +114,7 @@ def _document_in(content: bytes, where: str) -> object:
         raise ProfileError(f"{where}: damaged, or not plain data ({reason}); {REMEDY}") from error
 
 
-# What reading raises for a stream that torch.save did not write, beside UnpicklingError.
+# Errors, besides UnpicklingError, of reading a stream that torch.save did not write.
 UNREADABLE = (
     RuntimeError,
     EOFError,
@@ -129,11 +133,12 @@ def _to_plain(value: object) -> object:
     with without_interrupts():
         import torch
 
+    # Arrays are stored as tensors, everything else as it is.
     return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
 def _column(value: Any, dtype: type, what: str) -> Any:
-    """A 1-D array of exactly this dtype; ValueError for another tensor."""
+    """Returns the value if it is a 1-D array of exactly this dtype; raises ValueError for another."""
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype != dtype:
         actual = f"{value.ndim}-D {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
         raise ValueError(f"{what} is {actual}, not 1-D {np.dtype(dtype)}")
@@ -164,6 +169,7 @@ def _table_to_plain(table: SampleTable) -> dict[str, object]:
         "origin": _to_plain(table.origin),
         "nodes": _to_plain(table.nodes),
         "ranks": _to_plain(table.ranks),
+        # The key of the file format since its first version.
         "taken": _labels_to_plain(table.date),
         "launched": _labels_to_plain(table.launched),
     }
@@ -180,6 +186,7 @@ def _table_from_plain(family: Family, plain: Mapping[str, Any]) -> SampleTable:
 
     offsets = _column(plain["trial_offsets"], np.int64, f"trial_offsets of {family.value}")
     trials = _column(plain["trials_s"], np.float64, f"trials_s of {family.value}")
+    # N samples have N + 1 offsets: the first is 0, the last the number of all trials.
     if offsets.shape != (size + 1,) or int(offsets[0]) != 0 or int(offsets[-1]) != trials.shape[0]:
         raise ValueError(f"trial_offsets of {family.value} do not fit its trials")
     return SampleTable(
@@ -198,9 +205,10 @@ def _table_from_plain(family: Family, plain: Mapping[str, Any]) -> SampleTable:
 
 
 def _machine_from_plain(plain: Mapping[str, Any]) -> MachineFacts:
-    """The facts, each of the type that MachineFacts has; ValueError for another."""
+    """Returns the facts, each of the type that MachineFacts has; raises ValueError for another."""
     values: dict[str, Any] = {}
     for field in fields(MachineFacts):
+        # Facts that a file lacks keep their defaults: older files have fewer.
         if field.name not in plain:
             continue
         value: Any = plain[field.name]

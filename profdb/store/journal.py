@@ -1,8 +1,8 @@
-"""Samples as lines of JSON: what a run that has not ended has measured so far.
+"""Samples as lines of JSON: the results so far of a run that has not ended.
 
-The journal lies beside the profile (``data.pt.journal``) until the run ends and its samples are in
-the profile. The first line holds the format and the GPU. A line of a case that begins stands before its
-sample; one without a sample is the case that took the process with it.
+The journal is a file next to the profile (``data.pt.journal``) until the run ends and its samples are in
+the profile. The first line has the format and the GPU. A line for the beginning of a case precedes its
+sample. If the sample is missing, the process ended during that case.
 """
 
 import json
@@ -21,14 +21,14 @@ FORMAT = "profiling-journal 1"
 
 
 def journal_path(profile: Path) -> Path:
-    """Returns where the journal of a profile lies."""
+    """Returns the path of a profile's journal."""
     return profile.with_name(profile.name + ".journal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalContent:
-    """A journal as read: the GPU it was taken on, its samples in order, and the case that was begun and neither
-    ended nor given up."""
+    """A journal as read: the GPU of its samples, the samples in order, and the case that began and neither ended nor
+    was given up."""
 
     gpu: str
     samples: tuple[Sample, ...]
@@ -36,7 +36,7 @@ class JournalContent:
 
 
 def sample_to_plain(sample: Sample) -> dict[str, Any]:
-    """A sample as JSON types."""
+    """Returns a sample as JSON types."""
     return {
         "family": FAMILY_OF[type(sample.case)].value,
         "case": asdict(sample.case),
@@ -50,12 +50,12 @@ def sample_to_plain(sample: Sample) -> dict[str, Any]:
 
 
 def begun_to_plain(case: Case) -> dict[str, Any]:
-    """A case that begins as JSON types."""
+    """Returns the line for the beginning of a case as JSON types."""
     return {"begun": asdict(case), "family": FAMILY_OF[type(case)].value}
 
 
 def case_from_plain(family: str, plain: dict[str, Any]) -> Case:
-    """A case from JSON types; KeyError, TypeError or ValueError when it is none."""
+    """Returns a case from JSON types; raises KeyError, TypeError or ValueError when it is none."""
     case_type = CASE_OF[Family(family)]
     values = {
         item.name: Collective(plain[item.name]) if item.type is Collective else plain[item.name]
@@ -66,7 +66,7 @@ def case_from_plain(family: str, plain: dict[str, Any]) -> Case:
 
 
 def sample_from_plain(plain: dict[str, Any]) -> Sample:
-    """The sample that sample_to_plain wrote; KeyError, TypeError or ValueError for anything else."""
+    """Returns the sample that sample_to_plain wrote; raises KeyError, TypeError or ValueError for anything else."""
     return Sample(
         case=case_from_plain(plain["family"], plain["case"]),
         trials_s=tuple(plain["trials_s"]),
@@ -79,11 +79,12 @@ def sample_from_plain(plain: dict[str, Any]) -> Sample:
 
 
 def read_journal(path: Path) -> JournalContent:
-    """The journal at ``path``, without an unfinished last line.
+    """Returns the content of the journal at ``path``, without an unfinished last line.
 
     Raises ProfileError, with the line, for anything that this program did not write.
     """
     try:
+        # The text after the last newline is a line that was being written when the process ended, or nothing.
         lines = read_file_text(path, MOST_MEASURED_BYTES).split("\n")[:-1]
     except UnreadableFileError as error:
         raise ProfileError(f"{path}: {error}") from error
@@ -94,6 +95,7 @@ def read_journal(path: Path) -> JournalContent:
         try:
             plain = json.loads(line)
             if number == 1:
+                # The first line identifies the file, and the GPU that all samples share.
                 if plain["format"] != FORMAT:
                     raise ValueError(f"format {plain['format']!r}")
                 gpu = plain["gpu"]
@@ -101,6 +103,7 @@ def read_journal(path: Path) -> JournalContent:
                 unended = case_from_plain(plain["family"], plain["begun"])
             else:
                 unended = None
+                # A sample, or the remark that the case was given up, ends the case that began.
                 samples += [] if "given_up" in plain else [sample_from_plain(plain)]
         except (KeyError, TypeError, ValueError, RecursionError, ProfileError) as error:
             raise ProfileError(

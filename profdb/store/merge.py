@@ -1,4 +1,4 @@
-"""Two profiles of one kind of machine become one, and no trial is lost."""
+"""Merging two profiles of one kind of machine into one, without losing a trial."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ DIFFERS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A case whose two runs disagree; ``ratio`` = second / first median."""
+    """A case whose two runs disagree."""
 
     case: object
     first_s: float
@@ -24,7 +24,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """Second median / first median."""
+        """Returns the second median over the first."""
         return self.second_s / self.first_s
 
 
@@ -38,9 +38,9 @@ class MergeResult:
 
 
 def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = DIFFERS) -> MergeResult:
-    """All samples of both. Trials of both runs of one case are kept as two samples; a sample that is
-    in both files (same case, trials and date) is kept once. ``differs`` is the relative difference of
-    medians that is reported. ProfileError when the GPUs are not the same."""
+    """Returns all samples of both. Trials of both runs of one case stay two samples; a sample that is in both files
+    (same case, trials and date) is added once. ``differs`` is the relative difference of medians from which a case is
+    reported. Raises ProfileError when the GPUs are not the same."""
     if first.machine.gpu != second.machine.gpu:
         raise ProfileError(
             f"profiles of different GPUs cannot be merged: {first.machine.gpu!r} and "
@@ -61,6 +61,8 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
     profile = ProfileDatabase(
         machine=_merge_machines(first.machine, second.machine),
         samples=Samples(tables),
+        # Fits are valid only while the samples they were made from are unchanged (their hash says so): of a family
+        # that only one profile has, its fits stay.
         fits={**second.fits, **first.fits},
     )
     return MergeResult(profile=profile, differences=tuple(differences), repeats=repeats)
@@ -81,7 +83,7 @@ def _fresh_rows(old: SampleTable, new: SampleTable) -> IntArray:
 
 
 def _differences(old: SampleTable, new: SampleTable, differs: float) -> list[Difference]:
-    """Measured cases of both tables whose medians are more than ``differs`` apart."""
+    """Returns the measured cases of both tables whose medians are more than ``differs`` apart."""
     by_case: dict[tuple[object, ...], list[float]] = {}
     for key, median, origin in zip(old.case_keys(), old.medians_s().tolist(), old.origin.tolist(), strict=True):
         if np.isfinite(median) and origin == int(Origin.MEASURED):
@@ -97,7 +99,8 @@ def _differences(old: SampleTable, new: SampleTable, differs: float) -> list[Dif
 
 
 def _merge_machines(first: MachineFacts, second: MachineFacts) -> MachineFacts:
-    """Facts of the later run, with the largest shape and the best rates of both."""
+    """Returns the facts of the later run, with the larger shape and the better rates of both."""
+    # ISO dates compare as text.
     late, early = (second, first) if second.date >= first.date else (first, second)
     best = dict(early.best_flops)
     for dtype, flops in late.best_flops.items():

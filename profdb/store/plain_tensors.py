@@ -1,9 +1,9 @@
-"""What torch.save wrote of plain data, read without torch, whose import takes longer than a search.
+"""Plain data written by torch.save, read without torch, whose import takes longer than a search.
 
 torch.save pickles a document (protocol 2) whose tensors are a call of ``torch._utils._rebuild_tensor_v2`` on a storage
 named by its type, its member ``data/<key>`` of the archive and its length (PyTorch, torch/serialization.py ``_save``,
-torch/_utils.py). Here only those names are known and only the instructions that such a document needs: nothing that a
-file says is imported, called or set.
+torch/_utils.py). The reader accepts only those names, and only the instructions that such a document needs: a file can
+make it import, call or set nothing else.
 """
 
 import io
@@ -62,21 +62,23 @@ INSTRUCTIONS = frozenset(
         "NEWFALSE",
     ]
 )
-"""What a document of dicts, lists, numbers, texts and tensors is written with (pickletools' names)."""
+"""Instructions of a document of dicts, lists, numbers, texts and tensors (pickletools' names)."""
 
 BYTE_ORDERS: dict[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
 
 
 def plain_document(content: bytes) -> object:
-    """The document of a torch archive whose bytes were checked (profdb.store.archive), tensors as arrays.
+    """Returns the document of a torch archive whose bytes were checked (profdb.store.archive), tensors as arrays.
 
     Raises pickle.UnpicklingError, or one of the errors that a damaged stream raises, for anything else.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        # torch.save puts everything in one folder of the archive: data.pkl, data/<key> of each storage, byteorder.
         documents = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(documents) != 1:
             raise pickle.UnpicklingError(f"{len(documents)} documents in one archive")
         pickled, folder = archive.read(documents[0]), documents[0].removesuffix("data.pkl")
+        # All instructions are checked before the first is executed.
         for instruction, _, _ in pickletools.genops(pickled):
             if instruction.name not in INSTRUCTIONS:
                 raise pickle.UnpicklingError(f"its document has the instruction {instruction.name}")
@@ -84,7 +86,7 @@ def plain_document(content: bytes) -> object:
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that knows tensors and nothing else."""
+    """An unpickler that makes tensors and plain data, nothing else."""
 
     def __init__(self, document: BinaryIO, archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(document)
@@ -95,7 +97,7 @@ class _Reader(pickle.Unpickler):
         self._storages: dict[str, np.ndarray[Any, Any]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Torch's storages by name, the making of a tensor, and the empty hooks that it is given."""
+        """Returns torch's storages by name, the function that makes a tensor, and the type of its (empty) hooks."""
         classes: dict[tuple[str, str], object] = {
             ("torch._utils", "_rebuild_tensor_v2"): _tensor,
             ("collections", "OrderedDict"): OrderedDict,
@@ -107,10 +109,11 @@ class _Reader(pickle.Unpickler):
         return classes[module, name]
 
     def persistent_load(self, pid: Any) -> np.ndarray[Any, Any]:
-        """The elements of a storage: ("storage", type, key, device, length)."""
+        """Returns the elements of a storage: ("storage", type, key, device, length)."""
         kind, storage, key, _, length = pid
         if kind != "storage" or not isinstance(storage, _Storage) or type(key) is not str:
             raise pickle.UnpicklingError("a reference to something other than a storage")
+        # Tensors may share a storage.
         if key not in self._storages:
             content = self._archive.read(f"{self._folder}data/{key}")
             dtype = np.dtype(STORAGES[storage.name])
@@ -123,7 +126,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Storage:
-    """A storage's type by torch's name; it cannot be called."""
+    """A storage's type by torch's name; calling it raises an error."""
 
     __slots__ = ("name",)
 
@@ -135,13 +138,16 @@ class _Storage:
 
 
 def _tensor(storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Any:
-    """The array of a tensor, whose elements lie in order; ValueError for another."""
+    """Returns the array of a tensor whose elements lie in order; raises ValueError for another."""
     if not isinstance(storage, np.ndarray) or min(size, default=0) < 0 or offset < 0:
         raise ValueError("a tensor of no storage, or of a negative size")
     length, step, in_order = prod(size), 1, True
+    # From the last dimension on: a contiguous tensor's stride is the product of the later sizes. Of a dimension of
+    # size 1 the stride has no meaning.
     for count, actual in zip(reversed(size), reversed(stride), strict=True):
         in_order &= actual == step or count == 1
         step *= count
+    # A tensor that is a view with other strides, or one that reaches past its storage, is none of ours.
     if (length and not in_order) or offset + length > len(storage):
         raise ValueError(f"a tensor of {length:,} elements that do not lie in order in its {len(storage):,}")
     return storage[offset : offset + length].reshape(size)

@@ -1,6 +1,6 @@
-"""One writer at a time: of two programs that would change one file, the second waits or is refused.
+"""One writer at a time: of two programs that change one file, the second waits or ends with an error.
 
-A lock file lies beside the file while it is being written and is held by flock(2), so a killed program leaves
+A lock file exists next to the file while it is being written and is locked by flock(2), so a killed program leaves
 no lock. Where the file system has no locks (some network mounts) the block runs without one.
 """
 
@@ -20,7 +20,7 @@ LOOK_AGAIN_S = 0.05
 
 @contextmanager
 def sole_writer(path: Path, *, wait_s: float = 30.0) -> Iterator[None]:
-    """While the block runs no other program is in such a block for ``path``; its folder is made when absent.
+    """Returns a context in which no other program is in such a context for ``path``; its folder is made when absent.
 
     Raises ProfileError when another still is after ``wait_s`` seconds, or the folder cannot be written.
     """
@@ -39,12 +39,13 @@ def sole_writer(path: Path, *, wait_s: float = 30.0) -> Iterator[None]:
     try:
         yield
     finally:
+        # Removed while locked: whoever opened it meanwhile sees in ``try_lock`` that it is not at this path any more.
         lock.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 def _lock(lock: Path) -> int | None:
-    """A descriptor that holds the lock, or None while another program holds it."""
+    """Returns a descriptor with the lock, or None while another program has it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     if try_lock(descriptor, lock):
         return descriptor
@@ -53,7 +54,8 @@ def _lock(lock: Path) -> int | None:
 
 
 def try_lock(descriptor: int, path: Path) -> bool:
-    """Lock an open file that lies at ``path``; False when another program has it, or took it away meanwhile."""
+    """Returns True once an open file at ``path`` is locked; False when another program has it, or has removed or
+    replaced the file meanwhile."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

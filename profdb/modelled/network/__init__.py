@@ -1,1 +1,1 @@
-"""Collectives and messages modelled from a sheet, as NCCL chooses and times them."""
+"""Collectives and messages modelled from a hardware spec, as NCCL chooses and times them."""

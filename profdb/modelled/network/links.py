@@ -1,7 +1,7 @@
-"""What a group of ranks gets from the links of a cluster: rates and hop latencies.
+"""Rates and hop latencies of a cluster's links for a group of ranks.
 
-Inside a scale-up domain each GPU owns its links, so sibling groups do not slow each other. The ways out
-of a domain (the NICs of a node, the link between two processors) are shared: a group gets those of its
+Inside a scale-up domain each GPU owns its links, so sibling groups do not slow each other. The links out
+of a domain (the NICs of a node, the link between two processors) are shared: a group has those of its
 own ranks, at least one, and never more than an equal part of the domain's.
 
 Constants are NCCL's: NVIDIA/nccl, src/graph/tuning.cc (2.27) and src/graph/topo.h; latencies there are microseconds and
@@ -17,8 +17,8 @@ from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
 
-# What NCCL's tuning model does not hold but a time needs, shared by every GPU. Other files read it as ``links.LONG_SHARE``,
-# so that a fit may replace it.
+# Constants that NCCL's tuning model lacks but a time needs, shared by every GPU. Other files read them as
+# ``links.LONG_SHARE``, so that a fit may replace them.
 
 # Fitted: to nccl-tests timings of A100, H100, H200 and B200 nodes together (aiconfigurator's NCCL tables).
 LONG_SHARE = 0.93  # of NCCL's link rate, by Ring/Simple on long messages
@@ -37,8 +37,7 @@ NIC_STREAM_SHARE = 0.73
 ONE_RANK_SHARE = 0.87
 # Fitted: line rate lost per doubling of nodes beyond two (the slowest of more paths counts), the mean of eight
 # sources of 16 nodes and more. A reduce-scatter series loses 0.05 (NVIDIA/nccl issue 1229), all-reduce and
-# all-to-all over EFA 0.03 and 0.02, the other five all-reduces and all-gathers nothing that latency does not
-# tell.
+# all-to-all over EFA 0.03 and 0.02, the other five all-reduces and all-gathers nothing beyond latency.
 RATE_LOSS = 0.0125
 
 # Payload over line rate of a 200 or 400 Gb/s NIC. Source: 4096-byte packets carry about 70 bytes of
@@ -90,9 +89,9 @@ LINK_LATENCIES: dict[str, LinkLatency] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommGroup:
-    """A group: ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per
-    domain at once; on clusters of three domains ``outer_intra`` of its ranks and ``outer_siblings``
-    groups in a second domain (0: not said, as many as lie side by side). 1-D int64 arrays of one length."""
+    """A group of ranks: ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per domain at
+    once. On clusters of three domains also ``outer_intra`` ranks and ``outer_siblings`` groups in a second domain (0:
+    not given, as many as lie side by side). 1-D int64 arrays of one length."""
 
     intra: IntArray
     inter: IntArray
@@ -102,14 +101,14 @@ class CommGroup:
 
     @property
     def ranks(self) -> FloatArray:
-        """Members of the group."""
+        """Returns the number of ranks of the group."""
         return np.asarray(self.intra * self.inter, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplink:
-    """The way out of one level of domains: its link, the group's ranks in one domain of the level
-    (``members``) and of the next larger (``reached``), and how many groups share it."""
+    """The links out of one level of domains: their kind, the group's ranks in one domain of the level (``members``)
+    and of the next larger (``reached``), and how many groups share them."""
 
     domain: NetworkDomain
     inner_ranks: int
@@ -125,16 +124,19 @@ class Uplink:
 
     @property
     def rate(self) -> FloatArray:
-        """Payload bytes/s that one group sends along it, one way; infinite where it does not.
+        """Returns the payload bytes/s that one group sends over the uplink, one way; infinite where it does not cross
+        it.
 
-        NIC rates are of the line; NCCL's figures for the links between processors are of the payload. Between
-        more than two nodes the slowest of more paths counts (``RATE_LOSS``).
+        NIC rates are line rates; NCCL's figures for the links between processors are payload rates. Between more than
+        two nodes the slowest of more paths counts (``RATE_LOSS``).
         """
         per_gpu = self.domain.bandwidth
+        # A domain with fewer NICs than GPUs: a single rank still has a whole NIC, if no other group uses it.
         one_link = per_gpu * self.inner_ranks / min(self.links, self.inner_ranks)
-        wanted = np.maximum(per_gpu * self.members, one_link)
-        part = per_gpu * self.inner_ranks / np.maximum(self.siblings, 1)
-        rate = np.minimum(wanted, part)
+        own_rate = np.maximum(per_gpu * self.members, one_link)
+        # An equal part of the domain's links, if all siblings send at once.
+        equal_part = per_gpu * self.inner_ranks / np.maximum(self.siblings, 1)
+        rate = np.minimum(own_rate, equal_part)
         if self.domain.link != "socket":
             doublings = np.maximum(np.log2(np.maximum(self.reached / np.maximum(self.members, 1), 1.0)) - 1.0, 0.0)
             rate = rate * (self.domain.payload_share or NIC_EFFICIENCY) / (1.0 + RATE_LOSS * doublings)
@@ -142,18 +144,22 @@ class Uplink:
 
 
 def uplinks(cluster: ClusterSpec, group: CommGroup) -> tuple[Uplink, ...]:
-    """The ways out of every level of domains, innermost first. A level's way is taken where the group has
-    more ranks in the next larger domain: two ranks in two servers pass no link between processors."""
+    """Returns the uplinks of every level of domains, innermost first. A group crosses a level's uplink if it has more
+    ranks in the next larger domain: two ranks in two servers use no link between processors."""
+    # Without ``outer_intra`` a group lies on neighbouring ranks, and the rest of the second domain is full of such
+    # groups.
     side_by_side = np.minimum(group.ranks, float(cluster.middle_ranks or 1)).astype(np.int64)
     is_given = group.outer_intra > 0
     outer_intra = np.where(is_given, group.outer_intra, side_by_side)
     alone = np.maximum(cluster.middle_ranks // side_by_side, 1)
     outer_siblings = np.where(is_given, group.outer_siblings, alone)
+    # Ranks and siblings in one domain of each level but the outermost, which has no way out.
     levels = [(group.intra, group.siblings), (outer_intra, outer_siblings)][: len(cluster.domains) - 1]
     reached = [*(members for members, _ in levels[1:]), group.ranks]
     result: list[Uplink] = []
     for level, (members, siblings) in enumerate(levels):
         inner, outer = cluster.domains[level : level + 2]
+        # NICs of one inner domain: its part of the node's.
         nics = max(cluster.nics_per_node, 1) * inner.ranks / cluster.gpus_per_node
         result.append(
             Uplink(
@@ -169,8 +175,9 @@ def uplinks(cluster: ClusterSpec, group: CommGroup) -> tuple[Uplink, ...]:
 
 
 def scale_up_rate(cluster: ClusterSpec, intra: IntArray) -> FloatArray:
-    """Payload bytes/s per GPU, one way, for groups of ``intra`` ranks inside the scale-up domain. Behind a switch they
-    have all of a GPU's links; in a mesh, which has one link between every two GPUs, those to each other."""
+    """Returns payload bytes/s per GPU, one way, for groups of ``intra`` ranks inside the scale-up domain. Behind a
+    switch they have all of a GPU's links; in a mesh, which has one link between every two GPUs, only those to each
+    other."""
     domain = cluster.domains[0]
     if domain.link != "mesh":
         return np.full(intra.shape, _switched_rate(cluster, domain))
@@ -195,27 +202,27 @@ def _switched_rate(cluster: ClusterSpec, domain: NetworkDomain) -> float:
 
 
 def network_rate(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
-    """Payload bytes/s that one group sends out of a domain, one way, all its links together: the slowest
-    way out that it takes. Infinite for groups inside one domain."""
+    """Returns the payload bytes/s that one group sends out of a domain, one way, over all its links together: that of
+    the slowest uplink it crosses. Infinite for groups inside one domain."""
     rates = [uplink.rate for uplink in uplinks(cluster, group)]
     return np.asarray(np.minimum.reduce([np.full(group.intra.shape, np.inf), *rates]), dtype=np.float64)
 
 
 def bus_rate(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
-    """Bytes/s around the ring: the slower of the links inside a domain and the group's NICs."""
+    """Returns bytes/s around the ring: the slower of the links inside a domain and the group's NICs."""
     inside = np.where(group.intra > 1, scale_up_rate(cluster, group.intra), np.inf)
     outside = np.where(group.inter > 1, network_rate(cluster, group), np.inf)
     return np.asarray(np.minimum(inside, outside), dtype=np.float64)
 
 
 def long_share(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
-    """Share of the rate that long messages of a collective reach: less where a node holds one rank."""
+    """Returns the share of the rate that long messages of a collective reach: less where a node has one rank."""
     alone = outside_server(cluster, group) & (group.intra == 1)
     return np.where(alone, ONE_RANK_SHARE, LONG_SHARE)
 
 
 def ll_cap(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
-    """NCCL's cap on LL, by architecture in one server and by node count beyond."""
+    """Returns NCCL's cap on the rate of LL: by architecture in one server, by node count beyond."""
     nccl = cluster.gpu.architecture.nccl
     alone = nccl.ll_max_rate if nccl else np.inf
     two, more = LL_MAX_RATE_NODES
@@ -229,8 +236,8 @@ def outside_server(cluster: ClusterSpec, group: CommGroup) -> BoolArray:
 
 
 def outer_latency_s(cluster: ClusterSpec, group: CommGroup, protocol: Protocol, *, tree: bool = False) -> FloatArray:
-    """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain. One rank a
-    node has no other step to hide it behind: NCCL takes the tree's figure (``interLat`` where ppn is 1)."""
+    """Returns the latency of a hop over the outermost domain that a group reaches into; 0 inside one domain. With one
+    rank per node no other step hides it: NCCL then uses the tree's figure (``interLat`` where ppn is 1)."""
     seconds = np.zeros(group.intra.shape)
     for uplink in uplinks(cluster, group):
         alone = link_latency_s(uplink.domain, protocol, tree=True)
@@ -240,10 +247,10 @@ def outer_latency_s(cluster: ClusterSpec, group: CommGroup, protocol: Protocol, 
 
 
 def link_latency_s(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False) -> float:
-    """Latency of one hop over a domain.
+    """Returns the latency of one hop over a domain.
 
-    NCCL's figure for the kind of link and protocol, plus ``own_latency_s``. A domain in host memory has
-    only its own latency.
+    It is NCCL's figure for the kind of link and protocol, plus ``own_latency_s``. A domain in host memory has only
+    its own latency.
     """
     if domain.link not in LINK_LATENCIES:
         return domain.latency_s
@@ -252,13 +259,13 @@ def link_latency_s(domain: NetworkDomain, protocol: Protocol, *, tree: bool = Fa
 
 
 def start_seconds(cluster: ClusterSpec, group: CommGroup) -> FloatArray:
-    """Returns what a collective between servers takes before its first hop, beyond NCCL's base."""
+    """Returns the time of a collective between servers before its first hop, beyond NCCL's base."""
     return np.where(outside_server(cluster, group), NETWORK_START_S, 0.0)
 
 
 def own_latency_s(domain: NetworkDomain, protocol: Protocol) -> float:
-    """Returns what the sheet's ``latency_s`` has over NCCL's Ring/LL figure: NCCL adds a network's own ``latencyInter``
-    to each hop, and once more under Simple for the flush (``interLat`` in tuning.cc)."""
+    """Returns how much ``latency_s`` of the hardware spec exceeds NCCL's Ring/LL figure. NCCL adds a network's own
+    ``latencyInter`` to each hop, and once more under Simple for the flush (``interLat`` in tuning.cc)."""
     own = (
         max(domain.latency_s - LINK_LATENCIES[domain.link].ring[Protocol.LL], 0.0)
         if domain.link in LINK_LATENCIES

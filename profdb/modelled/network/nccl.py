@@ -36,11 +36,12 @@ REDUCED = (Collective.ALL_REDUCE,)
 GATHERED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 COPIED = (Collective.BROADCAST,)
 
-# baseLatencies (Tree and Ring rows): what a launch costs before the first hop.
+# baseLatencies (Tree and Ring rows): the cost of a launch before the first hop.
 RING_BASE_S = (6.6e-6, 14.0e-6, 8.4e-6)
 TREE_BASE_S = (6.8e-6, 14.0e-6, 8.4e-6)
 
-# hwLatencies.
+# hwLatencies of NVLS and NVLSTree (the latter's row of the network), and PAT's terms of pat.cc: base, a hop over the
+# network, a term per rank, and its share of the bus rate.
 NVLS_LATENCY_S = 25.0e-6
 NVLS_TREE_NET_LATENCY_S = 20.9e-6
 PAT_BASE_S = 8.0e-6
@@ -56,8 +57,9 @@ RING_LL_SHARE = 0.5
 RING_LL128_SHARE = 0.92
 TREE_SHARE = 0.92
 TREE_LL_SHARE = 1.0 / 3.8
-TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
+TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)  # within one server, between servers
 
+# Ranks of one domain that NVLS serves in all_gather and reduce_scatter.
 NVLS_MAX_RANKS = 32
 
 # Between nodes LL128 needs GPUs and NICs below one PCIe switch (tuning.cc, ``typeInter``); published runs
@@ -68,7 +70,8 @@ LL128_MAX_BYTES = 2 * 2**20
 # DGX-class systems use).
 PLATEAU_BYTES = 64 * 16
 
-# treeCorrectionFactor[protocol][log2(bytes / 64)], 64 bytes to 512 MiB; above that nothing is corrected.
+# treeCorrectionFactor[protocol][log2(bytes / 64)], rows LL, LL128, Simple, columns 64 bytes to 512 MiB; the column of
+# ones added below is for larger sizes.
 _TREE_CORRECTION_ROWS = (
     "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
     "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
@@ -78,14 +81,14 @@ TREE_CORRECTION: FloatArray = np.array([f"{row} 1".split() for row in _TREE_CORR
 
 
 def ring_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
-    """The fastest protocol; between processes of one server's memory only the plain one exists."""
+    """Returns the time of the ring with its fastest protocol; processes that share a host's memory have only Simple."""
     protocols = (Protocol.SIMPLE,) if cluster.domains[0].link == "memory" else tuple(Protocol)
     times = [_ring_with(cluster, kind, size, group, protocol) for protocol in protocols]
     return np.asarray(np.minimum.reduce(times), dtype=np.float64)
 
 
 def ring_steps(kind: Collective, ranks: FloatArray) -> FloatArray:
-    """Steps of the ring: 2(n-1), n-1, or n for broadcast (NCCL ncclTuningGetNsteps)."""
+    """Returns the steps of the ring: 2(n-1), n-1, or n for broadcast (NCCL ncclTuningGetNsteps)."""
     if kind is Collective.ALL_REDUCE:
         return 2.0 * (ranks - 1.0)
     if kind is Collective.BROADCAST:
@@ -94,7 +97,7 @@ def ring_steps(kind: Collective, ranks: FloatArray) -> FloatArray:
 
 
 def ring_rate(cluster: ClusterSpec, group: CommGroup, protocol: Protocol) -> FloatArray:
-    """Payload bytes/s of the ring under a protocol."""
+    """Returns the payload bytes/s of the ring under a protocol."""
     bus = bus_rate(cluster, group)
     if protocol is Protocol.SIMPLE:
         return bus * long_share(cluster, group)
@@ -104,15 +107,18 @@ def ring_rate(cluster: ClusterSpec, group: CommGroup, protocol: Protocol) -> Flo
 
 
 def ring_latency(cluster: ClusterSpec, kind: Collective, group: CommGroup, protocol: Protocol) -> FloatArray:
-    """Base plus one hop latency per step.
+    """Returns the base latency plus one hop latency per step.
 
-    A turn has ``inter`` links between domains, and the last chunk to arrive has passed them all (NCCL counts
-    one fewer; aws-ofi-nccl's tuner, src/tuner/nccl_ofi_model.cpp, takes 2 inter for all_reduce, as here).
+    A turn around the ring has ``inter`` links between domains, and the last chunk to arrive has passed all of them
+    (NCCL counts one fewer; aws-ofi-nccl's tuner, src/tuner/nccl_ofi_model.cpp, has 2 inter for all_reduce, as here).
     """
     steps = ring_steps(kind, group.ranks)
+    # all_reduce turns twice: reduce-scatter, then all-gather. ``crossing`` counts the steps between domains,
+    # nInterSteps of tuning.cc.
     rounds = 2.0 if kind is Collective.ALL_REDUCE else 1.0
     crossing = np.where(group.inter > 1, np.minimum(rounds * group.inter, steps), 0.0)
     inner = np.full(group.inter.shape, link_latency_s(cluster.domains[0], protocol))
+    # A ring between nodes posts to the network in every step, so a step inside a node takes at least netOverhead.
     inner = np.where(outside_server(cluster, group), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
     outer = outer_latency_s(cluster, group, protocol)
     base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
@@ -127,6 +133,8 @@ def _ring_with(
     steps = ring_steps(kind, ranks)
     latency = ring_latency(cluster, kind, group, protocol)
     nccl = cluster.gpu.architecture.nccl
+    # The plateau of a ring under Simple: from a message size on its latency is longer by a factor, for all_reduce
+    # between servers and, on some architectures, for gathers within one.
     if protocol is Protocol.SIMPLE and nccl and cluster.domains[0].link != "memory":
         across = outside_server(cluster, group)
         gathered = nccl.gathers_plateau and kind in GATHERED
@@ -134,16 +142,18 @@ def _ring_with(
         latency = np.where(plateaus & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
     rate = ring_rate(cluster, group, protocol)
     if protocol is Protocol.LL128:
+        # Infinite: another protocol is used there.
         latency = np.where(outside_server(cluster, group) & (size >= LL128_MAX_BYTES), np.inf, latency)
+    # Each step moves one chunk, a part 1/n of the buffer; the rank's own chunk is copied besides.
     seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, group, rate))
     return np.asarray(seconds, dtype=np.float64)
 
 
 def own_chunk(cluster: ClusterSpec, group: CommGroup, ring: FloatArray) -> FloatArray:
-    """Seconds per byte of a rank's own chunk.
+    """Returns seconds per byte of a rank's own chunk.
 
-    A copy inside the GPU: ``OWN_CHUNK`` of a step over NVLink, where it was seen, whatever the step takes
-    between nodes; behind a slower link Assumption: read and written once at the HBM rate.
+    It is copied inside the GPU: ``OWN_CHUNK`` of a step over NVLink, as measured, also when steps cross nodes; behind
+    a slower link (Assumption) one read and one write at the HBM rate.
     """
     link = cluster.domains[0].link
     if link in ("nvlink", "mesh"):
@@ -154,30 +164,34 @@ def own_chunk(cluster: ClusterSpec, group: CommGroup, ring: FloatArray) -> Float
 
 
 def tree_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
-    """The fastest protocol."""
+    """Returns the time of the tree with its fastest protocol."""
     times = [_tree_with(cluster, size, group, protocol) for protocol in Protocol]
     return np.asarray(np.minimum.reduce(times), dtype=np.float64)
 
 
 def _tree_with(cluster: ClusterSpec, size: FloatArray, group: CommGroup, protocol: Protocol) -> FloatArray:
-    """NCCL tree.cc: down and up a chain inside the domain and a double binary tree across domains.
+    """Returns the time of NCCL's tree (tree.cc): down and up a chain inside the domain and a double binary tree
+    across domains.
 
-    Each rank passes the buffer on twice. Between domains a node is a leaf of one tree and inside the other, which
-    is twice the buffer out of it as well, but of two nodes: each is the other's only child, so half goes up
-    and half comes down.
+    Each rank forwards the buffer twice. Between domains a node is a leaf of one tree and an inner node of the other,
+    so twice the buffer leaves it as well. With two nodes each is the other's only child, so half of the buffer goes
+    up and half comes down.
     """
     inside = np.where(group.intra > 1, scale_up_rate(cluster, group.intra), np.inf)
+    # Two nodes send half as much each, which the model writes as twice the rate.
     outside = network_rate(cluster, group) * np.where(group.inter == 2, 2.0, 1.0)
     rate = np.minimum(inside, outside) * TREE_SHARE
     if protocol is Protocol.LL:
         rate = np.minimum(rate * TREE_LL_SHARE, ll_cap(cluster, group))
     elif protocol is Protocol.LL128:
         rate = rate * np.where(~outside_server(cluster, group), TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
+    # 0.5: the whole buffer passes twice, up and down.
     rate = 0.5 * rate * long_share(cluster, group) * tree_correction(protocol, size)
     inner = link_latency_s(cluster.domains[0], protocol, tree=True)
     outer = outer_latency_s(cluster, group, protocol, tree=True)
     depth = np.ceil(np.log2(np.maximum(group.inter, 1)))
     latency = (
+        # Up and down the chain of a node's ranks and the tree of nodes, one hop per rank and per level.
         TREE_BASE_S[protocol] + start_seconds(cluster, group) + 2.0 * ((group.intra - 1.0) * inner + depth * outer)
     )
     if protocol is Protocol.LL128:
@@ -186,16 +200,17 @@ def _tree_with(cluster: ClusterSpec, size: FloatArray, group: CommGroup, protoco
 
 
 def tree_correction(protocol: Protocol, size_bytes: FloatArray) -> FloatArray:
-    """Share of the rate that trees keep at a size: their pipelines fill slowly."""
+    """Returns the share of the rate that trees reach at a size; their pipelines fill slowly."""
     column = np.log2(np.maximum(size_bytes / 64.0, 1.0)).astype(np.int64)
     return np.asarray(TREE_CORRECTION[protocol][np.minimum(column, TREE_CORRECTION.shape[1] - 1)])
 
 
 def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
-    """NCCL nvls.cc: the switch reduces and copies; across domains only all_reduce (NVLSTree).
+    """Returns the time of NVLS (nvls.cc), in which the switch reduces and copies; infinite where it does not exist.
+    Across domains only all_reduce has it (NVLSTree).
 
-    In an all_reduce each rank's links carry its whole buffer to the switch and its part of the sum back,
-    and the same the other way round: 1 + 1/n of the buffer one way.
+    In an all_reduce each rank's links carry its whole buffer to the switch and its part of the sum back, and the same
+    in the other direction: 1 + 1/n of the buffer each way.
     """
     ranks = np.maximum(group.ranks, 1.0)
     nccl = cluster.gpu.architecture.nccl
@@ -203,22 +218,26 @@ def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group
         return np.full(size.shape, np.inf)
     link = scale_up_rate(cluster, group.intra) * nccl.nvls_share * links.NVLS_SHARE
     if kind is not Collective.ALL_REDUCE:
+        # Gathers: the switch copies or reduces the n - 1 parts of the others.
         usable = (group.inter == 1) & (group.intra <= NVLS_MAX_RANKS)
         return np.where(usable, NVLS_LATENCY_S + size * (ranks - 1.0) / ranks / link, np.inf)
     outside = np.where(group.inter > 1, network_rate(cluster, group) * links.LONG_SHARE, np.inf)
+    # A tree between nodes, as in ``_tree_with``: with two nodes half of the buffer crosses each way.
     outside = outside * np.where(group.inter == 2, 2.0, 1.0)
     outside = outside * tree_correction(Protocol.SIMPLE, size)
     depth = np.ceil(np.log2(np.maximum(group.inter, 1)))
     net_latency = NVLS_TREE_NET_LATENCY_S + own_latency_s(cluster.domains[-1], Protocol.SIMPLE)
     start = np.where(group.inter > 1, links.NVLS_TREE_START_S, 0.0)
     latency = NVLS_LATENCY_S + start + 2.0 * depth * net_latency
+    # Work inside the domain and between domains is pipelined: the slower of the two counts.
     inside_s = size * (1.0 + 1.0 / group.intra) / link
     outside_s = size * 2.0 * (ranks - 1.0) / ranks / outside
     return np.where(group.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
 
 
 def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group: CommGroup) -> FloatArray:
-    """NCCL pat.cc: all_gather and reduce_scatter over one rank per node, logarithmic in hops."""
+    """Returns the time of PAT (pat.cc): all_gather and reduce_scatter over one rank per node, logarithmic in hops;
+    infinite for other groups."""
     ranks = np.maximum(group.ranks, 1.0)
     depth = np.ceil(np.log2(ranks))
     latency = PAT_BASE_S + start_seconds(cluster, group) + depth * PAT_NET_LATENCY_S + ranks * PAT_RANK_S
@@ -228,8 +247,8 @@ def pat_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """``seconds`` of the collectives ``kinds`` on clusters that ``exists`` is true of, infinite for a group that
-    it cannot serve; arrays of one length."""
+    """One of NCCL's algorithms: the collectives it runs (``kinds``), their ``seconds`` (infinite for a group it
+    cannot serve), and the clusters on which it ``exists``; arrays of one length."""
 
     kinds: tuple[Collective, ...]
     seconds: Callable[[ClusterSpec, Collective, FloatArray, CommGroup], FloatArray]
@@ -237,17 +256,17 @@ class Algorithm:
 
 
 def everywhere(cluster: ClusterSpec) -> bool:
-    """On every machine."""
+    """Returns True: on every machine."""
     return True
 
 
 def between_gpus(cluster: ClusterSpec) -> bool:
-    """Returns where ranks are GPUs with a link, not processes that share a memory."""
+    """Returns whether ranks are GPUs with a link, not processes that share a host's memory."""
     return cluster.domains[0].link != "memory"
 
 
 def in_the_switch(cluster: ClusterSpec) -> bool:
-    """Returns where the switch of the innermost domain reduces."""
+    """Returns whether the switch of the innermost domain reduces."""
     return cluster.domains[0].in_network_reduction
 
 
@@ -260,7 +279,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 
 
 def collective_seconds(cluster: ClusterSpec, kind: Collective, size_bytes: FloatArray, group: CommGroup) -> FloatArray:
-    """Seconds of all_reduce, all_gather, reduce_scatter or broadcast; arrays of one length."""
+    """Returns the time of all_reduce, all_gather, reduce_scatter or broadcast with the fastest algorithm; arrays of
+    one length."""
     size = np.asarray(size_bytes, dtype=np.float64)
     best = np.full(size.shape, np.inf)
     for one in ALGORITHMS:

@@ -1,8 +1,8 @@
 """All-to-all and single messages as NCCL runs them: grouped sends and receives.
 
-In an all-to-all a rank of n sends size/n to each peer: those inside its domain over its own links, the others through
-its share of every way out between them, all at once, so the slowest counts. Its own part is a copy. A message takes
-base and hop latency of NCCL's ring protocols (a send is one step of it), and the payload rate of the link.
+In an all-to-all a rank of n sends size/n to each peer: to those inside its domain over its own links, to the others over
+its share of every uplink in between. All are sent at once, so the slowest path counts. Its own part is a copy. A message
+has the base and hop latency of NCCL's ring protocols (a send is one step of a ring), and the payload rate of the link.
 """
 
 import numpy as np
@@ -28,14 +28,14 @@ ALL_TO_ALL_STD = 0.2  # Fitted: residuals against nccl-tests timings of A100, H1
 
 # Fitted: share of NCCL's link rate that long all-to-alls reach, same timings, shared by every GPU.
 ALL_TO_ALL_SHARE = 0.88
-P2P_STD = 0.25  # Assumption: somewhat worse known than collectives
+P2P_STD = 0.25  # Assumption: somewhat less certain than collectives
 
 
 def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup) -> FloatArray:
-    """Seconds; arrays of one length. Nothing for a group of one or an empty buffer.
+    """Returns the time of an all-to-all; arrays of one length. 0 for a group of one rank or an empty buffer.
 
-    Latency: base, one hop per peer inside the domain, one network hop, and NCCL's network posting
-    overhead for each further peer outside.
+    Latency: base, one hop per peer inside the domain, one network hop, and NCCL's network posting overhead for each
+    further peer outside.
     """
     size = np.asarray(size_bytes, dtype=np.float64)
     ranks = np.maximum(group.ranks, 1.0)
@@ -45,6 +45,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: Comm
     levels = uplinks(cluster, group)
     best = np.full(size.shape, np.inf)
     memory = cluster.domains[0].link == "memory"
+    # NCCL's sends and receives have no LL128.
     for protocol in (Protocol.LL, Protocol.SIMPLE):
         share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
         cap = ll_cap(cluster, group) if protocol is Protocol.LL else np.inf
@@ -56,6 +57,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: Comm
         )
         latency = base + start_seconds(cluster, group) + (group.intra - 1.0) * inner + outer
         latency = latency + np.where(across, outer_peers * NET_OVERHEAD_S[protocol], 0.0)
+        # Paths in parallel: the links inside the domain, then each uplink with the bytes that cross it.
         slowest = inner_bytes / inside
         for uplink in levels:
             outer_bytes = size * (uplink.reached - uplink.members) / ranks
@@ -66,10 +68,11 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: Comm
 
 
 def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup) -> FloatArray:
-    """Seconds of one message; arrays of one length. ``group`` is (2, 1) inside a scale-up domain and
-    (1, 2) across; ``siblings`` pairs per domain send at once. Nothing to send costs nothing."""
+    """Returns the time of one message; arrays of one length; 0 for nothing to send. ``group`` is (2, 1) inside a
+    scale-up domain and (1, 2) across; ``siblings`` pairs per domain send at once."""
     size = np.asarray(size_bytes, dtype=np.float64)
     across = group.inter > 1
+    # The sender alone, one rank per domain: uplinks are shared by the siblings, not by a pair's two ranks.
     one = CommGroup(
         intra=np.minimum(group.intra, 1),
         inter=group.inter,
@@ -77,6 +80,7 @@ def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, group: CommGroup) 
         outer_intra=group.outer_intra,
         outer_siblings=group.outer_siblings,
     )
+    # One message is one stream, which reaches less of a NIC than a collective's many channels do.
     stream = np.where(outside_server(cluster, group), links.NIC_STREAM_SHARE, links.LONG_SHARE)
     outside = network_rate(cluster, one) * stream
     inside = scale_up_rate(cluster, group.intra) * links.LONG_SHARE

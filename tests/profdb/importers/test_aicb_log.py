@@ -55,7 +55,7 @@ def test_operations_of_iterations_become_samples(tmp_path: Path) -> None:
     ("rows", "domain_ranks", "said"),
     [
         (ROWS, 0, "a_log.csv: does not say how many GPUs a node has: --domain_ranks"),
-        (ROWS[:1], 8, "no epoch_end, or nothing behind the first"),
+        (ROWS[:1], 8, "no epoch_end, or nothing after the first"),
         ((*ROWS, row("all_reduce", "tp_group", 4, 8, 1.0)), 8, "tp_group has 2 and 4 ranks"),
         ((END, row("all_reduce", "tp_group", 2, 8, 0.0)), 8, "a_log.csv:3: _elapsed_time = '0.0': must be a positive"),
         ((END, row("all_reduce", "wp_group", 2, 8, 1.0)), 8, "comm_group = 'CommGroup.wp_group': is none of tp"),

@@ -60,7 +60,7 @@ SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
         lambda d: fit(d).update(index='[{"arrays": [["lines", [2000000]]]}]', values=torch.ones(2_000_000).double()),
         "too many for",
     ),
-    "fit of no samples": (lambda d: d["families"].pop("gemm"), "of which it holds no samples"),
+    "fit of no samples": (lambda d: d["families"].pop("gemm"), "of which it has no samples"),
     "a tensor larger than the file": (
         lambda d: gemm(d).update(trials_s=torch.ones(1).double().expand(10**12)),
         "a tensor of 1,000,000,000,000 elements",

@@ -84,10 +84,10 @@ latency_s = 2.5e-6
 
 def test_constants_are_found_by_the_word_near_them() -> None:
     assert [one.name for one in in_module("a.py", MODULE)] == ["FIRST"]
-    found = {one.name: one for one in in_module("b.py", BESIDE)}
-    assert list(found) == ["FIRST", "SECOND", "THIRD", "BARE", "BELOW"]
-    assert (found["BARE"].kind, found["BARE"].source) == ("Fitted", "Fitted: to something")
-    assert found["THIRD"].source == "Assumption: two that stand together."
+    result = {one.name: one for one in in_module("b.py", BESIDE)}
+    assert list(result) == ["FIRST", "SECOND", "THIRD", "BARE", "BELOW"]
+    assert (result["BARE"].kind, result["BARE"].source) == ("Fitted", "Fitted: to something")
+    assert result["THIRD"].source == "Assumption: two that stand together."
     sheet = {"gpu": {"rate": 0.5}, "sources": {"gpu.rate": "of that; Assumption: half", "gpu": "a data sheet"}}
     assert [(one.name, one.source) for one in in_spec("c.toml", sheet)] == [("gpu.rate", "Assumption: half")]
 
@@ -106,9 +106,9 @@ def named(short_key: str) -> Constant:
 def test_every_constant_is_listed_and_nothing_else() -> None:
     """python benchmarks/constants.py --out benchmarks/notes/constants.md brings the list up to the tree."""
     listed = effects_in((ROOT / "benchmarks" / "notes" / "constants.md").read_text(encoding="utf-8"))
-    found = [short(one.key) for one in constants(ROOT)]
-    assert sorted(map(short, listed)) == sorted(found)
-    assert len(found) > 150
+    result = [short(one.key) for one in constants(ROOT)]
+    assert sorted(map(short, listed)) == sorted(result)
+    assert len(result) > 150
 
 
 def test_a_sheet_changes_in_one_place() -> None:

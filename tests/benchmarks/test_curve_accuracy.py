@@ -55,8 +55,8 @@ def document(curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     def written() -> dict[str, Any]:
         out = tmp_path / "out.json"
         assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
-        found: dict[str, Any] = json.loads(out.read_text())
-        return found
+        result: dict[str, Any] = json.loads(out.read_text())
+        return result
 
     return written
 

@@ -46,15 +46,15 @@ CONFIGS = [path for path in shipped_configs() if path.suffix != ".json" or path.
 
 def written(config: Path, exporter: str, framework: str) -> list[Export]:
     """The exports of a config; none where REFUSED says so, and the refusal says why."""
-    found = exports_of(config, exporter, framework)
+    result = exports_of(config, exporter, framework)
     word = REFUSED[framework].get(config.stem)
-    if isinstance(found, NoExport):
-        assert word is not None, found
-        assert word in found.reason
+    if isinstance(result, NoExport):
+        assert word is not None, result
+        assert word in result.reason
         return []
     assert word is None
-    assert len(found) >= 3
-    return found
+    assert len(result) >= 3
+    return result
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

@@ -34,8 +34,8 @@ def row(**changes: object) -> dict[str, object]:
 def predicted_us(rows: list[dict[str, object]]) -> np.ndarray:
     """Predicted microseconds."""
     frame = pd.DataFrame(rows)
-    found = price_runs(frame)[0]
-    return np.asarray(found.time_us * np.exp(found.log_error))
+    result = price_runs(frame)[0]
+    return np.asarray(result.time_us * np.exp(result.log_error))
 
 
 def written(folder: Path, rows: list[dict[str, object]]) -> Path:

@@ -53,8 +53,8 @@ def test_no_factor_of_a_fit_to_all_rows_does_better() -> None:
     share = rng.uniform(0.0, 0.8, 12)
     scattered = steps(1.1 + 0.5 * share + rng.normal(0.0, 0.05, 12), share.tolist())
     least = least_errors({"one": scattered})["one"]
-    (found,) = calibration_scores({"one": scattered}, 11, seed=0)
+    (result,) = calibration_scores({"one": scattered}, 11, seed=0)
     assert least[1] < least[0] < np.abs(1.0 / scattered.measured_s - 1.0).mean()
-    head, line, macro = calibration_lines([[found]], {"one": least}, "calibrated")
+    head, line, macro = calibration_lines([[result]], {"one": least}, "calibrated")
     assert head.split()[-6:] == ["one", "factor", "%", "by", "cause", "%"]
     assert line.split()[-2:] == macro.split()[-2:] == [f"{100 * error:.2f}" for error in least]

@@ -31,8 +31,8 @@ class Command:
 
     def main(self) -> Callable[[list[str]], int]:
         """The program."""
-        found: Callable[[list[str]], int] = importlib.import_module(PROGRAMS[self.program]).main
-        return found
+        result: Callable[[list[str]], int] = importlib.import_module(PROGRAMS[self.program]).main
+        return result
 
     def shown(self) -> str:
         """For a person who wants to run it again."""

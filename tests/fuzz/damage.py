@@ -49,8 +49,8 @@ def damage(seed: Command, rng: Random, flags: Sequence[str]) -> DamagedCommand:
     if name.endswith(".pt"):
         spoilt, how = _other_bytes(content, rng)
         return _with_file(seed, name, spoilt, how, same_or_refused=True)
-    if rng.random() < 0.4 and (found := list(NUMBER.finditer(content))):
-        spot, number = rng.choice(found), rng.choice(MEANINGLESS)
+    if rng.random() < 0.4 and (result := list(NUMBER.finditer(content))):
+        spot, number = rng.choice(result), rng.choice(MEANINGLESS)
         spoilt = content[: spot.start()] + number + content[spot.end() :]
         how = f"{spot[0]!r} at {spot.start()} becomes {number[:20]!r}"
         return _with_file(seed, name, spoilt, how, same_or_refused=True)
@@ -96,8 +96,8 @@ def _other_words(seed: Command, rng: Random, flags: Sequence[str]) -> DamagedCom
         words += [rng.choice(flags), text]
     elif kind == 3:
         words += [rng.choice(flags or words)]
-    elif kind == 4 and (found := list(NUMBER.finditer(" ".join(words).encode()))):
-        line, spot = "\0".join(words).encode(), rng.choice(found)
+    elif kind == 4 and (result := list(NUMBER.finditer(" ".join(words).encode()))):
+        line, spot = "\0".join(words).encode(), rng.choice(result)
         number = rng.choice(MEANINGLESS)
         words = (line[: spot.start()] + number + line[spot.end() :]).decode().split("\0")
         how = f"{spot[0]!r} becomes {number[:20]!r}"
@@ -133,8 +133,8 @@ def _junk_for_a_word(content: bytes, rng: Random) -> bytes:
 
 
 def _a_word_for_another(content: bytes, rng: Random) -> bytes:
-    found = WORD.findall(content)
-    return _one_replaced(content, WORD, rng.choice(found), rng) if found else b"7"
+    result = WORD.findall(content)
+    return _one_replaced(content, WORD, rng.choice(result), rng) if result else b"7"
 
 
 def _other_number(content: bytes, rng: Random) -> bytes:
@@ -142,10 +142,10 @@ def _other_number(content: bytes, rng: Random) -> bytes:
 
 
 def _one_replaced(content: bytes, pattern: re.Pattern[bytes], new: bytes, rng: Random) -> bytes:
-    found = list(pattern.finditer(content))
-    if not found:
+    result = list(pattern.finditer(content))
+    if not result:
         return content + new
-    spot = rng.choice(found)
+    spot = rng.choice(result)
     return content[: spot.start()] + new + content[spot.end() :]
 
 

@@ -36,9 +36,9 @@ LONG_WORK = frozenset({"--measure_missing", "--compile", "--help", "--refit"})
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
-    found = seeds(tmp_path_factory.mktemp("seeds"))
-    assert sorted(found) == sorted(NAMES)
-    return found
+    result = seeds(tmp_path_factory.mktemp("seeds"))
+    assert sorted(result) == sorted(NAMES)
+    return result
 
 
 def flags_of(seed: Command, folder: Path) -> list[str]:
@@ -51,9 +51,9 @@ def flags_of(seed: Command, folder: Path) -> list[str]:
 
 
 def undamaged(seed: Command, folder: Path) -> Ending:
-    found = run_command(seed, folder)
-    assert (found.status, complaint(found)) == (0, ""), found
-    return found
+    result = run_command(seed, folder)
+    assert (result.status, complaint(result)) == (0, ""), result
+    return result
 
 
 def run_numbers(name: str, seed: Command, numbers: range, folder: Path) -> None:
@@ -62,8 +62,8 @@ def run_numbers(name: str, seed: Command, numbers: range, folder: Path) -> None:
     complaints = []
     for number in numbers:
         spoilt = damage(seed, Random(zlib.crc32(f"{name}:{number}".encode())), flags)
-        found = run_command(spoilt.command, folder / str(number))
-        if wrong := complaint(found, base if spoilt.same_or_refused else None):
+        result = run_command(spoilt.command, folder / str(number))
+        if wrong := complaint(result, base if spoilt.same_or_refused else None):
             complaints.append(f"FUZZ={name}:{number} {spoilt.how}\n{spoilt.command.shown()}\n{wrong}")
     assert not complaints, f"{len(complaints)} of {len(numbers)}:\n\n" + "\n\n".join(complaints)
 

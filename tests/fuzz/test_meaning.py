@@ -34,9 +34,9 @@ def options_of(name: str, verb: str) -> list[argparse.Action]:
     def caught(parser: argparse.ArgumentParser, *_: object) -> None:
         raise _ParserError(parser)
 
-    with patch.object(argparse.ArgumentParser, "parse_args", caught), pytest.raises(_ParserError) as found:
+    with patch.object(argparse.ArgumentParser, "parse_args", caught), pytest.raises(_ParserError) as result:
         importlib.import_module(PROGRAMS[name]).main([verb] if verb else [])
-    (parser,) = found.value.args
+    (parser,) = result.value.args
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and verb in action.choices:
             return list(action.choices[verb]._actions)
@@ -91,10 +91,10 @@ def test_no_key_of_a_sheet_takes_a_number_without_meaning(path: Path, tmp_path: 
             read_config(copy)
 
     read()
-    found = numbers_of(text)
-    assert found or "gpu = " in text
+    result = numbers_of(text)
+    assert result or "gpu = " in text
     taken = []
-    for spot in found:
+    for spot in result:
         for number in ("nan", "inf", "-7", "1e300", "9" * 30):
             copy.write_text(text[: spot.start()] + number + text[spot.end() :])
             try:

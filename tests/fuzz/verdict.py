@@ -99,22 +99,22 @@ def run_within(limit_s: float, command: Command, folder: Path) -> Ending:
     )
 
 
-def complaint(found: Ending, undamaged: Ending | None = None) -> str:
+def complaint(result: Ending, undamaged: Ending | None = None) -> str:
     """What is wrong with an ending ("": nothing). With ``undamaged``: an answer that is another one, too."""
-    if found.broke:
-        return found.broke
-    if found.status == REFUSED:
-        return _of_a_refusal(found.err.splitlines())
-    if found.status not in (ANSWERED, FINDINGS, NOT_FEASIBLE):
-        return f"exit status {found.status}"
-    if not found.out.strip():
+    if result.broke:
+        return result.broke
+    if result.status == REFUSED:
+        return _of_a_refusal(result.err.splitlines())
+    if result.status not in (ANSWERED, FINDINGS, NOT_FEASIBLE):
+        return f"exit status {result.status}"
+    if not result.out.strip():
         return "no answer"
-    if found.status == FINDINGS:  # check and topology --check quote what they find
+    if result.status == FINDINGS:  # check and topology --check quote what they find
         return ""
-    for name, text in {"stdout": found.out, **found.written}.items():
+    for name, text in {"stdout": result.out, **result.written}.items():
         if spot := NO_NUMBER.search(text := NO_NAMES.sub("", text)):
             return f"{name}: {text[max(0, spot.start() - 80) : spot.end() + 20]!r}"
-    return "" if undamaged is None else _of_another_answer(repr(undamaged.answer()), repr(found.answer()))
+    return "" if undamaged is None else _of_another_answer(repr(undamaged.answer()), repr(result.answer()))
 
 
 def _of_a_refusal(lines: list[str]) -> str:

@@ -40,5 +40,5 @@ def compare_run(folder: Path, *words: str) -> dict[str, Any]:
     """The record of a comparison that works."""
     out = folder / "out.json"
     assert main(["compare", *words, "--json", str(out)]) == 0
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result

@@ -36,12 +36,12 @@ def run_of(config: str, **degrees: int) -> ModuleRun:
 def test_a_dense_models_sections_are_those_that_are_imported(config: str) -> None:
     run = run_of(config, tp=2, micro_batch=2)
     imported = imported_cases(AiobRun(model=run.model, tp=2, micro_batch=2, seq_len=4096))
-    found = dict(module_cases(run).usual)
-    del found["param_time"]
+    result = dict(module_cases(run).usual)
+    del result["param_time"]
     # AICB's file does not say whether a product adds a bias
     plain = {
         name: tuple(replace(case, bias=False) if isinstance(case, GemmCase) else case for case in cases)
-        for name, cases in found.items()
+        for name, cases in result.items()
     }
     assert plain == {name: (case,) for name, case in imported.items()}
 
@@ -56,8 +56,8 @@ def test_the_optimizer_holds_a_ranks_parameters() -> None:
 def test_latent_attention_and_experts() -> None:
     # DeepSeek-V3 (arXiv 2412.19437 sec. 4.2): hidden 7168, 128 heads of 128 + 64 and 128, ranks 1536 and 512,
     # 256 experts of 2048, 8 a token, one shared; 3 dense layers of 18432 first. tp 2, ep 4.
-    found = module_cases(run_of("671B_deepseek_v3.toml", tp=2, ep=4))
-    usual, own = found.usual, 2048
+    result = module_cases(run_of("671B_deepseek_v3.toml", tp=2, ep=4))
+    usual, own = result.usual, 2048
     assert list(usual)[1:7] == [
         "layernorm",
         "attention_linear_q_lora",
@@ -79,7 +79,7 @@ def test_latent_attention_and_experts() -> None:
     assert usual["mlp_shared_linear_2"] == (GemmCase(m=4096, k=2048 // 2, n=7168),)
     assert usual["moe_sort"] == (MemoryBoundCase(kernel="permute", rows=own * 8, width=7168, direction="forward"),)
     dense = GemmCase(m=4096, k=7168, n=18432)
-    assert {name: cases[0] for name, cases in found.others["layer 1"].items()}["mlp_linear_1"] == dense
+    assert {name: cases[0] for name, cases in result.others["layer 1"].items()}["mlp_linear_1"] == dense
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
         missing="modelled",
     )
     read = read_request(request)
-    asked = CaseRecorder(cost_model=ModelledCostModel(cluster=read.cluster))
-    question = Problem(model=run.model, job=read.job, cluster=read.cluster, op_timer=OpTimer.on(read.cluster, asked))
+    recorder = CaseRecorder(cost_model=ModelledCostModel(cluster=read.cluster))
+    question = Problem(model=run.model, job=read.job, cluster=read.cluster, op_timer=OpTimer.on(read.cluster, recorder))
     plan = Plan(strategy="fsp" if tp > 1 else "mtp", preset="megatron", tp=tp, ep=ep, dp=world // tp)
     price_plan(question, PlanTable.of(plan))
-    found = module_cases(run)
-    sections = [*found.usual.items(), *(item for kind in found.others.values() for item in kind.items())]
-    assert {name for name, cases in sections if not set(cases) <= set(asked.cases)} == set()
+    result = module_cases(run)
+    sections = [*result.usual.items(), *(item for kind in result.others.values() for item in kind.items())]
+    assert {name for name, cases in sections if not set(cases) <= set(recorder.cases)} == set()
 
 
 def test_degrees_that_cut_nothing_even_are_refused() -> None:

@@ -13,37 +13,37 @@ from tests.runner.comparison.made_logs import MEGATRON
 
 
 def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = compare_run(tmp_path, str(trained(tmp_path)), *SHEET)
-    predicted, ratios = found["predicted"], found["ratios"]
-    assert found["measured"]["step_s"] == 0.3
-    assert found["measured"]["spread_s"] == pytest.approx([0.22, 0.46])
+    result = compare_run(tmp_path, str(trained(tmp_path)), *SHEET)
+    predicted, ratios = result["predicted"], result["ratios"]
+    assert result["measured"]["step_s"] == 0.3
+    assert result["measured"]["spread_s"] == pytest.approx([0.22, 0.46])
     assert ratios["step"] == pytest.approx(0.3 / predicted["step_s"])
     assert ratios["tokens/s per GPU"] == pytest.approx(256 / (4 * 0.3) / predicted["tgs"])
     assert ratios["MFU"] == pytest.approx(predicted["step_s"] / 0.3)
     assert ratios["allocated"] == pytest.approx(2**30 / predicted["allocated_bytes"])
     assert ratios["reserved"] == pytest.approx(2**31 / predicted["reserved_bytes"])
-    told = {name: abs(log(ratios[name])) for name in ("step", "allocated", "reserved")}
-    assert found["largest_gap"] == max(told, key=lambda name: told[name])
+    recorded = {name: abs(log(ratios[name])) for name in ("step", "allocated", "reserved")}
+    assert result["largest_gap"] == max(recorded, key=lambda name: recorded[name])
     assert compare_run(tmp_path, str(trained(tmp_path, allocated_bytes=2**8)), *SHEET)["largest_gap"] == "allocated"
-    assert found["inside_interval"] is False
+    assert result["inside_interval"] is False
     # The largest part alone, as long as it is predicted and the gap besides.
     part_s = max(predicted["parts_s"].values())
     factor = (part_s + 0.3 - predicted["step_s"]) / part_s
-    assert f" {factor:.2f} x, or" in found["suggestions"][0]
+    assert f" {factor:.2f} x, or" in result["suggestions"][0]
     assert "median of 3 steps after 2 of warm-up" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("cpu_s", "said"), [(0.1, ["100"]), (0.26, [])])
+@pytest.mark.parametrize(("cpu_s", "printed"), [(0.1, ["100"]), (0.26, [])])
 def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu_s: float, said: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu_s: float, printed: list[str]
 ) -> None:
     """Three steps with a median of 0.25 s by the clock."""
     steps = {"steps_s": [0.25, 0.2, 0.3], "steps_cpu_s": [cpu_s] * 3}
-    found = compare_run(tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET)
+    result = compare_run(tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET)
     words = re.findall(r"the busiest rank used (\S+) ms of CPU time in a step \((\S+) x", capsys.readouterr().out)
-    assert [worked for worked, _ in words] == said
+    assert [worked for worked, _ in words] == printed
     assert [float(ratio) for _, ratio in words] == [
-        pytest.approx(cpu_s / found["predicted"]["step_s"], rel=1e-3) for _ in said
+        pytest.approx(cpu_s / result["predicted"]["step_s"], rel=1e-3) for _ in printed
     ]
     on_gpu = compare_run(tmp_path, str(trained(tmp_path, **steps)), *SHEET)
     assert on_gpu["measured"]["steps_cpu_s"] == []
@@ -52,27 +52,27 @@ def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
 def test_a_step_inside_the_interval_suggests_nothing(tmp_path: Path) -> None:
     plain = {"allocated_bytes": None, "reserved_bytes": None}
     step_s = compare_run(tmp_path, str(trained(tmp_path, **plain)), *SHEET)["predicted"]["step_s"]
-    found = compare_run(tmp_path, str(trained(tmp_path, **plain, steps_s=[1.05 * step_s])), *SHEET)
-    assert (found["inside_interval"], found["suggestions"]) == (True, [])
-    found = compare_run(tmp_path, str(trained(tmp_path, **plain, steps_s=[0.01 * step_s])), *SHEET)
-    assert "no part of the step is that long alone" in found["suggestions"][0]
+    result = compare_run(tmp_path, str(trained(tmp_path, **plain, steps_s=[1.05 * step_s])), *SHEET)
+    assert (result["inside_interval"], result["suggestions"]) == (True, [])
+    result = compare_run(tmp_path, str(trained(tmp_path, **plain, steps_s=[0.01 * step_s])), *SHEET)
+    assert "no part of the step is that long alone" in result["suggestions"][0]
 
 
 def test_the_job_that_ran_is_the_job_that_is_priced(tmp_path: Path) -> None:
     plain = compare_run(tmp_path, str(trained(tmp_path, job={})), *SHEET)
     muon = {"job": {"optimizer": "muon"}}
-    told = compare_run(tmp_path, str(trained(tmp_path, **muon)), *SHEET)
-    typed = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--job", "optimizer=muon")
-    assert told["predicted"] == typed["predicted"]
-    assert told["predicted"]["parts_s"]["optimizer"] > plain["predicted"]["parts_s"]["optimizer"]
+    recorded = compare_run(tmp_path, str(trained(tmp_path, **muon)), *SHEET)
+    requested = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--job", "optimizer=muon")
+    assert recorded["predicted"] == requested["predicted"]
+    assert recorded["predicted"]["parts_s"]["optimizer"] > plain["predicted"]["parts_s"]["optimizer"]
     again = compare_run(tmp_path, str(trained(tmp_path, **muon)), *SHEET, "--job", "optimizer=muon")
-    assert again["predicted"] == told["predicted"]
+    assert again["predicted"] == recorded["predicted"]
 
 
 def test_a_plan_may_say_dp(tmp_path: Path) -> None:
     plan = "tp=2,dp=2,strategy=msp,micro_batch=1,recompute=full"
-    found = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--plan", plan)
-    assert found["predicted"] == compare_run(tmp_path, str(trained(tmp_path)), *SHEET)["predicted"]
+    result = compare_run(tmp_path, str(trained(tmp_path)), *SHEET, "--plan", plan)
+    assert result["predicted"] == compare_run(tmp_path, str(trained(tmp_path)), *SHEET)["predicted"]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_one_line_and_status_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["compare", str(trained(tmp_path, **changed)), *SHEET, *words]) == 2
-    said = capsys.readouterr().err
-    assert (said.count("\n"), expected in said) == (1, True), said
+    stderr = capsys.readouterr().err
+    assert (stderr.count("\n"), expected in stderr) == (1, True), stderr
     assert not (tmp_path / "rows.csv").exists()
 
 
@@ -131,8 +131,8 @@ def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.Capture
         dtype="fp32",
         plan={"strategy": "msp", "tp": 2},
     )
-    found = compare_run(tmp_path, str(record), *SHEET, "--operations", str(REAL_TRACE))["operations"]
-    by_kind = {(one["key"]["what"], one["key"]["size_bytes"]): one for one in found["collectives"]}
+    result = compare_run(tmp_path, str(record), *SHEET, "--operations", str(REAL_TRACE))["operations"]
+    by_kind = {(one["key"]["what"], one["key"]["size_bytes"]): one for one in result["collectives"]}
     assert {key: one["measured_count"] for key, one in by_kind.items()} == {
         ("all_gather", 65536): 18,
         ("reduce_scatter", 65536): 18,
@@ -140,9 +140,9 @@ def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.Capture
     }
     assert all(one["measured_count"] == one["expected_count"] for one in by_kind.values())
     # gradients of the norms' weights, which every rank sums over its own tokens: 256 of fp32, two a layer and the last
-    assert [(one["key"]["size_bytes"], one["count"]) for one in found["only_measured"]] == [(1024, 9)]
-    assert found["only_expected"] == []
-    composed = {pair["label"]: pair["how"] for pair in found["pairs"] if pair["how"].startswith("ran as")}
+    assert [(one["key"]["size_bytes"], one["count"]) for one in result["only_measured"]] == [(1024, 9)]
+    assert result["only_expected"] == []
+    composed = {pair["label"]: pair["how"] for pair in result["pairs"] if pair["how"].startswith("ran as")}
     ways = ("forward", "input_grad", "weight_grad")
     assert composed == {f"{way} attention.qkv": "ran as 3 products" for way in ways} | {
         f"{way} mlp.up": "ran as 2 products" for way in ways
@@ -151,10 +151,10 @@ def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_trace_alone(tmp_path: Path) -> None:
-    found = compare_run(tmp_path, str(REAL_TRACE), *SHEET, *TRACED)
-    assert found["measured"]["form"] == "torch.profiler"
-    assert found["operations"]["num_steps"] == 1
-    assert found["measured"]["steps_s"] == pytest.approx([found["measured"]["step_s"]])
+    result = compare_run(tmp_path, str(REAL_TRACE), *SHEET, *TRACED)
+    assert result["measured"]["form"] == "torch.profiler"
+    assert result["operations"]["num_steps"] == 1
+    assert result["measured"]["steps_s"] == pytest.approx([result["measured"]["step_s"]])
 
 
 def played(folder: Path, *rows: str) -> Path:
@@ -172,13 +172,13 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
     logits = "CommType.computation,None,None,((1 64 256) (256 512)),forward.head.logits,None,None,None,3.0,None,None,1"
     world = ("--world_size", "2")
     path = played(tmp_path, *[gather] * 18, logits)
-    found = compare_run(tmp_path, str(path), *SHEET, *TRACED, *world)
-    assert (found["measured"]["form"], found["measured"]["steps_s"]) == ("run", [0.005])
-    (one,) = found["operations"]["collectives"]
+    result = compare_run(tmp_path, str(path), *SHEET, *TRACED, *world)
+    assert (result["measured"]["form"], result["measured"]["steps_s"]) == ("run", [0.005])
+    (one,) = result["operations"]["collectives"]
     assert (one["measured_count"], one["expected_count"], one["measured_s"]) == (18, 18, pytest.approx(0.036))
-    products = [pair for pair in found["operations"]["pairs"] if pair["key"]["part"] == "products"]
+    products = [pair for pair in result["operations"]["pairs"] if pair["key"]["part"] == "products"]
     assert [(pair["label"], pair["measured_s"]) for pair in products] == [("forward head.logits", 0.003)]
-    assert any(one["label"] == "forward mlp.down" for one in found["operations"]["only_expected"])
+    assert any(one["label"] == "forward mlp.down" for one in result["operations"]["only_expected"])
     assert "over     size" in capsys.readouterr().out
 
 
@@ -203,5 +203,5 @@ def test_one_line_for_operations_that_do_not_fit(
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *words, *SHEET]) == 2
     assert not Path("a.csv").exists()
-    said = capsys.readouterr().err
-    assert (said.count("\n"), expected in said) == (1, True), said
+    stderr = capsys.readouterr().err
+    assert (stderr.count("\n"), expected in stderr) == (1, True), stderr

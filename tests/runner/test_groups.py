@@ -20,8 +20,8 @@ ARGUMENTS = {"tensor_model_parallel_size": 2, "pipeline_model_parallel": 2, "wor
 
 
 def test_typed_degrees_beat_those_of_the_file_and_dp_is_the_rest() -> None:
-    found = degrees_of(ARGUMENTS, {"tp": 4, "cp": None}, 16, "tp-cp-ep-dp-pp")
-    assert (found.tp, found.cp, found.pp, found.dp, found.world_size) == (4, 1, 2, 2, 16)
+    result = degrees_of(ARGUMENTS, {"tp": 4, "cp": None}, 16, "tp-cp-ep-dp-pp")
+    assert (result.tp, result.cp, result.pp, result.dp, result.world_size) == (4, 1, 2, 2, 16)
 
 
 def test_experts_are_cut_by_tp_unless_said() -> None:
@@ -32,15 +32,15 @@ def test_experts_are_cut_by_tp_unless_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "world", "said"),
+    ("arguments", "world", "error_text"),
     [
         (ARGUMENTS, 8, "processes = 8: 16, the ranks of the workload: start as many"),
         ({"nnodes": 2, "nproc_per_node": 2}, 8, "processes = 8: 4, the ranks of the workload: start no more"),
         ({"tensor_model_parallel_size": 3}, 8, "a multiple of tp 3 x cp 1 x pp 1 = 3"),
     ],
 )
-def test_a_world_that_does_not_fit_is_refused(arguments: dict[str, int], world: int, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_world_that_does_not_fit_is_refused(arguments: dict[str, int], world: int, error_text: str) -> None:
+    with pytest.raises(ConfigError, match=error_text):
         degrees_of(dict(arguments), {}, world, "tp-cp-ep-dp-pp")
 
 
@@ -118,10 +118,10 @@ def test_groups_are_those_the_solver_prices(tp: int, cp: int, dp: int, pp: int, 
         size = int(ranks_and_stride(axis, layout)[0][0])
         starts = [range(stage * pp)] if axis is Axis.PP else [range(s * stage, (s + 1) * stage) for s in range(pp)]
         expected = sorted(tuple(one) for ranks in starts for one in groups_of(axis, layout, ranks))
-        found = ranks_of_group(GROUP_NAMES[axis], size, degrees)
+        result = ranks_of_group(GROUP_NAMES[axis], size, degrees)
         if axis is Axis.DP and dp == 1 and cp > 1:
             continue  # groups of one rank, which nothing runs over
-        assert sorted(found) == expected
+        assert sorted(result) == expected
 
 
 @pytest.mark.parametrize("group", COMM_GROUPS)

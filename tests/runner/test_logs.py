@@ -195,9 +195,9 @@ def log(*times_ms: float) -> Log:
 
 
 def test_an_operation_far_above_its_like_is_named() -> None:
-    (found,) = slow_operations(log(1.0, 1.1, 0.9, 1.0, 8.0, 1.05))
-    assert (found.iteration, found.place, found.item.elapsed_ms) == (5, 1, 8.0)
-    assert found.line() == (
+    (result,) = slow_operations(log(1.0, 1.1, 0.9, 1.0, 8.0, 1.05))
+    assert (result.iteration, result.place, result.item.elapsed_ms) == (5, 1, 8.0)
+    assert result.line() == (
         "outlier: iteration 5, operation 1: all_reduce of 64 B over tp_group (forward.x) took 8.000 ms, "
         "7.8 x the median"
     )

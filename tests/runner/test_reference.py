@@ -119,11 +119,11 @@ def test_norms_of_heads_and_tied_ends_have_the_parameters_that_their_spec_counts
 def test_a_token_sees_the_last_of_its_window(window: int) -> None:
     """Softmax over the keys i - w < j <= i, written out (Mistral 7B, arXiv 2310.06825 sec. 2)."""
     query, key, value = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(2)).unbind(0)
-    found = WholeCore()(query, key, value, window)
+    result = WholeCore()(query, key, value, window)
     for at in range(8):
         seen = slice(max(0, at - window + 1), at + 1)
         scores = (query[..., at : at + 1, :] @ key[..., seen, :].mT / 2).softmax(-1)
-        torch.testing.assert_close(found[..., at : at + 1, :], scores @ value[..., seen, :])
+        torch.testing.assert_close(result[..., at : at + 1, :], scores @ value[..., seen, :])
 
 
 def test_queries_and_keys_are_normed_before_they_are_turned() -> None:

@@ -53,14 +53,14 @@ def slowdown(profile: str, row: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_steps_are_told_within_15_percent(shape: str, tmp_path: Path) -> None:
-    cases, profile, found = (str(tmp_path / name) for name in ("cases.json", "data.pt", "rows.json"))
+    cases, profile, result = (str(tmp_path / name) for name in ("cases.json", "data.pt", "rows.json"))
     asked = ["benchmarks/gpu_step.py", "--device", "cpu", "--ranks", "2", *SHAPES[shape].split()]
     asked += ["--run", "eager", "--recompute", "none"]
     run(*asked, "--cluster", "cpu", "--write_cases", cases)
     profiled = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "gen_profiler_data.py"]
     run(*profiled, "--device", "cpu", "--no_pics", "--max_size", "64MiB", "--cases", cases, "--output", profile)
-    run(*asked, "--pre_profiling_data_path", profile, "--json", found, "--budget_s", "600")
-    (row,) = json.loads(Path(found).read_text())
+    run(*asked, "--pre_profiling_data_path", profile, "--json", result, "--budget_s", "600")
+    (row,) = json.loads(Path(result).read_text())
     medians = {part: statistics.median(times) for part, times in row["measured"]["trials"].items()}
     predicted = row["predicted"]["parts_s"]
     computed = medians["passes_s"] + medians["update_s"]

@@ -64,13 +64,13 @@ def test_recomputation_changes_no_gradient() -> None:
 
 def test_a_step_is_measured_and_predicted() -> None:
     case = StepCase(shape=SHAPE, micro_batch=1, steps=3, warmup=1)
-    found = measured(case, CPU)
-    assert found["status"] == "ok"
-    assert len(found["trials"]["step_s"]) == 3
-    assert all(0.0 < seconds < 10.0 for seconds in found["trials"]["step_s"])
+    result = measured(case, CPU)
+    assert result["status"] == "ok"
+    assert len(result["trials"]["step_s"]) == 3
+    assert all(0.0 < seconds < 10.0 for seconds in result["trials"]["step_s"])
     # a product, an attention call and a kernel before each step, none of them the step's time
-    assert np.shape(found["reference_s"]) == (3, 3, LAUNCHES)
-    assert 0.0 < np.min(found["reference_s"]) < np.max(found["reference_s"]) < 10.0
+    assert np.shape(result["reference_s"]) == (3, 3, LAUNCHES)
+    assert 0.0 < np.min(result["reference_s"]) < np.max(result["reference_s"]) < 10.0
     request = Request(root=gpu_step.ROOT, cluster="cpu")
     prediction = price_case(case, 1, request)
     assert sum(prediction.parts_s.values()) == pytest.approx(prediction.step_s)

@@ -30,7 +30,7 @@ def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changed", "words", "said"),
+    ("changed", "words", "job_text"),
     [
         ({}, (), ""),
         ({"job": {"optimizer": "muon", "host.checks_numbers": "true"}}, (), "host.checks_numbers=true,optimizer=muon"),
@@ -40,15 +40,15 @@ def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_row_is_read_back_as_the_question_that_ran(
-    tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...], said: str | None
+    tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...], job_text: str | None
 ) -> None:
     rows = tmp_path / "rows.csv"
-    found = compare_run(tmp_path, str(trained(tmp_path, **changed)), *SHEET, *words, "--append", str(rows))
+    result = compare_run(tmp_path, str(trained(tmp_path, **changed)), *SHEET, *words, "--append", str(rows))
     (row,) = csv.DictReader(rows.open(encoding="utf-8"))
     assert (row["job"] == "") == (not changed and not words)
-    assert said in (None, row["job"])
+    assert job_text in (None, row["job"])
     read = read_steps(rows, Request(root=ROOT, cluster="h100-sxm", missing="modelled"))
-    assert np.allclose(steps_of(read).priced_s, [found["predicted"]["step_s"]], rtol=1e-12)
+    assert np.allclose(steps_of(read).priced_s, [result["predicted"]["step_s"]], rtol=1e-12)
     if "dtype" in changed:
         assert read[0].problem.job.precision.linear == "fp32"
 

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def asked() -> tuple[Problem, Plan]:
+def question() -> tuple[Problem, Plan]:
     """Two stages of two tensor-parallel ranks."""
     request = Request(
         root=ROOT,
@@ -48,16 +48,16 @@ def asked() -> tuple[Problem, Plan]:
     return question, plan_of(parse_plan("tp=2,pp=2,strategy=fsp,micro_batch=1"), question, "--plan")
 
 
-def compare_run(asked: tuple[Problem, Plan], path: Path, *, shapes: bool) -> OperationComparison:
-    expected = expected_step(*asked, 0)
+def compare_run(question: tuple[Problem, Plan], path: Path, *, shapes: bool) -> OperationComparison:
+    expected = expected_step(*question, 0)
     path.write_text(json.dumps(trace_of(expected, slower=2.0, shapes=shapes)))
     trace = read_trace(path)
-    found = step_launches(trace)
-    return compare_operations("made", expected, found.launches, found.num_steps, found.idle_s)
+    result = step_launches(trace)
+    return compare_operations("made", expected, result.launches, result.num_steps, result.idle_s)
 
 
-def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Problem, Plan], tmp_path: Path) -> None:
-    one = compare_run(asked, tmp_path / "a.json", shapes=True)
+def test_every_operation_of_a_gpus_trace_is_known_again(question: tuple[Problem, Plan], tmp_path: Path) -> None:
+    one = compare_run(question, tmp_path / "a.json", shapes=True)
     assert (one.num_steps, one.matched_share) == (2, 1.0)
     assert (list(one.matched.only_expected), list(one.matched.only_measured)) == ([], [])
     assert all(pair.ratio == pytest.approx(2.0, rel=1e-3) for pair in one.matched.pairs)
@@ -69,25 +69,25 @@ def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Problem, Pl
     assert one.idle_s is not None
 
 
-def test_what_names_no_shape_is_known_by_its_order(asked: tuple[Problem, Plan], tmp_path: Path) -> None:
-    one = compare_run(asked, tmp_path / "a.json", shapes=False)
+def test_what_names_no_shape_is_known_by_its_order(question: tuple[Problem, Plan], tmp_path: Path) -> None:
+    one = compare_run(question, tmp_path / "a.json", shapes=False)
     products = [pair for pair in one.matched.pairs if pair.key.part is Part.PRODUCT]
     assert {pair.how for pair in products} == {"by order"}
     assert all(pair.ratio == pytest.approx(2.0, rel=1e-3) for pair in products)
     assert (list(one.matched.only_expected), list(one.matched.only_measured)) == ([], [])
 
 
-def test_the_last_stage_has_the_head(asked: tuple[Problem, Plan]) -> None:
-    labels = [{one.label for one in expected_step(*asked, rank)} for rank in range(4)]
+def test_the_last_stage_has_the_head(question: tuple[Problem, Plan]) -> None:
+    labels = [{one.label for one in expected_step(*question, rank)} for rank in range(4)]
     assert labels[0] == labels[1] != labels[2] == labels[3]
     assert "forward head.logits" in labels[2] - labels[0]
 
 
-def test_the_expected_step_is_the_priced_one(asked: tuple[Problem, Plan]) -> None:
+def test_the_expected_step_is_the_priced_one(question: tuple[Problem, Plan]) -> None:
     """Six products of a stage's two layers and 8 micro-batches and their gradients: 6 N T, with N the weights
     of products on a rank and T the step's tokens of it (arXiv 2001.08361 sec. 2.1)."""
     flops = 0.0
-    for one in expected_step(*asked, 0):
+    for one in expected_step(*question, 0):
         if one.key.shape is not None and one.key.part is Part.PRODUCT:
             batch, low, inner, high = one.key.shape
             flops += 2.0 * batch * low * inner * high * one.count
@@ -95,13 +95,13 @@ def test_the_expected_step_is_the_priced_one(asked: tuple[Problem, Plan]) -> Non
     assert flops == pytest.approx(6 * weights * 8 * 256)
 
 
-def test_every_second_priced_is_expected(asked: tuple[Problem, Plan]) -> None:
-    work = stage_works(*asked)[-1]
+def test_every_second_priced_is_expected(question: tuple[Problem, Plan]) -> None:
+    work = stage_works(*question)[-1]
     priced_s = work.num_micro * (
         sum(n * item.seconds for n, item in work.per_micro_batch()) + work.p2p_messages * work.p2p_s
     )
     priced_s += sum(item.seconds for item in work.step)
-    assert sum(one.seconds * one.count for one in expected_step(*asked, 2)) == pytest.approx(priced_s, rel=1e-9)
+    assert sum(one.seconds * one.count for one in expected_step(*question, 2)) == pytest.approx(priced_s, rel=1e-9)
 
 
 def want(key: Key, label: str, seconds: float = 1.0, count: int = 1) -> Expected:
@@ -117,34 +117,34 @@ Q, K = product_key(1, 64, 256, 256, FORWARD), product_key(1, 64, 256, 128, FORWA
 
 
 def test_queries_keys_and_values_apart_are_one_product() -> None:
-    found = match_launches([want(QKV, "qkv")], ran(K, Q, K), 1)
-    (pair,) = found.pairs
+    result = match_launches([want(QKV, "qkv")], ran(K, Q, K), 1)
+    (pair,) = result.pairs
     assert (pair.how, pair.measured_s, pair.measured_count, pair.ratio) == ("ran as 3 products", 6.0, 1, 6.0)
-    assert not found.only_measured
+    assert not result.only_measured
     # what adds up to something else is no part of it
-    found = match_launches([want(QKV, "qkv")], ran(Q, K), 1)
-    assert ([one.label for one in found.only_expected], len(found.only_measured)) == (["qkv"], 2)
+    result = match_launches([want(QKV, "qkv")], ran(Q, K), 1)
+    assert ([one.label for one in result.only_expected], len(result.only_measured)) == (["qkv"], 2)
 
 
 def test_gradients_of_products_apart_add_up_in_another_side() -> None:
     input_grad, weight_grad = product_key(1, 64, 512, 256, BACKWARD), product_key(1, 512, 64, 256, BACKWARD)
     parts = [product_key(1, 64, inner, 256, BACKWARD) for inner in (256, 128, 128)]
     parts += [product_key(1, rows, 64, 256, BACKWARD) for rows in (256, 128, 128)]
-    found = match_launches([want(input_grad, "dx"), want(weight_grad, "dw")], ran(*parts), 1)
-    assert [(pair.label, pair.how) for pair in found.pairs] == [
+    result = match_launches([want(input_grad, "dx"), want(weight_grad, "dw")], ran(*parts), 1)
+    assert [(pair.label, pair.how) for pair in result.pairs] == [
         ("dx", "ran as 3 products"),
         ("dw", "ran as 3 products"),
     ]
-    assert not found.only_measured
+    assert not result.only_measured
 
 
 def test_equal_parts_are_likelier_than_a_gate_and_a_query() -> None:
     """Widths of 64 for queries, keys and values, of 128 for gate and up: 64 + 128 would be 192 as well."""
     qkv, up = product_key(1, 32, 64, 192, FORWARD), product_key(1, 32, 64, 256, FORWARD)
     narrow, wide = product_key(1, 32, 64, 64, FORWARD), product_key(1, 32, 64, 128, FORWARD)
-    found = match_launches([want(qkv, "qkv"), want(up, "up")], ran(narrow, narrow, narrow, wide, wide), 1)
-    assert {pair.label: pair.how for pair in found.pairs} == {"qkv": "ran as 3 products", "up": "ran as 2 products"}
-    assert not found.only_measured
+    result = match_launches([want(qkv, "qkv"), want(up, "up")], ran(narrow, narrow, narrow, wide, wide), 1)
+    assert {pair.label: pair.how for pair in result.pairs} == {"qkv": "ran as 3 products", "up": "ran as 2 products"}
+    assert not result.only_measured
 
 
 def attention(elements: int) -> Key:
@@ -169,8 +169,8 @@ def test_an_attention_in_other_calls_looks_at_as_many_pairs() -> None:
 def test_a_message_over_all_ranks_is_one_of_the_pipelines() -> None:
     key, own = collective_key("p2p", 64, 4), collective_key("p2p", 64, 2)
     assert [pair.measured_s for pair in match_launches([want(own, "hop")], ran(key), 1).pairs] == [2.0]
-    found = match_launches([want(own, "hop")], ran(key, own), 1)
-    assert [one.key for one in found.only_measured] == [key]
+    result = match_launches([want(own, "hop")], ran(key, own), 1)
+    assert [one.key for one in result.only_measured] == [key]
     other = [collective_key("all_gather", 64, ranks) for ranks in (2, 4)]
     assert not match_launches([want(other[0], "gather")], ran(other[1]), 1).pairs
 
@@ -178,8 +178,8 @@ def test_a_message_over_all_ranks_is_one_of_the_pipelines() -> None:
 def test_as_many_launches_as_operations_are_paired_one_by_one() -> None:
     key = collective_key("all_gather", 64, 2)
     launched = [replace(one, seconds=float(at)) for at, one in enumerate(ran(*[key] * 6))]
-    found = match_launches([want(key, "first"), want(key, "second", count=2)], launched, 2)
-    assert {pair.label: (pair.measured_count, pair.measured_s) for pair in found.pairs} == {
+    result = match_launches([want(key, "first"), want(key, "second", count=2)], launched, 2)
+    assert {pair.label: (pair.measured_count, pair.measured_s) for pair in result.pairs} == {
         "first": (1, (0 + 3) / 2),
         "second": (2, (1 + 2 + 4 + 5) / 2),
     }
@@ -188,12 +188,12 @@ def test_as_many_launches_as_operations_are_paired_one_by_one() -> None:
 def test_too_few_and_too_many_are_left_over() -> None:
     key, other = collective_key("all_gather", 64, 2), collective_key("all_gather", 64, 4)
     unlike = [replace(one, seconds=each) for one, each in zip(ran(key, key), (1.0, 3.0), strict=True)]
-    found = match_launches([want(key, "a"), want(key, "b"), want(key, "c")], unlike, 1)
-    assert [pair.label for pair in found.pairs] == ["a", "b"]
-    assert [(one.label, one.count) for one in found.only_expected] == [("c", 1)]
-    assert [(pair.measured_s, pair.fastest_s) for pair in found.pairs] == [(2.0, 1.0), (2.0, 1.0)]
-    found = match_launches([want(key, "a")], ran(key, key, other), 1)
-    assert Counter((one.key, one.count) for one in found.only_measured) == {(key, 1): 1, (other, 1): 1}
+    result = match_launches([want(key, "a"), want(key, "b"), want(key, "c")], unlike, 1)
+    assert [pair.label for pair in result.pairs] == ["a", "b"]
+    assert [(one.label, one.count) for one in result.only_expected] == [("c", 1)]
+    assert [(pair.measured_s, pair.fastest_s) for pair in result.pairs] == [(2.0, 1.0), (2.0, 1.0)]
+    result = match_launches([want(key, "a")], ran(key, key, other), 1)
+    assert Counter((one.key, one.count) for one in result.only_measured) == {(key, 1): 1, (other, 1): 1}
 
 
 def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
@@ -207,7 +207,7 @@ def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "seconds", "said"),
+    ("size_bytes", "seconds", "hint"),
     [
         (2**20, (9.0, 9.0), "always: bandwidth"),
         (2**10, (9.0, 9.0), "always: latency"),
@@ -216,19 +216,19 @@ def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
         (2**20, (1.2, 1.1), ""),
     ],
 )
-def test_what_a_gap_suggests(size_bytes: int, seconds: tuple[float, float], said: str) -> None:
+def test_what_a_gap_suggests(size_bytes: int, seconds: tuple[float, float], hint: str) -> None:
     key = collective_key("all_reduce", size_bytes, 8)
     launched = [replace(one, seconds=each) for one, each in zip(ran(key, key), seconds, strict=True)]
     words = lines(compare_operations("made", [want(key, "a", count=2)], launched, 1))
     suggested = [line for line in words if line.startswith("all_reduce of")]
-    assert len(suggested) == bool(said)
-    assert all(said in line for line in suggested)
+    assert len(suggested) == bool(hint)
+    assert all(hint in line for line in suggested)
 
 
 def test_a_receive_that_takes_long_is_one_that_waits() -> None:
     key = collective_key("p2p", 2**20, 2)
-    said = lines(compare_operations("made", [want(key, "hop")], ran(key, seconds=9.0), 1))
-    assert said[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive includes the wait for the other stage"
+    output = lines(compare_operations("made", [want(key, "hop")], ran(key, seconds=9.0), 1))
+    assert output[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive includes the wait for the other stage"
 
 
 # Experts' exchanges and products are known again however the router deals the tokens.
@@ -245,20 +245,20 @@ def routed(key: Key, label: str, weight: tuple[int, int] | None = None) -> Expec
 def test_exchanges_of_other_sizes_are_paired_in_order() -> None:
     wanted = [routed(SENT, "dispatch"), routed(SENT, "combine")]
     sizes = [1000, 1750]
-    found = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in sizes)), 1)
-    assert [(pair.label, pair.how, pair.ratio) for pair in found.pairs] == [
+    result = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in sizes)), 1)
+    assert [(pair.label, pair.how, pair.ratio) for pair in result.pairs] == [
         ("dispatch", "as routed", 2.0),
         ("combine", "as routed", 2.0),
     ]
-    assert (list(found.only_expected), list(found.only_measured)) == ([], [])
+    assert (list(result.only_expected), list(result.only_measured)) == ([], [])
 
 
 def test_exchanges_of_what_no_rank_can_have_are_none() -> None:
     """Both ranks' rows are 2000 bytes; the counts of rows that go before them 32."""
     wanted = [routed(SENT, "dispatch"), routed(SENT, "combine")]
-    found = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in (1000, 2001, 32))), 1)
-    assert [pair.label for pair in found.pairs] == ["dispatch"]
-    assert {one.key.size_bytes for one in found.only_measured} == {2001, 32}
+    result = match_launches(wanted, ran(*(collective_key("all2all", size, None) for size in (1000, 2001, 32))), 1)
+    assert [pair.label for pair in result.pairs] == ["dispatch"]
+    assert {one.key.size_bytes for one in result.only_measured} == {2001, 32}
 
 
 def test_each_experts_products_are_those_of_all() -> None:

@@ -72,9 +72,9 @@ def test_a_plan_runs_logs_and_compares(name: str, tmp_path: Path) -> None:
     words = [str(tmp_path / "step.json"), "--config", str(config), "--cluster", "cpu", "--missing", "modelled"]
     words += ["--operations", str(traces[0]), "--json", str(tmp_path / "gap.json")]
     assert main(["compare", *words]) == 0
-    found: dict[str, Any] = json.loads((tmp_path / "gap.json").read_text())
-    assert found["measured"]["form"] == "train"
-    operations = found["operations"]
+    result: dict[str, Any] = json.loads((tmp_path / "gap.json").read_text())
+    assert result["measured"]["form"] == "train"
+    operations = result["operations"]
     assert operations["num_steps"] == 2
     launched = [*operations["pairs"], *operations["only_measured"]]
     kinds = {one["key"]["what"] for one in launched if one["key"]["part"] == "communication"}

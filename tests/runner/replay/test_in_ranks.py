@@ -63,17 +63,17 @@ def ends(workload: Path, results: Path, way: str, limit_s: float = LIMIT_S) -> l
         subprocess.Popen(command, env=as_slurm_would(rank, port), cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for rank in range(4)
     ]
-    found = []
+    result = []
     try:
         for rank, process in enumerate(ranks):
             if way == "stops" and rank == 3:
                 process.kill()
             _, errors = process.communicate(timeout=PATIENCE_S)
-            found.append((process.returncode, errors))
+            result.append((process.returncode, errors))
     finally:
         for process in ranks:
             process.kill()
-    return found
+    return result
 
 
 def test_a_run_that_is_well(workload: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_run_that_is_well(workload: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "said", "status"),
+    ("way", "line_pattern", "status"),
     [
         ("dies", r"error: rank 3 gone or stopped in \w+ .* over \w+_group \(.*row \d+\), iteration 1", 7),
         (
@@ -102,14 +102,14 @@ def test_a_run_that_is_well(workload: Path, tmp_path: Path) -> None:
         ("differs", r"error: rank 3: the workload tiny differs from rank 0's: use the same on all nodes", 2),
     ],
 )
-def test_a_rank_that_goes_wrong(workload: Path, tmp_path: Path, way: str, said: str, status: int) -> None:
+def test_a_rank_that_goes_wrong(workload: Path, tmp_path: Path, way: str, line_pattern: str, status: int) -> None:
     def check(limit_s: float) -> None:
         results = tmp_path / str(limit_s)
-        found = ends(workload, results, way, limit_s)
-        assert [code for code, _ in found] == [2, 2, 2, status], found
-        lines = [line for _, errors in found for line in errors.splitlines()]
+        result = ends(workload, results, way, limit_s)
+        assert [code for code, _ in result] == [2, 2, 2, status], result
+        lines = [line for _, errors in result for line in errors.splitlines()]
         assert len(lines) == 1, lines
-        assert re.fullmatch(f"{said}.*", lines[0]), lines
+        assert re.fullmatch(f"{line_pattern}.*", lines[0]), lines
         if way != "differs":
             log = Log.load(results / "comm_logs" / "tiny_log.csv")
             assert log.incomplete
@@ -121,12 +121,12 @@ def test_a_rank_that_goes_wrong(workload: Path, tmp_path: Path, way: str, said: 
 def test_a_full_disk(workload: Path, tmp_path: Path) -> None:
     (tmp_path / "comm_logs").mkdir()
     (tmp_path / "comm_logs" / "tiny-stage1_log.csv.part").symlink_to("/dev/full")
-    found = ends(workload, tmp_path, "well")
-    assert [code for code, _ in found] == [2] * 4
-    said = "".join(errors for _, errors in found)
-    assert re.fullmatch(r"error: rank 2: .*tiny-stage1_log.csv: cannot be written: No space left on device\n", said), (
-        said
-    )
+    result = ends(workload, tmp_path, "well")
+    assert [code for code, _ in result] == [2] * 4
+    line_pattern = "".join(errors for _, errors in result)
+    assert re.fullmatch(
+        r"error: rank 2: .*tiny-stage1_log.csv: cannot be written: No space left on device\n", line_pattern
+    ), line_pattern
 
 
 def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
@@ -173,13 +173,13 @@ def test_seven_plans_run_and_are_not_run_again(tmp_path: Path) -> None:
     assert "left out" not in first
     for name, expected in RUNS.items():
         log = Log.load(tmp_path / "comm_logs" / f"{name}_log.csv")
-        found = {
+        result = {
             (item.comm_type, item.comm_group, item.comm_group_size)
             for epoch in log.comm_log_each_epoch[1:]
             for item in epoch
         }
-        assert expected <= found, (name, found)
-        assert ("computation", "", 0) in found
+        assert expected <= result, (name, result)
+        assert ("computation", "", 0) in result
         assert not log.incomplete
     again = run().splitlines()
     assert [line.split()[0] for line in again[-7:]] == list(RUNS)

@@ -91,15 +91,15 @@ def test_groups_used_are_one_list_for_all_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "said"),
+    ("item", "error_text"),
     [
         (collective(ranks=8), "w.csv: row 2: all_reduce over tp_group of 8 ranks: tp 2 x dp 2 has 2"),
         (collective(kind="reduce", dst=2), "row 2: reduce: dst = 2: a place in its group of 2, from 0"),
         (collective(kind="broadcast", src=2), "row 2: broadcast: src = 2"),
     ],
 )
-def test_rows_that_the_degrees_do_not_have_are_named(item: GeneralItem, said: str) -> None:
-    with pytest.raises(WorkloadError, match=said):
+def test_rows_that_the_degrees_do_not_have_are_named(item: GeneralItem, error_text: str) -> None:
+    with pytest.raises(WorkloadError, match=error_text):
         program(item)
 
 
@@ -210,10 +210,10 @@ def test_another_stage_first_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_are_as_many_as_stages(tmp_path: Path) -> None:
-    typed = [tmp_path / "x.csv", tmp_path / "y.csv"]
-    assert stage_files(typed, 2) == typed
+    files = [tmp_path / "x.csv", tmp_path / "y.csv"]
+    assert stage_files(files, 2) == files
     with pytest.raises(ConfigError, match="files = 2: 3, one for each pipeline stage"):
-        stage_files(typed, 3)
+        stage_files(files, 3)
 
 
 def test_names_of_results() -> None:

@@ -61,7 +61,7 @@ def test_generated_rows_are_those_of_every_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         ("x = 1", r"keys = \['x'\]: \[\[workload\]\] entries alone"),
         ("workload = [", "file = 'suite.toml': TOML"),
@@ -73,8 +73,8 @@ def test_generated_rows_are_those_of_every_stage(tmp_path: Path) -> None:
         (2 * '[[workload]]\nname = "a"\nfiles = ["x"]\n', "name = 'a': a name for one workload"),
     ],
 )
-def test_a_suite_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_suite_that_cannot_be_used(tmp_path: Path, text: str, error_text: str) -> None:
+    with pytest.raises(ConfigError, match=error_text):
         read_suite(suite(tmp_path, text))
 
 

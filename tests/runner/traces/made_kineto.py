@@ -65,9 +65,9 @@ def _step(writer: "_Writer", at: float, step: int) -> None:
 
 def _recorded(name: str, counts: tuple[int, int], group: tuple[str, int], **more: int) -> Row:
     """The metadata of record_param_comms; of one that is linked Kineto repeats it beside the kernel."""
-    said = {"Collective name": name, "In msg nelems": counts[0], "Out msg nelems": counts[1]}
-    told = {"Group size": group[1], "dtype": "BFloat16", "Process Group Name": group[0]}
-    return said | told | {"Process Group Description": "undefined", "Process Group Ranks": "[0, 1]"} | more
+    names = {"Collective name": name, "In msg nelems": counts[0], "Out msg nelems": counts[1]}
+    metadata = {"Group size": group[1], "dtype": "BFloat16", "Process Group Name": group[0]}
+    return names | metadata | {"Process Group Description": "undefined", "Process Group Ranks": "[0, 1]"} | more
 
 
 def _gather_of_tp(writer: "_Writer", at: float) -> None:
@@ -78,12 +78,12 @@ def _gather_of_tp(writer: "_Writer", at: float) -> None:
         "Input type": ["c10::BFloat16"] * 2 + [""] * 3,
     }
     writer.host("c10d::_allgather_base_", at, 20, {"External id": writer.next_id()} | dims)
-    told = _recorded("_allgather_base", (part, 2 * part), ("5", 2), Seq=7)
+    metadata = _recorded("_allgather_base", (part, 2 * part), ("5", 2), Seq=7)
     number = writer.next_id()
-    writer.host("record_param_comms", at + 2, 15, {"External id": number} | told)
+    writer.host("record_param_comms", at + 2, 15, {"External id": number} | metadata)
     writer.host("nccl:_all_gather_base", at + 4, 10, {"External id": writer.next_id()}, category="user_annotation")
     kernel = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    writer.launch(kernel, (at + 8, MAIN), (at + 30, 80.0), COMMUNICATION, {"External id": number} | told)
+    writer.launch(kernel, (at + 8, MAIN), (at + 30, 80.0), COMMUNICATION, {"External id": number} | metadata)
 
 
 def _compiled(writer: "_Writer", at: float) -> None:
@@ -140,8 +140,10 @@ def _exchange_of_stages(writer: "_Writer", at: float) -> None:
     for place, way in enumerate(("send", "recv")):
         begun = at + 10 * place
         writer.host(f"c10d::{way}", begun, 8, {"External id": writer.next_id()})
-        told = _recorded(way, (2048 * 4096, 2048 * 4096), ("9", 2)) | {"Dst Rank" if way == "send" else "Src Rank": 3}
-        writer.host("record_param_comms", begun + 1, 6, {"External id": writer.next_id()} | told)
+        metadata = _recorded(way, (2048 * 4096, 2048 * 4096), ("9", 2)) | {
+            "Dst Rank" if way == "send" else "Src Rank": 3
+        }
+        writer.host("record_param_comms", begun + 1, 6, {"External id": writer.next_id()} | metadata)
     _of_no_group(writer, at + 18)
     # Begun and, in older versions of torch, never ended
     lasting = {"External id": writer.next_id()}
@@ -182,8 +184,8 @@ def _gathers_of_buckets(writer: "_Writer", at: float) -> None:
     """Parameters of two buckets, all-gathered in one call of c10d that torch records no message of."""
     dims = [[[2000], [600]], [[1000], [300]], [], []]
     number = writer.next_id()
-    said = {"Input Dims": dims, "Input type": ["TensorList", "TensorList", "", ""]}
-    writer.host("c10d::allgather_into_tensor_coalesced_", at, 20, {"External id": number} | said)
+    names = {"Input Dims": dims, "Input type": ["TensorList", "TensorList", "", ""]}
+    writer.host("c10d::allgather_into_tensor_coalesced_", at, 20, {"External id": number} | names)
     inputs = {"Input Dims": [[1000], [300]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
     name = "nccl:all_gather_into_tensor_coalesced"
     writer.host(name, at + 2, 15, {"External id": writer.next_id()} | inputs, category="user_annotation")

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def trace_of(expected: Sequence[Expected], *, slower: float, num_steps: int = 2, shapes: bool = True) -> Row:
-    """A trace whose launches take ``slower`` times what is expected; ``shapes``: recorded, and sizes told."""
+    """A trace whose launches take ``slower`` times what is expected; ``shapes``: recorded, and sizes metadata."""
     rows: list[Row] = []
     clock = _Clock()
     for step in range(num_steps):
@@ -94,7 +94,7 @@ def _words(one: Expected, *, shapes: bool) -> tuple[str, Row, str, Row]:
         return f"aten::_flash_attention_{way}", dims, f"void flash::{kernel}<Flash_traits>(Params)", {}
     if key.part is Part.COLLECTIVE:
         assert key.size_bytes is not None
-        told = {
+        metadata = {
             "Collective name": NAMES[key.what],
             "In msg nelems": key.size_bytes // 2,
             "Out msg nelems": key.size_bytes // 2,
@@ -103,7 +103,7 @@ def _words(one: Expected, *, shapes: bool) -> tuple[str, Row, str, Row]:
             "Process Group Name": "1",
             "Process Group Description": "default_pg",
         }
-        return "record_param_comms", {}, NCCL_KERNELS[key.what], told if shapes else {}
+        return "record_param_comms", {}, NCCL_KERNELS[key.what], metadata if shapes else {}
     if key.part is Part.OPTIMIZER:
         return ("aten::_fused_adamw_", {}, "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>(T)", {})
     return ("aten::add", {}, "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>(int)", {})

@@ -92,8 +92,8 @@ def test_gloos_work_is_the_time_of_the_call_before_it() -> None:
         event("gloo:all_reduce", 71, 9, "user_annotation", **{"Input type": ["c10::BFloat16"]}),
         event("c10d::barrier", 85, 9),
     ).launches
-    told = [(one.key, round(one.seconds * 1e6)) for one in ran if one.key.part is Part.COLLECTIVE]
-    assert told == [(collective_key("reduce_scatter", 80, None), 50), (collective_key("all_reduce", 24, None), 9)]
+    summary = [(one.key, round(one.seconds * 1e6)) for one in ran if one.key.part is Part.COLLECTIVE]
+    assert summary == [(collective_key("reduce_scatter", 80, None), 50), (collective_key("all_reduce", 24, None), 9)]
 
 
 def test_a_message_of_gloo_lasts_beside_what_its_thread_does_next() -> None:
@@ -110,8 +110,8 @@ def test_a_message_of_gloo_lasts_beside_what_its_thread_does_next() -> None:
         event("c10d::allreduce_", 80, 1, **sent),
         event("gloo:all_reduce", 82, 9, "user_annotation", **work),
     ).launches
-    told = [(one.key.what, one.key.size_bytes, one.key.direction, round(one.seconds * 1e6)) for one in ran]
-    assert told == [
+    summary = [(one.key.what, one.key.size_bytes, one.key.direction, round(one.seconds * 1e6)) for one in ran]
+    assert summary == [
         ("p2p", 32 * 64 * 4, None, 60),
         ("p2p", 32 * 64 * 4, None, 30),
         ("product", None, "forward", 10),
@@ -133,8 +133,8 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
         event("Memcpy DtoD", 190, 1, "gpu_memcpy"),
     )
     whole = launches_of(*made)
-    told = [(one.key.part, one.key.direction, one.key.shape, round(one.seconds * 1e6)) for one in whole.launches]
-    assert told == [
+    summary = [(one.key.part, one.key.direction, one.key.shape, round(one.seconds * 1e6)) for one in whole.launches]
+    assert summary == [
         (Part.PRODUCT, "backward", (1, 4, 2, 8), 24),
         (Part.PRODUCT, "forward", None, 13),
         (Part.KERNEL, None, None, 1),
@@ -210,7 +210,7 @@ def test_the_direction_of_an_attention_is_in_its_kernels_name(name: str, backwar
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> StepLaunches:
+def result(tmp_path_factory: pytest.TempPathFactory) -> StepLaunches:
     path = tmp_path_factory.mktemp("kineto") / "rank1.json"
     path.write_text(json.dumps(trace()))
     held = read_trace(path)
@@ -218,59 +218,59 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> StepLaunches:
     return step_launches(held)
 
 
-def seconds_of(found: StepLaunches, key: Key) -> list[float]:
-    return [round(one.seconds * 1e6, 3) for one in found.launches if one.key == key]
+def seconds_of(result: StepLaunches, key: Key) -> list[float]:
+    return [round(one.seconds * 1e6, 3) for one in result.launches if one.key == key]
 
 
-def test_every_kernel_of_both_steps_is_there_once(found: StepLaunches) -> None:
-    counts = Counter(one.key.part for one in found.launches)
+def test_every_kernel_of_both_steps_is_there_once(result: StepLaunches) -> None:
+    counts = Counter(one.key.part for one in result.launches)
     assert counts == {Part.COLLECTIVE: 8, Part.PRODUCT: 6, Part.ATTENTION: 4, Part.KERNEL: 6}
     whole_us = 80 + 12 + 44 + 60 + 100 + 50 + 45 + 2 + 30 + 1 + 20
-    assert sum(one.seconds for one in found.launches) == pytest.approx(2 * whole_us * 1e-6)
-    assert found.num_steps == 2
+    assert sum(one.seconds for one in result.launches) == pytest.approx(2 * whole_us * 1e-6)
+    assert result.num_steps == 2
 
 
-def test_a_linked_collective_says_its_bytes_and_group(found: StepLaunches) -> None:
+def test_a_linked_collective_says_its_bytes_and_group(result: StepLaunches) -> None:
     key = collective_key("all_gather", 2 * 2 * 2048 * 4096, 2)
-    assert seconds_of(found, key) == [80.0, 80.0]
+    assert seconds_of(result, key) == [80.0, 80.0]
 
 
-def test_a_kernel_that_ends_a_group_is_the_calls_of_the_group(found: StepLaunches) -> None:
+def test_a_kernel_that_ends_a_group_is_the_calls_of_the_group(result: StepLaunches) -> None:
     """A send and a receipt share its 100 us; that of the first step runs on into the second. Calls of
     one rank, of another thread and of another kind are none of it."""
     key = collective_key("p2p", BYTES_OF_MESSAGE, 2)
-    assert seconds_of(found, key) == [50.0] * 4
-    one, other = [one for one in found.launches if one.key == key][:2]
+    assert seconds_of(result, key) == [50.0] * 4
+    one, other = [one for one in result.launches if one.key == key][:2]
     assert other.start_s == pytest.approx(one.start_s + 50e-6)
 
 
-def test_gathers_in_one_call_are_as_long_as_all_of_them(found: StepLaunches) -> None:
-    assert seconds_of(found, collective_key("all_gather", 2600 * 2, None)) == [30.0, 30.0]
+def test_gathers_in_one_call_are_as_long_as_all_of_them(result: StepLaunches) -> None:
+    assert seconds_of(result, collective_key("all_gather", 2600 * 2, None)) == [30.0, 30.0]
 
 
-def test_what_follows_a_work_that_never_ends_is_no_part_of_it(found: StepLaunches) -> None:
+def test_what_follows_a_work_that_never_ends_is_no_part_of_it(result: StepLaunches) -> None:
     for direction, took_us in (("backward", 50.0), ("forward", 45.0)):
-        assert seconds_of(found, product_key(1, 4096, 2048, 4096, direction)) == [took_us] * 2
+        assert seconds_of(result, product_key(1, 4096, 2048, 4096, direction)) == [took_us] * 2
 
 
-def test_a_product_past_torch_has_its_sum_and_an_attention_its_pairs(found: StepLaunches) -> None:
+def test_a_product_past_torch_has_its_sum_and_an_attention_its_pairs(result: StepLaunches) -> None:
     unsaid = Key(part=Part.PRODUCT, what="product", direction="forward")
-    assert seconds_of(found, unsaid) == [44.0, 44.0]
-    pairs = {one.pairs for one in found.launches if one.name.startswith("aten::_flash")}
+    assert seconds_of(result, unsaid) == [44.0, 44.0]
+    pairs = {one.pairs for one in result.launches if one.name.startswith("aten::_flash")}
     assert pairs == {16 * 4096 * 4097 / 2}
 
 
-def test_three_kernels_of_cudnn_are_one_backward(found: StepLaunches) -> None:
+def test_three_kernels_of_cudnn_are_one_backward(result: StepLaunches) -> None:
     key = Key(part=Part.ATTENTION, what="attention", direction="backward")
-    assert seconds_of(found, key) == [20.0, 20.0]
+    assert seconds_of(result, key) == [20.0, 20.0]
 
 
-def test_idle_is_what_neither_stream_covers(found: StepLaunches) -> None:
+def test_idle_is_what_neither_stream_covers(result: StepLaunches) -> None:
     """343 us of a step beside its messages and what comes late, which runs beside the next step's gather and messages;
     70 us of the first step's messages run beside that gather."""
     whole_us = 2 * (STEP_US - 50)
     covered_us = 2 * (80 + 12 + 44 + 60 + 50 + 45 + 2 + 30 + 20) + 100 + 30
-    assert found.idle_s == pytest.approx((whole_us - covered_us) / 2 * 1e-6)
+    assert result.idle_s == pytest.approx((whole_us - covered_us) / 2 * 1e-6)
 
 
 # Pairs of queries and keys of traced attentions.
@@ -347,8 +347,8 @@ def written(path: Path, events: object, **more: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
 def test_events_come_by_start_in_seconds(tmp_path: Path, name: str) -> None:
-    told = {"backend": "nccl", "rank": "3", "world_size": 8}
-    path = written(tmp_path / name, [MARK, STEP, MM], distributedInfo=told)
+    summary = {"backend": "nccl", "rank": "3", "world_size": 8}
+    path = written(tmp_path / name, [MARK, STEP, MM], distributedInfo=summary)
     assert is_trace(path)
     trace = read_trace(path)
     assert [one.name for one in trace.events] == ["aten::mm", "ProfilerStep#3"]

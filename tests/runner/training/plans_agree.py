@@ -42,19 +42,19 @@ def model_of(kind: str) -> ModelSpec:
     return ModelSpec(name="tiny", hidden=64, vocab=128, blocks=runs, source="test", tied_embeddings=tied)
 
 
-def kind_of(asked: dict[str, object]) -> str:
-    return next((kind for kind in ("experts", "other") if asked.get(kind)), "dense")
+def kind_of(settings: dict[str, object]) -> str:
+    return next((kind for kind in ("experts", "other") if settings.get(kind)), "dense")
 
 
-def training_of(asked: dict[str, object]) -> TrainingConfig:
+def training_of(settings: dict[str, object]) -> TrainingConfig:
     """A plan by its fields, and whether its model has experts, and how cp cuts."""
-    asked = dict(asked)
-    kind, way = kind_of(asked), str(asked.pop("context_parallel", "all_gather"))
+    settings = dict(settings)
+    kind, way = kind_of(settings), str(settings.pop("context_parallel", "all_gather"))
     for flag in ("experts", "other"):
-        asked.pop(flag, None)
-    asked["recompute"] = Recompute(str(asked.get("recompute", "none")))
-    asked["schedule"] = SCHEDULES[str(asked.get("schedule", "1f1b"))]
-    plan = Plan(strategy=str(asked.pop("strategy", "msp")), preset="fsdp", **asked)  # type: ignore[arg-type]
+        settings.pop(flag, None)
+    settings["recompute"] = Recompute(str(settings.get("recompute", "none")))
+    settings["schedule"] = SCHEDULES[str(settings.get("schedule", "1f1b"))]
+    plan = Plan(strategy=str(settings.pop("strategy", "msp")), preset="fsdp", **settings)  # type: ignore[arg-type]
     plan = replace(plan, num_micro=SEQUENCES // (plan.dp * plan.micro_batch))
     return TrainingConfig(model=model_of(kind), plan=plan, seq_len=SEQ_LEN, context_parallel=way)
 
@@ -66,22 +66,22 @@ def whole(gradient: torch.Tensor) -> torch.Tensor:
 
 def gradients_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     """Whole gradients by name; experts one by one."""
-    found = {}
+    result = {}
     for stage in trainer.stages:
         for path, module in stage.named_modules():
             for name, parameter in module.named_parameters(prefix=path, recurse=False):
                 assert parameter.grad is not None, name
                 gradient = whole(parameter.grad)
                 if isinstance(module, Experts):
-                    found |= {f"{name}.{module.first + at}": one for at, one in enumerate(gradient)}
+                    result |= {f"{name}.{module.first + at}": one for at, one in enumerate(gradient)}
                 else:
-                    found[name] = gradient
-    return found
+                    result[name] = gradient
+    return result
 
 
-def run(asked: dict[str, object]) -> tuple[float, dict[str, torch.Tensor], float]:
+def run(settings: dict[str, object]) -> tuple[float, dict[str, torch.Tensor], float]:
     """Loss share and gradients of the first step, and the loss share of the second, after an update."""
-    trainer = Trainer(training_of(asked), torch.device("cpu"))
+    trainer = Trainer(training_of(settings), torch.device("cpu"))
     trainer.gradients(*trainer.batch(0))
     first, gradients = trainer.loss_share(), gradients_of(trainer)
     gradients = {name: each.clone() for name, each in gradients.items()}
@@ -98,14 +98,14 @@ def rank_main(rank: int, world: int, folder: str, cases: dict[str, dict[str, obj
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     alone: dict[str, tuple[float, dict[str, torch.Tensor], float]] = {}
-    for asked in cases.values():
-        kind = kind_of(asked)
+    for settings in cases.values():
+        kind = kind_of(settings)
         if kind not in alone:
             alone[kind] = run({kind: True, "micro_batch": 2} if kind != "dense" else {"micro_batch": 2})
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    for name, asked in cases.items():
-        first, gradients, second = run(asked)
-        reference = alone[kind_of(asked)]
+    for name, settings in cases.items():
+        first, gradients, second = run(settings)
+        reference = alone[kind_of(settings)]
         losses = torch.tensor([first, second], dtype=torch.float64)
         dist.all_reduce(losses)
         worst = torch.tensor(max(largest_difference(each, reference[1][key]) for key, each in gradients.items()))
@@ -114,12 +114,12 @@ def rank_main(rank: int, world: int, folder: str, cases: dict[str, dict[str, obj
         dist.all_gather_object(seen, sorted(gradients))
         assert {key for keys in seen for key in keys or ()} == set(reference[1]), name
         if rank == 0:
-            said = {
+            result = {
                 "loss": abs(float(losses[0]) / reference[0] - 1),
                 "gradient": float(worst),
                 "next_loss": abs(float(losses[1]) / reference[2] - 1),
             }
-            print(json.dumps({"name": name, **said}), flush=True)
+            print(json.dumps({"name": name, **result}), flush=True)
     dist.barrier()
     os._exit(0)
 

@@ -55,12 +55,12 @@ def test_torch_works_in_the_order_that_is_priced(
     schedule: Schedule, vpp: int, pp: int, num_micro: int, made: Maker
 ) -> None:
     plan = plan_of(schedule, vpp, pp, num_micro)
-    found = made(plan).schedule.pipeline_order
+    result = made(plan).schedule.pipeline_order
     for stage, ours in enumerate(schedule.orders((pp, vpp, num_micro))):
         places = virtual_stages(plan, stage)
         torchs = [
             (LETTERS[one.computation_type.name], one.stage_index, one.microbatch_index)
-            for one in found[stage]
+            for one in result[stage]
             if one is not None
         ]
         assert torchs == [(work.kind.value, places[work.chunk], work.micro) for work in ours]

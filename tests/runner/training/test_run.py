@@ -55,20 +55,20 @@ def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
-    said: list[str] = []
-    typed = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
+    printed: list[str] = []
+    request = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
     options = TrainOptions(
-        request=typed,
+        request=request,
         device="cpu",
         steps=3,
         warmup=1,
         results=tmp_path / "results",
         trace=tmp_path / "traces",
-        say=said.append,
+        say=printed.append,
     )
     lines = run_training(options, RankLayout())
-    assert said == [said[0]]
-    assert "4,065,536 parameters" in said[0]
+    assert printed == [printed[0]]
+    assert "4,065,536 parameters" in printed[0]
     (written,) = tmp_path.glob("results/*_train.json")
     record = json.loads(written.read_text())
     assert len(record["steps_s"]) == len(record["losses"]) == 3
@@ -108,10 +108,10 @@ def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
 def test_compiled_blocks_lose_as_plain_ones_do(tmp_path: Path) -> None:
     losses = []
     for compiled in (False, True):
-        typed = TrainRequest(
+        request = TrainRequest(
             root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=2, seq_len=32, dtype="fp32", compiled=compiled
         )
-        options = TrainOptions(request=typed, device="cpu", steps=2, warmup=1, json=tmp_path / "step.json")
+        options = TrainOptions(request=request, device="cpu", steps=2, warmup=1, json=tmp_path / "step.json")
         run_training(options, RankLayout())
         record = json.loads((tmp_path / "step.json").read_text())
         assert record["compiled"] is compiled
@@ -160,8 +160,8 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
             timeout=PATIENCE_S,
         )
         assert ran.returncode == 0, ran.stderr
-        found = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-        runs = {each["way"]: (each["statuses"], each["said"].splitlines()) for each in found}
+        result = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        runs = {each["way"]: (each["statuses"], each["said"].splitlines()) for each in result}
         patterns = {
             "dies": ([2, 7], r"error: rank 1 gone or stopped in step 2 \(rank 0: the backward: .*\)"),
             "hangs": (
@@ -186,14 +186,16 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
 @pytest.mark.nightly
 def test_compiled_blocks_train_as_they_do_uncompiled() -> None:
     def losses(*, compiled: bool) -> list[float]:
-        typed = TrainRequest(root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32")
-        options = TrainOptions(request=replace(typed, compiled=compiled), device="cpu", steps=2, warmup=1)
+        request = TrainRequest(
+            root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32"
+        )
+        options = TrainOptions(request=replace(request, compiled=compiled), device="cpu", steps=2, warmup=1)
         world = open_world(RankLayout(), choose_device("cpu", RankLayout()), timeout_s=600.0)
-        asked = read_task(options.typed, world.device, 1)
-        assert asked.training.compiled is compiled
-        found = list(measure(options, asked, world).losses)
+        task = read_task(options.request, world.device, 1)
+        assert task.training.compiled is compiled
+        result = list(measure(options, task, world).losses)
         world.close()
-        return found
+        return result
 
     assert losses(compiled=True) == pytest.approx(losses(compiled=False), rel=1e-5)
 

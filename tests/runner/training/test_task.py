@@ -1,4 +1,4 @@
-"""What is asked of a training run, and what is refused with one line."""
+"""What is task_of of a training run, and what is refused with one line."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,40 +17,40 @@ ROOT = Path(__file__).resolve().parents[3]
 CPU = Device(kind="cpu")
 
 
-def asked(world_size: int = 4, config: str = "tiny_internlm2.py", **typed: Any) -> TrainTask:
-    return read_task(TrainRequest(root=ROOT, config=ROOT / "configs" / config, **typed), CPU, world_size)
+def task_of(world_size: int = 4, config: str = "tiny_internlm2.py", **options: Any) -> TrainTask:
+    return read_task(TrainRequest(root=ROOT, config=ROOT / "configs" / config, **options), CPU, world_size)
 
 
 def test_the_config_says_plan_batch_and_format() -> None:
-    found = asked()
-    plan = found.plan
+    result = task_of()
+    plan = result.plan
     assert (plan.strategy, plan.tp, plan.dp, plan.zero_stage, plan.zero_size) == ("msp", 2, 2, 1, 2)
-    assert (plan.micro_batch, plan.num_micro, found.training.seq_len) == (1, 4, 256)
-    assert (found.dtype, found.training.compute) == ("bf16", torch.bfloat16)
-    assert found.training.tokens_sharded
+    assert (plan.micro_batch, plan.num_micro, result.training.seq_len) == (1, 4, 256)
+    assert (result.dtype, result.training.compute) == ("bf16", torch.bfloat16)
+    assert result.training.tokens_sharded
 
 
 def test_a_typed_plan_may_say_dp() -> None:
-    assert asked(plan="tp=2,dp=2").plan.dp == 2
-    assert asked(plan="dp=4").plan.dp == 4
-    assert not asked(plan="tp=2").training.tokens_sharded
+    assert task_of(plan="tp=2,dp=2").plan.dp == 2
+    assert task_of(plan="dp=4").plan.dp == 4
+    assert not task_of(plan="tp=2").training.tokens_sharded
 
 
 def test_micro_batches_make_the_batch() -> None:
-    found = asked(plan="pp=2,micro_batch=2", micro_batches=6, seq_len=64)
-    assert found.plan.num_micro == 6
-    assert found.problem.job.global_batch_tokens == 2 * 2 * 6 * 64
+    result = task_of(plan="pp=2,micro_batch=2", micro_batches=6, seq_len=64)
+    assert result.plan.num_micro == 6
+    assert result.problem.job.global_batch_tokens == 2 * 2 * 6 * 64
 
 
 def test_the_format_asked_for_is_that_of_everything() -> None:
-    found = asked(dtype="fp32")
-    assert found.training.compute is found.training.reduce is torch.float32
-    assert found.problem.job.precision.compute == "fp32"
+    result = task_of(dtype="fp32")
+    assert result.training.compute is result.training.reduce is torch.float32
+    assert result.problem.job.precision.compute == "fp32"
 
 
 def changed(**fields: Any) -> ModelSpec:
     """The tiny model, its attention otherwise where the field is one of attention."""
-    model = asked().problem.model
+    model = task_of().problem.model
     block = model.blocks[0].block
     assert isinstance(block.mixer, AttentionSpec)
     of_model = {key: value for key, value in fields.items() if hasattr(model, key)}
@@ -61,7 +61,7 @@ def changed(**fields: Any) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "error_text"),
     [
         ({"softcap": True}, "softcap = True: none"),
         ({"alibi": True}, "alibi = True: none"),
@@ -72,21 +72,21 @@ def changed(**fields: Any) -> ModelSpec:
         ({"qk_norm": True, "qk_norm_weights": QkNormWeights.ALL_HEADS}, "qk_norm_weights = 'all_heads': head"),
     ],
 )
-def test_models_that_it_is_not_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_models_that_it_is_not_are_refused(fields: dict[str, Any], error_text: str) -> None:
+    with pytest.raises(ConfigError, match=error_text):
         check_model(changed(**fields), "x")
 
 
 def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
     model = changed(window=64, qk_norm=True, tied_embeddings=True)
     check_model(model, "x")
-    training = replace(asked(plan="pp=2").training, model=model)
+    training = replace(task_of(plan="pp=2").training, model=model)
     with pytest.raises(ConfigError, match=r"pp, zero_stage = .*: pp 1 and ZeRO 0 or 1 with tied embeddings"):
-        check_plan(training, asked().problem.job)
+        check_plan(training, task_of().problem.job)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("options", "error_text"),
     [
         ({"plan": "tp=2,dp=4"}, "dp = 4: 2, what tp 2 x pp 1 x cp 1 leave of 4 processes"),
         ({"plan": "dp=0"}, "dp=N once"),
@@ -131,8 +131,8 @@ def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
     ],
     ids=str,
 )
-def test_what_is_not_run_is_refused(typed: dict[str, Any], said: str) -> None:
+def test_what_is_not_run_is_refused(options: dict[str, Any], error_text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        asked(**typed)
-    assert said in str(refused.value)
+        task_of(**options)
+    assert error_text in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -108,14 +108,14 @@ def differences(ranks: int, cases: Mapping[str, Mapping[str, object]]) -> dict[s
         timeout=PATIENCE_S,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    return {each.pop("name"): each for each in found}
+    result = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {each.pop("name"): each for each in result}
 
 
 def check(ranks: int, cases: Mapping[str, Mapping[str, object]]) -> None:
-    found = differences(ranks, cases)
-    assert list(found) == list(cases)
-    wrong = {name: each for name, each in found.items() if not max(each.values()) < BOUND}
+    result = differences(ranks, cases)
+    assert list(result) == list(cases)
+    wrong = {name: each for name, each in result.items() if not max(each.values()) < BOUND}
     assert not wrong
 
 

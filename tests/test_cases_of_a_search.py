@@ -12,7 +12,7 @@ from profdb.cases import Case, HostCase
 from profdb.cost_model import ProfileCostModel
 from profdb.fits import surface
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.modelled.profile import DOORS, modelled_seconds
+from profdb.modelled.profile import QUERIES, modelled_seconds
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.case_file import read_cases
@@ -80,7 +80,7 @@ def test_a_bad_file_of_cases_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 
 def as_measured(cluster: ClusterSpec, cases: Sequence[Case]) -> ProfileDatabase:
     """A profile that says it measured these cases on domains of 8 GPUs; its times are the sheet's."""
-    known = [case for case in cases if type(case) in DOORS or case in OF_THE_HOST]
+    known = [case for case in cases if type(case) in QUERIES or case in OF_THE_HOST]
     seconds = modelled_seconds(ModelledCostModel(cluster=cluster), known)
     samples = [Sample(case=case, trials_s=(float(one_s),)) for case, one_s in zip(known, seconds, strict=True)]
     machine = MachineFacts(gpu=cluster.gpu.name, gpus_per_node=8, cluster=cluster.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
-from spec.program.command import OneLineParser, decimal, listed, token_count, whole, word
+from spec.program.command import OneLineParser, comma_separated, decimal, non_empty, token_count, whole
 from spec.program.kinds import (
     MOST_GPUS,
     MOST_MINUTES,
@@ -86,20 +86,20 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
             "--assume": ASSUME,
             "--model_size": {"help": "billions of parameters: picks a preset, or checks --config"},
             "--world_size": {
-                "type": listed(whole(1, MOST_GPUS)),
+                "type": comma_separated(whole(1, MOST_GPUS)),
                 "required": True,
                 "help": "GPUs; 64,128 is a list (sweeps)",
             },
             "--global_batch_size": {
-                "type": listed(whole(1, MOST_STEP_TOKENS)),
+                "type": comma_separated(whole(1, MOST_STEP_TOKENS)),
                 "help": "tokens per optimizer step, or a list",
             },
             "--seq_len": {
-                "type": listed(whole(1, MOST_SEQUENCE_TOKENS)),
+                "type": comma_separated(whole(1, MOST_SEQUENCE_TOKENS)),
                 "help": "tokens per sequence, or a list (default: the config's)",
             },
             "--framework": {
-                "type": listed(word),
+                "type": comma_separated(non_empty),
                 "help": f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
             },
             "--precision": {"choices": PRECISIONS, "help": "products of linear layers (default bf16)"},
@@ -112,7 +112,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
         "on what": {
             "--pre_profiling_data_path": {"type": Path, "help": "the profile (default prof_data/data.pt)"},
             "--cluster": {
-                "type": listed(word),
+                "type": comma_separated(non_empty),
                 "help": "a hardware spec of configs/clusters, or a .toml, or a list (default: the profile's machine); "
                 "modelled from the spec where the profile is of another",
             },
@@ -164,7 +164,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
             "--top_k": {"type": whole(1, MOST_SHOWN), "default": 10, "help": "plans to show (default 10)"},
         },
         "sweeps (docs/questions.md); a comma means a list": {
-            "--micro_batch": {"type": listed(whole(1, MOST_STEP_TOKENS)), "help": "micro-batches: 1,2,4"},
+            "--micro_batch": {"type": comma_separated(whole(1, MOST_STEP_TOKENS)), "help": "micro-batches: 1,2,4"},
             "--every_node_count": {
                 "action": "store_true",
                 "help": "the best plan for every number of nodes up to --world_size",
@@ -285,8 +285,8 @@ def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
 
 def is_sweep(options: argparse.Namespace) -> bool:
     """Returns whether any option is a list."""
-    listed = ("world_size", "global_batch_size", "seq_len", "cluster", "framework")
-    several = any(len(getattr(options, name) or ()) > 1 for name in listed)
+    sweepable = ("world_size", "global_batch_size", "seq_len", "cluster", "framework")
+    several = any(len(getattr(options, name) or ()) > 1 for name in sweepable)
     return several or options.micro_batch is not None or options.every_node_count
 
 

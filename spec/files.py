@@ -154,23 +154,23 @@ NAME = "parallel-strategy-solver"
 def cache_folder() -> Path | None:
     """Returns our folder in ``$XDG_CACHE_HOME`` or ``~/.cache`` (XDG Base Directory Specification), which may not exist; None
     for a user without a home."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(given).is_absolute():
-        return Path(given) / NAME
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(folder).is_absolute():
+        return Path(folder) / NAME
     try:
         return Path.home() / ".cache" / NAME
     except RuntimeError:
         return None
 
 
-Named = Mapping[str, Path | None]
+OptionPaths = Mapping[str, Path | None]
 """Option -> path; None where it was not given."""
 
 
-def check_outputs(files: Named, folders: Named, inputs: Named) -> None:
+def check_outputs(files: OptionPaths, folders: OptionPaths, inputs: OptionPaths) -> None:
     """Raise ConfigError for a result file whose folder does not exist or cannot be written, that is no regular file, or
     that is the same file as an input or another result, through links too; and for a result folder that is a file."""
-    seen = {option: path for option, path in inputs.items() if path is not None and path.exists()}
+    used_paths = {option: path for option, path in inputs.items() if path is not None and path.exists()}
     for option, path in files.items():
         if path is None:
             continue
@@ -178,11 +178,11 @@ def check_outputs(files: Named, folders: Named, inputs: Named) -> None:
         if (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
             allowed = "a file in a folder that exists and can be written"
             raise ConfigError(where=option, key="output path", value=str(path), allowed=allowed)
-        for other, taken in seen.items():
-            if _same(path, taken):
+        for other, other_path in used_paths.items():
+            if _same(path, other_path):
                 allowed = f"another file than that of {other}"
                 raise ConfigError(where=option, key="output path", value=str(path), allowed=allowed)
-        seen[option] = path
+        used_paths[option] = path
     for option, path in folders.items():
         if path is not None and path.exists() and not path.is_dir():
             raise ConfigError(where=option, key="output folder", value=str(path), allowed="a folder")

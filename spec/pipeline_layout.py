@@ -1,4 +1,4 @@
-"""Which stage holds what, written out: Megatron-LM's --pipeline-model-parallel-layout.
+"""The contents of every pipeline stage: Megatron-LM's --pipeline-model-parallel-layout.
 
 Form (core/transformer/pipeline_parallel_layer_layout.py): E embedding, t decoder layer, m multi-token
 prediction block, L loss with the head, | the border of a (virtual) stage; (...)*n and x*n repeat; commas
@@ -24,8 +24,8 @@ MOST_REPEATS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLayout:
-    """Decoder layers of every virtual stage in the order a token passes them, the stage that holds the
-    multi-token prediction blocks, the head's where there are none, and the stage of the head."""
+    """Decoder layers of every virtual stage in the order of a token's way, the stage of the multi-token prediction blocks
+    (the head's if there are none), and the stage of the head."""
 
     layers: tuple[int, ...]
     predicting_stage: int
@@ -33,9 +33,9 @@ class PipelineLayout:
 
 
 def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout:
-    """The stages of a layout. Raises ConfigError for another letter, an embedding that is not first, a loss
+    """Returns the stages of a layout. Raises ConfigError for another letter, an embedding that is not first, a loss
     that is not last, or prediction blocks on several stages."""
-    stages = _unrolled(text, where).split("|")
+    stages = _expanded(text, where).split("|")
     plain = "".join(stages)
     predicting = [index for index, stage in enumerate(stages) if "m" in stage]
     faults = {
@@ -55,32 +55,36 @@ def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout
 
 
 def layout_of_model(text: str, *, layers: int, stages: int, where: str = "--plan") -> PipelineLayout:
-    """The stages of a layout of so many decoder ``layers`` on so many (virtual) ``stages``. Raises
-    ConfigError for others, and as parse_pipeline_layout."""
+    """Returns the stages of a layout for a model with this number of decoder ``layers`` on this number of (virtual)
+    ``stages``. Raises ConfigError for any other number, and as parse_pipeline_layout."""
     layout = parse_pipeline_layout(text, where=where)
-    said = sum(layout.layers)
-    if len(layout.layers) != stages or said != layers:
-        allowed = f"{layers} t on {stages} stages, not {said} on {len(layout.layers)}"
+    total = sum(layout.layers)
+    if len(layout.layers) != stages or total != layers:
+        allowed = f"{layers} t on {stages} stages, not {total} on {len(layout.layers)}"
         raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
     return layout
 
 
-def layout_text(layers: Sequence[int], predicted: int = 0) -> str:
-    """The layout of so many decoder layers a stage, with ``predicted`` prediction blocks on the last."""
+def layout_text(layers: Sequence[int], predictions: int = 0) -> str:
+    """Returns the layout with these numbers of decoder layers by stage, and ``predictions`` prediction blocks on the
+    last."""
     rows = [{0: "", 1: "t"}.get(count, f"t*{count}") for count in layers]
-    last = {0: "", 1: "m"}.get(predicted, f"m*{predicted}")
+    last = {0: "", 1: "m"}.get(predictions, f"m*{predictions}")
     return f"E{'|'.join(rows)}{last}L"
 
 
-def short_layout(layers: Sequence[int], predicted: int, predicting_stage: int) -> str:
-    """The layout of so many decoder layers a stage and ``predicted`` blocks on one of them; equal stages that
-    follow each other are told once."""
+def short_layout(layers: Sequence[int], predictions: int, predicting_stage: int) -> str:
+    """Returns the layout with these numbers of decoder layers by stage, and ``predictions`` prediction blocks on one of
+    them; equal stages in a row are written once, as ``(tt|)*6``."""
 
     def letters(letter: str, count: int) -> str:
         return {0: "", 1: letter}.get(count, f"{letter}*{count}")
 
-    blocks = [predicted if stage == predicting_stage else 0 for stage in range(len(layers))]
-    inner = [letters("t", count) + letters("m", held) for count, held in zip(layers, blocks, strict=True)]
+    blocks = [predictions if stage == predicting_stage else 0 for stage in range(len(layers))]
+    inner = [
+        letters("t", count) + letters("m", num_predictions)
+        for count, num_predictions in zip(layers, blocks, strict=True)
+    ]
     text = f"E{inner[0]}|"
     for stage, alike in groupby(inner[1:-1]):
         times = len(list(alike))
@@ -88,10 +92,10 @@ def short_layout(layers: Sequence[int], predicted: int, predicting_stage: int) -
     return f"{text}{inner[-1]}L"
 
 
-def _unrolled(text: str, where: str) -> str:
-    """The layout with its repetitions written out."""
+def _expanded(text: str, where: str) -> str:
+    """Returns the layout without repetitions, ``(x)*n`` replaced by n times x."""
 
-    def repeated(match: re.Match[str]) -> str:
+    def expand(match: re.Match[str]) -> str:
         count = int(match[2])
         if count > MOST_REPEATS:
             allowed = f"at most {MOST_REPEATS} repeats"
@@ -99,53 +103,54 @@ def _unrolled(text: str, where: str) -> str:
         return match[1] * count
 
     plain = re.sub(r"\s|,", "", text)
-    plain = re.sub(r"([EtmL|])\*(\d{1,6})", repeated, plain)
+    plain = re.sub(r"([EtmL|])\*(\d{1,6})", expand, plain)
     before = ""
     while plain != before:
-        before, plain = plain, re.sub(r"\(([^()]+)\)\*(\d{1,6})", repeated, plain)
+        before, plain = plain, re.sub(r"\(([^()]+)\)\*(\d{1,6})", expand, plain)
     if not plain or set(plain) - LETTERS:
         allowed = "E, t, m, L and | with x*n and (...)*n"
         raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
     return plain
 
 
-SHARES = re.compile(r"(first|last)=(\d{1,6})(?:\+(first|last)=(\d{1,6}))?")
+END_LAYERS = re.compile(r"(first|last)=(\d{1,6})(?:\+(first|last)=(\d{1,6}))?")
 ENDS = ("embedding", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCounts:
-    """Layers to partition: ``layers`` over ``pp`` stages of ``vpp`` chunks each, ``predicted`` blocks behind them."""
+    """Layers to partition: ``layers`` over ``pp`` stages of ``vpp`` chunks each, with ``predictions`` prediction blocks
+    behind them."""
 
     layers: int
     pp: int
     vpp: int = 1
-    predicted: int = 0
+    predictions: int = 0
 
 
-def full_layout(text: str, dealt: LayerCounts, *, where: str = "--plan") -> str:
-    """The layout that a short way says, any other text as it is.
+def full_layout(text: str, counts: LayerCounts, *, where: str = "--plan") -> str:
+    """Returns the full layout of a short form (``first=7+last=7``, ``embedding+loss``), any other text unchanged.
 
-    Raises ConfigError for shares that leave stages without layers or do not divide, as Megatron-LM refuses them.
+    Raises ConfigError for numbers that leave stages without layers or do not divide, which Megatron-LM refuses as well.
     """
     ends = text.split("+")
     if set(ends) <= set(ENDS):
-        return layout_text(_counted(text, ends, dealt, where), dealt.predicted)
-    result = SHARES.fullmatch(text)
+        return layout_text(_split_with_ends(text, ends, counts, where), counts.predictions)
+    result = END_LAYERS.fullmatch(text)
     if result is None:
         return text
-    said = {result[1]: int(result[2])} | ({result[3]: int(result[4])} if result[3] else {})
-    per_stage = _shared(text, said, dealt, where)
-    chunks = [count // dealt.vpp for _ in range(dealt.vpp) for count in per_stage]
-    return layout_text(chunks, dealt.predicted)
+    end_layers = {result[1]: int(result[2])} | ({result[3]: int(result[4])} if result[3] else {})
+    per_stage = _split_with_given_ends(text, end_layers, counts, where)
+    chunks = [count // counts.vpp for _ in range(counts.vpp) for count in per_stage]
+    return layout_text(chunks, counts.predictions)
 
 
-def _counted(text: str, ends: list[str], dealt: LayerCounts, where: str) -> list[int]:
-    """An even split in which the ends of the model count."""
-    stages = dealt.pp * dealt.vpp
-    each, left = divmod(dealt.layers + len(ends), stages)
-    if left or len(ends) > len(set(ends)):
-        allowed = f"{dealt.layers} layers and the ends counted, each once, to divide over {stages} stages"
+def _split_with_ends(text: str, ends: list[str], counts: LayerCounts, where: str) -> list[int]:
+    """Returns the layers of every virtual stage of an even split in which each of the ``ends`` counts as a layer."""
+    stages = counts.pp * counts.vpp
+    each, remainder = divmod(counts.layers + len(ends), stages)
+    if remainder or len(ends) > len(set(ends)):
+        allowed = f"{counts.layers} layers and the ends counted, each once, to divide over {stages} stages"
         raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
     layers = [each] * stages
     layers[0] -= "embedding" in ends
@@ -153,16 +158,16 @@ def _counted(text: str, ends: list[str], dealt: LayerCounts, where: str) -> list
     return layers
 
 
-def _shared(text: str, said: dict[str, int], dealt: LayerCounts, where: str) -> list[int]:
-    """Layers of every stage."""
-    middle, rest = dealt.pp - len(said), dealt.layers - sum(said.values())
-    each, left = divmod(rest, middle) if middle > 0 else (0, rest)
-    per_stage = [said.get("first", each), *[each] * (dealt.pp - 2), said.get("last", each)]
-    whole = all(count % dealt.vpp == 0 for count in per_stage)
-    if dealt.pp < 2 or left or rest < 0 or min(per_stage) < 1 or not whole:
+def _split_with_given_ends(text: str, end_layers: dict[str, int], counts: LayerCounts, where: str) -> list[int]:
+    """Returns the layers of every stage if the first or last one have ``end_layers`` and the others the same number."""
+    middle, rest = counts.pp - len(end_layers), counts.layers - sum(end_layers.values())
+    each, remainder = divmod(rest, middle) if middle > 0 else (0, rest)
+    per_stage = [end_layers.get("first", each), *[each] * (counts.pp - 2), end_layers.get("last", each)]
+    whole = all(count % counts.vpp == 0 for count in per_stage)
+    if counts.pp < 2 or remainder or rest < 0 or min(per_stage) < 1 or not whole:
         allowed = (
-            f"shares of {dealt.layers} layers that leave each of {dealt.pp} stages as many layers as the "
-            f"others in the middle, a multiple of vpp {dealt.vpp}"
+            f"shares of {counts.layers} layers that leave each of {counts.pp} stages as many layers as the "
+            f"others in the middle, a multiple of vpp {counts.vpp}"
         )
         raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
     return per_stage

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from solver.calibrate.fit import fit
 from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
-from solver.problem.calibration import Calibration, Fit, beside, write_calibration
+from solver.problem.calibration import Calibration, Fit, calibration_path, write_calibration
 from solver.problem.request import DEFAULT_PROFILE, Request, profile_path
 from solver.report.sections import table
 from spec.errors import ConfigError
@@ -64,7 +64,11 @@ def fit_steps(options: argparse.Namespace) -> int:
     print(
         "\n".join(report_lines(measured, steps.priced_s.tolist(), steps.predicted_s(result.factors).tolist(), result))
     )
-    here = beside(profile) if profile in (request.profile, DEFAULT_PROFILE) else Path(beside(profile).name)
+    here = (
+        calibration_path(profile)
+        if profile in (request.profile, DEFAULT_PROFILE)
+        else Path(calibration_path(profile).name)
+    )
     out = options.out or here
     write_calibration(out, result, measured[0].problem.cluster)
     print(f"wrote {out}; use it with --calibration {out}")

@@ -118,9 +118,9 @@ def terms_of(
     plans = table.plans
     hidden: dict[str, FloatArray] = {}
     if with_hidden:
-        bare = without_overlap(job)
-        shown = step_time(model, bare, estimate_memory(model, bare, plans), op_timer)
-        hidden = {name: np.maximum(shown.parts[name] - cost.parts[name], 0.0) for name in COMM_AXES}
+        no_overlap = without_overlap(job)
+        exposed = step_time(model, no_overlap, estimate_memory(model, no_overlap, plans), op_timer)
+        hidden = {name: np.maximum(exposed.parts[name] - cost.parts[name], 0.0) for name in COMM_AXES}
     return CalibrationTerms(
         parts=cost.parts, crosses=crossing(plans, op_timer.domain_ranks), hidden=hidden, passes=passes_of(plans)
     )
@@ -208,8 +208,8 @@ def calibrated_cost(
     changed = np.zeros_like(step_s)
     for name, value in parts.items():
         changed = changed + np.where(value == cost.parts[name], 0.0, value)
-    kept = (step_s - changed) / cost.step_s
-    origins: dict[Origin, FloatArray] = {origin: value * kept for origin, value in cost.origins.items()}
+    unchanged_share = (step_s - changed) / cost.step_s
+    origins: dict[Origin, FloatArray] = {origin: value * unchanged_share for origin, value in cost.origins.items()}
     origins[Origin.CALIBRATED] = origins.get(Origin.CALIBRATED, np.zeros_like(step_s)) + changed
     longer = step_s / cost.step_s
     return StepTime(
@@ -221,7 +221,7 @@ def calibrated_cost(
     )
 
 
-def beside(profile: Path) -> Path:
+def calibration_path(profile: Path) -> Path:
     """Returns where factors fitted with a profile lie: data.pt has data.calibration.json."""
     return profile.with_suffix(".calibration.json")
 

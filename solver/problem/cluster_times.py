@@ -105,8 +105,8 @@ def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) ->
     if profile is not None and profile.machine.gpu == cluster.gpu.name and file.measured:
         cost_model = OtherNetwork(profile, missing=missing, network=modelled)
         where = profile.machine.cluster or "an unnamed cluster"
-        said = f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
-        return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said)
+        source = f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
+        return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=source)
     nothing = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
     )
@@ -122,11 +122,11 @@ def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) ->
 def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path) -> bool:
     """Returns whether the profile's collectives are of this network; one without any suits every network. A sheet of
     the name that the profile holds may lie anywhere."""
-    taken_on = profile.machine.cluster
-    if Family.COLLECTIVE not in profile.tables or taken_on in ("", cluster.name):
+    measured_on = profile.machine.cluster
+    if Family.COLLECTIVE not in profile.tables or measured_on in ("", cluster.name):
         return True
     try:
-        return read_cluster(taken_on, root=root).domains == cluster.domains
+        return read_cluster(measured_on, root=root).domains == cluster.domains
     except ConfigError:
         return False
 
@@ -145,11 +145,11 @@ def _transferred(file: ProfileFile, cluster: ClusterSpec, root: Path) -> Cluster
         raise ConfigError(str(file.path), "machine.cluster", "", "the cluster that it was measured on")
 
     measured_on = read_cluster(profile.machine.cluster, root=root)
-    answering = transfer(profile, file.path, measured_on, cluster, cache_folder())
-    said = f"{file.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
+    transferred = transfer(profile, file.path, measured_on, cluster, cache_folder())
+    source = f"{file.path} of {profile.machine.gpu}, transferred to {cluster.gpu.name} by the ratio of modelled times"
     modelled = ModelledCostModel(cluster=cluster)
-    cost_model = ProfileCostModel(answering, missing="modelled", modelled=modelled)
-    return ClusterTimes(cost_model=cost_model, profile=answering, source=said)
+    cost_model = ProfileCostModel(transferred, missing="modelled", modelled=modelled)
+    return ClusterTimes(cost_model=cost_model, profile=transferred, source=source)
 
 
 MOST_FILES = 6

@@ -56,9 +56,9 @@ def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
     offloads = settings.optimizer_offload or settings.offloaded_layers or settings.offload_modules
     if offloads and problem.cluster.host is None:
         raise ConfigError("--cluster", "host", problem.cluster.name, HOST_NEEDED)
-    partly = bool(settings.recompute_layers)
-    recompute = settings.recompute or ("full" if partly else "none")
-    if partly and recompute != "full":
+    partial = bool(settings.recompute_layers)
+    recompute = settings.recompute or ("full" if partial else "none")
+    if partial and recompute != "full":
         raise ConfigError(where, "recompute_layers", settings.recompute_layers, "with recompute=full")
     schedule = settings.schedule or Schedule.ONE_F_ONE_B.value
     if schedule not in SCHEDULES:
@@ -66,7 +66,7 @@ def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
     return Plan(
         strategy=sharding.name,
         preset=job.preset.name,
-        recompute=Recompute.BLOCK if partly else Recompute(recompute),
+        recompute=Recompute.BLOCK if partial else Recompute(recompute),
         num_recompute_layers=settings.recompute_layers or 0,
         schedule=SCHEDULES[schedule],
         tp=tp,
@@ -102,10 +102,10 @@ def check_order(plan: Plan, problem: "Problem", where: str) -> None:
 def _layout(layout: str, settings: PlanSettings, problem: "Problem", where: str) -> str:
     """The layout, its short forms written out."""
     model = problem.model
-    predicted = sum(run.count for run in model.blocks if run.block.mtp)
-    dealt = LayerCounts(layers=model.num_layers, pp=settings.pp or 1, vpp=settings.vpp, predicted=predicted)
-    text = full_layout(layout, dealt, where=where)
-    layout_of_model(text, layers=dealt.layers, stages=dealt.pp * dealt.vpp, where=where)
+    predictions = sum(run.count for run in model.blocks if run.block.mtp)
+    counts = LayerCounts(layers=model.num_layers, pp=settings.pp or 1, vpp=settings.vpp, predictions=predictions)
+    text = full_layout(layout, counts, where=where)
+    layout_of_model(text, layers=counts.layers, stages=counts.pp * counts.vpp, where=where)
     return text
 
 
@@ -160,15 +160,13 @@ def zero_of(settings: PlanSettings, sharding: Sharding, world_size: int, where: 
 def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
     """Every rule of the search, and of those ``also`` held, that the plan breaks, besides memory."""
     draft = plan_columns(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
-    passed_over = {UNCUT, EQUAL_INSTEAD}
+    exempt = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
-        passed_over.add(UNEVEN_CHUNKS)
-    broken = [
-        rule.reason for rule in (*RULES, *also) if rule.reason not in passed_over and not np.all(rule.keep(draft))
-    ]
-    turns = not plan.schedule.placement.looped
-    rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or turns
-    if plan.stage_layout and not ((problem.job.preset.pipeline.interleaves or turns) and rounds):
+        exempt.add(UNEVEN_CHUNKS)
+    broken = [rule.reason for rule in (*RULES, *also) if rule.reason not in exempt and not np.all(rule.keep(draft))]
+    bidirectional = not plan.schedule.placement.looped
+    rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or bidirectional
+    if plan.stage_layout and not ((problem.job.preset.pipeline.interleaves or bidirectional) and rounds):
         broken.append("a layout needs a framework with virtual chunks, and these rounds of pp micro-batches")
     if plan.strategy not in problem.job.preset.tensor_parallel.strategies:
         broken.insert(0, f"{problem.job.preset.name} does not run {plan.strategy}")

@@ -87,7 +87,7 @@ def print_error(text: str) -> None:
         return
     line = " ".join(text.split())
     if len(line) > MOST_COMPLAINT:
-        line = f"{line[: MOST_COMPLAINT // 2]} ... {line[-MOST_SAID // 2 :]}"
+        line = f"{line[: MOST_COMPLAINT // 2]} ... {line[-MAX_QUOTED // 2 :]}"
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -129,7 +129,7 @@ def _forget(descriptor: int) -> None:
 
 Item = TypeVar("Item")
 
-MOST_SAID = 400
+MAX_QUOTED = 400
 """Letters of a complaint: argparse quotes what was typed, however long."""
 
 
@@ -149,7 +149,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
-        shown = message if len(message) <= MOST_SAID else message[: MOST_SAID - 3] + "..."
+        shown = message if len(message) <= MAX_QUOTED else message[: MAX_QUOTED - 3] + "..."
         raise CommandLineError(f"{self.prog}: {shown} (see --help)")
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
@@ -192,7 +192,7 @@ def decimal(minimum: float, maximum: float) -> Callable[[str], float]:
     return partial(decimal_number, minimum=minimum, maximum=maximum)
 
 
-def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+def comma_separated(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
     """Returns a reader for argparse of values with commas between them, each read by ``one`` and none twice."""
 
     def read(text: str) -> tuple[Item, ...]:
@@ -204,7 +204,7 @@ def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
     return read
 
 
-def word(text: str) -> str:
+def non_empty(text: str) -> str:
     """Returns, for argparse, any text but none."""
     if not text:
         raise ValueError("an empty name")

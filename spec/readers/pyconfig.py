@@ -28,7 +28,7 @@ MAX_DEPTH = 100
 MAX_INT_BITS = 256  # far beyond any count in a model; keeps 10**10**10 from being computed
 MAX_TEXT = 100_000
 MAX_ITEMS = 10_000
-MAX_MADE = 1_000_000  # characters and items that all expressions of a file make together
+MAX_TOTAL_SIZE = 1_000_000  # characters and items that all expressions of a file make together
 MAX_FORMAT_WIDTH = 100
 
 CALLABLE_NAMES = ("dict", "int", "float", "min", "max")
@@ -43,7 +43,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Pow: operator.pow,
 }
 
-_WHAT_IS_ALLOWED = (
+ALLOWED = (
     "configs are data: arithmetic, dict()/list/tuple literals, f-strings, int()/float()/min()/max() and earlier names"
 )
 
@@ -57,9 +57,9 @@ class Evaluator:
     source: str
     names: dict[str, object]
     used: set[str]
-    made: int = 0
+    total_size: int = 0
 
-    def refusal(self, node: ast.AST, allowed: str = _WHAT_IS_ALLOWED) -> ConfigError:
+    def refusal(self, node: ast.AST, allowed: str = ALLOWED) -> ConfigError:
         """The error that shows the line and the text of ``node``."""
         line = getattr(node, "lineno", 0)
         text = ast.get_source_segment(self.source, node) or type(node).__name__
@@ -194,8 +194,8 @@ class Evaluator:
         """dict(a=1), int(x), float(x), min(...) and max(...)."""
         if not isinstance(node.func, ast.Name) or node.func.id not in CALLABLE_NAMES:
             raise self.refusal(node)
-        called = node.func.id
-        if called == "dict":
+        function = node.func.id
+        if function == "dict":
             result: dict[object, object] = {}
             for keyword in node.keywords:
                 if keyword.arg is None or keyword.arg in result:
@@ -205,27 +205,27 @@ class Evaluator:
                 raise self.refusal(node, "dict() takes key=value pairs")
             return result
         if node.keywords or not node.args:
-            raise self.refusal(node, f"{called}() takes values only")
+            raise self.refusal(node, f"{function}() takes values only")
         values = [self.value(argument, depth) for argument in node.args]
-        if called in ("min", "max"):
-            return self.extreme(node, called, values)
+        if function in ("min", "max"):
+            return self.extreme(node, function, values)
         if len(values) != 1 or not isinstance(values[0], (int, float, str)):
-            raise self.refusal(node, f"{called}() takes one number or string")
+            raise self.refusal(node, f"{function}() takes one number or string")
         if isinstance(values[0], str) and len(values[0]) > MAX_FORMAT_WIDTH:
-            raise self.refusal(node, f"{called}() of at most {MAX_FORMAT_WIDTH} characters")
+            raise self.refusal(node, f"{function}() of at most {MAX_FORMAT_WIDTH} characters")
         try:
-            return self.bounded(int(values[0]) if called == "int" else float(values[0]), node)
+            return self.bounded(int(values[0]) if function == "int" else float(values[0]), node)
         except (ValueError, OverflowError) as error:
             raise self.refusal(node, f"cannot be computed ({error})") from error
 
-    def extreme(self, node: ast.Call, called: str, values: list[object]) -> object:
+    def extreme(self, node: ast.Call, function: str, values: list[object]) -> object:
         """min or max of numbers, given one by one or as one list."""
         if len(values) == 1 and isinstance(values[0], (list, tuple)):
             values = list(values[0])
         numbers = [value for value in values if isinstance(value, (int, float))]
         if not numbers or len(numbers) != len(values):
-            raise self.refusal(node, f"{called}() takes numbers")
-        return min(numbers) if called == "min" else max(numbers)
+            raise self.refusal(node, f"{function}() takes numbers")
+        return min(numbers) if function == "min" else max(numbers)
 
     def bounded(self, result: object, node: ast.AST) -> object:
         """``result`` when it is of a size a config can need."""
@@ -236,9 +236,11 @@ class Evaluator:
         if isinstance(result, (list, tuple)) and len(result) > MAX_ITEMS:
             raise self.refusal(node, f"lists are limited to {MAX_ITEMS} items")
         if isinstance(result, (str, list, tuple)):
-            self.made += len(result)
-        if self.made > MAX_MADE:
-            raise self.refusal(node, f"all texts and lists of a file hold at most {MAX_MADE} characters and items")
+            self.total_size += len(result)
+        if self.total_size > MAX_TOTAL_SIZE:
+            raise self.refusal(
+                node, f"all texts and lists of a file hold at most {MAX_TOTAL_SIZE} characters and items"
+            )
         if isinstance(result, complex):
             raise self.refusal(node, "real numbers only")
         return result

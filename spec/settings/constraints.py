@@ -51,9 +51,9 @@ class Bound:
     def words(self) -> str:
         """``tp = 8``, ``strategy = mtp or fsp``, ``tp at most 8``."""
         if self.among is not None:
-            return f"{self.key} = {' or '.join(_shown(value) for value in self.among)}"
-        bounds = [f"at least {_shown(self.least)}"] * (self.least > -inf)
-        bounds += [f"at most {_shown(self.most)}"] * (self.most < inf)
+            return f"{self.key} = {' or '.join(_value_text(value) for value in self.among)}"
+        bounds = [f"at least {_value_text(self.least)}"] * (self.least > -inf)
+        bounds += [f"at most {_value_text(self.most)}"] * (self.most < inf)
         return f"{self.key} {' and '.join(bounds)}"
 
     def within(self, other: "Bound") -> "Bound":
@@ -62,9 +62,9 @@ class Bound:
         lists = [one.among for one in (self, other) if one.among is not None]
         among = None
         if lists:
-            kept = [value for value in lists[0] if all(value in more for more in lists)]
+            allowed_values = [value for value in lists[0] if all(value in more for more in lists)]
             bounded = least > -inf or most < inf
-            among = tuple(value for value in kept if not bounded or least <= value <= most)
+            among = tuple(value for value in allowed_values if not bounded or least <= value <= most)
         return replace(self, among=among, least=least, most=most)
 
     @property
@@ -85,10 +85,10 @@ class Constraints:
 
     def words(self) -> list[str]:
         """Each constraint in words."""
-        said = [bound.words() for bound in self.bounds]
-        said += [f"at most {self.memory_gib:g} GiB needed"] * (self.memory_gib < inf)
-        said += [f"{100 * self.headroom:g} % of memory left free"] * (self.headroom > 0)
-        return [*said, *["tp inside a node"] * self.keep_tp_in_node]
+        values = [bound.words() for bound in self.bounds]
+        values += [f"at most {self.memory_gib:g} GiB needed"] * (self.memory_gib < inf)
+        values += [f"{100 * self.headroom:g} % of memory left free"] * (self.headroom > 0)
+        return [*values, *["tp inside a node"] * self.keep_tp_in_node]
 
 
 NO_CONSTRAINTS = Constraints()
@@ -119,27 +119,27 @@ def keys_of(verb: str) -> Settings:
 
 def constraints_in(section: Section) -> dict[str, Any]:
     """Returns the constraints of a section of a file: the named ones, and tables fix, max and min by key of a plan."""
-    said = section_values(section, constraint_settings())
+    values = section_values(section, constraint_settings())
     for verb in BY_KEY:
         if section.has(verb):
             inside = section.section(verb)
-            said[verb] = section_values(inside, keys_of(verb))
+            values[verb] = section_values(inside, keys_of(verb))
             inside.close()
     section.close()
-    return said
+    return values
 
 
-def constraints_of(said: Mapping[str, Any], where: str = "constraints") -> Constraints:
+def constraints_of(values: Mapping[str, Any], where: str = "constraints") -> Constraints:
     """``{"fix": {"tp": 8}, "max": {"micro_batch": 4}, "modes": ["mtp"], "headroom": 0.1}`` as constraints.
 
     Raises ConfigError for an unknown key, a value that it does not take, and values of one key that contradict.
     """
     table = constraint_settings()
     bounds: list[Bound] = []
-    for verb in (key for key in said if key in BY_KEY):
-        bounds += _bounds(said[verb], verb, where)
+    for verb in (key for key in values if key in BY_KEY):
+        bounds += _bounds(values[verb], verb, where)
     named: dict[str, Any] = {}
-    for key, value in said.items():
+    for key, value in values.items():
         if key in BY_KEY or value is None:
             continue
         if key not in table:
@@ -151,7 +151,7 @@ def constraints_of(said: Mapping[str, Any], where: str = "constraints") -> Const
     if named.get("no_recompute"):
         bounds.append(Bound(key="recompute", among=("none",)))
     return Constraints(
-        bounds=_together(bounds, where),
+        bounds=_intersection(bounds, where),
         memory_gib=named.get("memory_gib", inf),
         headroom=named.get("headroom", 0.0),
         keep_tp_in_node=named.get("keep_tp_in_node", False),
@@ -167,13 +167,13 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def _bounds(said: object, verb: str, where: str) -> list[Bound]:
+def _bounds(values: object, verb: str, where: str) -> list[Bound]:
     """The bounds of one of BY_KEY."""
     settings = keys_of(verb)
-    if not isinstance(said, Mapping):
-        raise ConfigError(where=where, key=verb, value=said, allowed="values by key of a plan")
+    if not isinstance(values, Mapping):
+        raise ConfigError(where=where, key=verb, value=values, allowed="values by key of a plan")
     result = []
-    for key, value in said.items():
+    for key, value in values.items():
         if key not in settings:
             allowed = f"{WORDS[verb]} a searched key: {keys_near(str(key), settings)}"
             raise ConfigError(where=where, key=f"{verb} {key}", value=value, allowed=allowed)
@@ -186,16 +186,16 @@ def _bounds(said: object, verb: str, where: str) -> list[Bound]:
     return result
 
 
-def _together(bounds: list[Bound], where: str) -> tuple[Bound, ...]:
+def _intersection(bounds: list[Bound], where: str) -> tuple[Bound, ...]:
     """One bound a key; raises ConfigError where two leave nothing."""
     result: dict[str, Bound] = {}
     for bound in bounds:
         before = result.get(bound.key)
         both = bound if before is None else before.within(bound)
         if both.empty:
-            asked = bound.words().removeprefix(f"{bound.key} ").removeprefix("= ")
+            words = bound.words().removeprefix(f"{bound.key} ").removeprefix("= ")
             allowed = f"what does not contradict {before.words()}" if before else "some value"
-            raise ConfigError(where=where, key=bound.key, value=asked, allowed=allowed)
+            raise ConfigError(where=where, key=bound.key, value=words, allowed=allowed)
         result[bound.key] = both
     return tuple(result.values())
 
@@ -204,7 +204,7 @@ def _is_number(kind: Kind) -> bool:
     return isinstance(kind, Whole | Number)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -48,10 +48,10 @@ def settings_schema(settings: Settings) -> Schema:
     groups: dict[str, dict[str, Any]] = {}
     for one in settings.values():
         group, _, name = one.key.rpartition(".")
-        said: Schema = kind_schema(one.kind) | {"description": one.meaning}
+        schema: Schema = kind_schema(one.kind) | {"description": one.meaning}
         if one.default is not None:
-            said["default"] = _plain(one.default)
-        groups.setdefault(group, {})[name] = said
+            schema["default"] = _plain(one.default)
+        groups.setdefault(group, {})[name] = schema
     own = groups.pop("", {})
     return table_schema(own | {group: table_schema(inside) for group, inside in groups.items()})
 

@@ -22,7 +22,7 @@ from spec.errors import ConfigError
 from spec.program.kinds import Flag, Kind, Number, Percentage, Several, Text, Whole, Word
 from spec.section import Section
 
-MOST_KEYS_SHOWN = 30
+MAX_LISTED_KEYS = 30
 KINDS = (Flag, Number, Percentage, Text, Several, Whole, Word)
 
 
@@ -66,9 +66,9 @@ class Setting:
             raise self._refused(value, where) from error
 
     def _refused(self, value: object, where: str) -> ConfigError:
-        shown = f"<{type(value).__name__}>" if isinstance(value, list | tuple | dict) else value
+        text_of_value = f"<{type(value).__name__}>" if isinstance(value, list | tuple | dict) else value
         allowed = f"{self.kind.allowed} ({self.meaning})"
-        return ConfigError(where=where, key=self.key, value=shown, allowed=allowed)
+        return ConfigError(where=where, key=self.key, value=text_of_value, allowed=allowed)
 
 
 Settings = Mapping[str, Setting]
@@ -141,7 +141,7 @@ def setting_text(value: object) -> str:
 
 def keys_near(key: str, settings: Settings) -> str:
     """The keys of a table in an error about one that it lacks: all of a short table, of a long one the likeliest."""
-    if len(settings) <= MOST_KEYS_SHOWN:
+    if len(settings) <= MAX_LISTED_KEYS:
         return ", ".join(settings)
     ends = {name.rpartition(".")[2]: name for name in settings}
     near = [ends.get(name, name) for name in get_close_matches(key, [*settings, *ends], n=3, cutoff=0.5)]

@@ -69,7 +69,7 @@ def test_every_layer_is_dealt_once(first: int, middle: int, pp: int, vpp: int) -
 
 
 def test_prediction_blocks_follow_the_last_layer_and_other_texts_pass() -> None:
-    shape = LayerCounts(layers=4, pp=2, predicted=1)
+    shape = LayerCounts(layers=4, pp=2, predictions=1)
     assert full_layout("first=3", shape) == "Et*3|tmL"
     assert full_layout("Etttt|mL", shape) == "Etttt|mL"
 

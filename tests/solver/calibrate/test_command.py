@@ -8,7 +8,7 @@ import pytest
 
 from simulation_train_formulaic import main as search_main
 from solver.calibrate.__main__ import main
-from solver.problem.calibration import beside, read_calibration
+from solver.problem.calibration import calibration_path, read_calibration
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 
@@ -126,4 +126,4 @@ def test_what_is_no_calibration_is_refused(tmp_path: Path, text: str | None) -> 
 
 
 def test_the_file_lies_beside_the_profile() -> None:
-    assert beside(Path("prof_data/data.pt")) == Path("prof_data/data.calibration.json")
+    assert calibration_path(Path("prof_data/data.pt")) == Path("prof_data/data.calibration.json")

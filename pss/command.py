@@ -9,29 +9,29 @@ import json
 import sys
 from collections.abc import Sequence
 
-from pss.verbs import VERBS, plans_first
+from pss.subcommands import SUBCOMMANDS, plans_first
 from spec.errors import CommandLineError
 from spec.program.command import VERSION_LINE
 
 NAME = "pss"
 COMPLETION, SCHEMA = "completion", "schema"
-TALK = frozenset({"-h", "--help", "--version"})
+HELP_OPTIONS = frozenset({"-h", "--help", "--version"})
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Hands the words to their verb; returns the exit status."""
-    words = list(sys.argv[1:] if words is None else words)
-    if words and words[0] in VERBS:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the arguments of a subcommand; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in SUBCOMMANDS:
         return exit_status(lambda: run(words[0], words[1:]))
-    return exit_status(lambda: alone(words))
+    return exit_status(lambda: run_own(words))
 
 
 def run(verb: str, words: Sequence[str]) -> int:
-    """Runs a verb; CommandLineError for words before the options that are no plans, for explaining nothing, and for
-    a sweep without a list."""
+    """Runs a subcommand; CommandLineError for arguments before the options that are no plans, for ``explain`` without a plan,
+    and for ``sweep`` without a list."""
     program, (plans, options) = f"{NAME} {verb}", plans_first(words)
-    helps = TALK.intersection(options)
-    if VERBS[verb].plan_option:
+    helps = HELP_OPTIONS.intersection(options)
+    if SUBCOMMANDS[verb].plan_option:
         if wrong := next((plan for plan in plans if "=" not in plan), ""):
             raise CommandLineError(f"{program}: {wrong[:60]!r} is no plan, such as tp=8,pp=2 (see --help)")
         if verb == "price" and len(plans) > 1:
@@ -41,18 +41,18 @@ def run(verb: str, words: Sequence[str]) -> int:
     if verb == "sweep" and not helps:
         from pss.plan_options import is_sweep
 
-        if not is_sweep(VERBS[verb].parser(program).parse_args(words)):
+        if not is_sweep(SUBCOMMANDS[verb].parser(program).parse_args(words)):
             raise CommandLineError(f"{program}: a list, such as --world_size 64,128 (see --help)")
-    return VERBS[verb].run(words, program)
+    return SUBCOMMANDS[verb].run(words, program)
 
 
-def alone(words: Sequence[str]) -> int:
-    """Runs what needs no verb, and ``completion``; returns the exit status."""
+def run_own(words: Sequence[str]) -> int:
+    """Runs the options of ``pss`` itself, and ``schema`` and ``completion``; returns the exit status."""
     first = words[0] if words else "--help"
     if first == "--version":
         print(VERSION_LINE)
         return 0
-    if first in TALK:
+    if first in HELP_OPTIONS:
         print("\n".join(help_lines()))
         return 0
     if first == COMPLETION:
@@ -63,22 +63,22 @@ def alone(words: Sequence[str]) -> int:
     if first == SCHEMA:
         print(schema_text(words[1:]))
         return 0
-    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*VERBS, SCHEMA, COMPLETION))}")
+    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*SUBCOMMANDS, SCHEMA, COMPLETION))}")
 
 
 def schema_text(words: Sequence[str]) -> str:
     """Returns the JSON Schema of that name."""
     from solver.report.schema import schemas
 
-    known = schemas()
-    if len(words) != 1 or words[0] not in known:
-        raise CommandLineError(f"{NAME} {SCHEMA}: the name of a schema: {', '.join(known)}")
-    return json.dumps(known[words[0]], indent=1)
+    names = schemas()
+    if len(words) != 1 or words[0] not in names:
+        raise CommandLineError(f"{NAME} {SCHEMA}: the name of a schema: {', '.join(names)}")
+    return json.dumps(names[words[0]], indent=1)
 
 
 def help_lines() -> list[str]:
-    """Returns every verb with what it does."""
-    verbs = {name: verb.what for name, verb in VERBS.items()}
+    """Returns every subcommand with its summary."""
+    verbs = {name: one.summary for name, one in SUBCOMMANDS.items()}
     verbs[SCHEMA] = "print the JSON Schema of --json's answer, or of a config's plan, job or constraints"
     verbs[COMPLETION] = "print the completion script of bash, zsh or fish"
     width = max(map(len, verbs))

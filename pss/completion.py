@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from pss.verbs import VERBS, sub_parsers
+from pss.subcommands import SUBCOMMANDS, sub_parsers
 from solver.report.schema import schemas
 from spec.cluster.reader import cluster_names
 from spec.errors import CommandLineError
@@ -48,11 +48,11 @@ ZSH = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && ba
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """A verb, or a verb of a verb, as typed: its options with the values that are known, and the verbs below it."""
+class CompletionPoint:
+    """A command or subcommand by its words: its options with their values, and the subcommands below it."""
 
     path: tuple[str, ...]
-    what: str
+    summary: str
     options: dict[str, tuple[str, ...]]
     below: dict[str, str]
 
@@ -61,34 +61,34 @@ def script(words: Sequence[str]) -> str:
     """Returns the completion script of the shell named by the one word; CommandLineError for none or another."""
     if list(words) not in [[shell] for shell in SHELLS]:
         raise CommandLineError(f"pss completion: the name of a shell: {', '.join(SHELLS)}")
-    places = list(completed())
+    places = list(completion_points())
     if words[0] == "fish":
         return "\n".join(fish_lines(places)) + "\n"
     return (ZSH if words[0] == "zsh" else "") + bash_script(places)
 
 
-def completed() -> Iterator[Completed]:
-    """Returns the command itself, its verbs and theirs."""
-    known = known_values()
-    below = {name: verb.what for name, verb in VERBS.items()}
+def completion_points() -> Iterator[CompletionPoint]:
+    """Returns the command itself, its subcommands and theirs."""
+    values = value_lists()
+    below = {name: verb.summary for name, verb in SUBCOMMANDS.items()}
     below |= {"schema": "print a JSON Schema", "completion": "print a completion script"}
     own: dict[str, tuple[str, ...]] = {"--help": (), "--version": ()}
-    yield Completed(path=(), what="", options=own, below=below)
-    yield Completed(path=("completion",), what="", options={}, below=dict.fromkeys(SHELLS, ""))
-    yield Completed(path=("schema",), what="", options={}, below=dict.fromkeys(schemas(), ""))
-    for name, verb in VERBS.items():
-        yield from _below(verb.parser(f"pss {name}"), (name,), verb.what, known)
+    yield CompletionPoint(path=(), summary="", options=own, below=below)
+    yield CompletionPoint(path=("completion",), summary="", options={}, below=dict.fromkeys(SHELLS, ""))
+    yield CompletionPoint(path=("schema",), summary="", options={}, below=dict.fromkeys(schemas(), ""))
+    for name, verb in SUBCOMMANDS.items():
+        yield from _below(verb.parser(f"pss {name}"), (name,), verb.summary, values)
 
 
 def _below(
-    parser: argparse.ArgumentParser, path: tuple[str, ...], what: str, known: dict[str, tuple[str, ...]]
-) -> Iterator[Completed]:
+    parser: argparse.ArgumentParser, path: tuple[str, ...], summary: str, values: dict[str, tuple[str, ...]]
+) -> Iterator[CompletionPoint]:
     parts = sub_parsers(parser)
-    yield Completed(
+    yield CompletionPoint(
         path=path,
-        what=what,
+        summary=summary,
         options={
-            name: tuple(map(str, action.choices or ())) or known.get(name, ())
+            name: tuple(map(str, action.choices or ())) or values.get(name, ())
             for action in parser._actions
             for name in action.option_strings
             if name.startswith("--")
@@ -96,11 +96,11 @@ def _below(
         below={name: part.description or "" for name, part in parts.items()},
     )
     for name, part in parts.items():
-        yield from _below(part, (*path, name), "", known)
+        yield from _below(part, (*path, name), "", values)
 
 
-def known_values() -> dict[str, tuple[str, ...]]:
-    """Returns what options take that the parsers leave open: hardware specs, frameworks, shipped models, strategies."""
+def value_lists() -> dict[str, tuple[str, ...]]:
+    """Returns the values of options that the parsers leave open: hardware specs, frameworks, shipped models, strategies."""
     root = shipped_folder()
     clusters = cluster_names(root)
     models = tuple(sorted(path.stem for path in (root / CONFIGS).glob("*.*")))
@@ -113,7 +113,7 @@ def known_values() -> dict[str, tuple[str, ...]]:
     }
 
 
-def bash_script(places: Sequence[Completed]) -> str:
+def bash_script(places: Sequence[CompletionPoint]) -> str:
     """Returns one function: the values of the option before the cursor, else the options and verbs of the place."""
     values = [
         f'        "{_spaced(one)} {option}") words="{" ".join(words)}" ;;'
@@ -126,11 +126,11 @@ def bash_script(places: Sequence[Completed]) -> str:
     return BASH.substitute(values="\n".join(values), options="\n".join(options), above="\n".join(above))
 
 
-def _spaced(one: Completed) -> str:
+def _spaced(one: CompletionPoint) -> str:
     return "".join(f" {word}" for word in one.path)
 
 
-def fish_lines(places: Sequence[Completed]) -> Iterator[str]:
+def fish_lines(places: Sequence[CompletionPoint]) -> Iterator[str]:
     """Returns a line for every verb, option and known value."""
     yield "# Completion of pss."
     for one in places:

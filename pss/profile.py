@@ -45,7 +45,7 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def byte_count(text: str) -> int:
-    """Bytes of ``64MiB``, ``1G``, ``4096``."""
+    """Returns the bytes of ``64MiB``, ``1G``, ``4096``."""
     match = re.fullmatch(r"([0-9]{1,16})\s*([kmg]?)(?:i?b)?", text.strip().lower())
     size = int(match.group(1)) * UNITS[match.group(2)] if match else 0
     if not 0 < size <= MOST_BYTES:
@@ -66,7 +66,7 @@ def word_list(text: str) -> tuple[str, ...]:
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads the flags typed after ``program``."""
+    """Returns the parser of the options after ``program``."""
     parser = OneLineParser(prog=program, description=__doc__, version=True)
     add = parser.add_argument
     add(
@@ -86,18 +86,20 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
     before = parser.add_mutually_exclusive_group()
-    before.add_argument("--dry_run", action="store_true", help="say what would be measured and for about how long")
-    before.add_argument("--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere")
-    add("--resume", action="store_true", help="measure only what the profile does not hold yet")
-    chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--model", type=Path, help="measure the shapes of this model config as well, before all else")
+    before.add_argument("--dry_run", action="store_true", help="print what would be measured, and for about how long")
+    before.add_argument(
+        "--smoke", action="store_true", help="measure one small case of every kind of kernel, without saving it"
+    )
+    add("--resume", action="store_true", help="measure only what the profile lacks")
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add("--assume", **ASSUME)
     add(
         "--seq_len",
         type=whole(1, MOST_SEQUENCE_TOKENS),
         help="tokens a sequence of --model (default: the config's)",
     )
-    chosen.add_argument(
+    shapes.add_argument(
         "--cases",
         type=Path,
         help="measure exactly the cases of this file, as simulation_train_formulaic.py --write_cases writes them",
@@ -133,119 +135,123 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     return parser
 
 
-def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
-    """Returns what the flags say; ConfigError for an unknown benchmark."""
+def options_of(options: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
+    """Returns the settings of a run; ConfigError for an unknown benchmark."""
     from profdb.store.case_file import read_cases
     from profiler.cases.model_cases import ModelRequest
     from profiler.cases.sweep_plan import check_names
     from profiler.profiling_run import RunOptions
 
     return RunOptions(
-        output=given.output or chosen_output(given.device, layout),
+        output=options.output or default_path(options.device, layout),
         root=ROOT,
-        device=given.device,
-        only=check_names(given.only),
-        max_bytes=given.max_size,
-        budget_s=60.0 * given.budget_minutes,
-        resume=given.resume,
-        compiled=given.compile,
-        domain_ranks=given.ranks_per_domain,
-        timeout_s=given.timeout_s,
-        model=given.model
-        and ModelRequest(path=given.model, ranks=given.tp or MODEL_RANKS, assume=given.assume, seq_len=given.seq_len),
-        cases=read_cases(given.cases) if given.cases else None,
+        device=options.device,
+        only=check_names(options.only),
+        max_bytes=options.max_size,
+        budget_s=60.0 * options.budget_minutes,
+        resume=options.resume,
+        compiled=options.compile,
+        domain_ranks=options.ranks_per_domain,
+        timeout_s=options.timeout_s,
+        model=options.model
+        and ModelRequest(
+            path=options.model, ranks=options.tp or MODEL_RANKS, assume=options.assume, seq_len=options.seq_len
+        ),
+        cases=read_cases(options.cases) if options.cases else None,
         began=BEGAN,
     )
 
 
-def chosen_output(device: str, layout: "RankLayout") -> Path:
+def default_path(device: str, layout: "RankLayout") -> Path:
     """Returns the profile of this machine; ConfigError without the device."""
     from profiler.device import choose_device
     from profiler.machine import find_hardware_spec
     from profiler.output_file import default_output
 
-    chosen = choose_device(device, layout)
-    hardware = find_hardware_spec(chosen.name, chosen.kind, ROOT)
-    return default_output(chosen.kind, chosen.name, hardware.cluster if hardware else None)
+    selected = choose_device(device, layout)
+    hardware = find_hardware_spec(selected.name, selected.kind, ROOT)
+    return default_output(selected.kind, selected.name, hardware.cluster if hardware else None)
 
 
-def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
-    """Runs and report; the exit status."""
+def measure(options: argparse.Namespace, layout: "RankLayout") -> int:
+    """Measures and reports; returns the exit status."""
     from profiler.profiling_run import report_lines, run_profiling
     from profiler.rehearsal import dry_run, smoke
 
-    options = options_of(given, layout)
-    if given.dry_run or given.smoke:
-        lines = dry_run(options, layout) if given.dry_run else smoke(options, layout)
+    run = options_of(options, layout)
+    if options.dry_run or options.smoke:
+        lines = dry_run(run, layout) if options.dry_run else smoke(run, layout)
         if lines:
             print("\n".join(lines))
         return 0
-    given.output = options.output
-    report = run_profiling(options, layout)
+    options.output = run.output
+    report = run_profiling(run, layout)
     if report is not None:
-        print("\n".join(report_lines(report, options.output)))
-        draw_pictures(options.output, report.profile, wanted=given.pics is not False and bool(report.profile.samples))
+        print("\n".join(report_lines(report, run.output)))
+        draw_pictures(run.output, report.profile, enabled=options.pics is not False and bool(report.profile.samples))
     return 0
 
 
-def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> None:
-    """Draws under pics/ beside data.pt, and under pics/NAME/ beside another profile; nothing with --no_pics."""
-    if wanted:
+def draw_pictures(output: Path, profile: "ProfileDatabase", *, enabled: bool) -> None:
+    """Draws into pics/ next to data.pt, into pics/NAME/ next to another profile, unless --no_pics is set."""
+    if enabled:
         from profiler.pictures.plots import draw_profile
 
         folder = output.parent / "pics" / ("" if output.stem == "data" else output.stem)
         print(f"{len(draw_profile(profile, folder))} pictures in {folder}")
 
 
-def model(given: argparse.Namespace) -> int:
-    """Makes a profile of a hardware spec, which needs neither a device nor other ranks; the exit status."""
+def model(options: argparse.Namespace) -> int:
+    """Models a profile from a hardware spec, without device or ranks; returns the exit status."""
     from profiler.modelled_run import model_profile
 
-    made = model_profile(given.from_cluster, given.output, root=ROOT)
-    print(made.message)
-    draw_pictures(made.output, made.profile, wanted=bool(given.pics))
+    result = model_profile(options.from_cluster, options.output, root=ROOT)
+    print(result.message)
+    draw_pictures(result.output, result.profile, enabled=bool(options.pics))
     return 0
 
 
-def modelling_interrupted(given: argparse.Namespace) -> str:
-    """Returns what is left behind after Ctrl-C."""
-    return f"interrupted; {given.output or 'the profile'} is as it was, or complete"
+def modelling_interrupted(options: argparse.Namespace) -> str:
+    """Returns the state of the files after Ctrl-C."""
+    return f"interrupted; {options.output or 'the profile'} is as it was, or complete"
 
 
-def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
-    """Returns what is left behind after Ctrl-C, said by rank 0."""
+def interrupted(options: argparse.Namespace, layout: "RankLayout") -> str:
+    """Returns the state of the files after Ctrl-C, on rank 0."""
     if layout.rank:
         return ""
-    kept = f"{given.output}.journal" if given.output else "the profile's journal"
-    return f"interrupted; what was measured is in {kept}, go on with --resume"
+    journal = f"{options.output}.journal" if options.output else "the profile's journal"
+    return f"interrupted; what was measured is in {journal}, go on with --resume"
 
 
-def in_layout(given: argparse.Namespace) -> int:
+def run_rank(options: argparse.Namespace) -> int:
     """Returns the exit status of this rank."""
     with without_interrupts():
         from profiler.distributed.rank_exit import status_in_ranks
 
-    return status_in_ranks(lambda layout: measure(given, layout), interrupted=lambda layout: interrupted(given, layout))
+    return status_in_ranks(
+        lambda layout: measure(options, layout), interrupted=lambda layout: interrupted(options, layout)
+    )
 
 
-def check_together(given: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that would be passed over without another, or beside it."""
-    lonely = [(name, "only with --model") for name in OF_A_MODEL if not given.model]
-    if given.from_cluster:
-        lonely += [(name, "not with --from_cluster, which measures nothing") for name in OF_MEASURING]
-    for name, allowed in lonely:
-        if getattr(given, name):
-            raise ConfigError(where="command line", key=f"--{name}", value=getattr(given, name), allowed=allowed)
+def check_combinations(options: argparse.Namespace) -> None:
+    """Raises ConfigError for an option that has no effect without another, or together with it."""
+    ignored = [(name, "only with --model") for name in OF_A_MODEL if not options.model]
+    if options.from_cluster:
+        ignored += [(name, "not with --from_cluster, which measures nothing") for name in OF_MEASURING]
+    for name, allowed in ignored:
+        if getattr(options, name):
+            raise ConfigError(where="command line", key=f"--{name}", value=getattr(options, name), allowed=allowed)
 
 
-def done(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Returns the exit status of modelling, or of this rank of measuring."""
-    check_together(given)
-    if given.from_cluster:
-        return exit_status(lambda: model(given), interrupted=lambda: modelling_interrupted(given))
-    return in_layout(given)
+    check_combinations(options)
+    if options.from_cluster:
+        return exit_status(lambda: model(options), interrupted=lambda: modelling_interrupted(options))
+    return run_rank(options)
 
 
 def main(words: list[str], program: str = PROGRAM) -> int:
-    """Parses, call, print; the exit status."""
-    return exit_status(lambda: done(options_parser(program).parse_args(words)))
+    """Runs one command line after ``program``; returns the exit status."""
+    return exit_status(lambda: run(options_parser(program).parse_args(words)))

@@ -16,17 +16,17 @@ ALL_VERBS = VERBS | VERBS_ON_DEVICES
 
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
-    """Runs one command line, typed after ``program``; returns the exit status (1: the file checked has defects)."""
+    """Runs one command line after ``program``; returns the exit status (1: the checked file has defects)."""
     return exit_status(lambda: run(options_parser(program).parse_args(arguments)))
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads a command line typed after ``program``."""
+    """Returns the parser of the arguments after ``program``."""
     return parser(ALL_VERBS, program)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Hands the options to their verb."""
+    """Runs the verb of the options."""
     verb = ALL_VERBS[options.verb]
     check_result_files(options, verb)
     return verb.run(options, ROOT)

@@ -38,7 +38,7 @@ TRAINING_COLLECTIVES: tuple[Collective, ...] = (
     Collective.BROADCAST,
     Collective.P2P,
 )
-"""What a training step runs, a sweep measures and a sheet can model; the others are only imported."""
+"""What a training step runs, a sweep measures and a hardware spec can model; the others are only imported."""
 
 GROUP_COLLECTIVES: tuple[Collective, ...] = tuple(kind for kind in TRAINING_COLLECTIVES if kind is not Collective.P2P)
 """Those of them that a whole group runs."""

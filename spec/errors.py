@@ -43,7 +43,7 @@ class NoFeasiblePlanError(UserError):
 
     ``rejected`` maps a reason to the number of plans it removed; ``nearest_miss`` says in words
     which plan came closest and by how much it failed; ``change`` the cheapest change after which a
-    plan fits ("" where nobody looked for one).
+    plan fits ("" if none was searched for).
     """
 
     def __init__(self, *, rejected: Mapping[str, int], nearest_miss: str, change: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Files: read up to a size, written whole or not at all, and where those lie that come with the program.
+"""Files: reading with a size limit, atomic writes, and the place of shipped files.
 
-Pipes and devices are never opened: without a writer they would wait for ever. Shipped files (configs/, prof_data/) lie at
-the top of a checkout, and inside the package where it is installed (setup.py maps them there).
+Pipes and devices are never opened: without a writer, reading would block for ever. Shipped files (configs/, prof_data/)
+are at the top of a checkout, and inside the package if it is installed (setup.py maps them there).
 """
 
 import os
@@ -168,7 +168,7 @@ OptionPaths = Mapping[str, Path | None]
 
 
 def check_outputs(files: OptionPaths, folders: OptionPaths, inputs: OptionPaths) -> None:
-    """Raise ConfigError for a result file whose folder does not exist or cannot be written, that is no regular file, or
+    """Raises ConfigError for a result file whose folder does not exist or cannot be written, that is no regular file, or
     that is the same file as an input or another result, through links too; and for a result folder that is a file."""
     used_paths = {option: path for option, path in inputs.items() if path is not None and path.exists()}
     for option, path in files.items():
@@ -197,7 +197,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def check_parquet(where: str) -> None:
-    """ConfigError, which says how to mend it, where pyarrow is not installed; ``where`` a file is asked for."""
+    """Raises ConfigError, with the remedy, if pyarrow is not installed; ``where`` is the option that needs it."""
     if find_spec("pyarrow") is None:
         allowed = "an installed one (pip install pyarrow, or the extra parquet)"
         raise ConfigError(where=where, key="pyarrow", value=None, allowed=allowed)

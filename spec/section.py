@@ -1,7 +1,7 @@
-"""Typed access to one section of a config or a sheet: each key is read once, with its type, or refused.
+"""Typed access to one section of a config or hardware spec: a key is read with its type, or refused.
 
-A section remembers which keys were asked for; ``close`` refuses every key that nobody read and that
-no table says is harmless. So no setting is ever ignored silently.
+A section remembers the keys that were read; ``close`` refuses every other one that is not listed as harmless. So no
+setting is ever ignored silently.
 """
 
 import sys
@@ -49,7 +49,7 @@ class Section:
     read: set[str] = field(default_factory=set)
 
     def fail(self, key: str, allowed: str) -> NoReturn:
-        """Raise a ConfigError for ``key``; containers are shown by kind only."""
+        """Raises a ConfigError for ``key``; of a container it shows the kind and length only."""
         value = self.values.get(key)
         if isinstance(value, (list, tuple, dict)):
             value = f"<{type(value).__name__} of {len(value)}>"
@@ -92,7 +92,7 @@ class Section:
         return value
 
     def measure(self, key: str, low: float, high: float, unit: str = "", default: float | None = None) -> float:
-        """A number from ``low`` to ``high``, limits of what is believable in that unit; required when there is no default."""
+        """Returns a number from ``low`` to ``high``, the believable values in this unit; required when there is no default."""
         if not self.has(key) and default is not None:
             return default
         allowed = f"a number from {low:g} to {high:g} {unit}".rstrip()
@@ -111,7 +111,7 @@ class Section:
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Text that is not empty; required when there is no default."""
+        """Returns a text that is not empty; required when there is no default."""
         if not self.has(key) and default is not None:
             return default
         value = self.values.get(key)
@@ -136,7 +136,7 @@ class Section:
         return value
 
     def only(self, key: str, accepted: tuple[object, ...], why: str) -> None:
-        """Accept the key only when absent or one of ``accepted``; ``why`` says what is missing."""
+        """Raises ConfigError unless the key is absent or its value one of ``accepted``; ``why`` is the reason."""
         if key not in self.values:
             return
         self.read.add(key)
@@ -147,15 +147,15 @@ class Section:
         self.fail(key, f"{shown} only: {why}")
 
     def section(self, key: str) -> "Section":
-        """A subsection; empty when absent."""
+        """Returns a subsection; empty when absent."""
         value = self.values[key] if self.has(key) else {}
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             self.fail(key, "a table (a dict with string keys)")
         return Section(where=self._place(key), name=self.path(key), values=value)
 
     def sections(self, key: str, *, named_by: str = "", maximum: int) -> "tuple[Section, ...]":
-        """The tables of a list of 1 to ``maximum``, called by their place, or by the different texts that
-        they have under ``named_by``."""
+        """Returns the tables of a list of 1 to ``maximum``, named by their index, or by the text under their key ``named_by``,
+        which must differ."""
         allowed = f"required: from 1 to {maximum} tables [[{self.path(key)}]]"
         value = self.values[key] if self.has(key) else []
         if not isinstance(value, list) or not 1 <= len(value) <= maximum:
@@ -212,13 +212,13 @@ class Section:
         return self.integer(key, minimum=minimum, maximum=maximum)
 
     def close(self, harmless: Collection[str] = ()) -> None:
-        """Refuse any key that was neither read nor is ``harmless``."""
+        """Raises ConfigError for a key that was neither read nor is ``harmless``."""
         for key in self.values:
             if key not in self.read and key not in harmless:
                 self.fail(key, f"unknown key, which might change the answer; known: {', '.join(sorted(self.read))}")
 
     def path(self, key: str) -> str:
-        """The dotted path of a key of this section in its file."""
+        """Returns the dotted path of a key of this section in its file."""
         return f"{self.name}.{key}" if self.name else key
 
     def _finite(self, key: str, allowed: str) -> float:

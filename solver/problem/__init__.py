@@ -1,1 +1,1 @@
-"""What is asked and what is answered: the problem, the request it comes from, the answer."""
+"""The question and its answer: the request, the problem made of it, the answer of a plan."""

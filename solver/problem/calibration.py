@@ -1,7 +1,7 @@
 """Calibration: named factors that turn priced steps into those of one user's cluster, and their JSON file.
 
 Fitted: the factors come from measured steps (solver.calibrate.fit), never from published rows, and are used
-only where somebody asks for them.
+only on request.
 """
 
 import json
@@ -27,9 +27,9 @@ from spec.origin import Origin
 SCHEMA = 2
 
 LONGEST_S = 1e6
-"""Of what a factor adds to a micro-batch or a step."""
+"""Seconds that a factor may add to a micro-batch or a step."""
 WIDEST_STD = 3.0
-"""Of the logarithm of a step: eight in ten within a factor of 47."""
+"""Largest standard deviation of the logarithm of a step: eight in ten within a factor of 47."""
 
 # Parts of a step by what may make them slow together.
 COMPUTE = ("gemm", "attention")
@@ -64,7 +64,7 @@ PER_MICRO_BATCH = (*COMPUTE, *EXPERTS, "memory_bound", "tp_comm", "cp_comm", "ep
 class Calibration:
     """Efficiencies (fitted: CAUSES) divide the priced seconds of their parts (1: as priced, 0.8: a quarter longer);
     ``overlap`` is the share that is hidden of the communication priced as hidden; the fixed seconds are
-    added for every micro-batch that passes a stage and once a step. ``residual_std`` is the spread of
+    added for every micro-batch of a stage and once a step. ``residual_std`` is the spread of
     log(predicted / measured) of rows left out of the fit."""
 
     compute_efficiency: float = 1.0
@@ -103,7 +103,7 @@ class CalibrationTerms:
     passes: FloatArray
 
     def scaled(self, factor: float) -> "CalibrationTerms":
-        """Every second times a factor."""
+        """Returns the terms with all seconds times a factor."""
         return replace(
             self,
             parts={name: value * factor for name, value in self.parts.items()},
@@ -114,7 +114,7 @@ class CalibrationTerms:
 def terms_of(
     model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, cost: StepTime, *, with_hidden: bool
 ) -> CalibrationTerms:
-    """The terms of priced plans; hidden communication is what a step without any overlap waits for more."""
+    """Returns the terms of priced plans; hidden communication is what a step without overlap waits for in addition."""
     plans = table.plans
     hidden: dict[str, FloatArray] = {}
     if with_hidden:
@@ -127,7 +127,7 @@ def terms_of(
 
 
 def crossing(plans: PlanTable, domain_ranks: int) -> dict[str, BoolArray]:
-    """For each communication part, whether its group spans several scale-up domains."""
+    """Returns for each communication part whether its group spans several scale-up domains."""
     axes = COMM_AXES | {"dp_comm": plans.sharding.traits.copies.dense}
     return {
         part: np.asarray(group_of(axis, plans.layout, domain_ranks).inter > 1, dtype=np.bool_)
@@ -141,7 +141,7 @@ def passes_of(plans: PlanTable) -> FloatArray:
 
 
 def without_overlap(job: JobSpec) -> JobSpec:
-    """The same job with every collective waited for."""
+    """Returns the job with every collective exposed."""
     preset = job.preset.changed(
         {
             "data_parallel.overlap_grad_reduce": False,
@@ -200,8 +200,8 @@ def _total(parts: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArra
 def calibrated_cost(
     model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, cost: StepTime, factors: Calibration
 ) -> StepTime:
-    """The cost under the factors. Seconds of parts that changed are CALIBRATED; the origins of the others
-    keep their shares."""
+    """Returns the calibrated cost. The seconds of changed parts are of origin CALIBRATED; the origins of all others keep
+    their shares."""
     terms = terms_of(model, job, table, op_timer, cost, with_hidden=factors.overlap < 1.0)
     parts = calibrated_parts(terms, factors)
     step_s = _total(parts, tuple(parts))
@@ -222,12 +222,12 @@ def calibrated_cost(
 
 
 def calibration_path(profile: Path) -> Path:
-    """Returns where factors fitted with a profile lie: data.pt has data.calibration.json."""
+    """Returns the path of the factors of a profile: data.calibration.json for data.pt."""
     return profile.with_suffix(".calibration.json")
 
 
 def write_calibration(path: Path, fit: Fit, cluster: ClusterSpec) -> None:
-    """Write the factors with the cluster the factors hold for; whole or not at all."""
+    """Writes the factors and the cluster that they are valid for, atomically."""
     record = {
         "schema": SCHEMA,
         "cluster": cluster.name,
@@ -242,7 +242,7 @@ def write_calibration(path: Path, fit: Fit, cluster: ClusterSpec) -> None:
 
 
 def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
-    """The factors of a file, for the cluster they were fitted on.
+    """Returns the factors of a file, for the cluster they were fitted on.
 
     Raises ConfigError for a file that cannot be read, is no calibration or is another cluster's.
     """
@@ -263,7 +263,7 @@ def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
 
 
 def _factors(where: str, values: object) -> Calibration:
-    """Checked numbers; every factor must be there and within its bounds."""
+    """Returns the factors; raises ConfigError unless all are there and within their bounds."""
     names = [field.name for field in fields(Calibration)]
     if not isinstance(values, dict) or set(values) != set(names):
         raise ConfigError(where, "factors", values, f"exactly {', '.join(names)}")
@@ -279,7 +279,7 @@ def _factors(where: str, values: object) -> Calibration:
 
 
 def bounds(name: str) -> tuple[float, float]:
-    """Lowest and highest value of a factor; the fitted efficiencies touch theirs only by rounding."""
+    """Returns the lowest and highest value of a factor, with a tolerance for rounding of fitted ones."""
     if name.endswith("_efficiency"):
         return LOWEST_EFFICIENCY * (1 - 1e-9), HIGHEST_EFFICIENCY * (1 + 1e-9)
     return (0.0, 1.0) if name == "overlap" else (0.0, LONGEST_S if name.endswith("_s") else WIDEST_STD)

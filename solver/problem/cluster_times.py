@@ -1,9 +1,9 @@
-"""Whose times answer: the profile's, the profile's transferred to another GPU, or the hardware spec's alone.
+"""The cost model of a cluster: from the profile, from a profile transferred from another GPU, or from the hardware spec.
 
-A profile answers for the GPU it was taken on, and for the network where it holds collectives. About another
-cluster the hardware spec is asked instead, in the sizes that come up (profdb.modelled.cost_model), and every time says
-that it is modelled; of the same GPU on another network only the collectives are. ``--transfer`` scales what was
-measured on another GPU (profdb.transfer), and models what cannot be.
+A profile is valid for its own GPU and, if it has collectives, for its own network. For any other cluster the times are
+modelled from the hardware spec as they are needed (profdb.modelled.cost_model), and their origin says so; for the same
+GPU on another network only the collectives are modelled. ``--transfer`` scales the measurements of another GPU
+(profdb.transfer) and models the rest.
 """
 
 import hashlib
@@ -31,8 +31,8 @@ from spec.files import cache_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
-    """``cost_model`` answers for the cluster; ``profile`` is what it was made of, and ``source`` says so in words where
-    that is not the profile as it is ("" where it is)."""
+    """The ``cost_model`` of the cluster and the ``profile`` it reads; ``source`` describes the origin of the times, "" if
+    that is the unchanged profile."""
 
     cost_model: CostModel
     profile: ProfileDatabase
@@ -41,7 +41,7 @@ class ClusterTimes:
     op_timers: dict[str, OpTimer] = field(default_factory=dict, compare=False, repr=False)
 
     def op_timer(self, cluster: ClusterSpec) -> OpTimer:
-        """The one timer of operations of the cluster by these times."""
+        """Returns the timer of the cluster's operations, the same one for the same cluster."""
         name = repr(cluster)
         if name not in self.op_timers:
             self.op_timers[name] = OpTimer.on(cluster, self.cost_model)
@@ -49,11 +49,11 @@ class ClusterTimes:
 
 
 BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCHANGE})
-"""What was measured of a network, and tells nothing of another."""
+"""Families of samples that depend on the network."""
 
 
 class OtherNetwork(ProfileCostModel):
-    """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
+    """The curves of a profile for everything on one GPU, and the hardware spec's model of another network."""
 
     def __init__(self, profile: ProfileDatabase, *, missing: str, network: CostModel) -> None:
         compute: dict[Family, SampleTable] = {
@@ -67,22 +67,22 @@ class OtherNetwork(ProfileCostModel):
         self.network = network
 
     def model_for(self, family: Family, labels: dict[str, str], *, across: bool) -> CostModel:
-        """The sheet between ranks."""
+        """Returns the hardware spec's model for collectives."""
         return self.network if family is Family.COLLECTIVE else super().model_for(family, labels, across=across)
 
 
 def times_of(
     file: ProfileFile, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None
 ) -> ClusterTimes:
-    """Times of the cluster asked about, by the profile at hand or without it.
+    """Returns the times of the requested cluster, from the profile if it is valid for it.
 
-    Raises ConfigError where ``--transfer`` has nothing to transfer, and where ``device`` would add to a profile of
-    another cluster.
+    Raises ConfigError if ``--transfer`` has nothing to transfer, and if ``device`` would add to a profile of another
+    cluster.
     """
     profile, cluster = file.profile, parsed.cluster
-    of_its_gpu = profile is not None and profile.machine.gpu == cluster.gpu.name
-    suits = of_its_gpu and profile is not None and suits_network(profile, parsed.hardware_spec, root=request.root)
-    if device is not None and (request.transfer or not suits):
+    same_gpu = profile is not None and profile.machine.gpu == cluster.gpu.name
+    is_valid = same_gpu and profile is not None and suits_network(profile, parsed.hardware_spec, root=request.root)
+    if device is not None and (request.transfer or not is_valid):
         raise ConfigError(
             "--measure_missing",
             "profile",
@@ -92,7 +92,7 @@ def times_of(
     on_demand = device.on_demand(profile, str(file.path)) if device is not None and profile is not None else None
     if request.transfer:
         return _transferred(file, cluster, request.root)
-    if profile is None or not suits:
+    if profile is None or not is_valid:
         return without_profile(file, cluster, missing=request.missing)
     modelled = ModelledCostModel(cluster=cluster) if request.missing == "modelled" else None
     cost_model = ProfileCostModel(profile, missing=request.missing, modelled=modelled, on_demand=on_demand)
@@ -100,28 +100,28 @@ def times_of(
 
 
 def without_profile(file: ProfileFile, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
-    """The sheet alone, or for the GPU of a measured profile the sheet's network."""
+    """Returns times from the hardware spec: all of them, or only those of the network if the profile is of the same GPU."""
     profile, modelled = file.profile, ModelledCostModel(cluster=cluster)
     if profile is not None and profile.machine.gpu == cluster.gpu.name and file.measured:
         cost_model = OtherNetwork(profile, missing=missing, network=modelled)
         where = profile.machine.cluster or "an unnamed cluster"
         source = f"{file.path}, taken on {where}; the network of {cluster.name} is modelled from its hardware spec"
         return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=source)
-    nothing = ProfileDatabase(
+    empty = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
     )
     other = f" ({file.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
     hint = "; --transfer scales what was measured" if file.measured else ""
     return ClusterTimes(
-        cost_model=ProfileCostModel(nothing, missing="modelled", modelled=modelled),
-        profile=nothing,
+        cost_model=ProfileCostModel(empty, missing="modelled", modelled=modelled),
+        profile=empty,
         source=f"no {cluster.name} profile{other}: using the hardware spec{hint}",
     )
 
 
 def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path) -> bool:
-    """Returns whether the profile's collectives are of this network; one without any suits every network. A sheet of
-    the name that the profile holds may lie anywhere."""
+    """Returns whether the profile's collectives are of this network, or it has none. The hardware specs are compared by
+    their domains: a spec with the profile's name may be another file."""
     measured_on = profile.machine.cluster
     if Family.COLLECTIVE not in profile.tables or measured_on in ("", cluster.name):
         return True
@@ -132,7 +132,7 @@ def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path)
 
 
 def _transferred(file: ProfileFile, cluster: ClusterSpec, root: Path) -> ClusterTimes:
-    """Times measured on another GPU, scaled to this one; the hardware spec models what cannot be."""
+    """Returns times measured on another GPU and scaled to this one; those that cannot be scaled are modelled."""
     profile = file.profile
     if profile is None or not file.measured or profile.machine.gpu == cluster.gpu.name:
         raise ConfigError(
@@ -153,7 +153,7 @@ def _transferred(file: ProfileFile, cluster: ClusterSpec, root: Path) -> Cluster
 
 
 MOST_FILES = 6
-"""Transferred profiles that are kept, a few MB each; the oldest go first."""
+"""Transferred profiles in the cache, a few MB each; the oldest are deleted first."""
 
 
 def transfer(
@@ -163,8 +163,8 @@ def transfer(
     cluster: ClusterSpec,
     folder: Path | None,
 ) -> ProfileDatabase:
-    """Returns the ``profile`` of the file ``source`` for ``cluster``, with fits; from ``folder`` where it was transferred before.
-    A kept file that is damaged or cannot be written is passed over."""
+    """Returns the ``profile`` of the file ``source`` for ``cluster``, with fits, from the cache ``folder`` if it was
+    transferred before. A cached file that is damaged or cannot be written is ignored."""
     path = None if folder is None else folder / f"transferred-{_digest(source, measured_on, cluster)}.pt"
     if path is not None and path.exists():
         with suppress(ProfileError):
@@ -180,7 +180,7 @@ def transfer(
 
 
 def _digest(source: Path, measured_on: ClusterSpec, cluster: ClusterSpec) -> str:
-    """A hash of the profile's file, both sheets and the source of what transfers."""
+    """Returns a hash of everything that a transferred profile depends on: the file, both hardware specs and the code."""
     digest = hashlib.sha256(source.read_bytes())
     digest.update(Path(profdb.transfer.__file__).read_bytes())
     digest.update((_model_digest(measured_on) + _model_digest(cluster)).encode())
@@ -188,7 +188,7 @@ def _digest(source: Path, measured_on: ClusterSpec, cluster: ClusterSpec) -> str
 
 
 def _model_digest(cluster: ClusterSpec) -> str:
-    """A hash of the sheet and of the source that makes times of it."""
+    """Returns a hash of a hardware spec and of the code that models its times."""
     here = Path(__file__).resolve().parents[2]
     sources = [here / "profdb" / "queries.py", *sorted((here / "profdb" / "modelled").rglob("*.py"))]
     for folder in ("ops", "spec"):

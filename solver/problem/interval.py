@@ -26,7 +26,7 @@ WIDTHS: dict[str, float] = {
     "long_attention": 0.5,
     "waiting": 0.3,
 }
-# Fitted: to the same, log(measured / predicted) of the middle run of the middle dataset: what nobody prices.
+# Fitted: to the same, log(measured / predicted) of the median run of the median dataset: time that is not modelled.
 UNPRICED = 0.045
 
 # Tokens of the longest sequences of which flash kernels' rates were published

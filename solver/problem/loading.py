@@ -1,4 +1,4 @@
-"""From a request to a problem: the profile is loaded, or the hardware spec modelled, and the cost model made."""
+"""From a request to a problem: loads the profile or models the hardware spec, and makes the cost model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,7 @@ from spec.settings.constraints import NO_CONSTRAINTS, Constraints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedProblem:
-    """A question with the files it came from, and the times that answer it; ``source`` says whose these are, for an
-    error about them."""
+    """A problem with the files that it was read from and its times; ``source`` names their origin in errors."""
 
     problem: Problem
     config: ConfigFile
@@ -25,24 +24,24 @@ class LoadedProblem:
 
 
 def load_problem(request: Request) -> LoadedProblem:
-    """Read everything that the request names and check that it fits together.
+    """Returns the problem of a request.
 
-    Raises ConfigError or ProfileError with one clear line for anything that does not.
+    Raises ConfigError or ProfileError with one clear line for anything that does not fit together.
     """
     return load_parsed(request, read_request(request))
 
 
 def load_parsed(request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
-    """The question of a request that is read; ``device`` measures what no sample surrounds.
+    """Returns the problem of a parsed request; ``device`` measures shapes far from any sample.
 
-    Raises ConfigError or ProfileError for a profile or factors that do not fit it.
+    Raises ConfigError or ProfileError for a profile or a calibration that does not fit it.
     """
     file = parsed.file or find_profile(request)
     return problem_with(request, parsed, file, times_of(file, request, parsed, device))
 
 
 def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, times: ClusterTimes) -> LoadedProblem:
-    """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
+    """Returns the problem of a parsed request with ``times``. Raises ConfigError for a calibration that does not fit it."""
     cluster = parsed.cluster
     op_timer = times.op_timer(cluster)
     calibration = None

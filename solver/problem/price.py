@@ -1,4 +1,4 @@
-"""The answers of plans that are given: what every row of a table takes and needs, whether it fits or not."""
+"""The answers of given plans: step time and memory of every row of a table, whether it fits or not."""
 
 from collections.abc import Sequence
 
@@ -67,7 +67,7 @@ def answers_of(
 
 
 def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
-    """The 80 % interval of the steps (solver.problem.interval)."""
+    """Returns the 80 % interval of the steps (solver.problem.interval)."""
     if problem.calibration:
         return calibrated_interval(cost.step_s, problem.calibration.residual_std)
     return interval_of(cost.step_s, relative_std(causes(problem.job, cost.parts, cost.std_s)))

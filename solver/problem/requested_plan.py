@@ -1,4 +1,4 @@
-"""Pricing one given plan: the one written in a config, or one typed as tp=8,pp=4,..."""
+"""A plan from the user's settings: those of a config, or of --plan tp=8,pp=4,..."""
 
 from math import gcd
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def parse_plan(text: str, where: str = "--plan") -> PlanSettings:
-    """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
+    """Returns the settings in ``strategy=msp,tp=8,pp=2,micro_batch=1``.
 
     Raises ConfigError for an empty plan, an unknown or repeated key, or a value that the key does not take.
     """
@@ -32,7 +32,7 @@ def parse_plan(text: str, where: str = "--plan") -> PlanSettings:
 
 
 def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
-    """The plan a config writes, with the batch of the job.
+    """Returns the plan of the settings, with defaults for open ones and the batch of the job.
 
     Raises ConfigError when the degrees do not divide the world or the batch.
     """
@@ -100,7 +100,7 @@ def check_order(plan: Plan, problem: "Problem", where: str) -> None:
 
 
 def _layout(layout: str, settings: PlanSettings, problem: "Problem", where: str) -> str:
-    """The layout, its short forms written out."""
+    """Returns the full layout of a layout or one of its short forms."""
     model = problem.model
     predictions = sum(run.count for run in model.blocks if run.block.mtp)
     counts = LayerCounts(layers=model.num_layers, pp=settings.pp or 1, vpp=settings.vpp, predictions=predictions)
@@ -110,9 +110,9 @@ def _layout(layout: str, settings: PlanSettings, problem: "Problem", where: str)
 
 
 def strategy_of(settings: PlanSettings, where: str, *, sequence_parallel: bool = False) -> Sharding:
-    """The strategy as written; ``sequence_parallel`` says that it is to cut the tokens between the linears.
+    """Returns the strategy; ``sequence_parallel`` requires that it splits the tokens between the linears.
 
-    Raises ConfigError for one that nobody knows, and for weight groups or a cut sequence that it does not have.
+    Raises ConfigError for an unknown one, and for weight groups or sequence parallelism that it does not have.
     """
     sharding = strategy_named(settings.strategy or "mtp", where=where)
     groups, tp = settings.wp or 1, settings.tp or 1
@@ -125,7 +125,7 @@ def strategy_of(settings: PlanSettings, where: str, *, sequence_parallel: bool =
 
 
 def _expert_ranks(ep: int, problem: "Problem", stage_ranks: int, where: str) -> int:
-    """``ep`` as written; 0 means as many ranks as experts and a stage's ranks allow.
+    """Returns ``ep``; 0 means as many ranks as experts and a stage's ranks allow.
 
     Raises ConfigError for more ranks than a stage has: there is no such group to price.
     """
@@ -136,9 +136,8 @@ def _expert_ranks(ep: int, problem: "Problem", stage_ranks: int, where: str) -> 
 
 
 def zero_of(settings: PlanSettings, sharding: Sharding, world_size: int, where: str) -> tuple[int, int]:
-    """Returns ZeRO stage and size as written. Size 0 is the whole group that holds the same weights of linears; a
-    stage alone shards over all of it, a size alone is stage 1. Where the whole group is one rank there is
-    nothing to shard.
+    """Returns ZeRO stage and size. Size 0 is the whole group of ranks with the same weights of linears; a stage without a
+    size shards over all of it, a size without a stage is stage 1. If the group is one rank there is nothing to shard.
 
     Raises ConfigError for more ranks than hold the same weights: there is no such group to price.
     """
@@ -158,7 +157,7 @@ def zero_of(settings: PlanSettings, sharding: Sharding, world_size: int, where: 
 
 
 def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
-    """Every rule of the search, and of those ``also`` held, that the plan breaks, besides memory."""
+    """Returns the reason of every rule that the plan breaks, of the search's and the ``also`` given ones; not memory."""
     draft = plan_columns(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
     exempt = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:

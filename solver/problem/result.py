@@ -1,6 +1,6 @@
-"""What a plan costs, in plain numbers: what searches rank, reports print and files hold.
+"""The cost of a plan in plain numbers, for rankings, reports and files.
 
-``Answer`` is one plan with its cost, and ``check_believable`` refuses what no machine could give.
+``Answer`` is one plan with its cost, and ``check_believable`` refuses impossible ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,13 +74,13 @@ class Answer:
     also_zero_stages: tuple[int, ...] = ()
 
     def label(self) -> str:
-        """Returns the plan's words, and those of the plans it stands for."""
+        """Returns the plan's label with those of the similar plans that it represents."""
         shards = sorted(zip(self.also_zero_stages, self.also_zero_sizes, strict=True))
         also = ", ".join(self._sharded(stage, size) for stage, size in shards)
         return f"{self.plan.label()} (or {also})" if also else self.plan.label()
 
     def _sharded(self, stage: int, size: int) -> str:
-        """The words of a plan that differs in these, its stage where that differs too."""
+        """Returns the label of a plan that differs in ZeRO size, and in ZeRO stage if that differs too."""
         if size == 1:
             return "no zero"
         return f"zero{size}" if stage == self.plan.zero_stage else f"zero{stage}/{size}"

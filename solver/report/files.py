@@ -73,7 +73,7 @@ def _finite(value: object) -> object:
 
 
 def write_csv(path: Path, answers: Sequence[Answer]) -> None:
-    """Writes one line a plan: the plan's keys as they are typed after --plan, then seconds by part, then bytes."""
+    """Writes one line per plan: the plan's keys as for --plan, then seconds by part, then bytes."""
     _write_rows(path, [answer_columns(answer) for answer in answers])
 
 
@@ -84,20 +84,22 @@ def write_sweep_csv(path: Path, rows: "Sequence[SweepOutcome]") -> None:
 
     first = next((answer_columns(one.row.answer) for one in rows if one.row.answer is not None), {})
     lines = []
-    for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True):
+    for one, efficiency in zip(rows, efficiencies(outcomes.row for outcomes in rows), strict=True):
         answer = one.row.answer
         line = {f"asked_{axis}": str(value) for axis, value in one.row.values.items()}
         line |= dict.fromkeys(first, "") if answer is None else answer_columns(answer)
         line |= {"efficiency": _number(efficiency)} if first else {}
-        for name, judged in (("goodput", one.goodput), ("run", one.cost)):
-            line |= {} if judged is None else {f"{name}_{key}": _number(value) for key, value in asdict(judged).items()}
+        for name, outcomes in (("goodput", one.goodput), ("run", one.cost)):
+            line |= (
+                {} if outcomes is None else {f"{name}_{key}": _number(value) for key, value in asdict(outcomes).items()}
+            )
         lines.append(line | {"why_none": one.row.why_none})
     longest = max(lines, key=len)
     _write_rows(path, [{key: line.get(key, "") for key in longest} for line in lines])
 
 
 def answer_columns(answer: Answer) -> dict[str, str]:
-    """Returns a plan's line of a table, by column: its keys as they are typed, numbers in full."""
+    """Returns a plan's line of a table, by column: its keys as for --plan, numbers in full."""
     keys = plan_settings()
     return {name: setting_text(value) if name in keys else repr(value) for name, value in answer_values(answer).items()}
 

@@ -21,15 +21,15 @@ from spec.settings.setting import setting_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Found = Session | Result | Explanation | Sequence[Answer] | Sequence[SweepRow]
+Answers = Session | Result | Explanation | Sequence[Answer] | Sequence[SweepRow]
 
 
-def to_frame(answers: Found) -> "DataFrame":
-    """Returns a table of what was found: of a Session every plan that fits, of a search or of answers a row a
-    plan, of a sweep a row a question, of a plan taken apart a row an operation. Seconds, bytes and tokens,
-    with the unit in the column's name.
+def to_frame(answers: Answers) -> "DataFrame":
+    """Returns answers as a table: of a Session every plan that fits, of a search or of answers one row per plan, of a
+    sweep one per question, of an Explanation one per operation. Seconds, bytes and tokens, with the unit in the
+    column's name.
 
-    Raises NoFeasiblePlanError for a Reply without plans.
+    Raises NoFeasiblePlanError for a Session without plans.
     """
     if isinstance(answers, Session):
         return frame_of_columns(answers.every_plan())
@@ -44,32 +44,31 @@ def to_frame(answers: Found) -> "DataFrame":
 
 
 def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
-    """Returns columns of a plan in types that hold what is not said: whole numbers as Int64, several words as
-    they are typed."""
+    """Returns the columns of plans with types that allow missing values: whole numbers as Int64, several words as text."""
     import pandas as pd
 
     kinds = {key: setting.kind for key, setting in plan_settings().items()}
-    made = {}
+    series = {}
     for name, values in columns.items():
         kind = kinds.get(name)
         if isinstance(kind, Several):
-            made[name] = pd.Series([setting_text(value) if isinstance(value, tuple) else value for value in values])
+            series[name] = pd.Series([setting_text(value) if isinstance(value, tuple) else value for value in values])
         elif isinstance(kind, Whole):
-            made[name] = pd.Series(list(values), dtype="Int64")
+            series[name] = pd.Series(list(values), dtype="Int64")
         else:
-            made[name] = pd.Series(list(values))
-    return pd.DataFrame(made)
+            series[name] = pd.Series(list(values))
+    return pd.DataFrame(series)
 
 
 def write_parquet(path: Path, frame: "DataFrame") -> None:
-    """Writes a table of plans, whole or not at all; ConfigError without pyarrow."""
+    """Writes a table of plans atomically; raises ConfigError without pyarrow."""
     check_parquet(str(path))
     with atomic_path(path) as temporary:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 
 def write_every_plan(path: Path, inputs: LoadedProblem) -> None:
-    """Writes all plans that fit, priced, and say how many they are."""
+    """Writes all plans that fit, priced, and prints their number."""
     problem = inputs.problem
     blocks = len(full_space(problem.model, problem.job, inputs.constraints).blocks)
     with progress(blocks, "every plan", "block") as bar:
@@ -90,7 +89,7 @@ def _swept(rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """By column of the fullest row; None where a row lacks it."""
+    """Returns the rows by column of the longest row, None where a row lacks it."""
     names = [list(row) for row in rows]
     fullest = max(names, key=len, default=[])
     return {name: [row.get(name) for row in rows] for name in fullest}

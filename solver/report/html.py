@@ -57,6 +57,6 @@ def first_upper(words: str) -> str:
 
 
 def sentence(words: str) -> str:
-    """Returns the words as a sentence; a plan's label that begins one stays as it is typed."""
+    """Returns the words as a sentence; a plan's label at its start is unchanged."""
     first = words if words.split(" ", 1)[0] in STRATEGIES else first_upper(words)
     return first if first.endswith(".") else f"{first}."

@@ -1,4 +1,4 @@
-"""The pages of --report: what is printed, with pictures, and the best plan taken apart."""
+"""The pages of --report: the printed sections with pictures, and details of the best plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,8 +41,8 @@ from spec.units import seconds_to_ms
 
 
 def plans_page(plans: Plans, sections: Sequence[ReportSection], command: str = "") -> Page:
-    """Returns the page of a search, or of a plan that was specified: the ``sections`` that are printed, the
-    question first, with pictures, then the best plan taken apart; ``command`` is what was typed."""
+    """Returns the page of a search, or of a given plan: the printed ``sections`` with pictures, then details of the best
+    plan, then the question with the ``command`` that asks it."""
     problem = plans.inputs.problem
     nodes = problem.cluster.nodes_for(problem.job.world_size)
     gpus = f"{problem.job.world_size:,} x {problem.cluster.gpu.name} ({nodes:,} node{'s' * (nodes > 1)})"
@@ -51,20 +51,20 @@ def plans_page(plans: Plans, sections: Sequence[ReportSection], command: str = "
         title=f"{problem.model.name} on {gpus}",
         lead=f"{lead}: {plans.best.label()}",
         tiles=tiles(plans.inputs, plans.best),
-        sections=(*_illustrated(plans, sections[1:]), _asked(sections[0], command)),
+        sections=(*_illustrated(plans, sections[1:]), _question_section(sections[0], command)),
     )
 
 
-def sweep_page(judged: Sequence[SweepOutcome], sections: Sequence[ReportSection], command: str = "") -> Page:
-    """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, where every row's time goes,
-    and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
-    best = max(judged, key=lambda one: tokens_per_s(one.row)).row
-    title = f"{best.inputs.problem.model.name}: {len(judged)} questions"
+def sweep_page(outcomes: Sequence[SweepOutcome], sections: Sequence[ReportSection], command: str = "") -> Page:
+    """Returns the page of a sweep: its ``sections`` as printed, the scaling curve, the parts of every row's step, and
+    details of the best row's plan; only tables if no row has a plan."""
+    best = max(outcomes, key=lambda one: tokens_per_s(one.row)).row
+    title = f"{best.inputs.problem.model.name}: {len(outcomes)} questions"
     if best.answer is None:
         return Page(title=title, lead="No plan fits any of the questions", tiles=(), sections=sections)
-    curve = scaling_picture(judged)
+    curve = scaling_picture(outcomes)
     plotted = replace(sections[0], pictures=() if curve is None else (curve,))
-    named = [(row_words(one), one.row.answer) for one in judged if one.row.answer is not None]
+    named = [(row_words(one), one.row.answer) for one in outcomes if one.row.answer is not None]
     answers, names = [answer for _, answer in named], [name for name, _ in named]
     shares = ReportSection(
         anchor="shares",
@@ -83,7 +83,7 @@ def sweep_page(judged: Sequence[SweepOutcome], sections: Sequence[ReportSection]
             *sections[1:],
             shares,
             *_illustrated(plans, plan_sections(plans)),
-            _asked(problem, command),
+            _question_section(problem, command),
         ),
     )
 
@@ -97,11 +97,11 @@ def write_report(
     why_not: Sequence[PlanText] = (),
     compare: Sequence[PlanText] = (),
 ) -> Path:
-    """Writes the page of ``--report`` as ``folder``/index.html and returns its path: of a search, or of one
-    ``plan``, with plans held against its best (``why_not``) and side by side (``compare``).
+    """Writes the page of ``--report`` to ``folder``/index.html and returns its path: of a search, or of one ``plan``, with
+    plans compared with its best (``why_not``) and with each other (``compare``).
 
-    Raises as Session.search and Session.price, ConfigError where jinja2 is not installed, ExportError where it
-    cannot be written.
+    Raises as Session.search and Session.price, ConfigError if jinja2 is not installed, ExportError if the page cannot be
+    written.
     """
     check_report_requirements(Path(folder))
     inputs = session.inputs
@@ -136,7 +136,7 @@ def _challenger(session: Session, plan: PlanText) -> Candidate:
 
 
 def tiles(inputs: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
-    """Returns the best plan at a glance."""
+    """Returns the summary of the best plan."""
     problem = inputs.problem
     low, high = (seconds_to_ms(bound) for bound in (best.interval_low_s, best.interval_high_s))
     figures = {
@@ -152,23 +152,23 @@ def tiles(inputs: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
         ),
         "origin": (origin_words(best).split(" ")[0], origin_words(best)),
     }
-    return tuple(KeyFigure(what=what, value=value, note=note) for what, (value, note) in figures.items())
+    return tuple(KeyFigure(label=label, value=value, note=note) for label, (value, note) in figures.items())
 
 
-def _asked(problem: ReportSection, command: str) -> ReportSection:
-    """The question as printed, with the command that asks it again."""
+def _question_section(problem: ReportSection, command: str) -> ReportSection:
+    """Returns the question as printed, with the command that asks it."""
     if not command:
         return problem
     return replace(
         problem,
         title="Question and command",
         paragraphs=["the same question, from the project's folder"],
-        typed=command,
+        literal=command,
     )
 
 
 def _illustrated(plans: Plans, sections: Sequence[ReportSection]) -> list[ReportSection]:
-    """The sections with their pictures, then memory, pipeline and origins of the best plan."""
+    """Returns the sections with their pictures, then memory, pipeline and origins of the best plan."""
     problem = plans.inputs.problem
     explanation = explain_plan(problem, plans.best.plan)
     usable, limit = usable_bytes(problem.cluster), limit_bytes(problem.cluster, plans.inputs.constraints)

@@ -85,15 +85,15 @@ def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: fl
     caption."""
     whole = limit or max(sum(pieces.values()) for _, pieces in bars)
     names = dict.fromkeys([*ROLES, *bars[0][1]])
-    drawn = [one for one in names if any(pieces.get(one, 0.0) >= LEAST_SHARE * whole for _, pieces in bars)]
-    roles = {one: ROLES.get(one, "c10") for one in drawn}
+    visible = [one for one in names if any(pieces.get(one, 0.0) >= LEAST_SHARE * whole for _, pieces in bars)]
+    roles = {one: ROLES.get(one, "c10") for one in visible}
     titles = PART_WORDS if limit is None else {}
 
     def draw(figure: Figure) -> None:
         axes = plain_axes(figure, grid="x")
         for row, (above, pieces) in enumerate(bars):
             left = 0.0
-            for one in drawn:
+            for one in visible:
                 width, edge = pieces.get(one, 0.0), colour("surface")
                 axes.barh(row, width, 0.55, left, color=colour(roles[one]), edgecolor=edge, linewidth=0.6)
                 left += width
@@ -104,10 +104,10 @@ def stacked(name: str, bars: Bars, label: str, words: tuple[str, str], limit: fl
             axes.set_xlim(0, 1.02 * max(limit, *(sum(pieces.values()) for _, pieces in bars)))
         axes.set(xlabel=label, ylim=(len(bars) - 0.5, -0.75 if limit is None else -1.0), yticks=[])
         axes.spines["left"].set_visible(False)
-        legend(figure, patches({titles.get(one, one.replace("_", " ")): roles[one] for one in drawn}))
+        legend(figure, patches({titles.get(one, one.replace("_", " ")): roles[one] for one in visible}))
 
     rows = 46 * len(bars)
-    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(drawn)), words=words)
+    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(visible)), words=words)
 
 
 def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_bytes: float) -> Picture:

@@ -46,8 +46,8 @@ PART_NAMES: dict[str, tuple[str, str]] = {
 PART_TITLES = {part: title for part, (title, _) in PART_NAMES.items()}
 PART_WORDS = {part: words for part, (_, words) in PART_NAMES.items()}
 
-FRONT_PRINTED, FRONT_LISTED = 8, 60
-"""Plans of a front that are printed, and listed on a page; --json has all."""
+PRINTED_FRONT, PAGE_FRONT = 8, 60
+"""Plans of a Pareto front in print, and on a page; --json has all."""
 TIE = "; a tie: within the 80 % interval of their difference"
 
 
@@ -68,7 +68,7 @@ def slower_by(answer: Answer, best: Answer) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """Plans of one question, best first, and the search that ranked them, None where one was specified."""
+    """Plans of one question, best first, and the search that ranked them, None for a given plan."""
 
     inputs: LoadedProblem
     answers: tuple[Answer, ...]
@@ -76,7 +76,7 @@ class Plans:
 
     @property
     def best(self) -> Answer:
-        """Returns the first plan, which a page takes apart."""
+        """Returns the first plan, of which a page shows details."""
         return self.answers[0]
 
 
@@ -87,8 +87,8 @@ def question_section(
     assumed_framework: bool = False,
     constraints: Constraints = NO_CONSTRAINTS,
 ) -> ReportSection:
-    """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster, and
-    which data answers. ``assumed_framework``: nobody named it."""
+    """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster,
+    and the source of the times. ``assumed_framework``: it is the default."""
     model, job, cluster = problem.model, problem.job, problem.cluster
     nodes = cluster.nodes_for(job.world_size)
     settings = non_default_settings(job, cluster.gpu.architecture)
@@ -119,7 +119,7 @@ def profile_words(profile: ProfileDatabase) -> str:
 
 
 def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSection]:
-    """Returns the sections of one plan that was specified, with the ``obstacles`` that keep it from running."""
+    """Returns the sections of one given plan, with the ``obstacles`` that keep it from running."""
     return [
         ReportSection(
             anchor="ranking",
@@ -236,7 +236,7 @@ def breakdown_section(
 
 
 def difference(best: Answer, other: Answer) -> str:
-    """Returns what the other plan pays more and what it saves, in ms."""
+    """Returns in which parts the other plan takes longer and in which less, in ms."""
     deltas = {part: other.parts_s[part] - best.parts_s[part] for part in PART_NAMES}
     worth_saying = 0.0005 * best.step_s
     dearer = sorted((d, part) for part, d in deltas.items() if d > worth_saying)[::-1][:3]
@@ -271,22 +271,22 @@ def ties(best: Sequence[Answer]) -> list[int]:
 
 
 def _neighbours(result: "Result", usable: float) -> list[tuple[str, str]]:
-    """The preset, ties within the interval, and the fastest plan with room in memory."""
+    """Returns the preset, ties within the interval, and the fastest plan with headroom in memory."""
     best, alike = result.best[0], ties(result.best)
     places = ", ".join(map(str, alike))
     plural = len(alike) > 1
     tie_words = f"plan{'s' * plural} {places} {'are' if plural else 'is'} tied with the best"
     # Recomputation is chosen to fit into all of memory, not into this share of it.
     search_words = f"(--headroom {100 - 100 * HEADROOM_SHARE:.0f}% searches for others)"
-    roomy = fastest_with_headroom(result.pareto, usable)
-    if roomy is None:
+    fitting_plan = fastest_with_headroom(result.pareto, usable)
+    if fitting_plan is None:
         room = f"none of the plans priced {search_words}"
-    elif roomy.plan == best.plan:
+    elif fitting_plan.plan == best.plan:
         room = "the best plan"
     else:
         room = (
-            f"{roomy.plan.label()}: {in_ms(roomy.step_s)} ms ({slower_by(roomy, best)}), "
-            f"{in_gib(roomy.needed_bytes)} GiB {search_words}"
+            f"{fitting_plan.plan.label()}: {in_ms(fitting_plan.step_s)} ms ({slower_by(fitting_plan, best)}), "
+            f"{in_gib(fitting_plan.needed_bytes)} GiB {search_words}"
         )
     return [
         ("preset", best.plan.preset),
@@ -314,14 +314,14 @@ def front_section(result: "Result", usable: float) -> ReportSection:
         header=("number", "plan", "step ms", "slower", "GiB", "of memory"),
         rows=rows,
         words=frozenset({1}),
-        shown=FRONT_PRINTED,
+        shown=PRINTED_FRONT,
     )
     return ReportSection(anchor="pareto", title="Step against memory", tables=(shown,))
 
 
 def front_of(result: "Result") -> list[Answer]:
-    """Returns the plans of the front that are listed, fastest first."""
-    return sorted(result.pareto, key=lambda one: one.step_s)[:FRONT_LISTED]
+    """Returns the plans of the front that a page shows, fastest first."""
+    return sorted(result.pareto, key=lambda one: one.step_s)[:PAGE_FRONT]
 
 
 def rejected_section(result: "Result") -> ReportSection:
@@ -362,7 +362,7 @@ def settings_section(answer: Answer, problem: Problem) -> ReportSection:
         "activation_ckpt": plan.recompute is Recompute.FULL,
         **({"ckpt_layers": plan.num_recompute_layers} if plan.recompute is Recompute.BLOCK else {}),
     }
-    return ReportSection(anchor="settings", title="The plan under InternEvo's keys", typed=str(keys))
+    return ReportSection(anchor="settings", title="The plan under InternEvo's keys", literal=str(keys))
 
 
 def obstacle_section(obstacles: Sequence[str]) -> ReportSection:
@@ -381,8 +381,8 @@ def _search_record(plans: Plans, result: "Result") -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
     problem = plans.inputs.problem
-    roomy = fastest_with_headroom(result.pareto, usable_bytes(problem.cluster))
+    fitting_plan = fastest_with_headroom(result.pareto, usable_bytes(problem.cluster))
     return search_record(problem, result, plans.inputs.constraints) | {
         "ties": ties(result.best),
-        "roomy": None if roomy is None else answer_record(roomy),
+        "with_headroom": None if fitting_plan is None else answer_record(fitting_plan),
     }

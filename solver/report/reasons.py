@@ -82,7 +82,7 @@ def operations_table(explanation: Explanation) -> Table:
 
 
 def _operation(row: OpRow) -> list[str]:
-    """Own time, what the rank waits for it, bytes carried or moved, bytes kept until the backward."""
+    """Returns its own time, exposed time, bytes communicated or moved, bytes saved for the backward."""
     return [
         row.piece,
         row.name,
@@ -122,7 +122,7 @@ def why_not_section(place: int, best: Answer, named: Candidate) -> ReportSection
 
 
 def _why_not(best: Answer, named: Candidate) -> list[str]:
-    """Why a plan cannot run, and what it loses to the best plan in all."""
+    """Returns why a plan cannot run, and how much it loses to the best plan in total."""
     other = named.answer
     lines = [f"no strategy is named: this is the best of {', '.join(named.modes)}"] * (len(named.modes) > 1)
     lines += [f"it cannot run: {reason}" for reason in named.obstacles]
@@ -149,7 +149,7 @@ def _loses(best: Answer, other: Answer) -> str:
 
 
 def _losses(best: Answer, other: Answer) -> list[list[str]]:
-    """Every part of the step of both, and what the other loses."""
+    """Returns every part of the step of both plans, and the difference."""
     terms = [
         (words, best.parts_s[part], other.parts_s[part])
         for part, words in PART_WORDS.items()
@@ -222,11 +222,11 @@ def sensitivity_section(now: Answer, changes: Sequence[WhatIf]) -> ReportSection
         anchor="what-if",
         title="What if",
         tables=(shown,),
-        record=lambda: {"sensitivity": [_what_if_record(row) for row in changes]},
+        record=lambda: {"sensitivity": [_sensitivity_record(row) for row in changes]},
     )
 
 
-def _what_if_record(change: WhatIf) -> dict[str, object]:
+def _sensitivity_record(change: WhatIf) -> dict[str, object]:
     return {
         "what": change.words,
         "best": None if change.answer is None else answer_record(change.answer),

@@ -26,7 +26,7 @@ class Point:
 
 
 def scaling_picture(rows: Sequence[SweepOutcome]) -> Picture | None:
-    """Returns curves where several worlds were asked about, bars where something else was varied; None where
+    """Returns curves if the world size varies, bars if something else does; None where
     nothing fits."""
     curves = {name: points for name, points in series_of(rows).items() if len(points) > 1}
     if curves:
@@ -38,14 +38,14 @@ def scaling_picture(rows: Sequence[SweepOutcome]) -> Picture | None:
 def series_of(rows: Sequence[SweepOutcome]) -> dict[str, list[Point]]:
     """Returns questions that differ in their number of GPUs alone, by what they share in words."""
     series: dict[str, list[Point]] = {}
-    for judged in sorted(rows, key=lambda judged: judged.row.inputs.problem.job.world_size):
-        if judged.row.answer is None:
+    for outcomes in sorted(rows, key=lambda outcomes: outcomes.row.inputs.problem.job.world_size):
+        if outcomes.row.answer is None:
             continue
-        name = row_words(judged, apart=("world_size",)) or "best plan"
+        name = row_words(outcomes, apart=("world_size",)) or "best plan"
         point = Point(
-            gpus=judged.row.inputs.problem.job.world_size,
-            tokens_per_s=tokens_per_s(judged.row),
-            tgs=judged.row.answer.tgs,
+            gpus=outcomes.row.inputs.problem.job.world_size,
+            tokens_per_s=tokens_per_s(outcomes.row),
+            tgs=outcomes.row.answer.tgs,
         )
         series.setdefault(name, []).append(point)
     return series

@@ -35,7 +35,7 @@ def schemas() -> dict[str, Schema]:
 
 
 def answer_schema() -> Schema:
-    """Returns a search, one priced plan, or a sweep, with what else was asked of it."""
+    """Returns the schema of a search, one priced plan, or a sweep, with its optional parts."""
     schema = _with_title("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
     schema["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in ("search", "priced", "sweep")]
     schema["$defs"] = {
@@ -69,7 +69,7 @@ def _or_null(of: Schema) -> Schema:
 
 
 def _plan() -> Schema:
-    """The plan of an answer: every key as written, and the data-parallel ranks that its degrees leave."""
+    """Returns the schema of an answer's plan: every key of its settings, and its data-parallel ranks."""
     keys = nullable_settings(plan_settings())
     keys["dp"] = {"type": "integer", "minimum": 1, "description": "Data-parallel ranks."}
     return table_schema(keys, tuple(keys))
@@ -81,8 +81,8 @@ def _question() -> dict[str, Schema]:
     return {word: {"type": "string"} for word in words} | {count: {"type": "integer", "minimum": 1} for count in counts}
 
 
-def _beside() -> dict[str, Schema]:
-    """Returns what is asked beside a search or a plan."""
+def _other_settings() -> dict[str, Schema]:
+    """Returns the schemas of the optional parts of an answer."""
     reasons = {"broken": type_schema(list[str]), "modes": type_schema(list[str]), "this": _of("answer")}
     reasons["others_searched"] = _or_null(_of("answer"))
     answer = record_schema(Answer, {"plan": _of("plan")})
@@ -115,15 +115,15 @@ def _search() -> Schema:
         "nearest_miss": {"type": "string"},
         "seconds": {"type": "number"},
         "ties": type_schema(list[int]),
-        "roomy": _or_null(_of("answer")),
+        "with_headroom": _or_null(_of("answer")),
     }
-    optional = _beside() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
+    optional = _other_settings() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
     return table_schema(always | optional, tuple(always))
 
 
 def _priced() -> Schema:
     always = _question() | {"plan": _of("answer")}
-    return table_schema(always | _beside(), tuple(always))
+    return table_schema(always | _other_settings(), tuple(always))
 
 
 def _sweep() -> Schema:

@@ -1,4 +1,4 @@
-"""What a report says, however it is rendered: sections of words, facts, pictures and tables.
+"""The content of a report, however it is rendered: sections of sentences, facts, pictures and tables.
 
 Three renderers read it: ``text`` for a terminal, solver.report.html for a browser, and ``record`` for other
 programs (``--json``).
@@ -13,7 +13,7 @@ NARROWEST_LABEL = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One picture for wide pages and one for narrow ones (SVG), what both show, and what a reader takes from them."""
+    """One picture for wide pages and one for narrow ones (SVG), with their alternative text and caption."""
 
     wide: str
     narrow: str
@@ -23,9 +23,9 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFigure:
-    """One figure at a glance: what it is, how much, and a note beside it."""
+    """One figure of the summary: its label, its value, and a note."""
 
-    what: str
+    label: str
     value: str
     note: str = ""
 
@@ -47,7 +47,7 @@ class Table:
 class ReportSection:
     """A part of a report: its anchor, title, sentences, labelled facts, pictures, tables, and text to copy.
 
-    ``record`` makes what the section holds for machines, by the keys of ``--json``.
+    ``record`` returns the section's data for machines, by the keys of ``--json``.
     """
 
     anchor: str
@@ -56,13 +56,13 @@ class ReportSection:
     facts: Sequence[tuple[str, str]] = ()
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
-    typed: str = ""
+    literal: str = ""
     record: Callable[[], Mapping[str, object]] = dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A whole page: its title, what it says first, figures at a glance, and its sections."""
+    """A whole page: its title, its first sentence, a summary of figures, and its sections."""
 
     title: str
     lead: str
@@ -71,7 +71,7 @@ class Page:
 
 
 def record(sections: Iterable[ReportSection]) -> dict[str, object]:
-    """Returns what all sections hold for machines; lists under one key follow each other."""
+    """Returns the data of all sections for machines; lists under one key are concatenated."""
     whole: dict[str, object] = {}
     for section in sections:
         for key, value in section.record().items():
@@ -95,8 +95,8 @@ def _parts(section: ReportSection) -> Iterable[str]:
         rows = one.rows[: one.shown]
         more = [f"and {len(one.rows) - len(rows)} more, in --report"] * (len(rows) < len(one.rows))
         yield "\n".join([one.caption, table(rows, one.header, one.words), *more])
-    if section.typed:
-        yield section.typed
+    if section.literal:
+        yield section.literal
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], words: frozenset[int] = frozenset({0})) -> str:

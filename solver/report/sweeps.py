@@ -23,7 +23,7 @@ TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_ba
 
 def sweep_sections(
     rows: Sequence[SweepRow],
-    judged: Sequence[SweepOutcome],
+    outcomes: Sequence[SweepOutcome],
     *,
     ranked_by: str | None = None,
     by_nodes: bool = False,
@@ -32,14 +32,14 @@ def sweep_sections(
     with ``by_nodes`` also what to run on every number of nodes."""
     sources = [f"answered from {source}" for source in dict.fromkeys(row.inputs.source for row in rows)]
     ranked = [f"ranked by {ranked_by}"] if ranked_by else []
-    fewest = [fewest_words([one.row for one in judged])] if "world_size" in rows[0].values else []
+    fewest = [fewest_words([one.row for one in outcomes])] if "world_size" in rows[0].values else []
     sections = [
         ReportSection(
             anchor="sweep",
             title=f"{len(rows)} questions about {rows[0].inputs.problem.model.name}",
             paragraphs=[*sources, *ranked, *fewest],
-            tables=(sweep_table(judged),),
-            record=lambda: sweep_record(judged),
+            tables=(sweep_table(outcomes),),
+            record=lambda: sweep_record(outcomes),
         )
     ]
     if by_nodes:
@@ -51,8 +51,8 @@ def sweep_sections(
                 record=lambda: {"replanned": nodes_record(rows)},
             )
         )
-    if judged[0].goodput is not None:
-        words = f"{goodput_words(judged[0].goodput)} (of the first row)"
+    if outcomes[0].goodput is not None:
+        words = f"{goodput_words(outcomes[0].goodput)} (of the first row)"
         sections.append(ReportSection(anchor="run", title="The run", facts=[("goodput", words)]))
     return sections
 
@@ -69,7 +69,7 @@ def sweep_table(rows: Sequence[SweepOutcome]) -> Table:
     header += [*["efficiency"] * scaled, "MFU %", "GiB", *["goodput"] * goodput]
     header += ["days", "GPU-hours", *["price"] * price, "MWh"] if cost else []
     cells = []
-    for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True):
+    for one, efficiency in zip(rows, efficiencies(outcomes.row for outcomes in rows), strict=True):
         varied = [in_words(value) for value in one.row.values.values()]
         figures = _figures(one, [_share(efficiency)] * scaled, goodput=goodput, price=price)
         empty = [""] * (len(header) - len(varied) - len(figures))
@@ -229,6 +229,6 @@ def sweep_record(rows: Sequence[SweepOutcome]) -> dict[str, object]:
                 "goodput": None if one.goodput is None else asdict(one.goodput),
                 "run": None if one.cost is None else asdict(one.cost),
             }
-            for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True)
+            for one, efficiency in zip(rows, efficiencies(outcomes.row for outcomes in rows), strict=True)
         ]
     }

@@ -145,7 +145,7 @@ def _inlined(text: str, name: str, alt: str) -> str:
     del root.attrib["width"], root.attrib["height"]
     root.set("role", "img")
     root.set("aria-label", alt)
-    drawn = ET.tostring(root, encoding="unicode")
+    svg_text = ET.tostring(root, encoding="unicode")
     for role, stand_in in STAND_INS.items():
-        drawn = drawn.replace(stand_in, f"var(--{role})")
-    return drawn
+        svg_text = svg_text.replace(stand_in, f"var(--{role})")
+    return svg_text

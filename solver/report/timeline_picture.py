@@ -31,11 +31,11 @@ ROLES: Mapping[str, tuple[str, str]] = {
         )
     ),
 }
-MOST_PLAYED = 120_000
-"""Passes that are played for a picture; a longer step is shown with fewer micro-batches, its middle repeats."""
+MAX_PASSES = 120_000
+"""Passes simulated for a picture; a longer step is shown with fewer micro-batches, as its middle repeats."""
 
 ROW_PIXELS, LEAST_ROW, MOST_ROW = 260, 7, 22
-SHOWN = {False: 130, True: 44}
+PANEL_PASSES = {False: 130, True: 44}
 """Passes of a stage that a panel has room for, by whether the page is narrow."""
 
 LABEL_PIXELS = 15.0
@@ -57,24 +57,24 @@ class Box:
     chunk: int = 0
 
 
-def drawn_plan(plan: Plan) -> Plan:
-    """Returns the plan, or one of as many micro-batches as can be simulated: whole rounds of the pipeline."""
+def shortened_plan(plan: Plan) -> Plan:
+    """Returns the plan, with fewer micro-batches (whole rounds of the pipeline) if it has more than MAX_PASSES passes."""
     passes = num_passes(plan)
-    if passes <= MOST_PLAYED:
+    if passes <= MAX_PASSES:
         return plan
-    rounds = max(plan.num_micro * MOST_PLAYED // passes // (2 * plan.pp), 2)
+    rounds = max(plan.num_micro * MAX_PASSES // passes // (2 * plan.pp), 2)
     return replace(plan, num_micro=2 * plan.pp * rounds)
 
 
 def timeline_picture(problem: Problem, plan: Plan) -> Picture:
     """Returns the first and the last part of the step on every stage; the plan has more than one."""
-    drawn = drawn_plan(plan)
-    boxes = list(boxes_of(timeline_of(problem, drawn)))
+    short_plan = shortened_plan(plan)
+    boxes = list(boxes_of(timeline_of(problem, short_plan)))
     end_ms = max(one.end_ms for one in boxes)
-    window_ms = _window_ms(boxes, drawn)
+    window_ms = _window_ms(boxes, short_plan)
 
     def draw(figure: Figure) -> None:
-        share = min(1.0, SHOWN[True] / SHOWN[False] if is_narrow(figure) else 1.0)
+        share = min(1.0, PANEL_PASSES[True] / PANEL_PASSES[False] if is_narrow(figure) else 1.0)
         width = share * window_ms
         spans = [(0.0, end_ms)] if width > 0.6 * end_ms else [(0.0, width), (end_ms - width, end_ms)]
         for axes, span in zip(np.ravel(figure.subplots(len(spans), 1)), spans, strict=True):
@@ -86,12 +86,12 @@ def timeline_picture(problem: Problem, plan: Plan) -> Picture:
     height = 2 * (row * plan.pp + 60) + 60
     busy = sum(one.end_ms - one.start_ms for one in boxes) / (plan.pp * end_ms)
     fewer = (
-        f" Drawn with {drawn.num_micro:,} of its {plan.num_micro:,} micro-batches: the middle repeats."
-        if drawn is not plan
+        f" Drawn with {short_plan.num_micro:,} of its {plan.num_micro:,} micro-batches: the middle repeats."
+        if short_plan is not plan
         else ""
     )
     words = (
-        f"Timeline of {plan.pp} pipeline stages: the first and the last of {drawn.num_micro:,} micro-batches; "
+        f"Timeline of {plan.pp} pipeline stages: the first and the last of {short_plan.num_micro:,} micro-batches; "
         f"the stages work {100 * busy:.0f} % of the time and wait for each other in the rest.",
         "What each stage runs as the step begins and as it ends; numbers are micro-batches, odd chunks have a shade of their own, gaps are the "
         f"bubble.{fewer}",
@@ -122,13 +122,13 @@ def _window_ms(boxes: Sequence[Box], plan: Plan) -> float:
     passes = [one for one in boxes if one.stage == 0 and one.micro >= 0]
     each_ms = sum(one.end_ms - one.start_ms for one in passes) / len(passes)
     turned_ms = min(one.end_ms for one in passes if one.kind != TaskKind.FORWARD)
-    return min(max(1.3 * turned_ms, 40 * each_ms), SHOWN[False] * each_ms)
+    return min(max(1.3 * turned_ms, 40 * each_ms), PANEL_PASSES[False] * each_ms)
 
 
 def _panel(figure: Figure, axes: Axes, boxes: Sequence[Box], span: tuple[float, float], stages: int) -> None:
-    shown = [one for one in boxes if one.end_ms > span[0] and one.start_ms < span[1]]
+    visible = [one for one in boxes if one.end_ms > span[0] and one.start_ms < span[1]]
     by_look: dict[tuple[str, float], list[Box]] = {}
-    for one in shown:
+    for one in visible:
         by_look.setdefault((ROLES[one.kind][1], ODD if one.chunk % 2 else EVEN), []).append(one)
     for (role, opacity), alike in by_look.items():
         outline = Path.make_compound_path(*(_rectangle(one, span) for one in alike))
@@ -142,7 +142,7 @@ def _panel(figure: Figure, axes: Axes, boxes: Sequence[Box], span: tuple[float, 
     step = max(1, -(-stages // 16))
     axes.set_yticks(range(1, stages + 1, step))
     pixels = 72.0 * figure.get_figwidth() * 0.9 / (span[1] - span[0])
-    for one in shown:
+    for one in visible:
         middle = (one.start_ms + one.end_ms) / 2
         if one.micro >= 0 and (one.end_ms - one.start_ms) * pixels > LABEL_PIXELS and span[0] < middle < span[1]:
             axes.text(

@@ -1,1 +1,1 @@
-"""Clusters and their sheets."""
+"""Clusters and hardware specs."""

@@ -88,10 +88,10 @@ class ArchitectureSpec:
     """One architecture, as configs/architectures/<name>.toml says with its sources.
 
     ``asynchronous_products``: tensor cores run beside the other units of a warp; ``static_tiles``: products
-    deal their tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
+    assign their tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
     FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any address
-    are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
+    are as good, or unknown, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
     ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured. ``softmax_unhidden`` is
     the part of the shorter of products and softmax that a flash kernel does not hide, None: as products that
     run so elsewhere. ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for
@@ -119,13 +119,13 @@ class ArchitectureSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """One accelerator as its vendor's sheet describes it.
+    """One accelerator as its vendor's data sheet describes it.
 
     ``peak_flops`` and ``sustained_flops`` are dense FLOP/s by number format (``bf16``, ``fp16``, ``fp8``,
     ``fp32``, ...). ``sustained_flops`` is what large matrix products really reach at the clocks the power
-    limit allows; a format without a figure there has none stated. ``training_rate_ratio`` is the rate
+    limit allows; a format without a figure there is unknown. ``training_rate_ratio`` is the rate
     compute-bound kernels keep in a training step, where every kernel before them has drawn power too, over
-    the rate of a benchmark that runs them alone. ``training_clock_ratio`` is the clock held there over
+    the rate of a benchmark that runs them alone. ``training_clock_ratio`` is the clock sustained there over
     ``boost_clock_hz``, at which kernels run that instructions bound. ``device_names`` are the names a driver
     reports for this GPU (as torch.cuda.get_device_name).
     """
@@ -170,8 +170,8 @@ class NetworkDomain:
     peer_access: bool = True
 
 
-HOST_NEEDED = "a cluster sheet with a [host] table, which offloading needs (docs/clusters.md)"
-"""What is allowed where a plan offloads and the sheet has no host."""
+HOST_NEEDED = "a hardware spec with a [host] table, which offloading needs (docs/clusters.md)"
+"""The error for a plan that offloads if the hardware spec has no host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +199,8 @@ class ClusterSpec:
 
     ``host_slowdown`` is how much longer the host takes for Python and PyTorch's dispatch than a DGX H100's
     Xeon 8480C, ``driver_slowdown`` for the driver's part of a launch. ``gpus_per_node`` is the number of GPUs
-    under one operating system; GB200 NVL72 has nodes of 4 and an NVLink domain of 72. ``host`` None: no sheet
-    said how GPUs reach it. ``sources`` maps a TOML key path to where its figure comes from.
+    under one operating system; GB200 NVL72 has nodes of 4 and an NVLink domain of 72. ``host`` None: the
+    hardware spec does not describe it. ``sources`` maps a TOML key path to where its figure comes from.
     """
 
     name: str
@@ -245,7 +245,7 @@ def segmented(cluster: ClusterSpec, world_size: int, segment: int = 0, *, where:
 
     ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that
     divides the world (degrees are powers of two: of 72, 64), else the most that do. A domain of one node or
-    less is never cut. Raises ConfigError, naming ``where`` it was said, for a segment that is not whole nodes
+    less is never cut. Raises ConfigError, naming ``where`` it was set, for a segment that is not whole nodes
     of a domain or does not divide the world.
     """
     domain = cluster.domains[0]

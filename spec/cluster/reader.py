@@ -65,7 +65,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
         raise ConfigError(where="cluster", key="name or path", value=name_or_path, allowed=allowed)
     top = read_toml(path)
     sources = read_sources(top)
-    gpu, lent_sources = _gpu(top, root)
+    gpu, gpu_sources = _gpu(top, root)
     domains = []
     for table in top.sections("domains", named_by="name", maximum=MAX_DOMAINS):
         domains.append(table.record(NetworkDomain))
@@ -81,14 +81,14 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
         domains=tuple(domains),
         nics_per_node=node.integer("nics", minimum=0, maximum=MAX_RANKS),
         max_nodes=node.integer("max_nodes", maximum=MAX_RANKS),
-        sources={**lent_sources, **sources},
+        sources={**gpu_sources, **sources},
         host_slowdown=slowdown,
         driver_slowdown=node.measure("driver_slowdown", *SLOWDOWN, default=slowdown),
         host=top.optional_record("host", HostSpec),
     )
     node.close()
     top.close()
-    # A borrowed GPU is one word here, which needs a source as the figures of the file do.
+    # ``gpu = "NAME"`` needs a source like the figures of the file.
     borrowed = ["gpu"] if isinstance(top.values["gpu"], str) else []
     check_sources(top, cluster.sources, [*fact_paths(top.values, numbers=True), *borrowed])
     _check_domains(top, cluster)
@@ -108,11 +108,11 @@ def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
     table, sources = top, dict[str, str]()
     borrowed = isinstance(top.values.get("gpu"), str)
     if borrowed:
-        lender = top.text("gpu")
+        other = top.text("gpu")
         known = cluster_names(root)
-        if lender in known:
-            table = read_toml(root / CLUSTER_FOLDER / f"{lender}.toml")
-        # One that borrows its own GPU lends none: the chain of files ends here.
+        if other in known:
+            table = read_toml(root / CLUSTER_FOLDER / f"{other}.toml")
+        # A file that borrows its own GPU cannot be borrowed from: there is no chain of files.
         if not isinstance(table.values.get("gpu"), dict):
             top.fail("gpu", f"a [gpu] table or the name of a hardware spec that has one: {', '.join(known)}")
         sources = {key: text for key, text in read_sources(table).items() if key.split(".")[0] == "gpu"}
@@ -124,7 +124,7 @@ def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
         sustained_flops=_rates(table, "sustained_flops") if table.has("sustained_flops") else {},
     )
     table.close()
-    # Only the file that has the table is recognised by its driver's name: several sites lend one GPU.
+    # The driver's name of a GPU identifies the file with its table, not the others that borrow it.
     return (replace(gpu, device_names=()) if borrowed else gpu), sources
 
 
@@ -160,7 +160,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
     """Returns the architecture of the file ``name``.toml under ``root``/configs/architectures.
 
     Raises ConfigError for an unknown name (listing the known ones), an unreadable file, a missing or
-    unknown key, a wrong type, a figure that nobody would believe, or a fact without a source.
+    unknown key, a wrong type, a figure out of range, or a fact without a source.
     """
     known = architecture_names(root)
     if name not in known:
@@ -249,15 +249,15 @@ def check_sources(top: Section, sources: Mapping[str, str], figures: Sequence[st
 
 
 def find_hardware_spec(name: str, *, root: Path) -> ClusterSpec | None:
-    """The sheet under ``root`` whose GPU is called ``name``, whatever the case; None when there is none.
+    """Returns the hardware spec under ``root`` whose GPU has this name, in any case; None if there is none.
 
-    Of several sheets with one GPU it is the one that has its table, which alone names the driver's names.
+    Of several with one GPU it is the one that has the [gpu] table: it alone has the names that the driver reports.
     """
     result: ClusterSpec | None = None
-    wanted = name.strip().casefold()
+    folded = name.strip().casefold()
     for stem in cluster_names(root):
         cluster = read_cluster(stem, root=root)
         names = (stem, cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
-        if wanted in (each.casefold() for each in names):
+        if folded in (each.casefold() for each in names):
             result = cluster if result is None or cluster.gpu.device_names else result
     return result

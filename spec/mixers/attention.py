@@ -15,9 +15,9 @@ class RopeScaling:
     """Extension of the context beyond that of pre-training.
 
     ``kind`` is "linear", "dynamic", "llama3", "yarn" or another name as its config writes it; ``factor`` how
-    many times the context grows; ``original_positions`` the context before it (0: not said). ``slow`` and
+    many times the context grows; ``original_positions`` the context before it (0: unknown). ``slow`` and
     ``fast`` are llama3's low_freq_factor and high_freq_factor, or yarn's beta_slow and beta_fast;
-    ``mscale`` and ``mscale_all_dim`` yarn's temperature as DeepSeek-V2 sets it (None: not said).
+    ``mscale`` and ``mscale_all_dim`` yarn's temperature as DeepSeek-V2 sets it (None: absent).
     """
 
     kind: str
@@ -64,7 +64,7 @@ class AttentionSpec:
     directly. ``output_gate``: the query projection also gives a gate for each channel of the heads' outputs,
     which their sigmoid multiplies (Qwen3-Next). ``softcap``: scores are cap * tanh(scores / cap) (Gemma 2).
     ``alibi``: a slope times the distance is added to the scores (arXiv 2108.12409). ``chunk``: tokens attend
-    within chunks of so many, as if these were documents (Llama 4).
+    within chunks of this many tokens, as if these were documents (Llama 4).
     """
 
     name: ClassVar[str] = "attention"

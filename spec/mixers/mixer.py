@@ -1,4 +1,4 @@
-"""What every kind of token mixer says of itself: models, rules and readers are written once against it."""
+"""The interface of token mixers, which models, rules and readers use."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,12 +72,12 @@ class Mixer(Protocol):
 
     @property
     def cut_heads(self) -> tuple[int, ...]:
-        """Numbers of heads (or groups) that tensor parallelism deals out whole: tp must divide each."""
+        """Returns the numbers of heads (or groups) that tensor parallelism partitions: tp must divide each."""
         ...
 
     @property
     def repeatable_heads(self) -> tuple[int, ...]:
-        """Numbers of heads that others share: tp must divide each, or be a multiple of it where the
+        """Returns the numbers of heads that others share: tp must divide each, or be a multiple of it where the
         framework repeats them."""
         ...
 

@@ -1,7 +1,7 @@
-"""Command lines: how one is read and how every command ends.
+"""Command lines: how options are parsed and how every command ends.
 
-A complaint is one line and exit status 2, Ctrl-C is 130. An answer that could not be printed (a full disk, a reader such
-as ``head`` that closed its pipe) is no answer: one line and 2. A bug of ours keeps its traceback.
+An error is one line and exit status 2, Ctrl-C is 130. An answer that cannot be printed (full disk, closed pipe as with
+``head``) is an error too. Bugs of our own keep their traceback.
 """
 
 import argparse
@@ -32,7 +32,7 @@ WRONG_INPUT = 2
 INTERRUPTED = 130
 
 MOST_COMPLAINT = 1200
-"""Letters of a complaint that quotes a name of any length."""
+"""Characters of an error: it may quote a name of any length."""
 
 # What writing to stdout raises without naming a file: no reader, no room, no quota, a broken or closed device.
 OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
@@ -44,12 +44,13 @@ def exit_status(
     interrupted: Callable[[], str] = lambda: "interrupted",
     speaks: Callable[[UserError], bool] = lambda _: True,
 ) -> int:
-    """The status of a command whose body is ``work``; its complaint, if any, is one line on stderr.
+    """Returns the exit status of a command whose body is ``work``; an error is printed to stderr as one line.
 
-    ``interrupted`` words the line after Ctrl-C ("" for none), ``speaks`` tells whether this process says an error.
+    ``interrupted`` returns the line to print after Ctrl-C ("" for none), ``speaks`` whether this process prints an error:
+    of several ranks one does.
     """
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding lacks is printed with escapes instead of ending the command.
+        # Characters that the terminal's encoding lacks are escaped instead of ending the command.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
     try:
@@ -82,7 +83,7 @@ def exit_status(
 
 
 def print_error(text: str) -> None:
-    """One line on stderr, whatever the text holds and however long; lost where stderr cannot be written."""
+    """Prints a text to stderr as one line, shortened if it is very long; does nothing if stderr cannot be written."""
     if sys.stderr is None:
         return
     line = " ".join(text.split())
@@ -101,8 +102,8 @@ def quiet_interrupts() -> None:
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Ctrl-C takes effect when the block ends. Around imports of torch: its C code clears an interrupt that it meets,
-    and the program goes on with half of numpy."""
+    """Defers Ctrl-C to the end of the block. Needed around imports of torch, whose C code swallows an interrupt and leaves
+    numpy half imported."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -119,7 +120,7 @@ def _quiet_interrupt(kind: type[BaseException], error: BaseException, traceback:
 
 
 def _forget_stdout() -> None:
-    """What is still buffered would fail again, with a traceback, when Python ends."""
+    """Redirects stdout to /dev/null: flushing its buffer at exit would fail again, with a traceback."""
     _forget(sys.stdout.fileno())
 
 
@@ -130,7 +131,7 @@ def _forget(descriptor: int) -> None:
 Item = TypeVar("Item")
 
 MAX_QUOTED = 400
-"""Letters of a complaint: argparse quotes what was typed, however long."""
+"""Characters of a message: argparse quotes arguments of any length."""
 
 
 LONGEST_NAME_BYTES, LONGEST_PATH_BYTES = 255, 4095
@@ -138,8 +139,7 @@ LONGEST_NAME_BYTES, LONGEST_PATH_BYTES = 255, 4095
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose complaints are CommandLineErrors, printed like every other; options are named in full, and a
-    Path is one that can exist. ``version`` adds an option that prints it."""
+    """A parser that raises CommandLineError; options must be spelled in full, and a Path must be possible. ``version`` adds an option that prints it."""
 
     def __init__(self, *arguments: object, version: bool = False, **settings: object) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
@@ -148,17 +148,17 @@ class OneLineParser(argparse.ArgumentParser):
             self.add_argument("--version", action="version", version=VERSION_LINE, help="print the version")
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage."""
+        """Raises CommandLineError instead of printing the usage."""
         shown = message if len(message) <= MAX_QUOTED else message[: MAX_QUOTED - 3] + "..."
         raise CommandLineError(f"{self.prog}: {shown} (see --help)")
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """As argparse, except that help which cannot be printed is an error and no success."""
+        """Prints like argparse, but an error while writing the help is not ignored."""
         if message:
             (file or sys.stderr).write(message)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
-        """As argparse, except that a reader's ValueError says in its own words what is wrong."""
+        """Returns the parsed argument like argparse, but with the message of a ValueError of the parser."""
         read = self._registry_get("type", action.type, action.type)
         try:
             return read(arg_string)
@@ -166,7 +166,7 @@ class OneLineParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
-        """argparse drops the ``--`` of ``--flag=--`` and then finds no value to unpack."""
+        """Returns the parsed arguments like argparse, which crashes on ``--flag=--``: it drops the ``--``."""
         if arg_strings == ["--"] and action.option_strings and action.nargs is None:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)

@@ -1,6 +1,6 @@
-"""What a setting may be: how its text is read, which values it takes, and how that is said in an error.
+"""Kinds of settings: how their text is parsed, which values they allow, and the words for these in an error.
 
-A dataclass field says it by its type (bool, Literal) or beside it (``Annotated[int, Whole(least=0)]``).
+The kind of a dataclass field is its type (bool, Literal) or stands next to it (``Annotated[int, Whole(least=0)]``).
 """
 
 import math
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-# The largest number that each kind of field can mean; what is larger is a slip of the pen, or an attack. Each is well
-# beyond anything built or published, and small enough that the products formulas make of them stay whole numbers of
-# 64 bits (solver.countable checks the products of a model and a job).
+# The largest sensible number for each kind of field. Each is well beyond anything built or published, and small enough
+# that products of them fit 64-bit integers.
 MOST_GPUS = 2**24
 """The largest clusters built have some 2**18."""
 
@@ -40,10 +39,10 @@ MOST_MINUTES = 1e6
 """Two years."""
 
 
-# Numbers that people type and files hold: ASCII digits alone, and never beyond what the field can mean.
+# Numbers on command lines and in files: ASCII digits, within the limits above.
 #
-# ``int`` and ``float`` also take digits of other scripts, nan, inf and numbers of any length; a comma would make
-# ``64,128`` one number here and two elsewhere.
+# ``int`` and ``float`` also take digits of other scripts, nan, inf and numbers of any length. Commas separate values:
+# ``64,128`` are two.
 
 MOST_DIGITS = 30
 _WHOLE = re.compile(r"[0-9]+(?:_[0-9]+)*")
@@ -79,7 +78,7 @@ def plain_number(word: str) -> float:
 
 
 def shortened(text: str) -> str:
-    """The text in quotes as an error shows it: 5,000 digits help nobody."""
+    """Returns the text in quotes, shortened for an error."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
@@ -88,15 +87,15 @@ class Kind(Protocol):
 
     @property
     def allowed(self) -> str:
-        """The values it takes, in words."""
+        """Returns the allowed values in words."""
         ...
 
     def read(self, text: str) -> object:
-        """The value of what was typed."""
+        """Returns the value of command-line text."""
         ...
 
     def accept(self, value: object) -> object:
-        """The value of what a file says, in the file's own types."""
+        """Returns the value that a file or caller gives in types of its own."""
         ...
 
 
@@ -196,7 +195,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One of some words; the empty one, where there is such, is typed as "none"."""
+    """One of some words; the empty word, if it is one of them, is written "none"."""
 
     words: Sequence[str]
 
@@ -220,8 +219,8 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Several values of one kind, each once; typed joined by +, "none" for none of them. They are a tuple in the
-    order of their words, or as given where the kind has none, or with ``unordered`` a frozenset."""
+    """Several values of one kind without duplicates, on a command line joined by + ("none" for no value): a tuple, sorted as
+    the words of the kind if it has words, or with ``unordered`` a frozenset."""
 
     of: Kind
     unordered: bool = False

@@ -1,4 +1,4 @@
-"""What a model config says: a model, and the parallel plan and job it was written with, if any."""
+"""The content of a model config: a model, and the parallel plan and job in it, if any."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class ConfigFile:
     job: Mapping[str, object] = field(default_factory=dict)
     """Settings of the job (spec.settings.job) by key."""
     framework_job: Mapping[str, object] = field(default_factory=dict)
-    """Settings said in words of ``framework`` alone, which no other framework reads."""
+    """Settings of the job in terms of ``framework``, which do not apply to another one."""
     constraints: Mapping[str, object] = field(default_factory=dict)
-    """What a search of it may not choose (spec.settings.constraints)."""
+    """Constraints on plans (spec.settings.constraints)."""
     sequence_parallel: bool = False
-    """The file says that the plan's strategy cuts the tokens between the linears."""
+    """The file requests that the plan's strategy splits the tokens between the linears."""

@@ -46,7 +46,7 @@ def config_for_size(size: str, configs: Path) -> Path:
 
 
 def check_model_size(model: ModelSpec, size: str) -> None:
-    """Raise ConfigError unless the model's total parameters lie within 20 % of ``size``, a number of
+    """Raises ConfigError unless the model's total parameters lie within 20 % of ``size``, a number of
     billions or the name of a preset."""
     canonical = _canonical(size)
     try:
@@ -83,7 +83,7 @@ def add_config(flags: "ArgumentParser | _ArgumentGroup", words: str = CONFIG, *,
 
 def assumption_lines(model: ModelSpec) -> list[str]:
     """Returns the assumptions of its reader, a line each."""
-    return [f"assumed  {said}" for said in model.assumptions]
+    return [f"assumed  {assumption}" for assumption in model.assumptions]
 
 
 HUGGING_FACE = ".json"
@@ -94,14 +94,14 @@ READERS: dict[str, Callable[[Path], ConfigFile]] = {
 
 
 def config_file(path: Path) -> Path:
-    """The file that a path names as a config: a folder stands for the ``config.json`` in it, and what is not there for
-    the shipped one of that path or name."""
+    """Returns the config file of a path: of a folder its ``config.json``; of a path that does not exist the shipped file of
+    that path or name."""
     return path / "config.json" if os.path.isdir(path) else shipped_config(path)
 
 
 def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
-    """Read a model config: ``.py`` InternLM style, ``.json`` Hugging Face, ``.toml`` our own; a
-    folder stands for the ``config.json`` in it. ``assume`` is the Hugging Face type that an unknown one is read as.
+    """Returns a model config: ``.py`` InternLM style, ``.json`` Hugging Face (or its folder), ``.toml`` our own.
+    ``assume`` is the type that a Hugging Face config of an unknown type is read as.
 
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """

@@ -53,7 +53,7 @@ from spec.settings.plan import PlanSettings, plan_settings
 from spec.settings.setting import section_values
 
 MAX_RUNS = 1000
-# What is said of the job and not of its plan, and where.
+# Settings of the job, not of its plan, by section.
 OF_THE_JOB = {
     "dtype": f"[job.precision] recipe: {', '.join(PRECISIONS)}",
     "use_flash_attn": "[job] flash_attention",

@@ -1,6 +1,4 @@
-"""What a user demands of the plans of a search, as written: values and bounds by key of a plan, and memory
-left free.
-"""
+"""Constraints on the plans of a search: values and bounds by key of a plan, and free memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ from spec.settings.plan import plan_settings
 from spec.settings.setting import Setting, Settings, keys_near, section_values, settings_of
 from spec.units import GIB
 
-# A layout names the stages of one plan, and a search finds the layers of its plans that run again.
+# A layout describes the stages of one plan only, and a search chooses the recomputed layers itself.
 NOT_CONSTRAINED = frozenset({"layout", "recompute_layers", "preset"})
 BY_KEY = ("fix", "max", "min")
 WORDS = {"fix": "a value of", "max": "the largest", "min": "the smallest"}
@@ -23,7 +21,7 @@ WORDS = {"fix": "a value of", "max": "the largest", "min": "the smallest"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintSettings:
-    """The constraints that have a name of their own; ``fix``, ``max`` and ``min`` go by key of a plan."""
+    """The constraints with names of their own; ``fix``, ``max`` and ``min`` are by key of a plan."""
 
     modes: Annotated[tuple[str, ...], Several(Word(STRATEGIES), least=1)] = ()
     """Strategies to try."""
@@ -84,7 +82,7 @@ class Constraints:
     keep_tp_in_node: bool = False
 
     def words(self) -> list[str]:
-        """Each constraint in words."""
+        """Returns each constraint in words."""
         values = [bound.words() for bound in self.bounds]
         values += [f"at most {self.memory_gib:g} GiB needed"] * (self.memory_gib < inf)
         values += [f"{100 * self.headroom:g} % of memory left free"] * (self.headroom > 0)
@@ -95,12 +93,12 @@ NO_CONSTRAINTS = Constraints()
 
 
 def constraint_settings() -> Settings:
-    """The constraints with a name of their own."""
+    """Returns the constraints with names of their own."""
     return settings_of(ConstraintSettings)
 
 
 def bounded_settings() -> Settings:
-    """Keys that ``fix`` takes, and ``max`` and ``min`` where they are numbers: those of a plan that a search chooses,
+    """Returns the keys that ``fix`` takes, and ``max`` and ``min`` where they are numbers: those of a plan that a search chooses,
     and the data-parallel ranks that its degrees leave."""
     result = {key: one for key, one in plan_settings().items() if key not in NOT_CONSTRAINED}
     dp = Setting(key="dp", kind=Whole(most=MOST_GPUS), words="Data-parallel ranks.", default=None)
@@ -113,7 +111,7 @@ def numbered_settings() -> Settings:
 
 
 def keys_of(verb: str) -> Settings:
-    """The keys that fix, max or min takes."""
+    """Returns the keys that fix, max or min takes."""
     return bounded_settings() if verb == "fix" else numbered_settings()
 
 
@@ -159,7 +157,7 @@ def constraints_of(values: Mapping[str, Any], where: str = "constraints") -> Con
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two sets of constraints as written; of one key the ``second`` holds."""
+    """Returns two sets of constraints as one; the ``second`` overrides keys of the first."""
     result = {**first, **second}
     for verb in BY_KEY:
         if verb in first and verb in second:
@@ -168,7 +166,7 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def _bounds(values: object, verb: str, where: str) -> list[Bound]:
-    """The bounds of one of BY_KEY."""
+    """Returns the bounds of one of BY_KEY."""
     settings = keys_of(verb)
     if not isinstance(values, Mapping):
         raise ConfigError(where=where, key=verb, value=values, allowed="values by key of a plan")
@@ -187,7 +185,7 @@ def _bounds(values: object, verb: str, where: str) -> list[Bound]:
 
 
 def _intersection(bounds: list[Bound], where: str) -> tuple[Bound, ...]:
-    """One bound a key; raises ConfigError where two leave nothing."""
+    """Returns one bound per key; raises ConfigError for two that exclude each other."""
     result: dict[str, Bound] = {}
     for bound in bounds:
         before = result.get(bound.key)

@@ -21,10 +21,10 @@ from spec.settings.setting import Setting, Settings, keys_near, settings_of
 #
 # Parameters, activations and optimizer state keep their formats; only the operands of the linears' products, their
 # scales and the casts before them change, and, where a framework's own recipes say so (``data_parallel.low_precision_weights``,
-# ``casts_shards``), the format in which weights are held and gathered. Sources, read 2026-11:
+# ``casts_shards``), the format in which weights are stored and gathered. Sources, read 2026-11:
 #
 # - fp8-tensor, fp8-rowwise: torchao ``float8/config.py``, recipes "tensorwise" and "rowwise" (scales of the tensor at
-#   hand; inputs and weights kept in 16 bits and cast again in the backward).
+#   hand; inputs and weights saved in 16 bits and cast again in the backward).
 # - fp8-current: Transformer Engine ``common/recipe``, Float8CurrentScaling (Megatron-Core --fp8-recipe tensorwise).
 # - fp8-blockwise: DeepSeek-V3, arXiv 2412.19437 sec. 3.3.2, 1 x 128 of activations and 128 x 128 of weights;
 #   Transformer Engine's Float8BlockScaling (--fp8-recipe blockwise).
@@ -74,7 +74,7 @@ RECIPE = Setting(
 
 @cache
 def job_settings() -> Settings:
-    """Every key of a job."""
+    """Returns every key of a job."""
     result = {key.removeprefix("preset."): one for key, one in settings_of(JobSpec).items()}
     return {RECIPE.key: RECIPE} | {key: replace(one, key=key) for key, one in result.items()}
 

@@ -1,5 +1,4 @@
-"""The keys of a parallel plan as a user writes it: the one table that --plan, [plan], CSV columns, rules, result files
-and launch settings read."""
+"""The keys of a parallel plan: the one table for --plan, [plan], CSV columns, rules, result files and launch settings."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -10,13 +9,13 @@ from spec.program.kinds import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS, Number,
 from spec.settings.setting import Column, Settings, settings_of
 
 DEGREE = Whole(most=MOST_GPUS)
-# Said by options of their own on a command line.
+# The command line has options of their own for these.
 IN_FILES_ONLY = frozenset({"num_micro", "preset"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """A plan as written; None means that it does not say."""
+    """A parallel plan as a user states it; None where it is left open."""
 
     strategy: Annotated[str | None, Word(STRATEGIES)] = None
     """How a layer's weights and tokens are split."""
@@ -52,7 +51,7 @@ class PlanSettings:
     """What each stage holds, the number of layers of the first and last stage, or what counts as a layer
     (spec.pipeline_layout); default: an even partition."""
     optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0
-    """Share of the optimizer that is kept and updated on the host."""
+    """Share of the optimizer state that is offloaded to the host and updated there."""
     offloaded_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS), Column()] = 0
     """Layers whose saved activations are offloaded to the host."""
     offload_modules: tuple[OffloadedPart, ...] = ()
@@ -65,10 +64,10 @@ class PlanSettings:
 
 @cache
 def plan_settings() -> Settings:
-    """Every key of a plan, as it may stand in a file."""
+    """Returns every key of a plan in a file."""
     return settings_of(PlanSettings)
 
 
 def plan_option_settings() -> Settings:
-    """Every key that --plan takes."""
+    """Returns every key that --plan takes."""
     return dict(setting for setting in plan_settings().items() if setting[0] not in IN_FILES_ONLY)

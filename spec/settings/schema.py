@@ -96,7 +96,7 @@ def type_schema(hint: Any) -> Schema:
 
 
 def nullable_settings(settings: Settings) -> dict[str, Schema]:
-    """Each setting as a result holds it: its value, or null where nothing is said."""
+    """Returns the schema of each setting in a result: its value, or null if it is not set."""
     result = {}
     for one in settings.values():
         value = kind_schema(one.kind)

@@ -1,10 +1,10 @@
-"""A table of settings, read off a dataclass: key, kind, meaning and default of every field that says a kind.
+"""A table of settings from a dataclass: key, kind, meaning and default of every field that has a kind.
 
     tp: Annotated[int | None, Whole(), Column()] = None
     \"\"\"Tensor-parallel ranks.\"\"\"
 
-A bool says its own kind, a Literal its words. Fields that are dataclasses are groups, and their keys
-have the group's name before a dot. Other fields are not settings.
+The kind of a bool or a Literal is its type. Fields that are dataclasses are groups: their keys begin with the group's
+name and a dot. Other fields are not settings.
 """
 
 import ast
@@ -28,13 +28,13 @@ KINDS = (Flag, Number, Percentage, Text, Several, Whole, Word)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Beside a kind: plans differ in it as numbers of one table, instead of having a table for each value."""
+    """Next to a kind: the values of many plans are a column of one table, instead of one table for each value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One key that a user may set; ``default`` is what holds where nobody does. It is a field of the dataclass ``owner``
-    or, where that is None, has ``words`` of its own."""
+    """One key that a user may set, and its default. It is a field of the dataclass ``owner``, or has ``words`` of its own if
+    that is None."""
 
     key: str
     kind: Kind
@@ -52,14 +52,14 @@ class Setting:
         return docstrings.get(self.key.rpartition(".")[2], "")
 
     def read(self, text: str, where: str) -> object:
-        """The value of what was typed; ConfigError for what the key does not take."""
+        """Returns the value of command-line text; ConfigError for a value that the key does not take."""
         try:
             return self.kind.read(text)
         except ValueError as error:
             raise self._refused(text, where) from error
 
     def accept(self, value: object, where: str) -> object:
-        """The value of what a file or a caller says; ConfigError for what the key does not take."""
+        """Returns the value that a file or caller gives; ConfigError for a value that the key does not take."""
         try:
             return self.kind.accept(value)
         except ValueError as error:
@@ -75,7 +75,7 @@ Settings = Mapping[str, Setting]
 
 
 def settings_of(of: type, group: str = "") -> Settings:
-    """The settings among the fields of a dataclass and of its groups, by key."""
+    """Returns the settings among the fields of a dataclass and of its groups, by key."""
     hints = get_type_hints(of, include_extras=True)
     result: dict[str, Setting] = {}
     for one in fields(of):
@@ -113,7 +113,7 @@ def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
 
 
 def kind_of(hint: Any) -> Kind | None:
-    """The kind that a field's type says, or None where it says none."""
+    """Returns the kind of a field by its type, None if it has none."""
     if get_origin(hint) is Annotated:
         return next((mark for mark in hint.__metadata__ if isinstance(mark, KINDS)), None)
     if get_origin(hint) in (Union, types.UnionType):
@@ -129,7 +129,7 @@ def kind_of(hint: Any) -> Kind | None:
 
 
 def setting_text(value: object) -> str:
-    """A setting's value as it is typed, "" for one that is not said: what a Kind's ``read`` takes."""
+    """Returns a value as text for the command line, the inverse of a Kind's ``read``; "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -140,7 +140,7 @@ def setting_text(value: object) -> str:
 
 
 def keys_near(key: str, settings: Settings) -> str:
-    """The keys of a table in an error about one that it lacks: all of a short table, of a long one the likeliest."""
+    """Returns the keys to suggest for an unknown one: all of a short table, the most similar ones of a long table."""
     if len(settings) <= MAX_LISTED_KEYS:
         return ", ".join(settings)
     ends = {name.rpartition(".")[2]: name for name in settings}

@@ -6,7 +6,7 @@ import pytest
 
 from pss import plans, profile, workload
 from pss.command import help_lines, main
-from pss.verbs import VERBS
+from pss.subcommands import SUBCOMMANDS
 from spec.program.command import VERSION_LINE
 
 # The verbs that the project promises.
@@ -17,11 +17,11 @@ PROMISED = (
 
 
 def test_every_promised_verb_is_there() -> None:
-    assert set(PROMISED) <= set(VERBS)
-    assert all(any(line.split()[:1] == [verb] for line in help_lines()) for verb in VERBS)
+    assert set(PROMISED) <= set(SUBCOMMANDS)
+    assert all(any(line.split()[:1] == [verb] for line in help_lines()) for verb in SUBCOMMANDS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", SUBCOMMANDS)
 def test_a_verb_speaks_under_its_own_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--nothing"] if verb != "explain" else [verb, "tp=2", "--nothing"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pss.completion import bash_script, completed, fish_lines
-from pss.verbs import VERBS
+from pss.completion import bash_script, completion_points, fish_lines
+from pss.subcommands import SUBCOMMANDS
 
-TOLD = list(completed())
+TOLD = list(completion_points())
 
 
 def offered(script: Path, words: Sequence[str]) -> set[str]:
@@ -51,7 +51,7 @@ def test_bash_offers(words: list[str], found: set[str], script: Path) -> None:
 
 def test_every_option_of_every_verb_is_known() -> None:
     paths = {one.path for one in TOLD}
-    assert {(verb,) for verb in VERBS} <= paths
+    assert {(verb,) for verb in SUBCOMMANDS} <= paths
     assert ("workload", "generate") in paths
     search = next(one for one in TOLD if one.path == ("search",))
     assert {"--config", "--world_size", "--fix", "--why_not", "--version"} <= set(search.options)

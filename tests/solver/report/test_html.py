@@ -14,8 +14,8 @@ TABLE = Table(caption="Plans", header=("plan", "ms"), rows=[[EVIL, "1,2"], ["b",
 PAGE = Page(
     title=EVIL,
     lead="lead",
-    tiles=(KeyFigure(what="step", value="1 ms"),),
-    sections=(ReportSection(anchor="one", title="One", tables=(TABLE,), typed=f"--config {EVIL}"),),
+    tiles=(KeyFigure(label="step", value="1 ms"),),
+    sections=(ReportSection(anchor="one", title="One", tables=(TABLE,), literal=f"--config {EVIL}"),),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 from solver.analysis.timeline import num_passes, timeline_of
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
-from solver.report.timeline_picture import MOST_PLAYED, boxes_of, drawn_plan, timeline_picture
+from solver.report.timeline_picture import MAX_PASSES, boxes_of, shortened_plan, timeline_picture
 from spec.frameworks import framework_preset
 from tests.solver.questions import question, small_model
 
@@ -28,10 +28,10 @@ def test_boxes_do_not_overlap_on_a_stage_and_end_with_the_step() -> None:
 
 def test_a_step_too_long_to_play_is_drawn_with_fewer_micro_batches() -> None:
     long = replace(PLAN, num_micro=1_000_000)
-    drawn = drawn_plan(long)
+    drawn = shortened_plan(long)
     assert drawn.num_micro % (2 * long.pp) == 0
-    assert 0.9 * MOST_PLAYED < num_passes(drawn) <= MOST_PLAYED
-    assert drawn_plan(PLAN) is PLAN
+    assert 0.9 * MAX_PASSES < num_passes(drawn) <= MAX_PASSES
+    assert shortened_plan(PLAN) is PLAN
 
 
 def test_the_picture_has_both_ends_of_a_long_step_and_says_how_busy_it_is() -> None:

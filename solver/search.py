@@ -19,7 +19,7 @@ import numpy as np
 from ops.recompute import Recompute
 from solver.candidates.candidates import CandidatePool, Candidates, candidates_of, costs, with_own_layers
 from solver.candidates.layer_partition import repartition
-from solver.candidates.recompute_search import MemorySplit, relax_recompute, relaxed_on_stages
+from solver.candidates.recompute_search import MemorySplit, relax_on_stages, relax_recompute
 from solver.estimate import Estimate, estimate_memory
 from solver.memory.device import limit_bytes, needs_words, usable_bytes
 from solver.plans.space import Space, enumerate_block
@@ -37,11 +37,11 @@ OVER_LIMIT = "fits, but needs more memory than allowed"
 class Result:
     """The answer to a search.
 
-    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.candidates.candidates);
-    ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans no other beats in both step time and
-    memory; ``num_seen`` plans looked at, ``num_priced`` of them priced; ``rejected`` maps a reason to a
-    number of plans; ``nearest_miss`` the plan that came closest to fitting, in words; ``seconds`` of search.
-    """
+    ``best`` are the top plans by step time, one of those that differ in ZeRO shards alone
+    (solver.candidates.candidates); ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans that no other
+    beats in both step time and memory; ``num_seen`` the plans enumerated, ``num_priced`` those of them that fit;
+    ``rejected`` the number of plans by reason; ``nearest_miss`` the plan that came closest to fitting, in words;
+    ``seconds`` the search took."""
 
     best: tuple[Answer, ...]
     best_of_mode: dict[str, Answer]
@@ -55,8 +55,8 @@ class Result:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What a search counts on its way: plans ``seen``, how many were ``rejected`` for each reason, and the bytes and
-    words of the plan that came closest to fitting."""
+    """Counts of a search: plans ``seen``, those ``rejected`` for each reason, and the bytes and words of the plan that
+    came closest to fitting."""
 
     began: float
     seen: int = 0
@@ -65,7 +65,7 @@ class Tally:
     miss: str = "none came as far as memory"
 
     def reject(self, reason: str, count: int) -> None:
-        """Count plans that fall for a reason."""
+        """Counts plans that are rejected for a reason."""
         if count:
             self.rejected[reason] = self.rejected.get(reason, 0) + count
 
@@ -78,9 +78,9 @@ def search(
     tick: Callable[[], object] = lambda: None,
     everything: bool = False,
 ) -> Result:
-    """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` also
-    pipelines are simulated that a bound keeps out of the answer (solver.candidates.candidates), which changes no
-    answer.
+    """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` the
+    pipelines that a bound keeps out of the result are simulated too (solver.candidates.candidates), which changes no
+    result.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
@@ -96,50 +96,54 @@ def candidate_pool(
     tick: Callable[[], object] = lambda: None,
     everything: bool = False,
 ) -> tuple[CandidatePool, Tally]:
-    """Returns the plans of the space that fit, those that could win simulated, and what was counted; as ``search``."""
+    """Returns the plans of the space that fit, with those that could win simulated, and the counts; arguments and
+    errors as of ``search``."""
     tally = Tally(began=time.perf_counter(), rejected={})
     fitting: list[Candidates] = []
     oom: list[tuple[Estimate, IntArray]] = []
     limit = limit_bytes(problem.cluster, space.constraints)
     table: Estimate | None = None
     for block in space.blocks:
-        drafted = enumerate_block(problem.model, problem.job, problem.cluster, space, block)
-        tally.seen += drafted.seen
-        for reason, count in drafted.rejected.items():
+        enumeration = enumerate_block(problem.model, problem.job, problem.cluster, space, block)
+        tally.seen += enumeration.seen
+        for reason, count in enumeration.rejected.items():
             tally.reject(reason, count)
-        if len(drafted.plans):
+        if len(enumeration.plans):
             # Plans that differ in their recompute mode alone share their stages and most of their layers.
-            table = estimate_memory(problem.model, problem.job, drafted.plans, problem.cluster, like=table)
+            table = estimate_memory(problem.model, problem.job, enumeration.plans, problem.cluster, like=table)
             fits = split_by_memory(problem, table, limit, tally)
             if fits.any():
                 rows = ints(np.flatnonzero(fits))
                 fitting.append(candidates_of(problem, with_own_layers(problem, table, rows)))
-            if not fits.all() and drafted.plans.recompute is Recompute.NONE:
+            # Plans that recompute nothing may fit with some recomputation, which is cheaper than all of it.
+            if not fits.all() and enumeration.plans.recompute is Recompute.NONE:
                 oom.append((table, ints(np.flatnonzero(~fits))))
         tick()
     pool = CandidatePool(fitting, top_k, everything=everything)
     pool.simulate_contenders()
+    # From here on new plans are made, and only those whose bound is below the fastest plan so far.
     split = MemorySplit(fitting=fitting, oom=oom, limit_bytes=limit)
     relaxed, short = relax_recompute(problem, space.constraints, split, pool.incumbent_s)
     pool = pool.merge(relaxed)
-    moved = repartition(
+    repartitions = repartition(
         problem,
         [*pool.candidates, *short],
         (limit, pool.incumbent_s),
-        lambda plain: relaxed_on_stages(problem, space.constraints, plain, limit),
+        lambda plain: relax_on_stages(problem, space.constraints, plain, limit),
     )
-    pool = pool.merge(moved)
+    pool = pool.merge(repartitions)
     if not pool.candidates:
         raise NoFeasiblePlanError(rejected=tally.rejected, nearest_miss=tally.miss)
-    tally.seen += sum(len(one.needed_bytes) for one in (*relaxed, *moved))
+    tally.seen += sum(len(one.needed_bytes) for one in (*relaxed, *repartitions))
     return pool, tally
 
 
 def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tally) -> BoolArray:
-    """Returns which plans need at most ``limit`` bytes on their worst stage; the others are counted, the nearest of
-    them kept."""
+    """Returns which plans need at most ``limit`` bytes on their worst stage; the others are counted, and the one that
+    is nearest to the limit is remembered."""
     needed = table.needed_bytes
     fits = np.asarray(needed <= limit, dtype=np.bool_)
+    # A user's limit may be below what the device has.
     on_device = needed <= usable_bytes(problem.cluster)
     tally.reject(OUT_OF_MEMORY, int(np.count_nonzero(~fits & ~on_device)))
     tally.reject(OVER_LIMIT, int(np.count_nonzero(~fits & on_device)))
@@ -151,9 +155,11 @@ def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tall
 
 
 def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result:
-    """Returns the plans shown: the leaders of groups of plans alike, the best of each strategy, the Pareto front."""
-    ranked, groups = pool.ranked(), pool.groups()
+    """Returns the plans that a user sees: the leaders of groups of plans alike, the best of each strategy, and the
+    Pareto front. Only these are taken apart into all parts of their step and memory."""
+    ranked, groups = pool.rank(), pool.groups()
     modes = pool.modes[ranked]
+    # Plans go by their number in the pool from here on.
     best = {str(mode): int(ranked[modes == mode][0]) for mode in dict.fromkeys(modes.tolist())}
     leaders = [int(ranked[group.place]) for group in groups]
     front = [int(number) for number in pool.front()]
@@ -178,16 +184,17 @@ def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result
 
 
 def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> dict[int, Answer]:
-    """The answers of those plans of the pool, by number."""
-    shown = np.zeros(len(pool.row), dtype=np.bool_)
-    shown[numbers] = True
-    selected = [np.flatnonzero(shown & (pool.owner == index)) for index in range(len(pool.candidates))]
-    wanted = [
-        (one, ints(pool.row[of_one])) for one, of_one in zip(pool.candidates, selected, strict=True) if of_one.size
+    """Returns the answers of these plans of the pool, by number."""
+    is_displayed = np.zeros(len(pool.row), dtype=np.bool_)
+    is_displayed[numbers] = True
+    # Block by block: the plans' numbers in the pool, and their rows in the block's table.
+    by_block = [np.flatnonzero(is_displayed & (pool.owner == index)) for index in range(len(pool.candidates))]
+    blocks = [
+        (block, ints(pool.row[places])) for block, places in zip(pool.candidates, by_block, strict=True) if places.size
     ]
     answers: dict[int, Answer] = {}
-    for (one, rows), cost, of_one in zip(wanted, costs(wanted), filter(np.size, selected), strict=True):
-        memory = one.table.memory.take(rows)
-        result = answers_of(problem, one.table, rows.tolist(), cost.take(rows), memory)
-        answers |= dict(zip(of_one.tolist(), result, strict=True))
+    for (block, rows), cost, places in zip(blocks, costs(blocks), filter(np.size, by_block), strict=True):
+        memory = block.table.memory.take(rows)
+        result = answers_of(problem, block.table, rows.tolist(), cost.take(rows), memory)
+        answers |= dict(zip(places.tolist(), result, strict=True))
     return answers

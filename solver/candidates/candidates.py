@@ -1,9 +1,9 @@
-"""The candidates of a search, and which of them are simulated: those that a bound cannot keep out of the answer.
+"""The candidates of a search, and which of them are simulated: those that a bound cannot keep out of the result.
 
-A plan's step is bounded from below in closed form (solver.pipeline.spans). A plan whose bound is slower than the
-last plan shown, than the best of its strategy, and than some plan that needs no more memory can be none of the plans
-that the search shows, whatever its pipeline does: it is not simulated.
-"""
+A plan's step is bounded from below in closed form (solver.pipeline.spans). A search displays the ``top_k`` fastest
+plans, the best of each strategy, and the Pareto front of step time and memory. A plan whose bound is slower than the
+last of the top_k, than the best of its strategy, and than some plan that needs no more memory can be none of these,
+whatever its pipeline does: it is not simulated. So the result is that of simulating every plan."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,10 +29,10 @@ from solver.times.layer_times import LayerTimes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
 
 ROUNDING = 1e-9
-"""A bound is taken as this much lower, relatively: sums in another order differ by less."""
+"""Relative amount by which a bound is lowered: sums in another order differ by less."""
 
 FIRST_ROUND = 4
-"""Of the plans with the least bounds so many times those shown are simulated first; it moves no answer."""
+"""Times ``top_k``: plans with the least bounds that are simulated first; it moves no answer."""
 
 
 ABOUT_AS_FAST = 1.01
@@ -73,16 +73,16 @@ def _group_keys(plan: Plan) -> tuple[Plan, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class StageEnds:
-    """When the stages of a block's plans end: by a simulation, or at the least."""
+    """When the stages of a block's plans end: as simulated, or a lower bound."""
 
     table: Estimate
-    timed: StageTimes
+    times: StageTimes
     end_s: FloatArray
 
     @property
     def step_s(self) -> FloatArray:
-        """The step of stages that end then."""
-        return steps_s(self.table, self.timed, self.end_s)
+        """Returns the step of stages that end then."""
+        return steps_s(self.table, self.times, self.end_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,9 +96,9 @@ class Candidates:
     simulated: BoolArray
 
     @staticmethod
-    def of(table: Estimate, timed: StageTimes) -> "Candidates":
-        """Bounded, none simulated."""
-        pipeline = StageEnds(table=table, timed=timed, end_s=least_ends_s(table, timed))
+    def of(table: Estimate, times: StageTimes) -> "Candidates":
+        """Returns the plans of a table with their bounds, none of them simulated."""
+        pipeline = StageEnds(table=table, times=times, end_s=least_ends_s(table, times))
         return Candidates(
             table=table,
             pipeline=pipeline,
@@ -108,8 +108,8 @@ class Candidates:
         )
 
     @staticmethod
-    def priced(table: Estimate, cost: StepTime) -> "Candidates":
-        """Plans whose cost is known, as that of calibrated ones."""
+    def with_step_time(table: Estimate, cost: StepTime) -> "Candidates":
+        """Returns plans whose step is known already, as under a calibration."""
         return Candidates(
             table=table,
             pipeline=cost,
@@ -118,60 +118,64 @@ class Candidates:
             simulated=np.ones(len(table.plans), dtype=np.bool_),
         )
 
-    def rows_of(self, which: BoolArray) -> BoolArray:
-        """The stage rows of these plans."""
-        return which[self.table.stages.plan]
+    def stage_rows(self, selected: BoolArray) -> BoolArray:
+        """Returns which stage rows are of ``selected`` plans."""
+        return selected[self.table.stages.plan]
 
 
-def simulate(wanted: Sequence[tuple[Candidates, BoolArray]]) -> None:
-    """Simulate the pipelines of these plans, not yet simulated, side by side."""
+def simulate(plans: Sequence[tuple[Candidates, BoolArray]]) -> None:
+    """Simulates the pipelines of the selected plans of each block side by side, and writes their ends and steps."""
     waiting = [
-        (one, one.pipeline, which) for one, which in wanted if isinstance(one.pipeline, StageEnds) and which.any()
+        (block, block.pipeline, selected)
+        for block, selected in plans
+        if isinstance(block.pipeline, StageEnds) and selected.any()
     ]
-    ends = spans_of([pipelines(one.table, of.timed, selected=which) for one, of, which in waiting])
-    for (one, of, which), end_s in zip(waiting, ends, strict=True):
-        of.end_s = np.where(one.rows_of(which), end_s, of.end_s)
-        one.step_s = np.where(which, of.step_s, one.step_s)
-        one.simulated = one.simulated | which
+    ends = spans_of([pipelines(block.table, of.times, selected=selected) for block, of, selected in waiting])
+    for (block, of, selected), end_s in zip(waiting, ends, strict=True):
+        of.end_s = np.where(block.stage_rows(selected), end_s, of.end_s)
+        block.step_s = np.where(selected, of.step_s, block.step_s)
+        block.simulated = block.simulated | selected
 
 
 def candidates_of(problem: Problem, table: Estimate, pieces: list[LayerTimes] | None = None) -> Candidates:
-    """The plans of a table with a bound below each step, or under a calibration with the step itself; ``pieces`` as in
-    solver.estimate.stage_times."""
+    """Returns the plans of a table with a bound below each step, or under a calibration with the step itself;
+    ``pieces`` as in solver.estimate.stage_times."""
     if problem.calibration is not None:
-        return Candidates.priced(table, cost_under(problem, table))
+        return Candidates.with_step_time(table, cost_under(problem, table))
     return Candidates.of(table, stage_times(problem.model, problem.job, table, problem.op_timer, pieces))
 
 
 def with_own_layers(problem: Problem, table: Estimate, rows: IntArray) -> Estimate:
-    """These plans of the table, with no layer rows but theirs: what is timed next is timed for each."""
+    """Returns these plans of the table with the layer rows of no others, as every layer row is timed next."""
     selected = table.take(rows)
     return replace(selected, layers=layer_table(problem.model, problem.job, selected.plans))
 
 
 def fastest_s(one: Candidates) -> float:
-    """The step of the plan whose bound is least, simulated."""
+    """Returns the step of the plan with the least bound, which is simulated if it is not yet."""
     row = np.argmin(one.step_s)
     if not one.simulated[row]:
         simulate([(one, bools(np.arange(len(one.step_s)) == row))])
     return float(one.step_s[row])
 
 
-def costs(wanted: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
-    """The costs of all plans of each table, exact in those of its ``rows`` that are given, which were simulated:
-    there what messages cost is apart."""
-    shown = [(one, np.bincount(rows, minlength=len(one.simulated)) > 0) for one, rows in wanted]
-    simulated = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, StageEnds)]
-    free = spans_of([pipelines(one.table, of.timed, free=True, selected=which) for one, of, which in simulated])
-    assembled = {
-        id(one): assemble_step(one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s)))
-        for (one, of, which), free_s in zip(simulated, free, strict=True)
+def costs(plans: Sequence[tuple[Candidates, IntArray]]) -> list[StepTime]:
+    """Returns the step times of all plans of each block with their parts. They are exact in the given rows, which were
+    simulated; only there is the time of messages told apart from the bubble."""
+    with_masks = [(block, np.bincount(rows, minlength=len(block.simulated)) > 0) for block, rows in plans]
+    simulated = [(block, block.pipeline, mask) for block, mask in with_masks if isinstance(block.pipeline, StageEnds)]
+    # The second simulation, with free messages, is made for displayed plans alone.
+    free = spans_of([pipelines(block.table, of.times, free=True, selected=mask) for block, of, mask in simulated])
+    steps = {
+        id(block): assemble_step(block.table, of.times, (of.end_s, np.where(block.stage_rows(mask), free_s, of.end_s)))
+        for (block, of, mask), free_s in zip(simulated, free, strict=True)
     }
-    return [one.pipeline if isinstance(one.pipeline, StepTime) else assembled[id(one)] for one, _ in wanted]
+    return [block.pipeline if isinstance(block.pipeline, StepTime) else steps[id(block)] for block, _ in plans]
 
 
 class CandidatePool:
-    """The plans of all blocks by one running number, block after block. ``top_k`` groups of plans alike are shown."""
+    """The plans of all blocks by one running number, block after block: plan ``i`` is row ``row[i]`` of
+    ``candidates[owner[i]]``. ``top_k`` groups of plans alike are displayed."""
 
     def __init__(self, candidates: Sequence[Candidates], top_k: int, *, everything: bool = False) -> None:
         sizes = ints([len(one.simulated) for one in candidates])
@@ -179,29 +183,29 @@ class CandidatePool:
         self.top_k = top_k
         self.everything = everything
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
-        self.row: IntArray = _concatenated([np.arange(size) for size in sizes], np.int64)
-        self.needed_bytes: FloatArray = _concatenated([one.needed_bytes for one in candidates], np.float64)
+        self.row: IntArray = _concatenate([np.arange(size) for size in sizes], np.int64)
+        self.needed_bytes: FloatArray = _concatenate([one.needed_bytes for one in candidates], np.float64)
         self.modes = np.array([one.table.plans.strategy for one in candidates], dtype=np.str_)[self.owner]
 
     @property
     def step_s(self) -> FloatArray:
-        """Steps, or bounds below them."""
-        joined: FloatArray = _concatenated([one.step_s for one in self.candidates], np.float64)
-        return joined
+        """Returns the steps of simulated plans, and bounds of the others."""
+        steps: FloatArray = _concatenate([one.step_s for one in self.candidates], np.float64)
+        return steps
 
     @property
     def simulated(self) -> BoolArray:
-        """Whose step is one."""
-        joined: BoolArray = _concatenated([one.simulated for one in self.candidates], np.bool_)
-        return joined
+        """Returns which plans are simulated."""
+        simulated: BoolArray = _concatenate([one.simulated for one in self.candidates], np.bool_)
+        return simulated
 
     @property
     def incumbent_s(self) -> float:
-        """The shortest step of all, infinite where there is no plan."""
+        """Returns the shortest step so far, infinite where there is no plan."""
         return float(self.step_s[self.simulated].min(initial=np.inf))
 
     def merge(self, more: Sequence[Candidates]) -> "CandidatePool":
-        """Decided with ``more`` plans."""
+        """Returns the pool with ``more`` plans, the contenders among them simulated."""
         if not more:
             return self
         pool = CandidatePool([*self.candidates, *more], self.top_k, everything=self.everything)
@@ -209,29 +213,27 @@ class CandidatePool:
         return pool
 
     def plan(self, number: int) -> Plan:
-        """The plan of that number."""
+        """Returns the plan of that number."""
         return self.candidates[int(self.owner[number])].table.plans.plan(int(self.row[number]))
 
-    def ranked(self) -> IntArray:
-        """The plans simulated, fastest first; ties go to the plan that needs less memory."""
+    def rank(self) -> IntArray:
+        """Returns the simulated plans, fastest first; ties go to the plan that needs less memory."""
         simulated = np.flatnonzero(self.simulated)
-        chosen: IntArray = simulated[np.lexsort((self.needed_bytes[simulated], self.step_s[simulated]))].astype(
-            np.int64
-        )
-        return chosen
+        order = np.lexsort((self.needed_bytes[simulated], self.step_s[simulated]))
+        return ints(simulated[order])
 
     def groups(self) -> list[SimilarPlans]:
-        """The first groups of plans alike among those simulated; a group's place is the one in ``ranked``."""
+        """Returns the first groups of plans alike among those simulated; a group's place is the one in ``rank``."""
         step_s = self.step_s
-        in_order = ((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(self.ranked()))
+        in_order = ((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(self.rank()))
         return group_similar(in_order, self.top_k)
 
     def front(self) -> IntArray:
         """Returns the simulated plans that no faster one needs less memory than, fastest first."""
-        return pareto(self.ranked(), self.needed_bytes)
+        return pareto(self.rank(), self.needed_bytes)
 
     def simulate_contenders(self) -> None:
-        """Simulate plans until no other can be shown, or all where ``everything`` is asked for."""
+        """Simulates plans until no other can be displayed, or all of them with ``everything``."""
         self._simulate(np.ones_like(self.simulated) if self.everything else self._likely())
         while not self.simulated.all():
             waiting = self._contenders()
@@ -240,7 +242,8 @@ class CandidatePool:
             self._simulate(waiting)
 
     def _likely(self) -> BoolArray:
-        """Plans of the least bounds: in all, of each mode, and for their memory; enough for ``top_k`` groups."""
+        """Returns the plans that are likely to be displayed: those with the least bounds, in all and of each strategy,
+        and the Pareto front of bounds; enough for ``top_k`` groups."""
         order = np.lexsort((self.needed_bytes, self.step_s))
         likely = np.zeros(len(order), dtype=np.bool_)
         likely[pareto(order, self.needed_bytes)] = True
@@ -256,36 +259,39 @@ class CandidatePool:
         return likely
 
     def _contenders(self) -> BoolArray:
-        """Plans not simulated whose bound does not keep them out."""
+        """Returns the plans that are not simulated and that their bound does not keep out of the result."""
         step_s, simulated = self.step_s, self.simulated
         groups = self.groups()
+        # Of the top_k: a slower plan still joins a group of plans alike that are about as fast.
         last_s = ABOUT_AS_FAST * groups[-1].step_s if len(groups) == self.top_k else np.inf
-        may = step_s <= last_s
+        contends = step_s <= last_s
+        # Best of its strategy.
         for mode in np.unique(self.modes):
             of_mode = self.modes == mode
             incumbent_s = step_s[of_mode & simulated].min(initial=np.inf)
-            may |= of_mode & (step_s <= incumbent_s)
-        return ~simulated & (may | self._unbeaten(step_s))
+            contends |= of_mode & (step_s <= incumbent_s)
+        return ~simulated & (contends | self._on_front(step_s))
 
-    def _unbeaten(self, step_s: FloatArray) -> BoolArray:
-        """Plans than which none simulated is faster and needs no more memory."""
-        ranked = self.ranked()
+    def _on_front(self, step_s: FloatArray) -> BoolArray:
+        """Returns the plans that no simulated plan beats in both step time and memory."""
+        ranked = self.rank()
+        # least[i]: the least memory among the i fastest simulated plans.
         least = np.minimum.accumulate(np.concatenate([[np.inf], self.needed_bytes[ranked]]))
-        faster = np.searchsorted(step_s[ranked], step_s, side="left")
-        return np.asarray(least[faster] > self.needed_bytes, dtype=np.bool_)
+        num_faster = np.searchsorted(step_s[ranked], step_s, side="left")
+        return np.asarray(least[num_faster] > self.needed_bytes, dtype=np.bool_)
 
-    def _simulate(self, which: BoolArray) -> None:
-        simulate([(one, which[self.owner == index] & ~one.simulated) for index, one in enumerate(self.candidates)])
+    def _simulate(self, selected: BoolArray) -> None:
+        simulate([(one, selected[self.owner == index] & ~one.simulated) for index, one in enumerate(self.candidates)])
 
 
-def _concatenated(arrays: Sequence[Any], of: type) -> Any:
-    """One array, empty where there are none."""
+def _concatenate(arrays: Sequence[Any], of: type) -> Any:
+    """Returns the arrays as one, empty where there are none."""
     return np.concatenate([np.zeros(0, dtype=of), *arrays])
 
 
 def pareto(order: IntArray, needed_bytes: FloatArray) -> IntArray:
-    """Walking from fast to slow, the rows that need less memory than every faster one."""
-    ordered = needed_bytes[order]
-    lowest = np.minimum.accumulate(np.concatenate([[np.inf], ordered[:-1]]))
-    front: IntArray = order[ordered < lowest].astype(np.int64)
+    """Returns the rows of ``order``, from fast to slow, that need less memory than every faster one."""
+    needed = needed_bytes[order]
+    least_of_faster = np.minimum.accumulate(np.concatenate([[np.inf], needed[:-1]]))
+    front: IntArray = order[needed < least_of_faster].astype(np.int64)
     return front

@@ -13,7 +13,7 @@ from ops.layout import Layout
 from ops.op import Pass
 from ops.recompute import CORE_ATTENTION, Recompute, recompute_parts
 from solver.candidates.candidates import Candidates
-from solver.candidates.recompute_search import keeps, least_sets, module_sets, recompute_subsets
+from solver.candidates.recompute_search import distinct_module_sets, minimal_sets, obey, recompute_subsets
 from solver.estimate import assemble_step, estimate_memory, piece_times, pipelines, stage_times, step_time
 from solver.memory.device import usable_bytes
 from solver.pipeline.spans import spans_of
@@ -63,7 +63,7 @@ def done(blocks: tuple[Pass, ...], names: tuple[str, ...]) -> tuple[object, ...]
 
 def test_every_effect_that_parts_can_have_is_there_once() -> None:
     blocks = blocks_of(latent_experts())
-    sets = module_sets(blocks, NAMES)
+    sets = distinct_module_sets(blocks, NAMES)
     all_sets = chain.from_iterable(combinations(NAMES, size) for size in range(len(NAMES) + 1))
     effects = {done(blocks, names) for names in all_sets} - {done(blocks, ())}
     assert len(sets) == len(effects)
@@ -72,8 +72,8 @@ def test_every_effect_that_parts_can_have_is_there_once() -> None:
 
 def test_a_dense_model_has_one_part_and_a_part_that_drops_nothing_is_none() -> None:
     blocks = blocks_of(small_model())
-    assert module_sets(blocks, NAMES) == (("mlp",),)
-    assert module_sets(blocks, framework_preset("internevo").recomputation.modules) == ()
+    assert distinct_module_sets(blocks, NAMES) == (("mlp",),)
+    assert distinct_module_sets(blocks, framework_preset("internevo").recomputation.modules) == ()
 
 
 def test_no_part_of_a_least_set_can_be_left_out() -> None:
@@ -85,7 +85,7 @@ def test_no_part_of_a_least_set_can_be_left_out() -> None:
         asked.append((chosen, rows.tolist()))
         return bools([row in fitting[chosen] for row in rows])
 
-    least = {chosen: rows.tolist() for chosen, rows in least_sets(sets, 3, fits)}
+    least = {chosen: rows.tolist() for chosen, rows in minimal_sets(sets, 3, fits)}
     assert least == {("a",): [0], ("b",): [0], ("a", "b"): [1], ("a", "c"): [1]}
     assert asked[-1] == (("a", "c"), [1, 2])
 
@@ -150,7 +150,7 @@ def fastest(asked: Problem, constraints: Constraints, tables: Tables = every_tab
     """Of all those the fastest that fits and keeps the rules."""
     found = []
     for table in tables(asked, constraints):
-        rows = np.flatnonzero(keeps(asked, table, (*constraint_rules(constraints), *RULES)))
+        rows = np.flatnonzero(obey(asked, table, (*constraint_rules(constraints), *RULES)))
         if rows.size:
             found += [
                 one for one in price_plan(asked, table.take(rows)) if one.needed_bytes <= usable_bytes(asked.cluster)

@@ -122,7 +122,8 @@ def read(measurement: Measurement, bench: Bench) -> Outcome:
 
     def prepare() -> None:
         world.device.leave_room()
-        prepared.append(bench.launcher.launch(case))
+        with world.compiling():
+            prepared.append(bench.launcher.launch(case))
 
     outcome = run_on_all_ranks(world, prepare)
     if not outcome.ok:

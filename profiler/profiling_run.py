@@ -26,6 +26,7 @@ from profiler.clocks import ABSENT, ClockMonitor, open_nvml, with_clocks
 from profiler.device import Device, choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.restart import MOST_RESTARTS, restart_program, restarts, spent_s
+from profiler.distributed.termination import install_abort_hook
 from profiler.distributed.world import World, open_world
 from profiler.journal import Journal
 from profiler.machine import HardwareSpec, domain_of_spec, find_hardware_spec, machine_facts, with_best_flops
@@ -104,6 +105,8 @@ def run_profiling(
     domain = domain_of(options, hardware, layout)
     wanted = options.model.cases() if options.model is not None else []
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
+    # each sample is in the journal when its case ends: nothing more to save
+    install_abort_hook(world)
     plan = sweep_plan(options, device.kind, domain, layout)
     cases = plan_cases(plan, wanted) if options.cases is None else cases_here(options.cases, plan)
     launcher: Launcher = TorchLauncher(world=world, compiled=compiles(options, device.kind))

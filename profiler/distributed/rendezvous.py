@@ -1,8 +1,12 @@
-"""Rendezvous of the ranks of a run, with the names of those that do not come."""
+"""Rendezvous of the ranks of a run, with the names of those that do not come, and the word that one of them ends it with."""
 
+import json
 import os
+import socket
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -12,15 +16,50 @@ from profiler.distributed.restart import restarts
 from spec.errors import UserError
 
 POLL_S = 0.05
+RANKS_A_POLL = 256
+"""One store answers some 10,000 requests a second: of more ranks each asks less often."""
 NAMED = 8
+FAILED, SPOKEN = "failed", "spoken"
+"""Keys of the rank that says why the run ends, and of its having said so."""
 
 
 class RankFailedError(UserError):
-    """A rank could not go on; every rank stops. ``speaker`` is the one that says so."""
+    """A rank could not go on; every rank stops. ``speaker`` is the one that says so, None: whoever is first."""
 
-    def __init__(self, message: str, speaker: int = 0) -> None:
+    def __init__(self, message: str, speaker: int | None = None) -> None:
         super().__init__(message)
         self.speaker = speaker
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """Who says why a run ends, agreed over the store: one rank claims the word, the others end when it has spoken. A
+    launcher ends all ranks as soon as the first has ended."""
+
+    store: dist.Store
+    rank: int
+
+    def claim(self) -> int:
+        """The rank that says it: this one, where no other has claimed it."""
+        return int(self.store.compare_set(FAILED, "", str(self.rank)))
+
+    def withdraw(self) -> None:
+        """The run goes on after all."""
+        self.store.delete_key(FAILED)
+
+    @property
+    def speaker(self) -> int | None:
+        """The rank that has claimed the word."""
+        return int(self.store.get(FAILED)) if self.store.check([FAILED]) else None
+
+    def tell_spoken(self) -> None:
+        """Let the others end."""
+        self.store.set(SPOKEN, "1")
+
+    @property
+    def is_spoken(self) -> bool:
+        """True if the rank that claimed the word has spoken."""
+        return self.store.check([SPOKEN])
 
 
 def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
@@ -28,64 +67,114 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
     ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     store = connect(layout, timeout_s, hosts=layout.rank == 0)
-    store.set(f"here/{layout.rank}", "1")
-    absent = [rank for rank in range(layout.size) if not _is_there(store, f"here/{rank}", deadline)]
-    if absent:
-        here = next(rank for rank in range(layout.size) if rank not in absent)
+    store.set(f"here/{layout.rank}", socket.gethostname())
+    if store.add("arrived", 1) == layout.size:
+        store.set("all here", "1")
+    if not _is_there(store, "all here", deadline, layout):
+        speaker = LastWord(store, layout.rank).claim()
+        absent = [rank for rank in range(layout.size) if speaker == layout.rank and not store.check([f"here/{rank}"])]
         raise RankFailedError(
-            f"{rank_names(absent)} of {layout.size} did not come within {timeout_s:g} s (--timeout_s)",
-            speaker=here,
+            f"{rank_names(absent)} of {layout.size} did not come within {timeout_s:g} s (--timeout_s)", speaker=speaker
         )
     return store
 
 
 def exchange_words(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float) -> list[str] | None:
-    """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this
-    exchange. None where a rank says nothing within ``timeout_s``. Rank 0, which may keep the store, stays
-    until all have read."""
+    """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this exchange.
+
+    Rank 0 collects them, so that requests grow with the ranks and not with their square. It may keep the store and stays
+    until all have read. None where a rank says nothing within ``timeout_s``.
+    """
     deadline = time.monotonic() + timeout_s
     store.set(f"{about}/{layout.rank}", word)
-    if not all(_is_there(store, f"{about}/{rank}", deadline) for rank in range(layout.size)):
-        return None
-    words = [store.get(f"{about}/{rank}").decode() for rank in range(layout.size)]
-    store.set(f"{about}/read/{layout.rank}", "1")
     if layout.rank == 0:
-        all(_is_there(store, f"{about}/read/{rank}", deadline) for rank in range(layout.size))
+        if not all(_is_there(store, f"{about}/{rank}", deadline, layout) for rank in range(layout.size)):
+            return None
+        store.set(f"{about}/all", packed([store.get(f"{about}/{rank}").decode() for rank in range(layout.size)]))
+    elif not _is_there(store, f"{about}/all", deadline, layout):
+        return None
+    words = unpacked(store.get(f"{about}/all").decode(), layout.size)
+    store.add(f"{about}/read", 1)
+    if layout.rank == 0:
+        _poll(lambda: store.add(f"{about}/read", 0) == layout.size, deadline, layout)
     return words
 
 
-def _is_there(store: dist.Store, key: str, deadline: float) -> bool:
+def packed(words: Sequence[str]) -> str:
+    """The words as JSON: the most frequent one, and the others by rank."""
+    (usual, _), *_ = Counter(words).most_common(1)
+    return json.dumps([usual, {rank: word for rank, word in enumerate(words) if word != usual}])
+
+
+def unpacked(text: str, size: int) -> list[str]:
+    """The words that were packed."""
+    usual, others = json.loads(text)
+    return [others.get(str(rank), usual) for rank in range(size)]
+
+
+def _is_there(store: dist.Store, key: str, deadline: float, layout: RankLayout) -> bool:
     """True once the key is there, False at the deadline; polled, as a wait of torch's that runs out fills stderr."""
-    while not store.check([key]):
+    return _poll(lambda: store.check([key]), deadline, layout)
+
+
+def _poll(holds: Callable[[], bool], deadline: float, layout: RankLayout) -> bool:
+    while not holds():
         if time.monotonic() > deadline:
             return False
-        time.sleep(POLL_S)
+        time.sleep(POLL_S * max(1.0, layout.size / RANKS_A_POLL))
     return True
 
 
-def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False) -> dist.Store:
-    """A connection of its own to the store: torchrun's where it keeps one, else that of the rank that ``hosts`` it.
+def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False, may_be_open: bool = False) -> dist.Store:
+    """A connection of its own to the store: torchrun's where it keeps one, else that of the rank that ``hosts`` it, unless
+    it ``may_be_open`` already and is.
 
     Raises RankFailedError when nobody answers there.
     """
     torchrun_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     # a port of its own for each start of this program: the one before may still be closing
     port = layout.master_port if torchrun_store else port_of_start(layout, restarts(os.environ))
+    is_master = hosts and not torchrun_store and not (may_be_open and is_port_open(layout.master_addr, port))
     try:
+        if not is_master:
+            wait_for_port(layout.master_addr, port, time.monotonic() + timeout_s)
         store = dist.TCPStore(
             layout.master_addr,
             port,
-            is_master=hosts and not torchrun_store,
+            is_master=is_master,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )
-    except (RuntimeError, ValueError) as nobody:
+    except (OSError, RuntimeError, ValueError) as nobody:
         reason = str(nobody).partition("\n")[0][:200]
         raise RankFailedError(
             f"rank {layout.rank} finds no rank 0 at {layout.master_addr}:{port} within {timeout_s:g} s ({reason})",
             speaker=layout.rank,
         ) from nobody
     return dist.PrefixStore(prefix(os.environ), store)
+
+
+def wait_for_port(host: str, port: int, deadline: float) -> None:
+    """Returns when somebody listens there; OSError at the deadline. torch's own attempts write a stack each to stderr."""
+    while True:
+        remaining_s = deadline - time.monotonic()
+        try:
+            socket.create_connection((host, port), timeout=max(remaining_s, POLL_S)).close()
+        except OSError:
+            if remaining_s <= 0:
+                raise
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def is_port_open(host: str, port: int) -> bool:
+    """True if somebody listens there."""
+    try:
+        wait_for_port(host, port, time.monotonic())
+    except OSError:
+        return False
+    return True
 
 
 def port_of_start(layout: RankLayout, start: int) -> int:
@@ -99,8 +188,9 @@ def prefix(environ: Mapping[str, str]) -> str:
     return f"profiler/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{restarts(environ)}"
 
 
-def rank_names(ranks: list[int]) -> str:
-    """``rank 3``, ``ranks 3, 5``; the first few of many."""
+def rank_names(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
+    """``rank 3``, ``ranks 3, 5``; the first few of many, and the ``hosts`` they are on."""
     names = ", ".join(str(rank) for rank in ranks[:NAMED])
     more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}{more}"
+    where = f" on {', '.join(hosts[:NAMED])}" if hosts else ""
+    return f"rank {names}{where}" if len(ranks) == 1 else f"ranks {names}{more}{where}"

@@ -2,19 +2,21 @@
 
 Every rank's thread writes beats to the store: a count that grows while the process lives, how far it came, and what it
 does. A process that is gone or stopped beats no more; one that hangs beats, but is behind the others. A rank that
-cannot go on says so in the store, and the others end without a word.
+cannot go on says so in the store, and the others end without a word when it has spoken. A rank that compiles kernels
+does not stand still, nor do those that wait for it.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
 
-from profiler.distributed.rendezvous import RankFailedError, rank_names
+from profiler.distributed.rendezvous import LastWord, RankFailedError, rank_names
 from spec.program.command import WRONG_INPUT, print_error
 
 BEAT_S = 0.5
@@ -23,11 +25,21 @@ LISTENS = 4
 
 LISTEN_S = LISTENS * BEAT_S
 
+PULSE_S = 10.0
+SILENT_S = 30.0
+"""Rank 0 reads all beats every PULSE_S: a rank that has not beaten for SILENT_S is gone, however long the others may still
+wait. So is the host of the store, if it has not answered for as long. Both count own beats, not the clock, which goes on
+while a machine is suspended."""
+
 ANSWER_S = 5.0
+SPEAK_S = 10.0
+"""Longest that a rank waits for the word of the one that claimed it; then it ends with a word of its own."""
+MOST_COMPILE_S = 900.0
+"""Longest that a kernel may compile: FlashAttention-4's and DeepGEMM's take up to some minutes."""
 MOST_LETTERS = 120
 MAX_RANKS_NAMED = 4
-FAILED = "failed"
-"""Key of the rank that has said why the run ends."""
+COMPILES = "compiles"
+"""Key of the last rank that compiled, and its beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +60,14 @@ def fewest_steps(beats: Mapping[int, Beat]) -> Sequence[int]:
 
 @dataclass(slots=True, kw_only=True)
 class Watchdog:
-    """``store`` is this watch's own connection: a wait on another one must not hold up the beats."""
+    """``store`` is this watch's own connection: a wait on another one must not hold up the beats. ``speaks_alone``: this
+    rank speaks for its node where the store is gone, over which the ranks agree on one."""
 
     store: dist.Store
     rank: int
     size: int
     timeout_s: float
+    speaks_alone: bool = False
     saved: str = ""
     """What is left of the run, for the line that ends it."""
     doing: str = "starting"
@@ -65,23 +79,33 @@ class Watchdog:
     ends: Callable[[int], object] = os._exit
     behind: Callable[[Mapping[int, Beat]], Sequence[int]] = fewest_steps
     """Of living ranks those for which the others wait; all of them where none is to blame."""
+    _compiles_since: float | None = None
+    _compiled: bytes = b""
+    _unanswered: int = 0
+    _heard: dict[int, tuple[int, int]] = field(default_factory=dict)
     _count: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _last: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
+    @property
+    def word(self) -> LastWord:
+        """Who says why the run ends."""
+        return LastWord(self.store, self.rank)
+
     def start(self) -> None:
         """Begin to beat."""
         self._beat()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
     def stop(self) -> None:
         """Beat no more."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(ANSWER_S)
 
     @property
     def stopped(self) -> bool:
@@ -93,12 +117,20 @@ class Watchdog:
         self.doing, self.since = doing, time.monotonic()
         self.steps += 1
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """What runs inside may compile kernels: neither this rank nor those that wait for it stand still."""
+        self._compiles_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._compiles_since, self.since = None, time.monotonic()
+
     def fail(self) -> None:
         """This rank cannot go on and says why: the others end without a word."""
         self.stop()
         try:
-            self._claim()
-            self._stay()
+            self.word.claim()
         except RuntimeError:
             return  # nobody is left who could read it
 
@@ -108,34 +140,49 @@ class Watchdog:
         it ends the process."""
         self._last.acquire()
         try:
-            result = self._diagnosis(cause, outside)
-            speaker = self._claim()
-            self._stay()
+            with self._lock:
+                speaker = self.word.claim()
+            result = self._diagnosis(cause, outside) if speaker == self.rank else self._line(f"rank {speaker} failed")
         except RuntimeError:
-            message = self._line("rank 0, which keeps the ranks together, is gone", cause)
-            return RankFailedError(message, speaker=1)
+            return self._store_gone(cause)
         return RankFailedError(result, speaker=speaker)
 
+    def _store_gone(self, cause: str) -> RankFailedError:
+        message = self._line("the host of rank 0, which keeps the ranks together, is gone", cause)
+        return RankFailedError(message, speaker=self.rank if self.speaks_alone else -1)
+
     def _diagnosis(self, cause: str, outside: str) -> str:
-        """The line that says who is gone or hangs; "" where another rank has said it."""
+        """The line that says who is gone or hangs."""
         first = self._beats()
-        if self._failed_rank() is None:
-            self._listen()
+        self._listen()
         second = self._beats()
-        if self._failed_rank() is not None:
-            return ""
         silent = [rank for rank in second if not is_alive(first.get(rank), second[rank])]
         if silent:
-            return self._line(f"{rank_names(silent)} gone or stopped", cause)
+            return self._gone(silent, cause)
         if outside:
             return self._line(outside, cause)
         living = {rank: beat for rank, beat in second.items() if beat is not None}
         late = list(self.behind(living))
         if len(late) == self.size:
             return self._line(f"all ranks stand still{differences(living)}", cause)
-        return self._line(f"{rank_names(late)} behind the others", cause, living[late[0]].doing)
+        return self._line(f"{self._names(late)} behind the others", cause, living[late[0]].doing)
 
-    def _line(self, what: str, cause: str, doing: str = "") -> str:
+    def _gone(self, ranks: Sequence[int], cause: str = "") -> str:
+        return self._line(f"{self._names(ranks)} gone or stopped", cause)
+
+    def _names(self, ranks: Sequence[int]) -> str:
+        """Ranks, and their hosts if the run has several."""
+        with self._lock:
+            hosts = {
+                rank: self.store.get(f"here/{rank}").decode() for rank in {0, self.rank, *ranks} if self._came(rank)
+            }
+        several = len(set(hosts.values())) > 1
+        return rank_names(ranks, list(dict.fromkeys(hosts[rank] for rank in ranks if rank in hosts)) if several else ())
+
+    def _came(self, rank: int) -> bool:
+        return self.store.check([f"here/{rank}"])
+
+    def _line(self, what: str, cause: str = "", doing: str = "") -> str:
         """The line: ``doing`` is what this rank does unless given."""
         cause = f" (rank {self.rank}: {cause[:MOST_LETTERS]})" if cause else ""
         saved = f"; {self.saved}" if self.saved else ""
@@ -156,28 +203,16 @@ class Watchdog:
             time.sleep(BEAT_S)
             self._beat()
 
-    def _claim(self) -> int:
-        """The rank that says why the run ends: this one, where no other has claimed it."""
-        with self._lock:
-            return int(self.store.compare_set(FAILED, "", str(self.rank)))
-
-    def _stay(self) -> None:
-        """Rank 0 may keep the store: the others have to read it before it goes."""
-        if self.rank == 0:
-            self._listen()
-
-    def _failed_rank(self) -> int | None:
-        """The rank that has said that it cannot go on."""
-        with self._lock:
-            return int(self.store.get(FAILED)) if self.store.check([FAILED]) else None
-
     def _beat(self) -> None:
         self._count += 1
+        compiles = self._compiles_since is not None and time.monotonic() - self._compiles_since < MOST_COMPILE_S
         with self._lock:
             inside = self.inside()[:MOST_LETTERS]
             doing = f"{self.doing}, in {inside}" if inside else self.doing
             beat = f"{self._count} {self.steps} {self.place or '-'} {doing}"
             self.store.set(f"beat/{self.rank}", beat)
+            if compiles:
+                self.store.set(COMPILES, f"{self.rank} {self._count}")
 
     def _run(self) -> None:
         """Beat; end the process when another has failed, or this one has stood still for too long."""
@@ -185,17 +220,98 @@ class Watchdog:
         while not self._stop.wait(BEAT_S):
             try:
                 self._beat()
-                if self._failed_rank() not in (None, self.rank) and not self._stop.is_set():
-                    self._stay()
-                    self.ends(WRONG_INPUT)
+                self._heed_others()
+                self._wait_for_compilers()
+                self._feel_pulse()
             except RuntimeError:
                 if self._stop.is_set():
                     return
-            if time.monotonic() - self.since > self.timeout_s - LISTEN_S:
+                continue
+            self._unanswered = 0
+            if self._still_s() > self.timeout_s - LISTEN_S:
                 result = self.diagnose()
-                if self._stop.is_set() or time.monotonic() - self.since < self.timeout_s - LISTEN_S:
+                if self._stop.is_set() or self._still_s() < self.timeout_s - LISTEN_S:
+                    # it went on meanwhile
+                    if result.speaker == self.rank:
+                        self.word.withdraw()
                     self._last.release()
-                    continue  # it went on meanwhile
+                    continue
+                self.end_with(result)
+                return
+
+    def _still_s(self) -> float:
+        return time.monotonic() - self.since
+
+    def _heed_others(self) -> None:
+        """End when another rank has said why; with a word of this rank's own if that one cannot speak."""
+        with self._lock:
+            speaker = self.word.speaker
+        since = time.monotonic()
+        while speaker not in (None, self.rank) and not self._stop.is_set():
+            with self._lock:
+                spoken = self.word.is_spoken
+            if spoken or time.monotonic() - since > SPEAK_S:
+                if not spoken and self.speaks_alone:
+                    print_error(f"error: {self._line(f'rank {speaker} failed without a word')}")
+                self._stay()
+                self.ends(WRONG_INPUT)
+                return
+            self._listen()
+            with self._lock:
+                speaker = self.word.speaker
+
+    def _stay(self) -> None:
+        """Rank 0 may keep the store: the others have to read it before it goes."""
+        if self.rank == 0:
+            self._listen()
+
+    def _wait_for_compilers(self) -> None:
+        """Nobody stands still while some rank compiles."""
+        if self._still_s() > min(PULSE_S, 0.25 * self.timeout_s):
+            with self._lock:
+                compiled = self.store.get(COMPILES) if self.store.check([COMPILES]) else b""
+            if compiled != self._compiled:
+                self._compiled, self.since = compiled, time.monotonic()
+
+    def _feel_pulse(self) -> None:
+        """Rank 0 ends the run when a rank has not beaten for SILENT_S."""
+        if self.rank or self._count % round(PULSE_S / BEAT_S):
+            return
+        for rank, beat in self._beats().items():
+            count = beat.count if beat is not None else 0
+            before, pulses = self._heard.get(rank, (-1, 0))
+            self._heard[rank] = (count, pulses + 1 if count == before else 0)
+        silent = [rank for rank, (_, pulses) in self._heard.items() if pulses * PULSE_S >= SILENT_S]
+        if silent:
+            self._last.acquire()
+            with self._lock:
+                speaker = self.word.claim()
+            self.end_with(RankFailedError(self._gone(silent), speaker=speaker))
+
+    def end_with(self, result: RankFailedError) -> None:
+        """End the process: say why if that is for this rank, else wait until it is said."""
+        if result.speaker == self.rank:
+            print_error(f"error: {result}")
+            self.tell_spoken()
+        else:
+            self._heed_others()
+        self._stay()
+        self.ends(WRONG_INPUT)
+
+    def tell_spoken(self) -> None:
+        """Let the others end: this rank has said why."""
+        try:
+            with self._lock:
+                self.word.tell_spoken()
+        except RuntimeError:
+            return  # nobody is left who could read it
+
+    def _guard(self) -> None:
+        """End the process when the store does not answer: a request to a host that is gone may never return."""
+        while not self._stop.wait(BEAT_S):
+            self._unanswered += 1
+            if self._unanswered * BEAT_S > SILENT_S:
+                result = self._store_gone("")
                 if result.speaker == self.rank:
                     print_error(f"error: {result}")
                 self.ends(WRONG_INPUT)

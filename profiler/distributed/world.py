@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -14,13 +15,14 @@ from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.rendezvous import RankFailedError, connect, exchange_words, meet
-from profiler.distributed.watchdog import Watchdog
+from profiler.distributed.watchdog import MOST_COMPILE_S, Watchdog
 from spec.errors import ConfigError, UserError
 
 Result = TypeVar("Result")
 
-WATCHDOG_LEAD_S = 20.0
-"""How much longer torch's own groups wait than a rank's watch: it has the last word and names the rank."""
+WATCHDOG_LEAD_S = 20.0 + MOST_COMPILE_S
+"""How much longer torch's own groups wait than a rank's watch, also while another compiles: it has the last word and names
+the rank."""
 
 NCCL_LEAVES_ENDING_TO_US = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
 """NCCL's thread would abort the process at a device error or a timeout, before anything is said or kept
@@ -115,6 +117,10 @@ class World:
             self.watch.place = place
             self.watch.step(doing)
             self.watch.saved = f"{saved} are kept, go on with --resume" if saved else ""
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """For what may compile kernels on this rank, which takes as long as it takes."""
+        return nullcontext() if self.watch is None else self.watch.compiling()
 
     def _together(self, action: Callable[[], Result]) -> Result:
         """Run what needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
@@ -213,7 +219,13 @@ def open_world(
     for name, value in NCCL_LEAVES_ENDING_TO_US.items():
         os.environ.setdefault(name, value)
     store = meet(layout, timeout_s)
-    watch = Watchdog(store=connect(layout, timeout_s), rank=layout.rank, size=layout.size, timeout_s=timeout_s)
+    watch = Watchdog(
+        store=connect(layout, timeout_s),
+        rank=layout.rank,
+        size=layout.size,
+        timeout_s=timeout_s,
+        speaks_alone=layout.local_rank == 0,
+    )
     watch.start()
     world = World(
         layout=layout,

@@ -16,10 +16,11 @@ from profiler.benchmarks.launched import Call, UnsupportedCaseError
 from profiler.device import Device, choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.rendezvous import RankFailedError
+from profiler.distributed.termination import AbortHook, install_abort_hook, report_failure
 from profiler.distributed.watchdog import Beat
 from profiler.distributed.world import World, open_world
 from profiler.outcome import OOM, error_message, error_status
-from runner.groups.agreement import AbortHook, agree, check_same, install_abort_hook, report_failure
+from runner.groups.agreement import agree, check_same
 from runner.groups.degrees import Degrees
 from runner.groups.group_ranks import ranks_of_group
 from runner.groups.process_groups import close_groups, open_groups

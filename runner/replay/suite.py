@@ -23,8 +23,9 @@ from pathlib import Path
 
 from profiler.device import choose_device
 from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.termination import install_abort_hook
 from profiler.distributed.world import World, open_world
-from runner.groups.agreement import NotAgreedError, agree, install_abort_hook
+from runner.groups.agreement import NotAgreedError, agree
 from runner.groups.degrees import degrees_of
 from runner.logs.analysis import TimeSpread
 from runner.logs.log import Log

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -26,9 +26,10 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from profiler.device import Device, choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.rendezvous import RankFailedError
+from profiler.distributed.termination import install_abort_hook, report_failure
 from profiler.distributed.world import World, open_world
 from profiler.outcome import OOM, error_status
-from runner.groups.agreement import agree, check_same, install_abort_hook, report_failure
+from runner.groups.agreement import agree, check_same
 from runner.training.task import TrainRequest, TrainTask, read_task
 from runner.training.trainer import Trainer
 from solver.problem.model_flops import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
@@ -430,7 +431,8 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
         # Peaks of the first step are higher: it compiles, and libraries allocate workspaces.
         if step == options.warmup and device.kind == "cuda":
             torch.cuda.reset_peak_memory_stats(device.index)
-        with guard_step(world, name):
+        compiles = task.training.compiled and not timed
+        with guard_step(world, name), world.compiling() if compiles else nullcontext():
             step_seconds = one_step(trainer, world, step)
             loss = trainer.loss_share()
         if timed:

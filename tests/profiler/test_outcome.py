@@ -78,6 +78,7 @@ def test_what_any_rank_meets_is_the_outcome_on_all(
 ) -> None:
     """On a rank that came through itself: a lost device before a full one before a refusal."""
     monkeypatch.setattr(World, "gather", lambda _, word: [word, *of_others])
+    monkeypatch.setattr(World, "slowest", lambda _, words: [max(*words, *(float(word != "ok") for word in of_others))])
     outcome = run_on_all_ranks(single_world(), lambda: None)
     assert (outcome.status, outcome.device_lost, outcome.ok) == (status, lost, status == "ok")
     assert not outcome.reason or f" {outcome.reason}" in "".join(of_others)

@@ -1,5 +1,6 @@
-"""How ranks end: where there are others, without Python's taking itself down."""
+"""How ranks end: where there are others, without Python's taking itself down, and when the error is said."""
 
+import json
 import subprocess
 import sys
 
@@ -33,3 +34,24 @@ def test_a_rank_among_others_ends_at_once_with_all_it_said(ranks: int, status: i
         check=False,
     )
     assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (status, said, "")
+
+
+def test_an_error_is_said_once_before_a_launcher_can_end_the_rank_that_says_it() -> None:
+    ways = ["alike", "early", "named", "mute"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.profiler.distributed.ending", *ways],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    ends = json.loads(ran.stdout)
+    assert [ends[way]["said"] for way in ways[:3]] == [
+        "error: data.pt: of another GPU\n",
+        "error: environment: GPU = 1: one that works\n",
+        "error: rank 2: out of memory\n",
+    ]
+    # the rank that is named was killed first: the others have to do
+    assert set(ends["mute"]["said"].splitlines()) == {"error: rank 2 failed"}
+    for way in ways:
+        assert 2 in ends[way]["statuses"]

@@ -1,7 +1,7 @@
 """Watches of ranks that share one store in this process."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch.distributed as dist
@@ -61,23 +61,128 @@ def test_a_run_ended_from_outside_blames_nobody(store: dist.Store) -> None:
         one.stop()
 
 
-def test_the_others_of_a_rank_that_fails_end_without_a_word(
+class Ended:
+    """How a watch ends its process: the status, when it came."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+        self.came = threading.Event()
+
+    def __call__(self, status: int) -> None:
+        self.statuses.append(status)
+        self.came.set()
+
+
+def test_the_others_of_a_rank_that_fails_end_when_it_has_spoken(
     store: dist.Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ended = threading.Event()
-    statuses: list[int] = []
-
-    def ends(status: int) -> None:
-        statuses.append(status)
-        ended.set()
-
+    ends = Ended()
     other, failing = watch(store, 1, ends), watch(store, 2)
     beating(other, failing)
     failing.fail()
-    assert ended.wait(5.0)
+    assert not ends.came.wait(1.0)
+    failing.tell_spoken()
+    assert ends.came.wait(5.0)
     other.stop()
-    assert (set(statuses), failing.stopped, capfd.readouterr().err) == ({2}, True, "")
+    assert (set(ends.statuses), failing.stopped, capfd.readouterr().err) == ({2}, True, "")
     assert other.diagnose().speaker == 2
+
+
+def test_a_rank_that_fails_without_a_word_is_named_by_the_others(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watchdog, "SPEAK_S", 0.2)
+    ends = Ended()
+    other, failing = watch(store, 1, ends), watch(store, 2)
+    other.speaks_alone, other.doing = True, "all_reduce"
+    beating(other, failing)
+    failing.fail()
+    assert ends.came.wait(5.0)
+    other.stop()
+    assert capfd.readouterr().err.splitlines()[0] == "error: rank 2 failed without a word in all_reduce"
+
+
+def test_a_rank_that_goes_on_after_all_takes_its_word_back(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 stands still for its time, and moves while it looks who is to blame: nobody may end."""
+    monkeypatch.setattr(watchdog, "LISTEN_S", 0.4)
+    ends = Ended()
+    late, other = watch(store, 1, ends), watch(store, 2, ends)
+    late.timeout_s = 0.8
+    looked = threading.Event()
+
+    def behind(beats: Mapping[int, Beat]) -> list[int]:
+        looked.set()
+        late.step("the next case")
+        return [1]
+
+    late.behind = behind
+    beating(watch(store, 0), late, other)
+    assert looked.wait(10.0)
+    late.timeout_s = 60.0
+    assert not ends.came.wait(1.5)
+    assert late.word.speaker is None
+    for one in (late, other):
+        one.stop()
+
+
+def test_ranks_that_wait_for_a_compiler_do_not_stand_still(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "LISTEN_S", 0.2)
+    ends = Ended()
+    watches = [watch(store, rank, ends) for rank in range(3)]
+    for one in watches:
+        one.timeout_s = 1.2
+    beating(*watches)
+    with watches[2].compiling():
+        assert not ends.came.wait(3.0)
+    assert ends.came.wait(10.0)
+    for one in watches:
+        one.stop()
+
+
+def test_a_rank_that_beats_no_more_ends_a_run_whose_others_may_still_wait(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, seconds in (("PULSE_S", 0.5), ("SILENT_S", 3.0)):
+        monkeypatch.setattr(watchdog, name, seconds)
+    ends = Ended()
+    watches = [watch(store, rank, ends) for rank in range(3)]
+    for rank, host in enumerate(("node-1", "node-1", "node-2")):
+        store.set(f"here/{rank}", host)
+    watches[0].doing = "all_reduce"
+    beating(*watches)
+    watches[2].stop()
+    assert ends.came.wait(20.0)
+    assert capfd.readouterr().err.splitlines()[0] == "error: rank 2 on node-2 gone or stopped in all_reduce"
+    for one in watches:
+        one.stop()
+
+
+class Gone(dist.HashStore):
+    """A store whose host has lost its network: a request never returns."""
+
+    lost = threading.Event()
+
+    def set(self, key: str, value: str) -> None:
+        if self.lost.is_set():
+            threading.Event().wait(30.0)
+        super().set(key, value)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_store_that_does_not_answer_ends_the_run(
+    speaks: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, seconds in (("BEAT_S", 0.1), ("SILENT_S", 0.5)):
+        monkeypatch.setattr(watchdog, name, seconds)
+    ends, lost = Ended(), Gone()
+    lost.lost = threading.Event()
+    one = watch(lost, 1, ends)
+    one.speaks_alone = speaks
+    one.start()
+    lost.lost.set()
+    assert ends.came.wait(10.0)
+    said = "error: the host of rank 0, which keeps the ranks together, is gone in starting\n"
+    assert capfd.readouterr().err == (said if speaks else "")
 
 
 def test_a_beat_is_read_as_written() -> None:
@@ -95,13 +200,7 @@ def test_a_rank_that_stands_still_ends_the_run_before_the_timeout(
 ) -> None:
     """Nobody asks: rank 1's own watch says who is behind, in which case, and what is kept, and ends its process."""
     monkeypatch.setattr(watchdog, "LISTEN_S", 0.4)
-    ended = threading.Event()
-    statuses: list[int] = []
-
-    def ends(status: int) -> None:
-        statuses.append(status)
-        ended.set()
-
+    ends = Ended()
     watches = [watch(store, rank) for rank in range(3)]
     watches[1].ends, watches[1].timeout_s = ends, 0.8
     for rank, one in enumerate(watches):
@@ -110,8 +209,8 @@ def test_a_rank_that_stands_still_ends_the_run_before_the_timeout(
             one.step("all_reduce(8 ranks)")
             one.saved = "212 samples of this run are kept, go on with --resume"
     beating(*watches)
-    assert ended.wait(60.0)
-    assert statuses == [2]
+    assert ends.came.wait(60.0)
+    assert ends.statuses[0] == 2
     assert capfd.readouterr().err == (
         f"error: rank {late} behind the others in linear(m=8); 212 samples of this run are kept, go on with --resume\n"
     )

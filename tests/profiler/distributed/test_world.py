@@ -1,6 +1,7 @@
 """Real processes: two ranks over gloo, a rank that fails, a run that is killed."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -170,6 +171,30 @@ def test_the_others_say_which_rank_ended_the_run(way: str, said: str, kept: int,
         assert len(read_journal(journal_path(output)).samples) == kept
 
     patiently(LIMIT_S, check)
+
+
+@pytest.mark.nightly
+def test_a_run_that_its_launcher_ends_says_where_and_what_is_kept(tmp_path: Path) -> None:
+    """Rank 1 hangs in the third case; both get SIGTERM, as when a third rank is gone."""
+    output = tmp_path / "data.pt"
+    ranks = started("hangs", output, PATIENCE_S)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and (
+            not journal_path(output).exists() or journal_path(output).read_text().count("trials_s") < 2
+        ):
+            time.sleep(0.1)
+        for process in ranks:
+            process.terminate()
+        said = "".join(process.communicate(timeout=PATIENCE_S)[1] for process in ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [2, 2]
+    assert re.fullmatch(
+        r"error: ended from outside \(SIGTERM\) in linear\(.*\); 2 samples of this run are kept, go on with --resume\n",
+        said,
+    ), said
 
 
 @pytest.mark.nightly

@@ -107,11 +107,11 @@ def test_without_a_split_every_group_is_made_by_itself(kind: str, monkeypatch: p
 
 @pytest.mark.parametrize("kind", [WithSplits, WithoutSplits])
 def test_the_timeout_reaches_every_group(kind: type[WithoutSplits], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's own groups wait 20 s longer than the watch, which names the rank."""
+    """Torch's own groups wait longer than the watch, which names the rank, also while a kernel compiles."""
     dist = kind()
     open_fake_world(dist, "cuda", monkeypatch)
     made = [timeout for name, timeout in dist.asked if name != "cache emptied"]
-    assert set(made) == {timedelta(seconds=WAIT_S + 20.0)}
+    assert set(made) == {timedelta(seconds=WAIT_S + 920.0)}
     assert dist.waits == [WAIT_S] * 3  # the meeting, the watch's own connection, the watch
 
 

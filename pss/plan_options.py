@@ -320,6 +320,7 @@ def run_options(options: argparse.Namespace) -> "tuple[Reliability | None, RunTe
     what they need."""
     failures = {name: getattr(options, name) for name in OF_FAILURES if getattr(options, name) is not None}
     goodput = bool(failures) or options.goodput or options.rank_by == "goodput"
+    # Each of these has no effect without the other.
     if (options.spare_nodes is None) != (options.repair_hours is None):
         raise _refused("spare_nodes", options.spare_nodes, "together with --repair_hours")
     if options.tokens is None and options.price_per_gpu_hour is not None:

@@ -397,6 +397,7 @@ def framework_preset(name: str) -> FrameworkPreset:
         raise ConfigError(where="--framework", key="framework", value=name, allowed=allowed)
     top = read_toml(file)
     choices = section_values(top, settings_of(FrameworkPreset))
+    # Bases are presets themselves, and may have bases.
     base = framework_preset(top.text("base")) if top.has("base") else FrameworkPreset(name=name)
     top.close()
     return replace(base, name=name).changed(choices)

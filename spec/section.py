@@ -197,6 +197,7 @@ class Section:
         limits: Any = ()
         if get_origin(hint) is Annotated:
             hint, limits = get_args(hint)
+        # ``int | None`` is an optional int, ``tuple[str, ...]`` several texts: the first arm that is a type.
         kind = next(arm for arm in (*get_args(hint), hint) if arm is not type(None))
         if kind is bool:
             return self.flag(key)

@@ -163,9 +163,11 @@ def calibrated_parts(terms: CalibrationTerms, factors: Calibration) -> dict[str,
     for name, crosses in terms.crosses.items():
         seconds = parts[name]
         if name in terms.hidden:
+            # What does not overlap after all is exposed in addition.
             seconds = seconds + (1.0 - factors.overlap) * terms.hidden[name]
         efficiency = np.where(crosses, factors.inter_comm_efficiency, factors.intra_comm_efficiency)
         parts[name] = np.asarray(seconds / efficiency)
+    # The bubble waits for the micro-batches of other stages, so it scales with what a micro-batch takes on a stage.
     before = _total(terms.parts, PER_MICRO_BATCH)
     after = _total(parts, PER_MICRO_BATCH)
     longer = np.divide(after, before, out=np.ones_like(after), where=before > 0)
@@ -183,6 +185,7 @@ def cause_shares(terms: CalibrationTerms) -> FloatArray:
     inside = {name: terms.parts[name] - value for name, value in crossing.items()}
     acted = {factor: {name: terms.parts[name] for name in names} for factor, names in CAUSES.items()}
     acted |= {"intra_comm_efficiency": inside, "inter_comm_efficiency": crossing}
+    # By factor: seconds in the whole step, and those in every micro-batch, for which the bubble waits as well.
     sums = [
         (_total(of, tuple(of)), _total(of, tuple(name for name in of if name in PER_MICRO_BATCH)))
         for of in acted.values()
@@ -205,6 +208,7 @@ def calibrated_cost(
     terms = terms_of(model, job, table, op_timer, cost, with_hidden=factors.overlap < 1.0)
     parts = calibrated_parts(terms, factors)
     step_s = _total(parts, tuple(parts))
+    # Origins are known of the step, not of its parts: seconds of changed parts are taken from all origins alike.
     changed = np.zeros_like(step_s)
     for name, value in parts.items():
         changed = changed + np.where(value == cost.parts[name], 0.0, value)

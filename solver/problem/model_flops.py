@@ -38,6 +38,8 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     is padding of the vocabulary, nor what uneven experts wait for."""
     unpadded = replace(job.preset, tensor_parallel=replace(job.preset.tensor_parallel, vocab_pad_multiple=1))
     balanced = replace(job, preset=unpadded, moe_imbalance=1.0, moe_expert_spread=0.0)
+    # Low precision pads the rows of experts' products: shapes come from the same model in high precision, of which the
+    # operations are the same ones in the same order; their formats, which the peak depends on, from the job's own.
     ops = plain = model_ops(model, balanced, Layout.of(1), "mtp", Recompute.NONE)
     if job.precision.linear != job.precision.activation:
         high_precision = replace(job.precision, linear=job.precision.activation)
@@ -50,6 +52,7 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
         plain_forward = tuple(op for op in plain_piece.forward if isinstance(op, Product))
         for op, without_padding in zip(forward, plain_forward, strict=True):
             forward_flops = count * float(without_padding.flops[0])
+            # The backward has a product for the input's gradient and one for the weight's, if that is trained.
             flops = forward_flops * (2.0 if op.frozen.any() else 3.0)
             is_halved = isinstance(op, Attention) and op.mask in ("causal", "varlen")
             result.append(ModelProduct(op, flops, forward_flops, is_halved))

@@ -56,6 +56,7 @@ def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
     offloads = settings.optimizer_offload or settings.offloaded_layers or settings.offload_modules
     if offloads and problem.cluster.host is None:
         raise ConfigError("--cluster", "host", problem.cluster.name, HOST_NEEDED)
+    # A number of layers means full recomputation of that many in each chunk (Recompute.BLOCK).
     partial = bool(settings.recompute_layers)
     recompute = settings.recompute or ("full" if partial else "none")
     if partial and recompute != "full":
@@ -159,6 +160,7 @@ def zero_of(settings: PlanSettings, sharding: Sharding, world_size: int, where: 
 def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
     """Returns the reason of every rule that the plan breaks, of the search's and the ``also`` given ones; not memory."""
     draft = plan_columns(problem.model, problem.job, problem.cluster, PlanTable.of(plan))
+    # A search skips plans that equal another one or are hardly ever best; given ones run all the same.
     exempt = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         exempt.add(UNEVEN_CHUNKS)

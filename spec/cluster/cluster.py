@@ -241,11 +241,10 @@ class ClusterSpec:
 
 
 def segmented(cluster: ClusterSpec, world_size: int, segment: int = 0, *, where: str = "--job") -> ClusterSpec:
-    """The cluster with its innermost domain cut to the GPUs of it that a job of ``world_size`` gets.
+    """Returns the cluster with its innermost domain reduced to the GPUs of it that a job of ``world_size`` gets.
 
-    ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that
-    divides the world (degrees are powers of two: of 72, 64), else the most that do. A domain of one node or
-    less is never cut. Raises ConfigError, naming ``where`` it was set, for a segment that is not whole nodes
+    These are ``segment`` GPUs. 0: all if the world fits into one domain, else the largest power of two if that divides
+    the world, else the largest number that does. A domain of at most one node is never reduced. Raises ConfigError, naming ``where`` it was set, for a segment that is not whole nodes
     of a domain or does not divide the world.
     """
     domain = cluster.domains[0]
@@ -256,6 +255,7 @@ def segmented(cluster: ClusterSpec, world_size: int, segment: int = 0, *, where:
             f"{', '.join(map(str, possible))}"
         )
         raise ConfigError(where=where, key="nvlink_segment", value=segment, allowed=allowed)
+    # The largest power of two that a domain holds, 64 of 72: degrees are powers of two, and divide it.
     power = 1 << (domain.ranks.bit_length() - 1)
     alone = world_size <= domain.ranks
     ranks = segment or (power if power in possible and not alone else possible[-1])

@@ -181,6 +181,7 @@ class Evaluator:
         if node.conversion not in (-1, ord("s"), ord("r")):
             raise self.refusal(node.value)
         spec = self.formatted(node.format_spec, depth) if isinstance(node.format_spec, ast.JoinedStr) else ""
+        # A width or precision of many digits would make a string of that length.
         digits = "".join(char if char.isdigit() else " " for char in spec).split()
         if any(len(run) > 4 or int(run) > MAX_FORMAT_WIDTH for run in digits):
             raise self.refusal(node.value, f"field widths up to {MAX_FORMAT_WIDTH}")
@@ -235,6 +236,7 @@ class Evaluator:
             raise self.refusal(node, f"strings are limited to {MAX_TEXT} characters")
         if isinstance(result, (list, tuple)) and len(result) > MAX_ITEMS:
             raise self.refusal(node, f"lists are limited to {MAX_ITEMS} items")
+        # Each expression is bounded; their sum is too, or doubling a list line by line would fill the memory.
         if isinstance(result, (str, list, tuple)):
             self.total_size += len(result)
         if self.total_size > MAX_TOTAL_SIZE:
@@ -294,6 +296,7 @@ def read_pyconfig(path: Path) -> PyConfig:
 
 
 def _read(path: Path, where: str, reading: _Reading) -> PyConfig:
+    # A file that is open is being read right now, further up in the chain of imports: a circle.
     if path in reading.open_files:
         raise ConfigError(where=where, key="read_base", value=path.name, allowed="no file may import itself")
     if path in reading.done:

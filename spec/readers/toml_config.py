@@ -114,12 +114,12 @@ def _rope(section: Section) -> RopeSpec:
     if section.has("scaling"):
         inside = section.section("scaling")
         optional = ("slow", "fast", "mscale", "mscale_all_dim")
-        said = {key: inside.number(key, positive=False) for key in optional if inside.has(key)}
+        given = {key: inside.number(key, positive=False) for key in optional if inside.has(key)}
         scaling = RopeScaling(
             kind=inside.text("kind"),
             factor=inside.number("factor", 1.0),
             original_positions=inside.integer("original_positions", 0),
-            **said,
+            **given,
         )
         inside.close()
     rope = RopeSpec(
@@ -153,23 +153,23 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
 
 def _norm_place(block: Section) -> NormPlace:
     place = NormPlace(block.choice("norm_place", NormPlace, "before"))
-    halves = block.flag("mixer", True) if block.values.get("mixer") is False else True
-    if place is NormPlace.SHARED and not (halves and block.values.get("mlp") is not False):
+    two_halves = block.values.get("mixer") is not False and block.values.get("mlp") is not False
+    if place is NormPlace.SHARED and not two_halves:
         block.fail("norm_place", "shared only by two halves: a mixer and an mlp or moe")
     return place
 
 
 def _mixer(block: Section, hidden: int) -> Mixer | None:
     """Returns what the block's one key among MIXERS describes; None with ``mixer = false``."""
-    written = [name for name in MIXERS if block.has(name)]
+    kinds = [name for name in MIXERS if block.has(name)]
     if not block.flag("mixer", True):
-        if written or block.values.get("mlp") is False:
+        if kinds or block.values.get("mlp") is False:
             block.fail("mixer", f"true, or none of {', '.join(MIXERS)} and an mlp or moe")
         return None
-    if len(written) != 1:
+    if len(kinds) != 1:
         allowed = f"exactly one of {', '.join(MIXERS)} in each block (mixer = false: it has none)"
-        block.fail(written[-1] if written else next(iter(MIXERS)), allowed)
-    return MIXERS[written[0]].read(block.section(written[0]), hidden)
+        block.fail(kinds[-1] if kinds else next(iter(MIXERS)), allowed)
+    return MIXERS[kinds[0]].read(block.section(kinds[0]), hidden)
 
 
 def _mlp(section: Section) -> MlpSpec:
@@ -211,6 +211,6 @@ def _plan(section: Section) -> PlanSettings:
 
 
 def _job(section: Section) -> dict[str, object]:
-    said = section_values(section, job_settings())
+    settings = section_values(section, job_settings())
     section.close()
-    return said
+    return settings

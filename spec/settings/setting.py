@@ -82,6 +82,7 @@ def settings_of(of: type, group: str = "") -> Settings:
         key = f"{group}.{one.name}" if group else one.name
         hint = hints[one.name]
         if isinstance(hint, type) and is_dataclass(hint):
+            # A group: its fields are settings with the group's name before a dot.
             result |= settings_of(hint, key)
         kind = kind_of(hint)
         if kind is not None:
@@ -100,6 +101,7 @@ def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
     """Returns the string literals directly under the fields of a module's classes, on one line each: by class, by
     field. Fields without one are left out."""
     result: dict[str, dict[str, str]] = {}
+    # Python keeps no docstrings of fields: the source is the only place that has them.
     for one in ast.parse(inspect.getsource(sys.modules[module])).body:
         if not isinstance(one, ast.ClassDef):
             continue
@@ -117,6 +119,7 @@ def kind_of(hint: Any) -> Kind | None:
     if get_origin(hint) is Annotated:
         return next((mark for mark in hint.__metadata__ if isinstance(mark, KINDS)), None)
     if get_origin(hint) in (Union, types.UnionType):
+        # None is an open setting, not a value of a kind of its own.
         arms = tuple(arm for arm in get_args(hint) if arm is not type(None))
         return kind_of(arms[0]) if len(arms) == 1 else None
     if hint is bool:

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from benchmarks.published_rows import PublishedRow, RowPrediction
 from benchmarks.row_scores import measured_step_s
-from solver.calibrate.fit import PricedStep, Steps, fit, joined
+from solver.calibrate.fit import PricedStep, Steps, concatenate_steps, fit
 from solver.calibrate.measured_steps import priced_step
 from solver.problem.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
 from solver.problem.interval import calibrated_interval
@@ -72,7 +72,7 @@ def steps_by(rows: Sequence[PricedRow], key: Callable[[PublishedRow], str]) -> d
     for one in rows:
         members.setdefault(key(one.row), []).append(one)
     return {
-        name: joined([one.priced for one in ones], [one.measured_s for one in ones])
+        name: concatenate_steps([one.priced for one in ones], [one.measured_s for one in ones])
         for name, ones in sorted(members.items())
         if len(ones) >= FEWEST_ROWS
     }

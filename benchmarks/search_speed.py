@@ -168,7 +168,7 @@ def measure(names: Sequence[str]) -> SearchTiming:
     phases = Phases()
     wrap_all(phases)
     search_questions = sweep() if SWEEP in names else [QUESTIONS[name] for name in names]
-    priced, search_s, shared = 0, 0.0, solver.analysis.sweep.Shared()
+    priced, search_s, shared = 0, 0.0, solver.analysis.sweep.ProfileCache()
     for one in search_questions:
         request = one.request(ROOT)
         question = shared.open(request, solver.problem.request.read_request(request)).problem

@@ -362,6 +362,6 @@ def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]
 
     shown = options.top_k if options.run_all_solu else 0
     return {
-        name: tuple(named_plan(text, f"--{name}", shown=shown) for text in getattr(options, name) or ())
+        name: tuple(named_plan(text, f"--{name}", num_displayed=shown) for text in getattr(options, name) or ())
         for name in ("explain", "why_not", "compare")
     }

@@ -315,7 +315,7 @@ def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequen
 
 def sweep(options: argparse.Namespace, request: Request) -> int:
     """Answers the questions of every list, prints and writes."""
-    from solver.analysis.sweep import Shared, judge, node_counts, rank_rows, run_sweep, sweep_requests
+    from solver.analysis.sweep import ProfileCache, judge, node_counts, rank_rows, run_sweep, sweep_requests
     from solver.problem.result import check_believable
     from solver.report.files import write_json, write_sweep_csv
     from solver.report.sweeps import sweep_sections
@@ -325,7 +325,7 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         axes["world_size"] = node_counts(max(options.world_size), read_request(request).hardware_spec)
     requests = sweep_requests(request, axes)
     with progress(len(requests), "sweep", "question") as bar:
-        rows = run_sweep(requests, shared=Shared(), tick=bar.update)
+        rows = run_sweep(requests, cache=ProfileCache(), tick=bar.update)
     for row in rows:
         if row.answer is not None:
             check_believable((row.answer,), row.inputs.source)

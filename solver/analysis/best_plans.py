@@ -1,7 +1,7 @@
-"""The best plans under constraints: a search, and where no plan is left the change that costs least.
+"""The best plans under constraints: a search and, where no plan is left, the cheapest change that lets one fit.
 
-That is the plan that fits and gives up least of what was requested, else what more would be needed.
-"""
+That is to give up the fewest constraints, by the least; where that is not enough, an optimizer on the host, or more
+GPUs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -28,13 +28,13 @@ from spec.settings.constraints import Bound, Constraints
 from spec.units import bytes_to_gib
 
 MOST_DOUBLINGS = 6
-"""Of the GPUs asked about: 64 times as many are another question."""
+"""How often the number of GPUs is doubled to find one that fits: up to 64 times as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """A plan that fits: how many constraints it breaks, how many doublings away from them it is, and the bytes it
-    needs; these in order say how near it is. ``words`` say what would have to be given up."""
+    """A plan that fits the device: how many constraints it breaks, by how many doublings of their values, and the bytes
+    that it needs; in this order they say how near it is. ``words`` say what would have to be given up."""
 
     broken: int
     doublings: float
@@ -43,14 +43,13 @@ class Nearest:
 
     @property
     def distance(self) -> tuple[int, float, float]:
-        """Returns the three as they are compared."""
+        """Returns the three numbers in the order in which they are compared."""
         return self.broken, self.doublings, self.needed_bytes
 
 
 def cheapest_change(problem: Problem, constraints: Constraints) -> str:
-    """Returns what to change so that a plan fits, in words: constraints given up, the fewest and by the
-    least; where none help, the optimizer on the host; else more GPUs, twice as many each time. "" where none
-    of it helps."""
+    """Returns what to change so that a plan fits, in words: constraints, the fewest and by the least; where none helps,
+    the optimizer on the host; else more GPUs. "" where none of it helps."""
     nearest = _nearest(problem, constraints)
     if nearest is not None and nearest.words:
         return nearest.words
@@ -71,7 +70,7 @@ def cheapest_change(problem: Problem, constraints: Constraints) -> str:
 
 
 def _fits(problem: Problem, constraints: Constraints, also: Bound) -> bool:
-    """Returns whether a plan of this bound keeps all constraints."""
+    """Returns whether a plan within the bound ``also`` meets all constraints and fits."""
     rest = tuple(bound for bound in constraints.bounds if bound.key != also.key)
     if len(rest) < len(constraints.bounds):
         return False
@@ -80,8 +79,9 @@ def _fits(problem: Problem, constraints: Constraints, also: Bound) -> bool:
 
 
 def _nearest(problem: Problem, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
-    """The plan that fits the device nearest to the constraints, of those within ``always``; None where none fits."""
-    # What all plans of a search share is no number of a plan, and cannot be nearly kept.
+    """Returns the plan that fits the device and is nearest to the constraints, of those within ``always``; None where
+    none fits."""
+    # Modules are no numbers: a plan cannot be near to a constraint on them, so it stays a constraint.
     shared = tuple(bound for bound in constraints.bounds if bound.key in MODULE_KEYS)
     space = replace(
         full_space(problem.model, problem.job, replace(constraints, bounds=(*constraints.bounds, *always))),
@@ -99,25 +99,27 @@ def _plans(problem: Problem, space: Space) -> Iterator[PlanTable]:
 
 
 def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) -> Nearest | None:
-    """The nearest of a table's plans that fit the device."""
+    """Returns the nearest of a table's plans that fit the device, None where none does."""
     needed = estimate_memory(problem.model, problem.job, plans, problem.cluster).needed_bytes
     rows = np.flatnonzero(needed <= usable_bytes(problem.cluster)).astype(np.int64)
     if not rows.size:
         return None
     plans, needed = plans.take(rows), needed[rows]
-    draft = plan_columns(problem.model, problem.job, problem.cluster, plans)
+    columns = plan_columns(problem.model, problem.job, problem.cluster, plans)
     rules = constraint_rules(constraints)
+    # The first rules are those of the bounds, in their order; others (tp inside a node) have no bound.
     bounds: list[Bound | None] = [*constraints.bounds, *[None] * (len(rules) - len(constraints.bounds))]
-    breaks = [~rule.keeps(draft) for rule in rules]
+    violations = [~rule.keeps(columns) for rule in rules]
     limit = limit_bytes(problem.cluster, constraints)
+    # The user's limit on memory counts as one more constraint.
     over = needed > limit
     doublings = np.where(over, np.log2(needed / limit), 0.0)
-    for bound, broken in zip(bounds, breaks, strict=True):
-        doublings = doublings + np.where(broken, _doublings(bound, plans), 0.0)
-    count = np.sum([*breaks, over], axis=0)
+    for bound, violates in zip(bounds, violations, strict=True):
+        doublings = doublings + np.where(violates, _doublings(bound, plans), 0.0)
+    count = np.sum([*violations, over], axis=0)
     best = int(np.lexsort((needed, doublings, count))[0])
-    broken_here = [rule for rule, broken in zip(rules, breaks, strict=True) if broken[best]]
-    words = _given_up(plans, best, broken_here, bounds, rules)
+    violated = [rule for rule, violates in zip(rules, violations, strict=True) if violates[best]]
+    words = _changes(plans, best, violated, bounds, rules)
     if over[best]:
         words.append(f"{_gib_up(needed[best])} GiB a device instead of {bytes_to_gib(limit):.1f}")
     return Nearest(
@@ -128,38 +130,40 @@ def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) ->
     )
 
 
-def _given_up(
-    plans: PlanTable, row: int, broken: list[Rule], bounds: list[Bound | None], rules: tuple[Rule, ...]
+def _changes(
+    plans: PlanTable, row: int, violated: list[Rule], bounds: list[Bound | None], rules: tuple[Rule, ...]
 ) -> list[str]:
-    """Each broken rule against what the plan has instead."""
+    """Returns for each violated rule what the plan has instead, in words."""
     changes = []
     for bound, rule in zip(bounds, rules, strict=True):
-        if not any(rule is one for one in broken):
+        if not any(rule is one for one in violated):
             continue
-        asked = rule.reason.removeprefix(CONSTRAINT)
+        requested = rule.reason.removeprefix(CONSTRAINT)
         settings = plans.plan(row).settings
         plan = plans.plan(row)
         key = bound.key if bound is not None else "tp"
         value = getattr(plan if key == "dp" else settings, key)
-        shown = "+".join(value) or "none" if isinstance(value, tuple) else value
-        changes.append(f"{key} = {shown} instead of {asked}")
+        text = "+".join(value) or "none" if isinstance(value, tuple) else value
+        changes.append(f"{key} = {text} instead of {requested}")
     return changes
 
 
 def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:
-    """Returns how many times each plan's value would have to be doubled or halved to be one that is asked for; a word
-    is one doubling from every other."""
+    """Returns how many times each plan's value would have to be doubled or halved to meet the bound; words, as of a
+    schedule, are one doubling from each other."""
     columns = plans.columns
     if bound is None or bound.key not in columns:
         return np.ones(len(plans))
+    # 0 counts as one half, so that its logarithm is finite.
     value = np.maximum(columns[bound.key].astype(np.float64), 0.5)
-    asked = bound.among if bound.among is not None else [end for end in (bound.least, bound.most) if abs(end) < np.inf]
-    away = [np.abs(np.log2(value / max(float(one), 0.5))) for one in asked]
-    return np.asarray(np.min(away, axis=0))
+    ends = [end for end in (bound.least, bound.most) if abs(end) < np.inf]
+    targets = bound.among if bound.among is not None else ends
+    distances = [np.abs(np.log2(value / max(float(target), 0.5))) for target in targets]
+    return np.asarray(np.min(distances, axis=0))
 
 
 def _gib_up(size_bytes: float) -> str:
-    """GiB rounded up to a tenth: as a limit, it lets the plan in."""
+    """Returns GiB rounded up to a tenth, so that the plan fits within it as a limit."""
     return f"{np.ceil(10.0 * bytes_to_gib(size_bytes)) / 10.0:.1f}"
 
 
@@ -170,7 +174,7 @@ def best_plans(
     top_k: int = 10,
     tick: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Returns every plan that keeps the constraints, ranked by step time. ``tick`` as in solver.search.
+    """Returns the result of a search under the constraints. ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change.
     """
@@ -191,9 +195,9 @@ TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes")
 def every_plan(
     problem: Problem, constraints: Constraints, tick: Callable[[], object] = lambda: None
 ) -> dict[str, list[Any]]:
-    """Returns column -> values of every plan that fits, fastest plan first: the plan's keys as written and dp, seconds
-    of the step and its parts, bytes by term, tokens per GPU and second, MFU; as solver.problem.result has them of one
-    answer. ``tick`` as in solver.search.
+    """Returns the values of every plan that fits by column, fastest plan first: the plan's keys and dp, seconds of the
+    step and its parts, bytes by term, tokens per GPU and second, MFU; as solver.problem.result has them of one answer.
+    ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError where no plan is left.
     """
@@ -201,13 +205,13 @@ def every_plan(
     pool, _ = candidate_pool(problem, space, tick=tick, everything=True)
     all_costs = costs([(one, np.arange(len(one.simulated))) for one in pool.candidates])
     blocks = [_columns(problem, one, cost) for one, cost in zip(pool.candidates, all_costs, strict=True)]
-    joined = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
-    order = np.argsort(joined["step_s"], kind="stable")
-    return {name: [values[row] for row in order] for name, values in joined.items()}
+    columns = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
+    order = np.argsort(columns["step_s"], kind="stable")
+    return {name: [values[row] for row in order] for name, values in columns.items()}
 
 
 def _columns(problem: Problem, block: Candidates, cost: StepTime) -> dict[str, list[Any]]:
-    """The columns of a block's plans, all simulated."""
+    """Returns the columns of a block's plans, all of them simulated."""
     plans = [block.table.plans.plan(row) for row in range(len(block.simulated))]
     settings = [asdict(plan.settings) for plan in plans]
     memory = block.table.memory

@@ -1,6 +1,6 @@
-"""One plan taken apart: every operation of its layers and of its step, how the step is put together, memory by stage.
+"""The explanation of one plan: every operation of its layers and of its step, the step as a sum, and memory by stage.
 
-All figures are those of the lines that price it (solver.estimate, solver.times); nothing is priced a second way.
+All figures come from the code that estimates the plan (solver.estimate, solver.times); there is no second formula.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ from spec.origin import ORIGIN_NAMES
 
 
 def shape_words(op: Op, row: int = 0) -> str:
-    """Returns ``m 8192 k 8192 n 2560 NT bf16``: the sizes of one launch, and how many launches where there
-    are several."""
+    """Returns ``m 8192 k 8192 n 2560 NT bf16``: the sizes of one launch, with the number of launches if there are
+    several."""
 
     def at(values: object) -> int:
         return round(number_at(values, row))
@@ -67,15 +67,15 @@ def shape_words(op: Op, row: int = 0) -> str:
 
 
 def moved_bytes(op: Op, row: int = 0) -> float:
-    """Bytes that a collective or a copy carries (the whole array on one rank), or that a kernel moves through
-    memory; 0 of what computes."""
+    """Returns the bytes that a collective or a copy carries (the whole array on one rank), or that a memory-bound
+    kernel moves; 0 for operations that compute."""
     if isinstance(op, Comm | HostTransfer):
         return number_at(op.size_bytes, row) * number_at(op.repeat, row)
     return number_at(bytes_moved(op), row) if isinstance(op, MemoryBound) else 0.0
 
 
 def group_words(op: Op, layout: Layout, gpus_per_node: int) -> str:
-    """Returns ``tp: 8 ranks on 1 node, stride 1``; "" of what runs on one rank."""
+    """Returns ``tp: 8 ranks on 1 node, stride 1``; "" for operations of one rank."""
     if not isinstance(op, Comm):
         return ""
     group = group_of(op.axis, layout, gpus_per_node)
@@ -84,7 +84,7 @@ def group_words(op: Op, layout: Layout, gpus_per_node: int) -> str:
 
 
 def number_at(values: object, row: int) -> float:
-    """Returns one row of a column, or the number that all rows share."""
+    """Returns one row of a column, or the one number that all rows share."""
     array = np.ravel(values)  # type: ignore[call-overload]
     return float(array[row if len(array) > 1 else 0])
 
@@ -94,10 +94,10 @@ PASSES = ("forward", "backward", "weight gradients")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRow:
-    """One operation: where it runs (``piece``, ``phase``), its name and shape, bytes (that a collective
-    carries, or a kernel moves), what it keeps until the backward, its group, seconds it takes (``own_s``) and
-    seconds the rank waits for it (None where operations of a step hide together), origin and relative
-    standard error."""
+    """One operation of a plan: the ``piece`` and ``phase`` that it runs in, its name and shape, the bytes that it
+    carries or moves, those that it saves for the backward, its group of ranks, the seconds that it takes (``own_s``)
+    and that the rank waits for it (``waited_s``; None at the step's end, where collectives overlap together), origin
+    and relative standard error of the seconds."""
 
     piece: str
     phase: str
@@ -114,7 +114,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """A term of the step: ``count`` times ``each_s``, or ``seconds`` of it alone."""
+    """A term of the step: ``count`` times a forward and a backward of a piece, or ``seconds`` alone."""
 
     what: str
     count: int
@@ -125,7 +125,8 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Stages ``first`` to ``last`` (from 1), which are alike: bytes by term, and what they need of a device."""
+    """Memory of stages ``first`` to ``last`` (from 1), which are equal: bytes by term, and what they need of a
+    device."""
 
     first: int
     last: int
@@ -151,7 +152,7 @@ class Explanation:
 
 
 def explain_plan(problem: Problem, plan: Plan) -> Explanation:
-    """Takes a plan apart, before any calibration."""
+    """Returns the explanation of a plan, before any calibration."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster)
     cost = step_time(problem.model, problem.job, table, problem.op_timer)
     seconds = stage_times(problem.model, problem.job, table, problem.op_timer)
@@ -167,24 +168,25 @@ def explain_plan(problem: Problem, plan: Plan) -> Explanation:
 
 
 def _named_pieces(problem: Problem, table: Estimate, stages: slice) -> list[tuple[str, Pass, int]]:
-    """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
+    """Returns the distinct pieces that these stage rows run, each with its name and how often it runs."""
     pieces = table.layers.stage_pieces
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
     runs = len(problem.model.blocks)
-    # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.
+    # With partial recomputation every kind is there twice (ops.block), recomputed first.
     again = [", recomputed", ""] if len(table.layers.ops.blocks) > runs else [""]
     kinds = [f"{_kind_name(problem, index)}{words}" for words in again for index in range(runs)]
     names = [*kinds, *(f"{kind}, first of its stage" for kind in kinds), "embedding", "head"]
     result: dict[int, tuple[str, Pass, int]] = {}
     for name, piece, count in zip(names, pieces, counts, strict=True):
         if count:
-            before = result.get(id(piece))
-            result[id(piece)] = (before[0] if before else name, piece, count + (before[2] if before else 0))
+            # A first layer that is like the others is the same object: it goes under the name of the others.
+            earlier = result.get(id(piece))
+            result[id(piece)] = (earlier[0] if earlier else name, piece, count + (earlier[2] if earlier else 0))
     return list(result.values())
 
 
 def _kind_name(problem: Problem, index: int) -> str:
-    """``layer``, with what tells it from other kinds."""
+    """Returns ``layer``, with its token mixer and feed-forward network where the model has several kinds."""
     block = problem.model.blocks[index].block
     of_kinds = len({id(run.block) for run in problem.model.blocks}) > 1
     if block.mtp:
@@ -236,7 +238,8 @@ def _assembly(
     stage: int,
     step: tuple[float, dict[str, float]],
 ) -> tuple[StepRow, ...]:
-    """The step of the slowest stage as a sum: its layers' passes times micro-batches, what it waits for, the end."""
+    """Returns the step of the slowest stage as a sum: passes of its pieces times micro-batches, waiting, the step's
+    end. ``step`` are the seconds of the step, and of waiting by part."""
     step_s, waiting = step
     op_timer, num_micro = problem.op_timer, int(table.plans.num_micro[0])
     rows = []
@@ -256,13 +259,14 @@ def _assembly(
             )
         )
     busy_s = float(seconds.per_micro.take(ints(stage)).seconds[0]) * num_micro
-    listed = sum(row.seconds for row in rows)
+    pieces_s = sum(row.seconds for row in rows)
+    # The reduction is what is left: the stage that is ready last may be another one than the slowest.
     update = seconds.step.update.seconds + seconds.step.gather.seconds
     after = int(np.argmax(update))
     update_s, gather_s = (float(one.seconds[after]) for one in (seconds.step.update, seconds.step.gather))
     reduction_s = step_s - busy_s - sum(waiting.values()) - update_s - gather_s
     alone = {
-        "the host, where launching takes longer, and exchanges that pairs hide": busy_s - listed,
+        "the host, where launching takes longer, and exchanges that pairs hide": busy_s - pieces_s,
         "messages between stages": waiting["pp_comm"],
         "bubble": waiting["bubble"],
         "gradient reduction after the last backward": reduction_s,
@@ -278,9 +282,9 @@ def _assembly(
 
 
 def _stages(table: Estimate) -> tuple[StageMemory, ...]:
-    """Every class of equal stages."""
+    """Returns the memory of every class of equal stages."""
     cost = table.bytes.cost
-    beside = ("slack_bytes", "nccl_bytes", "host_bytes")
+    outside_tensors = ("slack_bytes", "nccl_bytes", "host_bytes")
 
     def term(values: FloatArray, row: int) -> float:
         return float(values[row])
@@ -290,7 +294,7 @@ def _stages(table: Estimate) -> tuple[StageMemory, ...]:
             first=int(table.stages.position[row]) + 1,
             last=int(table.stages.position[row] + table.stages.count[row]),
             terms_bytes={
-                name.removesuffix("_bytes"): term(getattr(cost, name), row) for name in (*TERM_NAMES, *beside)
+                name.removesuffix("_bytes"): term(getattr(cost, name), row) for name in (*TERM_NAMES, *outside_tensors)
             },
             needed_bytes=term(cost.needed_bytes, row),
         )
@@ -299,8 +303,8 @@ def _stages(table: Estimate) -> tuple[StageMemory, ...]:
 
 
 def adjacent_equal(stages: Sequence[StageMemory]) -> list[StageMemory]:
-    """Returns the stages with neighbours that hold the same bytes in every term as one: they may differ in what
-    they compute."""
+    """Returns the stages with neighbours of the same bytes in every term as one, though they may differ in what they
+    compute."""
     classes: list[StageMemory] = []
     for stage in stages:
         if classes and classes[-1].terms_bytes == stage.terms_bytes and classes[-1].needed_bytes == stage.needed_bytes:
@@ -311,6 +315,6 @@ def adjacent_equal(stages: Sequence[StageMemory]) -> list[StageMemory]:
 
 
 def memory_terms(stage: StageMemory) -> dict[str, float]:
-    """Returns bytes of the device by term, its context among them; they sum to what the stage needs."""
+    """Returns the bytes of the device by term, the CUDA context among them; they sum to what the stage needs."""
     of_device = {name: size for name, size in stage.terms_bytes.items() if name != "host"}
     return of_device | {"context": stage.needed_bytes - sum(of_device.values())}

@@ -1,4 +1,5 @@
-"""Plans that a question names, by their place in a ranking or written out, and what keeps each from running."""
+"""Plans that a user names (--explain, --compare, --why_not), by rank or by their keys, and what keeps each from
+running."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,7 @@ from spec.settings.setting import parse_settings
 
 
 def obstacles(problem: Problem, answer: Answer, constraints: Constraints = NO_CONSTRAINTS) -> tuple[str, ...]:
-    """Returns the rules and constraints that a priced plan breaks, and the memory that it lacks; () for one that can
-    run."""
+    """Returns the rules and constraints that a plan breaks, and the memory that it lacks; () if it can run."""
     limit = limit_bytes(problem.cluster, constraints)
     also = () if constraints == NO_CONSTRAINTS else constraint_rules(constraints)
     broken = broken_rules(problem, answer.plan, also)
@@ -30,9 +30,9 @@ def obstacles(problem: Problem, answer: Answer, constraints: Constraints = NO_CO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """``rank`` of the plans shown, from 1, or what is ``written``, with its ``keys``; ``option`` names
-    it. ``answer`` is that of a written plan once it is priced, the best of ``modes`` where no strategy is
-    written."""
+    """A plan that ``option`` names: by its ``rank`` among the displayed plans, from 1, or by its ``settings``, of which
+    ``keys`` were specified. ``answer`` is there once a plan of settings is priced: the best of ``modes`` where no
+    strategy was specified."""
 
     option: str
     rank: int = 0
@@ -42,25 +42,27 @@ class NamedPlan:
     modes: tuple[str, ...] = ()
 
 
-def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
+def named_plan(text: str, option: str, *, num_displayed: int) -> NamedPlan:
     """Returns the plan of ``rank=2`` or ``tp=8,pp=4,...``; raises ConfigError for neither, and for a rank beyond the
-    plans ``shown``."""
+    number of plans ``displayed``."""
     name, _, value = text.partition("=")
     if name.strip() != "rank":
         keys = parse_settings(text, plan_option_settings(), option)
         return NamedPlan(option=option, settings=PlanSettings(**keys), keys=keys)
-    allowed = f"1 to {shown}, the plans shown at most" if shown else "a plan, or a rank with --run_all_solu"
+    allowed = (
+        f"1 to {num_displayed}, the plans shown at most" if num_displayed else "a plan, or a rank with --run_all_solu"
+    )
     try:
-        rank = whole_number(value.strip(), minimum=1, maximum=shown)
+        rank = whole_number(value.strip(), minimum=1, maximum=num_displayed)
     except ValueError:
         raise ConfigError(where=option, key="rank", value=value, allowed=allowed) from None
     return NamedPlan(option=option, rank=rank)
 
 
 def with_price(named: NamedPlan, problem: Problem) -> NamedPlan:
-    """Returns it with its answer, which needs no search where the plan is written out.
+    """Returns a plan of settings with its answer, which needs no search; a plan of a rank unchanged.
 
-    Raises ConfigError for a plan that there is no order of work or no world for.
+    Raises ConfigError for a plan without a schedule or a world.
     """
     if named.settings is None:
         return named
@@ -68,50 +70,52 @@ def with_price(named: NamedPlan, problem: Problem) -> NamedPlan:
 
 
 def with_best_price(named: NamedPlan, problem: Problem, constraints: Constraints) -> NamedPlan:
-    """Returns the same, and a plan written without a strategy as the best of the framework's: the one
-    with fewest obstacles, of those the fastest.
+    """Returns the same, but a plan without a strategy under the framework's best one: that with the fewest obstacles,
+    of these the fastest.
 
-    Raises what the first strategy does where none has an order of work, a world and times for it.
+    Raises the error of the first strategy where none can price it.
     """
     settings = named.settings
     if settings is None or settings.strategy is not None:
         return with_price(named, problem)
-    refused: UserError | None = None
+    first_error: UserError | None = None
     answers: dict[str, Answer] = {}
     for mode in problem.job.preset.tensor_parallel.strategies:
         try:
             answers[mode] = price_requested(replace(settings, strategy=mode), problem, named.option)
         except (ConfigError, MissingCurveError) as error:
-            refused = refused or error
-    if refused is not None and not answers:
-        raise refused
+            first_error = first_error or error
+    if first_error is not None and not answers:
+        raise first_error
     best = min(answers.values(), key=lambda one: (len(obstacles(problem, one, constraints)), one.step_s))
     return replace(named, answer=best, modes=tuple(answers))
 
 
 def price_requested(settings: PlanSettings, problem: Problem, where: str) -> Answer:
-    """Returns the answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where
-    there is no order of work or no world for it."""
+    """Returns the answer for a plan, although it may break rules. Raises ConfigError for a plan without a schedule or a
+    world; ``where`` names the source of the plan in the message."""
     plan = plan_of(settings, problem, where)
     check_order(plan, problem, where)
     return price_plan(problem, PlanTable.of(plan))[0]
 
 
-def answer_named(named: NamedPlan, shown: Sequence[Answer]) -> Answer:
-    """Returns the answer of a named plan, its own or of those ``shown``; ConfigError for a rank beyond them."""
+def answer_named(named: NamedPlan, displayed: Sequence[Answer]) -> Answer:
+    """Returns the answer of a named plan, its own or that of its rank; ConfigError for a rank beyond those
+    ``displayed``."""
     if named.answer is not None:
         return named.answer
-    if named.rank > len(shown):
-        allowed = f"1 to {len(shown)}, the plans shown"
+    if named.rank > len(displayed):
+        allowed = f"1 to {len(displayed)}, the plans shown"
         raise ConfigError(where=named.option, key="rank", value=named.rank, allowed=allowed)
-    return shown[named.rank - 1]
+    return displayed[named.rank - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A plan held against others, and the ``obstacles`` that keep it from running. Where a few keys name it: the
-    ``modes`` that it is the best of without a strategy among the keys, and the best plan of these keys with all
-    others searched, None where they were not, or where ``none_runs``."""
+    """A plan that is compared with the best one, and the ``obstacles`` that keep it from running.
+
+    Where keys name it: the ``modes`` of which it is the best if they name no strategy, and ``best_of_keys``, the best
+    plan with these keys if a search chooses all others; None where no search does, or where ``none_runs``."""
 
     answer: Answer
     obstacles: tuple[str, ...]
@@ -120,24 +124,25 @@ class Candidate:
     none_runs: bool = False
 
 
-def candidate(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
-    """Returns a named plan that was priced (with_price), or is one of those ``shown``, and its obstacles.
+def candidate(named: NamedPlan, inputs: LoadedProblem, displayed: Sequence[Answer]) -> Candidate:
+    """Returns a named plan that was priced (with_price), or is one of those ``displayed``, and its obstacles.
 
     Raises ProfileError for times that no machine could take.
     """
-    answer = answer_named(named, shown)
+    answer = answer_named(named, displayed)
     check_believable((answer,), inputs.source)
     return Candidate(answer=answer, obstacles=obstacles(inputs.problem, answer, inputs.constraints))
 
 
 def are_searched(keys: Mapping[str, Any]) -> bool:
-    """Returns whether a search chooses each of these keys; none does a layout, or a number of recomputed layers."""
+    """Returns whether a search can choose each of these keys; it chooses no layout and no number of recomputed
+    layers."""
     return bool(keys) and keys.keys() <= bounded_settings().keys()
 
 
-def challenger(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer]) -> Candidate:
-    """Returns the same with the best plan of its keys, which a search finds where they are_searched."""
-    one = replace(candidate(named, inputs, shown), modes=named.modes)
+def challenger(named: NamedPlan, inputs: LoadedProblem, displayed: Sequence[Answer]) -> Candidate:
+    """Returns the same with the best plan of its keys, where a search can choose them."""
+    one = replace(candidate(named, inputs, displayed), modes=named.modes)
     if not are_searched(named.keys):
         return one
     best = best_with(named.keys, inputs.problem, inputs.constraints)
@@ -147,7 +152,7 @@ def challenger(named: NamedPlan, inputs: LoadedProblem, shown: Sequence[Answer])
 
 
 def best_with(keys: Mapping[str, Any], problem: Problem, constraints: Constraints) -> Answer | None:
-    """Returns the fastest plan that fits, has these ``keys``, and keeps the ``constraints`` on others; None where
+    """Returns the fastest plan that fits, has these ``keys``, and meets the ``constraints`` on all others; None where
     there is none."""
     from solver.plans.space import full_space
     from solver.search import search

@@ -1,4 +1,4 @@
-"""What the best plan would be if the cluster or the job were better in one thing: a search for each, all else equal."""
+"""How the best plan changes with one improvement of cluster or job: a search for each, all else equal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ MORE_MEMORY_BYTES = 40e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """A change in words; the best plan with it, and what it is held against (None: the plan of today's
-    question); in words why there is none."""
+    """A change in words; the best plan with it, and the plan that it is compared with (None for the best plan without
+    the change); in words why there is none."""
 
     words: str
     answer: Answer | None = None
@@ -37,11 +37,11 @@ class WhatIf:
 def sensitivities(
     request: Request, parsed: ParsedRequest, inputs: LoadedProblem, tick: Callable[[], object] = lambda: None
 ) -> tuple[WhatIf, ...]:
-    """Returns the network between nodes twice as fast, 40 GB more memory, products in fp8: each alone.
-    ``tick`` is called after each."""
+    """Returns the best plans with a network between nodes twice as fast, with 40 GB more memory, and with products in
+    fp8: each change alone. ``tick`` is called after each."""
     answers = []
-    for ask in (_faster_network, _more_memory, _narrow_products):
-        answers.append(ask(request, parsed, inputs))
+    for change in (_faster_network, _more_memory, _fp8_products):
+        answers.append(change(request, parsed, inputs))
         tick()
     return tuple(answers)
 
@@ -54,8 +54,7 @@ def _best(problem: Problem, constraints: Constraints) -> Answer | None:
 
 
 def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
-    """Returns where today's network was measured, both are modelled from the hardware spec, so that only the change
-    differs."""
+    """Returns the best plan with twice the bandwidth between nodes."""
     words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
     cluster = parsed.cluster
     if cluster.nodes_for(parsed.job.world_size) == 1:
@@ -74,6 +73,7 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
         cluster, domains=(*cluster.domains[:-1], replace(outer, bandwidth=FASTER_NETWORK * outer.bandwidth))
     )
     profile = file.profile
+    # A measured network cannot be scaled: both networks are modelled then, so that only the change differs.
     measured = (
         profile is not None
         and profile.machine.gpu == cluster.gpu.name
@@ -85,7 +85,7 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
 
 
 def _more_memory(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
-    """Also of what plans may need, where that is less than all."""
+    """Returns the best plan with more memory; a user's limit grows by as much."""
     cluster = inputs.problem.cluster
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
     larger = replace(cluster, gpu=gpu)
@@ -96,17 +96,17 @@ def _more_memory(request: Request, parsed: ParsedRequest, inputs: LoadedProblem)
     return WhatIf(words="40 GB more memory a GPU", answer=_best(problem, more))
 
 
-def _narrow_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
-    """The first named precision with fp8 products that the GPU has scales for."""
+def _fp8_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
+    """Returns the best plan with the first fp8 recipe that the GPU supports."""
     if parsed.job.precision.linear in ("fp8", "fp4"):
         return WhatIf(words="products in fp8", why_none=f"they are in {parsed.job.precision.linear}")
     file = parsed.file or find_profile(request)
     for recipe in (name for name in PRECISIONS if "fp8" in name):
         try:
-            narrow = read_request(replace(request, precision=recipe), file)
+            with_fp8 = read_request(replace(request, precision=recipe), file)
         except ConfigError:
             continue
-        problem = problem_with(request, narrow, file, inputs.times).problem
+        problem = problem_with(request, with_fp8, file, inputs.times).problem
         words = f"products in fp8 ({recipe})"
         try:
             return WhatIf(words=words, answer=_best(problem, inputs.constraints))

@@ -1,7 +1,7 @@
-"""The best plan for each of many questions: worlds, batches, sequences, clusters, frameworks, micro-batches.
+"""The best plan for every combination of worlds, batches, sequences, clusters, frameworks and micro-batches.
 
-One process answers all: a profile is loaded once, and questions about one cluster share one cost model, which
-remembers the shapes that it priced. Rows are ranked by step, goodput or cost.
+One process answers all: a profile is loaded once, and questions about one cluster share one cost model, which caches
+estimates by shape. Rows are ranked by step time, goodput or cost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,12 @@ from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.settings.constraints import merged
 
 AXES = ("cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
-"""What a sweep may vary; the last one fastest, as a scaling table reads."""
+"""Axes of a sweep; the last one varies fastest, as a scaling table reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:
-    """One question: ``values`` of what is varied, the best plan, or in words why there is none."""
+    """One combination: its ``values`` by axis, the best plan, or in words why there is none."""
 
     values: dict[str, object]
     inputs: LoadedProblem
@@ -36,8 +36,8 @@ class SweepRow:
 
 
 @dataclass(slots=True, kw_only=True)
-class Shared:
-    """What questions of one process share: profiles by path, and times by cluster."""
+class ProfileCache:
+    """Profiles by path and times by cluster, which all questions of a process share."""
 
     files: dict[str, ProfileFile] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Shared:
         return self.files[path]
 
     def open(self, request: Request, parsed: ParsedRequest, device: MeasuringDevice | None = None) -> LoadedProblem:
-        """Returns the same as solver.problem.loading.load_parsed, from what is open already."""
+        """Returns the same as solver.problem.loading.load_parsed, with profile and times that are loaded once."""
         file = self.file(request)
         key = (str(file.path), repr(parsed.cluster), repr(parsed.hardware_spec), request.missing, str(request.transfer))
         if key not in self.times:
@@ -59,42 +59,43 @@ class Shared:
 
 
 def sweep_requests(request: Request, axes: Mapping[str, Iterable[object]]) -> list[tuple[dict[str, object], Request]]:
-    """Returns the request with each combination of the ``axes``' values (of AXES), and those values.
+    """Returns every combination of the axes' values (of AXES), each with its request.
 
-    Raises ConfigError for micro-batches that are fixed and varied.
+    Raises ConfigError for micro-batches that are both fixed and varied.
     """
     fixed = request.constraints.get("fix", {})
     if "micro_batch" in axes and "micro_batch" in fixed:
         allowed = "fixed or varied, not both"
         raise ConfigError(where="constraints", key="micro_batch", value=fixed["micro_batch"], allowed=allowed)
-    named = [key for key in AXES if key in axes]
+    keys = [key for key in AXES if key in axes]
     results = []
-    for values in product(*(axes[key] for key in named)):
-        varied = dict(zip(named, values, strict=True))
-        changed = {key: value for key, value in varied.items() if key != "micro_batch"}
+    for combination in product(*(axes[key] for key in keys)):
+        values = dict(zip(keys, combination, strict=True))
+        # A micro-batch is a constraint on plans, the others are fields of the request.
+        fields_of_request = {key: value for key, value in values.items() if key != "micro_batch"}
         constraints = request.constraints
-        if "micro_batch" in varied:
-            constraints = merged(constraints, {"fix": {"micro_batch": varied["micro_batch"]}})
-        results.append((varied, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
+        if "micro_batch" in values:
+            constraints = merged(constraints, {"fix": {"micro_batch": values["micro_batch"]}})
+        results.append((values, replace(request, **fields_of_request, constraints=constraints)))  # type: ignore[arg-type]
     return results
 
 
 def run_sweep(
     requests: Iterable[tuple[dict[str, object], Request]],
     *,
-    shared: Shared | None = None,
+    cache: ProfileCache | None = None,
     tick: Callable[[], object] = lambda: None,
 ) -> tuple[SweepRow, ...]:
-    """Returns the best plan of each request; one without any is a row that says so. ``tick`` is called after
+    """Returns a row with the best plan of each request, or with the reason why there is none. ``tick`` is called after
     each.
 
-    Raises ConfigError or ProfileError, before anything is priced, for a request that cannot be asked.
+    Raises ConfigError or ProfileError, before any search, for a request that is not valid.
     """
-    shared = shared or Shared()
-    questions = [(values, request, read_request(request, shared.file(request))) for values, request in requests]
+    cache = cache or ProfileCache()
+    questions = [(values, request, read_request(request, cache.file(request))) for values, request in requests]
     rows = []
     for values, request, parsed in questions:
-        inputs = shared.open(request, parsed)
+        inputs = cache.open(request, parsed)
         problem = inputs.problem
         space = full_space(problem.model, problem.job, inputs.constraints)
         try:
@@ -107,22 +108,23 @@ def run_sweep(
 
 
 def _first_reason(error: NoFeasiblePlanError) -> str:
-    """The nearest miss where one came as far as memory, else the commonest reason."""
+    """Returns the nearest miss if a plan came as far as memory, else the most frequent reason."""
     if "GiB" in error.nearest_miss:
         return f"nearest miss: {error.nearest_miss}"
     return max(error.rejected, key=lambda reason: error.rejected[reason], default="no plan")
 
 
 def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
-    """Returns GPUs of every whole number of nodes up to ``largest`` GPUs; less than a node is one question."""
+    """Returns the GPUs of every whole number of nodes up to ``largest`` GPUs; ``largest`` alone if that is less than a
+    node."""
     per_node = cluster.gpus_per_node
     return tuple(range(per_node, largest + 1, per_node)) or (largest,)
 
 
 def plans_by_nodes(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
-    """Returns for each row, series after series, the row of its series to run with as many GPUs: of the most
-    tokens per second with that many or fewer, as a world that a model or a batch does not divide by is worse
-    than a smaller one. None where none fits."""
+    """Returns each row, series after series, with the row of its series that trains most tokens per second on as many
+    GPUs or fewer: a world that does not divide a model or a batch may be slower than a smaller one. None where none
+    fits."""
     result: list[tuple[SweepRow, SweepRow | None]] = []
     for series in series_of(rows).values():
         best: SweepRow | None = None
@@ -134,7 +136,8 @@ def plans_by_nodes(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow |
 
 
 def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int | None]]:
-    """Returns of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
+    """Returns for each series the values that its rows share, and the fewest GPUs that a plan fits on, None where none
+    does."""
     result: list[tuple[dict[str, object], int | None]] = []
     for series in series_of(rows).values():
         worlds = [row.inputs.problem.job.world_size for row in series if row.answer is not None]
@@ -143,14 +146,14 @@ def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int |
 
 
 def tokens_per_s(row: SweepRow) -> float:
-    """Tokens per second of all GPUs together, 0 where no plan fits."""
+    """Returns tokens per second of all GPUs together, 0 where no plan fits."""
     if row.answer is None:
         return 0.0
     return row.inputs.problem.job.global_batch_tokens / row.answer.step_s
 
 
 def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
-    """Tokens per GPU and second over those of the fewest GPUs of the same series."""
+    """Returns tokens per GPU and second over those of the fewest GPUs of the same series, None where no plan fits."""
     rows = list(rows)
     base: dict[str, Answer] = {}
     for name, series in series_of(rows).items():
@@ -162,7 +165,7 @@ def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
 
 
 def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
-    """Returns rows that differ in world_size alone, together."""
+    """Returns the rows by series: rows of a series differ in world_size alone."""
     results: dict[str, list[SweepRow]] = {}
     for row in rows:
         results.setdefault(_series(row), []).append(row)
@@ -170,7 +173,7 @@ def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
 
 
 def shared_values(row: SweepRow) -> dict[str, object]:
-    """Returns what the rows of its series share."""
+    """Returns the values that all rows of its series share."""
     return {key: value for key, value in row.values.items() if key != "world_size"}
 
 
@@ -183,8 +186,8 @@ RANKED_BY = ("step", "goodput", "cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOutcome:
-    """A row of a sweep with its goodput where a reliability was stated, and what a run takes where tokens
-    were; ``held_gpus`` train or are spare."""
+    """A row of a sweep with its goodput if a reliability is known, and the cost of a run if its tokens are;
+    ``paid_gpus`` train or are spare."""
 
     row: SweepRow
     goodput: Goodput | None
@@ -193,7 +196,7 @@ class SweepOutcome:
 
 
 def judge(row: SweepRow, reliability: Reliability | None, terms: RunTerms | None) -> SweepOutcome:
-    """Returns goodput and cost of a row's best plan."""
+    """Returns a row with goodput and cost of its best plan."""
     problem = row.inputs.problem
     goodput = None if reliability is None else goodput_of(problem.model, problem.job, reliability)
     spares = 0 if reliability is None else reliability.spare_nodes or 0
@@ -205,8 +208,8 @@ def judge(row: SweepRow, reliability: Reliability | None, terms: RunTerms | None
 
 
 def rank_rows(rows: list[SweepOutcome], by: str) -> list[SweepOutcome]:
-    """Returns rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall
-    clock) or ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
+    """Returns the rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall clock)
+    or ``cost`` (money per token, or GPU-hours where no price is known); those without a plan last."""
     return sorted(rows, key=lambda one: _order(one, by))
 
 

@@ -1,13 +1,13 @@
-"""The step of one plan as it runs: every pass of every pipeline stage, and what no pass hides.
+"""The step of one plan as a timeline: every pass of every pipeline stage, and the exposed work at the end of the step.
 
-The passes are those of the replay that prices the plan (solver.pipeline.simulation).
+The passes are those of the simulation that the estimate uses (solver.pipeline.simulation).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times
+from solver.estimate import StageTimes, estimate_memory, stage_times
 from solver.pipeline.simulation import Instruction, starts_and_ends, task_graph
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
@@ -29,8 +29,8 @@ class StepEndWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A step from its first work on: ``instructions`` with their ``starts_s`` and ``ends_s`` (one of each for every
-    instruction), a message between stages takes ``p2p_s``; then ``afterwards``, of stages in order."""
+    """A step from its first task on: ``instructions`` with their ``starts_s`` and ``ends_s``, the seconds ``p2p_s`` of
+    a message between stages, and the work ``afterwards``, by stage."""
 
     stages: int
     instructions: tuple[Instruction, ...]
@@ -41,49 +41,50 @@ class Timeline:
 
 
 def num_passes(plan: Plan) -> int:
-    """Passes of a plan's step, at most: what a timeline of it holds."""
+    """Returns the most passes that a timeline of the plan has."""
     return plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
 
 
 def timeline_of(problem: Problem, plan: Plan) -> Timeline:
-    """Simulates the step of ``plan``, before any calibration."""
+    """Returns the simulated step of ``plan``, before any calibration."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
-    timed = stage_times(problem.model, problem.job, table, problem.op_timer)
+    stage_seconds = stage_times(problem.model, problem.job, table, problem.op_timer)
+    # The stage row of every stage, and the chunk rows of a stage, which follow each other.
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
-    # The chunks of a stage's row follow each other.
     chunks = np.arange(plan.schedule.placement.chunks(plan.vpp))
     rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
-    times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.p2p)
-    played = task_graph(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), blocking=times.blocking)
-    starts, ends = (one[:, 0] for one in starts_and_ends(played, times))
-    began, ended = np.full(plan.pp, np.inf), np.zeros(plan.pp)
-    np.minimum.at(began, played.stage, starts)
-    np.maximum.at(ended, played.stage, ends)
+    times = chunk_times(plan.schedule, stage_seconds.chunk_passes.take(rows), stage_seconds.p2p)
+    graph = task_graph(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), blocking=times.blocking)
+    starts, ends = (one[:, 0] for one in starts_and_ends(graph, times))
+    # By stage: its first start and its last end. Without post-validation every stage's step starts at 0.
+    first_s, last_s = np.full(plan.pp, np.inf), np.zeros(plan.pp)
+    np.minimum.at(first_s, graph.stage, starts)
+    np.maximum.at(last_s, graph.stage, ends)
     if not times.post_validation:
-        began[:] = 0.0
+        first_s[:] = 0.0
     return Timeline(
         stages=plan.pp,
-        instructions=played.instructions(),
+        instructions=graph.instructions(),
         starts_s=starts,
         ends_s=ends,
         p2p_s=float(times.p2p_s[0]),
-        afterwards=_afterwards(table, timed, per_stage, (began, ended)),
+        afterwards=_afterwards(stage_seconds, per_stage, (first_s, last_s)),
     )
 
 
 def _afterwards(
-    table: Estimate, timed: StageTimes, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
+    stage_seconds: StageTimes, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
 ) -> tuple[StepEndWork, ...]:
-    """Returns what no pass hides. No stage updates before the last is ready: the gradient norm is global."""
-    began, ended = bounds
-    step = timed.step
-    reduced = ended + step.reduction.seconds[per_stage]
-    ready_s = float((reduced - began).max())
+    """Returns the exposed work after the passes of every stage. No stage updates before the last one is ready, as the
+    gradient norm is global."""
+    first_s, last_s = bounds
+    step = stage_seconds.step
+    ready_s = float((last_s + step.reduction.seconds[per_stage] - first_s).max())
     work = []
     for stage, row in enumerate(per_stage):
-        at = float(began[stage]) + ready_s
+        at = float(first_s[stage]) + ready_s
         update_s = float(step.update.seconds[row])
-        starts = (float(ended[stage]), at, at + update_s)
+        starts = (float(last_s[stage]), at, at + update_s)
         seconds = (float(step.reduction.seconds[row]), update_s, float(step.gather.seconds[row]))
         work += [
             StepEndWork(what=what, stage=stage, start_s=start, end_s=start + lasts_s)

@@ -27,12 +27,12 @@ PROGRAM = "python -m solver.calibrate"
 
 
 def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
-    """Fit, print and write; the exit status. The options are typed after ``program``."""
+    """Runs the command and returns its exit status; ``program`` is its name in messages."""
     return exit_status(lambda: fit_steps(options_parser(program).parse_args(arguments)))
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Returns what reads the options typed after ``program``."""
+    """Returns the parser of the command's options."""
     parser = OneLineParser(
         prog=program,
         description="Fit a handful of factors to a few measured steps of your cluster.",
@@ -51,7 +51,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 
 def fit_steps(options: argparse.Namespace) -> int:
-    """Read the measured steps, fit, print the errors and write the file; 0."""
+    """Reads the measured steps, fits, prints the errors, writes the file and returns 0."""
     request = Request(
         root=ROOT, profile=options.pre_profiling_data_path, cluster=options.cluster, missing=options.missing
     )
@@ -64,12 +64,13 @@ def fit_steps(options: argparse.Namespace) -> int:
     print(
         "\n".join(report_lines(measured, steps.priced_s.tolist(), steps.predicted_s(result.factors).tolist(), result))
     )
-    here = (
+    # Beside a profile of the user's, in the current folder for the shipped one.
+    default_out = (
         calibration_path(profile)
         if profile in (request.profile, DEFAULT_PROFILE)
         else Path(calibration_path(profile).name)
     )
-    out = options.out or here
+    out = options.out or default_out
     write_calibration(out, result, measured[0].problem.cluster)
     print(f"wrote {out}; use it with --calibration {out}")
     return 0
@@ -78,7 +79,7 @@ def fit_steps(options: argparse.Namespace) -> int:
 def report_lines(
     measured: Sequence[MeasuredStep], priced_s: Sequence[float], fitted_s: Sequence[float], result: Fit
 ) -> list[str]:
-    """Every step before, after, and by a fit without it; then the factors."""
+    """Returns a table of every step, without factors, with them, and by a fit without the step; then the factors."""
     rows = [
         [
             one.plan.label(),

@@ -1,17 +1,18 @@
 """Efficiencies of a cluster from a few measured steps: ``python -m solver.calibrate --steps STEPS.csv``.
 
-Fitted: Bayesian linear regression of measured over priced seconds on shares of the step (``expected_logs``), which
-moves a factor as far as the steps support it, from "as priced" and as wide as the prediction's own interval
-(solver.problem.interval) states each cause to be.
+Fitted: Bayesian linear regression of measured over predicted seconds on shares of the step (``expected_logs``). It
+moves a factor from 1 only as far as the steps support it.
 
-With s_c the share of a cause c in a step and e_c the log of what it takes longer, log(measured / priced) is
-sum_c s_c e_c to first order. Prior: e_c = common + own_c around 0, as wide as the prediction's own interval
-states its causes to be; the common part is Student's t, so that a cluster far outside what was stated is
-believed where its steps agree. Noise is Student's t as well, by iteratively reweighted least squares (Lange,
-Little and Taylor 1989, JASA 84(408)), each step's in units of its own stated error, so that a step that
-stuttered, or that rests on little, says little. How much of what is stated the steps of a cluster share, and
-by how much of it each scatters, is not known: a grid is averaged by the evidence of each (MacKay 1992, Neural
-Computation 4(3)). Nothing shared is "as priced".
+    model    with s_c the share of a cause c in a step and e_c the log of how much longer the cause takes,
+             log(measured / predicted) = sum_c s_c e_c + noise, to first order
+    prior    e_c = common + own_c around 0, as wide as the interval of predictions has it for each cause
+             (solver.problem.interval); the common part is Student's t, so that a cluster far outside of the interval is
+             believed where its steps agree
+    noise    Student's t, by iteratively reweighted least squares (Lange, Little and Taylor 1989, JASA 84(408)), in units
+             of each step's own standard error, so that an outlier, or a step with a wide interval, counts little
+    scales   how much of the interval the steps of a cluster share, and how much each of them scatters, is unknown: a
+             grid of both is averaged by the evidence of each point (MacKay 1992, Neural Computation 4(3)). One point is
+             that they share nothing, and factors stay at 1
 """
 
 import itertools
@@ -37,74 +38,80 @@ from spec.errors import UserError
 EFFICIENCIES = tuple(CAUSES)
 # Assumption: measured steps repeat to 3 %: no interval is narrower.
 NOISE = 0.03
-# One step says nothing about how well the others are told.
+# One step cannot say how well others are predicted.
 FEWEST_STEPS = 2
-# The width that the interval states for a cause; of the others, that of their curves.
-STATED = {
+# The width of a cause in the interval of predictions; causes that are not here have that of their curves.
+CAUSE_WIDTHS = {
     "expert_efficiency": WIDTHS["experts"],
     "host_efficiency": WIDTHS["host"],
     "intra_comm_efficiency": WIDTHS["network"],
     "inter_comm_efficiency": WIDTHS["network"],
 }
-# Assumption: of a step's stated error, what it scatters by, twice as much half as likely: steps of one
-# cluster repeat better than clusters agree; of the stated widths, what the steps of one cluster share.
+# Assumption: the grid of noise over a step's standard error, twice as much half as likely, as steps of one cluster
+# repeat better than clusters agree; and of the part of the prior's widths that the steps of one cluster share.
 NOISES = (0.25, 0.5, 1.0, 2.0, 4.0)
 SHARED = (0.0, 0.5, 1.0)
-# Assumption: degrees of freedom of the noise and of what is common, few as for any robust fit (Lange et al. sec. 1).
+# Assumption: degrees of freedom of the noise and of the common part, few as for any robust fit (Lange et al. sec. 1).
 DEGREES = 3.0
-# The tail of Student's t as a mixture of normals so many times wider: a scale v has the density v^-degrees of log v.
+# The tail of Student's t as a mixture of wider normals: a scale v has the density v^-degrees of log v.
 WIDER = (1.0, 2.0, 4.0, 8.0, 16.0)
-TURNS = 5
+ITERATIONS = 5
+"""Iterations of the reweighting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is stated before anything is measured, of logs: each step's standard error (R), the spread that
-    all causes share, and each cause's own (C)."""
+    """The prior of logs: each step's standard error (R), the standard deviation common to all causes, and each cause's
+    own (C)."""
 
     std: FloatArray
     common: float
     own: FloatArray
 
 
-def expected_logs(shares: FloatArray, slower: FloatArray, kept: FloatArray, prior: Prior) -> FloatArray:
-    """(B, C) expected logs of what each cause takes longer, for B choices of the rows.
+def expected_logs(shares: FloatArray, slower: FloatArray, included: FloatArray, prior: Prior) -> FloatArray:
+    """Returns (B, C) the expected log of how much longer each cause takes, for B subsets of the rows.
 
-    ``shares`` (R, C) of each step, ``slower`` (R) log of measured over priced, ``kept`` (B, R) 1 for the rows that
-    a choice has and 0 for the others.
-    """
-    scatter, roots, likely = _spreads(prior)
+    ``shares`` (R, C) of the causes in each step, ``slower`` (R) log of measured over predicted, ``included`` (B, R) 1
+    for the rows of a subset and 0 for the others. Axes below: b subset, g grid point, r row, c cause, j independent
+    normals that the causes are made of."""
+    scatter, roots, likely = _grid(prior)
     noise = scatter[:, None] * prior.std
+    # The regressors: logs of causes are ``roots`` times standard normals, so their prior is an identity matrix.
     causes = np.einsum("rc,gcj->grj", shares, roots)
     precision = 1.0 / noise**2
-    weights = np.broadcast_to(kept[:, None, :], (len(kept), len(noise), len(slower)))
-    for _ in range(TURNS):
-        weighted = weights * precision
-        inner = np.einsum("bgr,grj,gri->bgji", weighted, causes, causes) + np.eye(causes.shape[2])
-        target = np.einsum("bgr,grj,r->bgj", weighted, causes, slower)
+    weights = np.broadcast_to(included[:, None, :], (len(included), len(noise), len(slower)))
+    for _ in range(ITERATIONS):
+        row_precision = weights * precision
+        # Normal equations of ridge regression.
+        inner = np.einsum("bgr,grj,gri->bgji", row_precision, causes, causes) + np.eye(causes.shape[2])
+        target = np.einsum("bgr,grj,r->bgj", row_precision, causes, slower)
         means = np.linalg.solve(inner, target[..., None])[..., 0]
         misses = slower - np.einsum("grj,bgj->bgr", causes, means)
-        fit = np.einsum("bgr,bgr->bg", weighted, misses**2) + np.einsum("bgj,bgj->bg", means, means)
-        evidence = -0.5 * (fit + np.linalg.slogdet(inner)[1]) + _noise_evidence(weights, kept, noise)
-        weights = kept[:, None, :] * (DEGREES + 1.0) / (DEGREES + misses**2 * precision)
-    chances = likely * np.exp(evidence - evidence.max(axis=1, keepdims=True))
-    chances /= chances.sum(axis=1, keepdims=True)
-    return np.asarray(np.einsum("bg,gcj,bgj->bc", chances, roots, means), dtype=np.float64)
+        # Log evidence of a grid point: misfit, Occam factor, and the noise's own terms.
+        fit = np.einsum("bgr,bgr->bg", row_precision, misses**2) + np.einsum("bgj,bgj->bg", means, means)
+        evidence = -0.5 * (fit + np.linalg.slogdet(inner)[1]) + _noise_evidence(weights, included, noise)
+        # Weights of Student's t: (degrees + 1) / (degrees + squared miss in units of the noise).
+        weights = included[:, None, :] * (DEGREES + 1.0) / (DEGREES + misses**2 * precision)
+    probability = likely * np.exp(evidence - evidence.max(axis=1, keepdims=True))
+    probability /= probability.sum(axis=1, keepdims=True)
+    return np.asarray(np.einsum("bg,gcj,bgj->bc", probability, roots, means), dtype=np.float64)
 
 
-def _noise_evidence(weights: FloatArray, kept: FloatArray, noise: FloatArray) -> FloatArray:
-    """Returns what the noise's scale and the rows' weights add to the log evidence: normal of variance noise^2 /
-    weight, the weights gamma-distributed."""
+def _noise_evidence(weights: FloatArray, included: FloatArray, noise: FloatArray) -> FloatArray:
+    """Returns what the noise's scale and the rows' weights add to the log evidence: normal noise of variance noise^2 /
+    weight, with gamma-distributed weights."""
     logs = np.log(np.where(weights > 0.0, weights, 1.0))
     of_weights = 0.5 * logs + 0.5 * DEGREES * (logs - weights) - np.log(noise)
-    return np.asarray((of_weights * kept[:, None, :]).sum(axis=2), dtype=np.float64)
+    return np.asarray((of_weights * included[:, None, :]).sum(axis=2), dtype=np.float64)
 
 
-def _spreads(prior: Prior) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(G) scatters in units of the stated errors, (G, C, C + 1) roots of the prior's covariance, and (G) how
-    likely each is before anything is measured, up to a factor."""
+def _grid(prior: Prior) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Returns for the points of the grid (G) the noise in units of the standard errors, (G, C, C + 1) roots of the
+    prior's covariance, and (G) the prior probability up to a factor."""
     grid = list(itertools.product(NOISES, SHARED, WIDER))
     ones = np.ones((len(prior.own), 1))
+    # Columns: the common normal, and one for each cause.
     roots = [shared * np.hstack([wider * prior.common * ones, np.diag(prior.own)]) for _, shared, wider in grid]
     scatter, _, wider = np.array(grid).T
     return scatter, np.array(roots), wider**-DEGREES / scatter
@@ -112,32 +119,32 @@ def _spreads(prior: Prior) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedStep:
-    """R steps before they are measured: their terms, the standard deviation (R) that the interval states of
-    log(measured / priced), and the curves' own relative error (R)."""
+    """R predicted steps: their terms, the standard deviation (R) of log(measured / predicted) by the interval, and the
+    curves' own relative error (R)."""
 
     terms: CalibrationTerms
     std: FloatArray
     curves: FloatArray
 
     def scaled(self, factor: float) -> "PricedStep":
-        """Every second times a factor."""
+        """Returns the steps with all seconds times a factor."""
         return replace(self, terms=self.terms.scaled(factor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """R measured steps: what was priced, and seconds."""
+    """R measured steps: their predictions, and the measured seconds."""
 
     priced: PricedStep
     measured_s: FloatArray
 
     @property
     def terms(self) -> CalibrationTerms:
-        """The terms of their plans."""
+        """Returns the terms of their plans."""
         return self.priced.terms
 
     def take(self, rows: IntArray) -> "Steps":
-        """The rows asked for."""
+        """Returns these rows."""
         terms = self.terms
         terms = CalibrationTerms(
             parts={name: value[rows] for name, value in terms.parts.items()},
@@ -150,29 +157,29 @@ class Steps:
 
     @property
     def priced_s(self) -> FloatArray:
-        """Steps as priced."""
+        """Returns the predicted steps without factors."""
         return np.asarray(np.sum(list(self.terms.parts.values()), axis=0), dtype=np.float64)
 
     def predicted_s(self, factors: Calibration) -> FloatArray:
-        """Steps under the factors."""
+        """Returns the predicted steps under ``factors``."""
         parts = calibrated_parts(self.terms, factors)
         return np.asarray(np.sum(list(parts.values()), axis=0), dtype=np.float64)
 
     @property
     def slower(self) -> FloatArray:
-        """log(measured / priced)."""
+        """Returns log(measured / predicted without factors)."""
         return np.log(self.measured_s / self.priced_s)
 
     @property
     def prior(self) -> Prior:
-        """Returns what the interval states of them: the width of the formulas is common to all causes."""
+        """Returns the prior by the interval of predictions: the width of the formulas is common to all causes."""
         curves = WIDTHS["curves"] * float(self.priced.curves.mean())
-        own = np.array([STATED.get(name, curves) for name in EFFICIENCIES])
+        own = np.array([CAUSE_WIDTHS.get(name, curves) for name in EFFICIENCIES])
         return Prior(std=self.priced.std, common=WIDTHS["formulas"], own=own)
 
 
-def joined(priced: Sequence[PricedStep], measured_s: Sequence[float]) -> Steps:
-    """Steps of one row each."""
+def concatenate_steps(priced: Sequence[PricedStep], measured_s: Sequence[float]) -> Steps:
+    """Returns predictions of one row each as one."""
     terms = [one.terms for one in priced]
     first = terms[0]
     together = CalibrationTerms(
@@ -192,28 +199,30 @@ def joined(priced: Sequence[PricedStep], measured_s: Sequence[float]) -> Steps:
 
 
 def fit(steps: Steps) -> Fit:
-    """Factors from all steps, with leave-one-out errors; the spread of the residuals is of those.
+    """Returns the factors from all steps, and the error of each step by factors from the others (leave one out), whose
+    spread is that of the residuals.
 
     Raises UserError for fewer than two steps.
     """
     count = len(steps.measured_s)
     if count < FEWEST_STEPS:
         raise UserError(f"calibration needs {FEWEST_STEPS} measured steps or more, not {count}")
-    kept = np.vstack([np.ones(count), 1.0 - np.eye(count)])
-    logs = expected_logs(cause_shares(steps.terms), steps.slower, kept, steps.prior)
+    # All rows, then all but each.
+    included = np.vstack([np.ones(count), 1.0 - np.eye(count)])
+    logs = expected_logs(cause_shares(steps.terms), steps.slower, included, steps.prior)
     left_out = np.log(_without(steps, logs[1:]) / steps.measured_s)
-    # The root mean square, but no less than what steps repeat to: few rows may agree by chance.
+    # The root mean square, but no less than the noise of repeated steps: few rows may agree by chance.
     spread = max(float(np.sqrt(np.mean(left_out**2))), NOISE)
     return Fit(factors=_factors(logs[0], residual_std=spread), left_out=left_out)
 
 
 def _without(steps: Steps, logs: FloatArray) -> FloatArray:
-    """Each step under the factors of its own row of ``logs``."""
+    """Returns each step under the factors of its own row of ``logs``."""
     rows = (np.array([row], dtype=np.int64) for row in range(len(logs)))
     return np.array([steps.take(row).predicted_s(_factors(one))[0] for row, one in zip(rows, logs, strict=True)])
 
 
 def _factors(logs: FloatArray, *, residual_std: float = 0.0) -> Calibration:
-    """Efficiencies of causes that take exp(``logs``) times as long, within their bounds."""
+    """Returns the efficiencies of causes that take exp(``logs``) times as long, within their bounds."""
     efficiencies = np.clip(np.exp(-logs), LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY).tolist()
     return Calibration(**dict(zip(EFFICIENCIES, efficiencies, strict=True)), residual_std=residual_std)

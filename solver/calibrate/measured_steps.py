@@ -1,10 +1,8 @@
-"""Steps a user measured, read from a CSV and priced.
+"""Measured steps of a user, read from a CSV file and predicted.
 
-Columns: ``world_size`` (GPUs), ``global_batch`` (tokens a step), ``measured_step_s`` (seconds), ``config``
-(a model config, relative to the file); a plan, either whole in ``plan`` as after --plan or in columns of
-its keys (tp, pp, ...); and, where the config does not say them, ``seq_len``, ``framework`` and, as after --job,
-settings of the ``job``.
-"""
+Columns: ``world_size`` (GPUs), ``global_batch`` (tokens a step), ``measured_step_s`` (seconds), ``config`` (a model
+config, relative to the file); a plan, either in ``plan`` in the form of --plan or in columns of its keys (tp, pp, ...);
+and, if the config does not have them, ``seq_len``, ``framework`` and settings of the ``job`` in the form of --job."""
 
 import csv
 import io
@@ -12,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from solver.calibrate.fit import PricedStep, Steps, joined
+from solver.calibrate.fit import PricedStep, Steps, concatenate_steps
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.calibration import terms_of
@@ -36,7 +34,7 @@ ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework", "job")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One line: what ran, and how long a step took in seconds; ``where`` names the line."""
+    """One line of the file: a plan of a problem, and the seconds of its step; ``where`` names the line."""
 
     where: str
     problem: Problem
@@ -45,7 +43,7 @@ class MeasuredStep:
 
 
 def priced_step(problem: Problem, plan: Plan) -> PricedStep:
-    """Returns what the factors act on in one plan's step, and how far the step is trusted."""
+    """Returns the prediction of one plan's step: the terms that factors act on, and its standard error."""
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
     cost = step_time(problem.model, problem.job, table, problem.op_timer)
     shares = causes(problem.job, cost.parts, cost.std_s)
@@ -57,13 +55,13 @@ def priced_step(problem: Problem, plan: Plan) -> PricedStep:
 
 
 def steps_of(measured: list[MeasuredStep]) -> Steps:
-    """The steps priced, ready to be fitted."""
+    """Returns measured steps with their predictions."""
     priced = [priced_step(one.problem, one.plan) for one in measured]
-    return joined(priced, [one.measured_s for one in measured])
+    return concatenate_steps(priced, [one.measured_s for one in measured])
 
 
 def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
-    """Every line of the file, priced by the profile of ``request``.
+    """Returns every line of the file as a problem under the profile of ``request``.
 
     Raises ConfigError that names the line and the column.
     """
@@ -85,16 +83,16 @@ def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
 
 
 def check_header(path: Path, names: tuple[str, ...]) -> None:
-    """Raise ConfigError unless the columns are those of measured steps."""
-    lacking = [name for name in REQUIRED if name not in names]
+    """Raises ConfigError unless the columns are those of measured steps."""
+    missing = [name for name in REQUIRED if name not in names]
     unknown = [name for name in names if name not in ALLOWED]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if lacking or unknown or twice:
+    if missing or unknown or twice:
         raise ConfigError(
             where=str(path),
             key="columns",
-            value=", ".join(lacking or unknown or twice),
-            allowed=f"{'missing' if lacking else 'unknown' if unknown else 'given twice'}; needed are "
+            value=", ".join(missing or unknown or twice),
+            allowed=f"{'missing' if missing else 'unknown' if unknown else 'given twice'}; needed are "
             f"{', '.join(REQUIRED)}, allowed are {', '.join(ALLOWED)}",
         )
 
@@ -115,15 +113,15 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             job={**request.job, **(parse_settings(job, job_settings(), where) if job else {})},
         )
     )
-    written = _written(where, line) or inputs.config.plan
-    if written is None or written == PlanSettings():
+    settings = _plan_settings(where, line) or inputs.config.plan
+    if settings is None or settings == PlanSettings():
         raise ConfigError(
             where=where,
             key="plan",
             value=None,
             allowed="a plan in column plan, in tp, pp, ..., or in the config",
         )
-    plan = plan_of(written, inputs.problem, where)
+    plan = plan_of(settings, inputs.problem, where)
     check_order(plan, inputs.problem, where)
     return MeasuredStep(
         where=where,
@@ -133,8 +131,8 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
     )
 
 
-def _written(where: str, line: Mapping[str, str]) -> PlanSettings | None:
-    """The plan of a line; columns and ``plan`` may not both be filled."""
+def _plan_settings(where: str, line: Mapping[str, str]) -> PlanSettings | None:
+    """Returns the plan of a line, None without one; ConfigError where column ``plan`` and others are both filled."""
     whole = line.get("plan", "").strip()
     columns = ",".join(f"{key}={line[key].strip()}" for key in PLAN_KEYS if line.get(key, "").strip())
     if whole and columns:

@@ -11,7 +11,7 @@ import pytest
 
 import solver
 from profdb.sample import MachineFacts, ProfileDatabase
-from solver.api import Asking, Session, plan_keys, request_of, sweep
+from solver.api import AskArguments, Session, plan_keys, request_of, sweep
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
@@ -94,7 +94,7 @@ def solver_request(**values: Any) -> Any:
 
 def test_words_are_those_of_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-    assert all(f"`{word}`" in page for word in Asking.__annotations__)
+    assert all(f"`{word}`" in page for word in AskArguments.__annotations__)
     assert all(f"`{name}" in page for name in solver.__all__ if name not in ("SweepRow",))
 
 

@@ -18,20 +18,20 @@ from tests.solver.questions import question, small_model
 def test_a_rank_is_of_the_plans_shown_and_a_plan_is_priced() -> None:
     asked = question(world_size=8, sequences=8, preset=framework_preset("megatron"))
     shown = search(asked, full_space(asked.model, asked.job), top_k=2).best
-    assert answer_named(named_plan("rank=2", "--explain", shown=2), shown) == shown[1]
-    named = with_price(named_plan("strategy=fsp,tp=4,pp=2", "--explain", shown=2), asked)
+    assert answer_named(named_plan("rank=2", "--explain", num_displayed=2), shown) == shown[1]
+    named = with_price(named_plan("strategy=fsp,tp=4,pp=2", "--explain", num_displayed=2), asked)
     assert named.keys == {"strategy": "fsp", "tp": 4, "pp": 2}
     written = answer_named(named, shown)
     assert (written.plan.strategy, written.plan.tp, written.plan.num_micro) == ("fsp", 4, 8)
     with pytest.raises(ConfigError, match="1 to 1, the plans shown"):
-        answer_named(named_plan("rank=2", "--explain", shown=2), shown[:1])
+        answer_named(named_plan("rank=2", "--explain", num_displayed=2), shown[:1])
 
 
 def test_without_a_strategy_the_best_of_the_framework_is_held_against_the_winner() -> None:
     asked = question(world_size=8, sequences=8, preset=framework_preset("megatron"))
 
     def found(text: str, **constraints: object) -> tuple[str, tuple[str, ...]]:
-        named = named_plan(text, "--why_not", shown=1)
+        named = named_plan(text, "--why_not", num_displayed=1)
         priced = with_best_price(named, asked, constraints_of(constraints))
         return answer_named(priced, ()).plan.strategy, priced.modes
 
@@ -49,7 +49,7 @@ def test_without_a_strategy_the_best_of_the_framework_is_held_against_the_winner
     with pytest.raises(ConfigError, match="--why_not: wp"):
         found("wp=2,tp=4")
     named = with_best_price(
-        named_plan("wp=4", "--why_not", shown=1),
+        named_plan("wp=4", "--why_not", num_displayed=1),
         question(world_size=8, sequences=8, preset=framework_preset("internevo")),
         constraints_of({}),
     )
@@ -69,7 +69,7 @@ def test_without_a_strategy_the_best_of_the_framework_is_held_against_the_winner
 )
 def test_what_is_neither_is_refused(text: str, shown: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        named_plan(text, "--why_not", shown=shown)
+        named_plan(text, "--why_not", num_displayed=shown)
 
 
 # The best plan that has a few keys as said.

@@ -8,7 +8,7 @@ import pytest
 
 from solver.analysis.goodput import Reliability, RunTerms
 from solver.analysis.sweep import (
-    Shared,
+    ProfileCache,
     SweepRow,
     efficiencies,
     judge,
@@ -54,16 +54,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def shared() -> Shared:
-    return Shared()
+def shared() -> ProfileCache:
+    return ProfileCache()
 
 
 @pytest.fixture(scope="module")
-def rows(shared: Shared, own_cache: None) -> tuple[SweepRow, ...]:
-    return run_sweep(sweep_requests(REQUEST, {"world_size": WORLDS}), shared=shared)
+def rows(shared: ProfileCache, own_cache: None) -> tuple[SweepRow, ...]:
+    return run_sweep(sweep_requests(REQUEST, {"world_size": WORLDS}), cache=shared)
 
 
-def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared: Shared) -> None:
+def test_a_row_is_the_answer_of_its_question(rows: tuple[SweepRow, ...], shared: ProfileCache) -> None:
     (values, request) = sweep_requests(REQUEST, {"world_size": (16,)})[0]
     alone = load_problem(request)
     space = full_space(alone.problem.model, alone.problem.job, alone.constraints)
@@ -123,10 +123,10 @@ def test_nodes_held_idle_are_paid_for_in_any_ranking(rows: tuple[SweepRow, ...])
 
 
 def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
-    rows: tuple[SweepRow, ...], shared: Shared
+    rows: tuple[SweepRow, ...], shared: ProfileCache
 ) -> None:
     """Of a cluster twice as fast no other takes a plan, nor the fewest GPUs that fit."""
-    faster = run_sweep(sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), shared=shared)
+    faster = run_sweep(sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), cache=shared)
     both = [
         *(replace(row, values={"cluster": "h100-sxm", **row.values}) for row in rows),
         *(replace(row, values={"cluster": "b200", **row.values}) for row in faster),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
+from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, concatenate_steps, fit
 from solver.calibrate.measured_steps import priced_step
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.calibration import (
@@ -50,7 +50,7 @@ ACTING = tuple(name for name in EFFICIENCIES if name not in ("expert_efficiency"
 
 def steps(factors: Calibration, plans: list[Plan] = PLANS) -> Steps:
     """The plans' steps as long as the factors make them."""
-    priced = joined([priced_step(QUESTION, plan) for plan in plans], [1.0] * len(plans))
+    priced = concatenate_steps([priced_step(QUESTION, plan) for plan in plans], [1.0] * len(plans))
     return replace(priced, measured_s=priced.predicted_s(factors))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from solver.calibrate.fit import TURNS, Prior, expected_logs
+from solver.calibrate.fit import ITERATIONS, Prior, expected_logs
 
 # The grid stands here once more, so that none of it goes unseen.
 SHARED, WIDER = (one.ravel() for one in np.meshgrid([0.0, 0.5, 1.0], [1.0, 2.0, 4.0, 8.0, 16.0]))
@@ -42,7 +42,7 @@ def test_steps_that_scatter_say_how_far_one_is_to_be_trusted(scatter: float, slo
     (found,) = expected_logs(shares, np.append(others, slower), np.ones((1, 401)), prior)[0]
     noise, variance = 0.06 * scatter, SHARED**2 * ((WIDER * 0.05) ** 2 + 0.1**2)
     weight = np.ones_like(variance)
-    for _ in range(TURNS):
+    for _ in range(ITERATIONS):
         used, told = weight, slower * variance / (variance + noise**2 / weight)
         weight = 4.0 / (3.0 + ((slower - told) / noise) ** 2)
     spread = variance + noise**2 / used

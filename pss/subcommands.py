@@ -70,6 +70,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "calibrate": Subcommand(summary="fit a few factors to measured steps", module="solver.calibrate.__main__"),
     "merge": Subcommand(summary="join profiles of one GPU", module="profdb.commands.merge_files"),
     "show": Subcommand(summary="summarise a profile", module="profdb.commands.show"),
+    "launch": Subcommand(summary="start profile, run or train on many hosts", module=WORKLOAD, part="launch"),
+    "preflight": Subcommand(summary="look at all hosts before a launch", module=WORKLOAD, part="preflight"),
     "run": Subcommand(summary="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
     "train": Subcommand(summary="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
     "compare": Subcommand(summary="compare a measured run with its prediction", module=WORKLOAD, part="compare"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.compare_verb import add_compare, compare
+from runner.launch.verb import add_launch, add_preflight, launch, look
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
 from solver.problem.request import Request
 from spec.errors import ConfigError
@@ -327,6 +328,14 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
 
 
 VERBS: dict[str, WorkloadVerb] = {
+    "launch": WorkloadVerb(
+        what="start profile, run, train or a suite on many hosts: ssh, Slurm, Kubernetes",
+        add_flags=add_launch,
+        run=launch,
+    ),
+    "preflight": WorkloadVerb(
+        what="releases, GPUs, links, memory and clocks of all hosts in one table", add_flags=add_preflight, run=look
+    ),
     "train": WorkloadVerb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
     "compare": WorkloadVerb(
         what="compare a measured run, ours or a framework's log, with its prediction",

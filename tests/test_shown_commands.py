@@ -93,6 +93,8 @@ def asked(words: list[str]) -> tuple[str, tuple[str, ...], set[str]]:
     is_module = words[0] == "-m"
     module = f"{words[1]}.__main__" if is_module else words[0].removesuffix(".py").replace("/", ".")
     rest = words[1 + is_module :]
+    # what a launch starts has flags of its own
+    rest = rest[: rest.index("--")] if "--" in rest else rest
     depth = 2 if words[:3] == ["-m", "pss", "workload"] else 1
     verb = tuple(rest[:depth]) if rest and re.fullmatch(r"[a-z][a-z-]+", rest[0]) else ()
     typed = {word.split("=")[0] for word in rest if re.fullmatch(r"--?[a-zA-Z][\w-]*(?:=.*)?", word)}
@@ -128,6 +130,7 @@ def tree(tmp_path: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
     (folder / "steps.csv").write_text(STEPS)
+    (folder / "iplist").write_text("node-1\nnode-2\n")
     journal = Journal.open(folder / "data.pt.journal", "Chip")
     journal.append(Sample(case=GemmCase(m=64, k=64, n=64), trials_s=(1e-5, 2e-5)))
     journal.close()

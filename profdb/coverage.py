@@ -49,7 +49,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
             where=config.path,
             key="seq_len",
             value=None,
-            allowed="a config that says its sequence length, or --seq_len",
+            allowed="a config with a sequence length, or --seq_len",
         )
     preset = framework_preset("megatron")
     for tp in DEGREES:

@@ -1,6 +1,6 @@
-"""Clocks, power and heat of a GPU while a case is measured, as NVIDIA's driver reports them (nvidia-ml-py, ``pynvml``).
+"""Clocks, power and temperature of a GPU while a case is measured, from NVIDIA's driver (nvidia-ml-py, ``pynvml``).
 
-They are read between the trials of a case, never while one runs. Source of calls, units and bits: NVML API reference,
+They are read between the trials of a case, never during one. Source of calls, units and bits: NVML API reference,
 "Device Queries" and "nvmlClocksEventReasons".
 """
 
@@ -26,27 +26,27 @@ REASONS: dict[int, str] = {
     HARDWARE_HEAT: "heat, by hardware",
     POWER_BRAKE: "power brake",
 }
-"""Why a GPU may run below the requested clocks; the driver's other reasons are no limit (idle, chosen clocks)."""
+"""Reasons of a GPU to run below the requested clocks; the driver's other reasons are no limit (idle, requested clocks)."""
 
 TROUBLE = HARDWARE_SLOWDOWN | HEAT | HARDWARE_HEAT | POWER_BRAKE
-"""Reasons that are no part of a GPU's normal work, as the power cap is."""
+"""Reasons that are not part of a GPU's normal work; the power cap is."""
 
 CLOCK, POWER = ("nvmlDeviceGetClockInfo",), ("nvmlDeviceGetPowerUsage",)
 TEMPERATURE = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
 THROTTLE_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""Calls by their name of today and that of drivers before 570 (temperature) and 535 (reasons)."""
+"""Calls by their present name and that of drivers before 570 (temperature) and 535 (reasons)."""
 
 READ_EVERY_S = 0.02
 """A reading takes a millisecond of the host's time; the driver renews its values several times a second."""
 
 MOST_DROP = 0.1
-"""A sample whose clock fell by more is measured again: its trials are of two machines."""
+"""A sample whose clock fell by a larger share is measured again: its trials are not comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """State of a GPU. What the driver does not report is 0; ``reasons`` are bits of REASONS. ``power_w`` is the
-    driver's average over a second (Ampere and newer)."""
+    """State of a GPU. Values that the driver does not report are 0; ``reasons`` are bits of REASONS. ``power_w`` is
+    the driver's average over a second (Ampere and newer)."""
 
     sm_clock_hz: float = 0.0
     memory_clock_hz: float = 0.0
@@ -63,9 +63,10 @@ class Nvml:
     handle: Any
 
     def reading(self) -> ClockReading:
-        """The state of the GPU now."""
+        """Returns the state of the GPU now."""
         driver = self.driver
         return ClockReading(
+            # The driver reports MHz and mW.
             sm_clock_hz=1e6 * self._query(CLOCK, driver.NVML_CLOCK_SM),
             memory_clock_hz=1e6 * self._query(CLOCK, driver.NVML_CLOCK_MEM),
             power_w=1e-3 * self._query(POWER),
@@ -74,8 +75,8 @@ class Nvml:
         )
 
     def _query(self, names: tuple[str, ...], *words: Any) -> float:
-        """The answer to the first of these calls that has one; 0 if none has. The library has names that an older
-        driver lacks: it raises only when they are called."""
+        """Returns the value of the first of these calls that works; 0 if none does. The library has names that an
+        older driver lacks: it raises only when they are called."""
         for name in names:
             call: Callable[..., Any] | None = getattr(self.driver, name, None)
             try:
@@ -87,12 +88,13 @@ class Nvml:
 
 
 def open_nvml(device: Device) -> Nvml | None:
-    """The driver of a GPU; None on a CPU, without nvidia-ml-py, or if the driver does not answer."""
+    """Returns the driver's handle of a GPU; None on a CPU, without nvidia-ml-py, or if the driver does not answer."""
     driver = optional_package("pynvml") if device.kind == "cuda" else None
     if driver is None:
         return None
     try:
         driver.nvmlInit()
+        # By its UUID: indices count all GPUs of the node, torch only the visible ones.
         if device.driver_id:
             return Nvml(driver=driver, handle=driver.nvmlDeviceGetHandleByUUID(device.driver_id))
         return Nvml(driver=driver, handle=driver.nvmlDeviceGetHandleByIndex(device.index))
@@ -102,7 +104,7 @@ def open_nvml(device: Device) -> Nvml | None:
 
 @dataclass(slots=True, kw_only=True)
 class ClockMonitor:
-    """Readings during one case after another. Without a ``source`` it reads nothing; ``best_hz`` is the highest clock
+    """Readings during one case after another. Without a ``source`` it reads nothing. ``best_hz`` is the highest clock
     of the run so far."""
 
     source: Nvml | None = None
@@ -112,13 +114,13 @@ class ClockMonitor:
     read_at: float = float("-inf")
 
     def begin(self) -> None:
-        """Start with the trials of a case."""
+        """Starts with the trials of a case."""
         self.readings = []
         self.read_at = float("-inf")
         self.read()
 
     def read(self) -> None:
-        """Take a reading, if the last is READ_EVERY_S ago."""
+        """Takes a reading, if the last one is READ_EVERY_S ago."""
         if self.source is None or self.now() - self.read_at < READ_EVERY_S:
             return
         self.read_at = self.now()
@@ -127,22 +129,23 @@ class ClockMonitor:
 
     @property
     def drop(self) -> float:
-        """Share by which the clock fell: below the highest of these trials, or, if heat or hardware held it down, of
-        the whole run. A power cap alone is how the GPU works: it is compared with itself."""
+        """Returns the share by which the clock fell: below the highest of these trials, or, if heat or hardware
+        limited it, of the whole run. With a power cap alone, which is normal, a case is compared with itself."""
         clocks = [reading.sm_clock_hz for reading in self.readings if reading.sm_clock_hz > 0.0]
         if not clocks:
             return 0.0
+        # Heat and hardware limits hold the clock down for the whole case, so that its own maximum says nothing.
         trouble = any(reading.reasons & TROUBLE for reading in self.readings)
         return 1.0 - min(clocks) / (max(self.best_hz, *clocks) if trouble else max(clocks))
 
     def each(self) -> dict[str, str]:
-        """The SM clock of every reading in MHz, in order; empty without readings."""
+        """Returns the SM clock of every reading in MHz, in order; empty without readings."""
         clocks = [f"{reading.sm_clock_hz / 1e6:.0f}" for reading in self.readings]
         return {"sm_clocks_mhz": " ".join(clocks)} if clocks else {}
 
     def notes(self) -> dict[str, str | int | float | bool]:
-        """Notes of the sample: median and lowest clocks, the most power and heat, and the reasons for lower clocks;
-        empty without readings."""
+        """Returns the notes for the sample: median and lowest clocks, the highest power and temperature, and the
+        reasons for lower clocks; empty without readings."""
         if not any(reading.sm_clock_hz for reading in self.readings):
             return {}
         sm = [reading.sm_clock_hz for reading in self.readings]
@@ -153,12 +156,13 @@ class ClockMonitor:
             "power_w": max(reading.power_w for reading in self.readings),
             "temperature_c": max(reading.temperature_c for reading in self.readings),
         }
+        # Each reason once, if any reading of the case had it.
         slowed = [word for bit, word in REASONS.items() if any(one.reasons & bit for one in self.readings)]
         return noted | ({"slowed_by": ", ".join(slowed)} if slowed else {})
 
 
 def with_clocks(machine: MachineFacts, samples: Iterable[Sample]) -> MachineFacts:
-    """The facts with the median clocks of the samples that noted theirs; unchanged if none did."""
+    """Returns the facts with the median clocks of the samples that noted theirs; unchanged if none did."""
     noted = [sample.launched for sample in samples if "sm_clock_hz" in sample.launched]
     if not noted:
         return machine

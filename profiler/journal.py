@@ -1,4 +1,4 @@
-"""Writing the journal of a run (profdb.store.journal): a killed run loses nothing, and two never share one."""
+"""Writing the journal of a run (profdb.store.journal): a killed run loses no sample, and two runs never share one."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from profdb.store.sole_writer import try_lock
 from spec.errors import ProfileError
 
 SYNC_S = 1.0
-"""About what a machine that stops may lose. A disk takes milliseconds for each call, and a sweep has ten
+"""Seconds of results that a machine that crashes may lose. A disk takes milliseconds for each sync, and a sweep has ten
 thousand cases.
 """
 
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """An open journal. Each line is the system's before the next case starts, so that no end of this process
-    loses it; all so far go through to the disk where SYNC_S have passed since they last did, and at the end.
-    It is this run's alone until it is closed."""
+    """An open journal. Each line is passed to the operating system before the next case starts, so no end of this
+    process loses it. Lines are synced to disk once SYNC_S have passed since the last sync, and at the end. Until it
+    is closed, no other run can open it."""
 
     handle: IO[bytes]
     now: Callable[[], float] = time.monotonic
@@ -32,10 +32,11 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, gpu: str) -> "Journal":
-        """Append to ``path``, starting it when absent; ProfileError when it can't be written or another run
-        writes it."""
+        """Returns a journal that appends to ``path``, started when absent; raises ProfileError when it can't be
+        written or another run writes it."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # The lock is on the journal itself and ends with the process.
             handle = path.open("a+b")
             alone = try_lock(handle.fileno(), path)
         except OSError as error:
@@ -46,26 +47,29 @@ class Journal:
                 f"{path}: another run is writing it; wait for its end, or give another file with --output"
             )
         journal = cls(handle=handle)
+        # An empty file is a new journal.
         if not drop_broken_tail(handle):
             journal.write_line({"format": FORMAT, "gpu": gpu})
         return journal
 
     def begin(self, case: Case) -> None:
-        """A case starts: should it take the process with it, the journal says so."""
+        """Notes that a case starts: should the process end with it, the journal shows which case it was."""
         self.write_line(begun_to_plain(case))
 
     def withdraw(self) -> None:
-        """The case that began was given up, by no fault of its own."""
+        """Notes that the case that began was given up, by no fault of its own."""
         self.write_line({"given_up": True})
 
     def append(self, sample: Sample) -> None:
-        """Keep one sample."""
+        """Stores one sample."""
         self.write_line(sample_to_plain(sample))
 
     def write_line(self, plain: dict[str, Any]) -> None:
-        """One line; ProfileError when there is no room."""
+        """Writes one line; raises ProfileError when there is no room."""
         try:
             self.handle.write(json.dumps(plain).encode() + b"\n")
+            # From Python's buffer to the system, which keeps it if this process dies; fsync below if the machine
+            # does.
             self.handle.flush()
             if self.now() - self.synced >= SYNC_S:
                 os.fsync(self.handle.fileno())
@@ -76,15 +80,16 @@ class Journal:
             ) from error
 
     def close(self) -> None:
-        """Close the file; it stays where it is."""
+        """Closes the file, which is not removed."""
         if not self.handle.closed:
             os.fsync(self.handle.fileno())
         self.handle.close()
 
 
 def drop_broken_tail(handle: IO[bytes]) -> bool:
-    """Cut a last line that a killed run left unfinished; whether a header remains."""
+    """Returns whether a header remains, once a last line that a killed run left unfinished is cut off."""
     handle.seek(0)
+    # 0 if there is no complete line: the journal starts anew.
     end = handle.read().rfind(b"\n") + 1
     handle.truncate(end)
     return end > 0

@@ -1,4 +1,4 @@
-"""The machine that samples are taken on, and its hardware spec."""
+"""The machine on which samples are measured, and its hardware spec."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,32 +18,33 @@ CPU_CLUSTER = "cpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSpec:
-    """The hardware sheet of this machine: its file's stem and what it says."""
+    """The hardware spec of this machine, and its file's stem."""
 
     stem: str
     cluster: ClusterSpec
 
 
 def find_hardware_spec(device_name: str, kind: str, root: Path) -> HardwareSpec | None:
-    """The sheet under ``root``/configs/clusters whose GPU the driver calls ``device_name``; on a
-    processor the sheet ``cpu``. None when there is none."""
+    """Returns the hardware spec under ``root``/configs/clusters whose GPU the driver calls ``device_name``, or
+    ``cpu`` on a processor; None when there is none."""
     for stem in cluster_names(root):
         cluster = read_cluster(stem, root=root)
+        # Driver names are exact: variants of one GPU (PCIe, SXM) have specs of their own.
         if (kind == "cpu" and stem == CPU_CLUSTER) or device_name in cluster.gpu.device_names:
             return HardwareSpec(stem=stem, cluster=cluster)
     return None
 
 
 def domain_of_spec(hardware: HardwareSpec | None, ranks_per_node: int) -> int:
-    """Ranks of the sheet's scale-up domain where it cuts a node into equal parts (PCIe below each of two
+    """Returns the ranks of the hardware spec's scale-up domain where it divides a node (PCIe below each of two
     processors), else 0: a node."""
     ranks = hardware.cluster.scale_up_ranks if hardware else 0
     return ranks if 0 < ranks < ranks_per_node and ranks_per_node % ranks == 0 else 0
 
 
 def machine_facts(world: World, hardware: HardwareSpec | None, date: str) -> MachineFacts:
-    """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
-    matches, so that measured and modelled samples of one GPU merge; else the driver's."""
+    """Returns the machine as device, driver and torch report it. ``gpu`` is the name in the hardware spec where there
+    is one, so that measured and modelled samples of one GPU merge; else the driver's."""
     device = world.device
     on_gpu = device.kind == "cuda"
     return MachineFacts(
@@ -60,7 +61,7 @@ def machine_facts(world: World, hardware: HardwareSpec | None, date: str) -> Mac
 
 
 def with_best_flops(machine: MachineFacts, samples: Iterable[Sample]) -> MachineFacts:
-    """The facts with the best FLOP/s that any sample of each dtype reached."""
+    """Returns the facts with the best FLOP/s that any sample of each dtype reached."""
     best: dict[str, float] = dict(machine.best_flops)
     for sample in samples:
         flops = flops_of(sample)
@@ -71,7 +72,7 @@ def with_best_flops(machine: MachineFacts, samples: Iterable[Sample]) -> Machine
 
 
 def flops_of(sample: Sample) -> float:
-    """2 m k n of matrix products; 0 for everything else (attention does not count masked work)."""
+    """Returns 2 m k n of matrix products; 0 for everything else (attention does not count masked work)."""
     case = sample.case
     if isinstance(case, GemmCase):
         return 2.0 * case.batch * case.m * case.k * case.n

@@ -1,4 +1,4 @@
-"""One case measured: launch, agree, warm up, trials, and a sample under what was launched."""
+"""Measurement of one case: launch, agree, warm up, trials, and a sample under the case that really ran."""
 
 import math
 import time
@@ -30,7 +30,7 @@ FIRST_AND_TYPICAL = 2
 Notes = dict[str, str | int | float | bool]
 
 POWER_BOUND = (GemmCase, GroupedGemmCase, AttentionCase, LayerCase)
-"""Cases whose launches draw more than a GPU may draw for long; kernels that move bytes draw less."""
+"""Cases whose launches draw more power than a GPU may draw for long; memory-bound kernels draw less."""
 
 LONG_CALL_S = 0.05
 """A call this long fills the caches and raises the clocks by itself."""
@@ -38,8 +38,8 @@ LONG_CALL_S = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """Setup of measuring: the processes, the launcher, the stopwatches, how many trials, and who reads the clocks of
-    the GPU meanwhile."""
+    """Setup of measuring: the processes, the launcher, the stopwatches, the number of trials, and the monitor of the
+    GPU's clocks."""
 
     world: World
     launcher: Launcher
@@ -50,13 +50,15 @@ class Bench:
     clocks: ClockMonitor = field(default_factory=ClockMonitor)
 
     def clock_for(self, launched: Launched) -> Stopwatch:
-        """The stopwatch of the case itself, the device's, that for what ranks do together, or the host's for host costs."""
+        """Returns the stopwatch for a launched case: its own, the host's for host costs, wall time for collectives,
+        or the device's."""
         device = self.world.device
         if launched.clock is not None:
             return launched.clock
         if launched.on_host:
             self.host_clock = self.host_clock or HostStopwatch(device=device)
             return self.host_clock
+        # On a CPU a rank waits for others in a collective, which its thread's CPU seconds do not count.
         if launched.collective and works_alone(device):
             self.shared_clock = self.shared_clock or stopwatch_for(device, collective=True)
             return self.shared_clock
@@ -64,14 +66,14 @@ class Bench:
         return self.device_clock
 
     def rest_s(self, case: Case, burst_s: float) -> float:
-        """Seconds to leave a GPU idle after a burst, so that its clocks stay up."""
+        """Returns the seconds to leave a GPU idle after a burst, so that its clocks stay up."""
         return REST * burst_s if self.world.device.kind == "cuda" and isinstance(case, POWER_BOUND) else 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Measurement:
-    """State of a case: what was really launched, notes, its trials in seconds, and by what share the
-    clock of a rank fell meanwhile."""
+    """State of a case: the case that was really launched, notes, its trials in seconds, and the share by which the
+    clock of a rank fell during them."""
 
     case: Case
     notes: Notes = field(default_factory=dict)
@@ -80,18 +82,21 @@ class Measurement:
 
 
 def measure(case: Case, bench: Bench, date: str) -> Sample:
-    """The sample of one case; every rank calls this with the same case. Where the clocks fell by more than
-    MOST_DROP, it is taken again at once, on a GPU that has got warm, and the steadier of the two is kept.
+    """Returns the sample of one case; every rank calls this with the same case. If the clocks fell by more than
+    MOST_DROP, the case is measured again at once, on a GPU that is warm now, and the sample with the steadier clock
+    is kept.
 
-    Raises RankFailedError when another rank could not go on, DeviceLostError, with the sample to keep, when the
-    device answers no more.
+    Raises RankFailedError when another rank could not go on, and DeviceLostError, with the sample to keep, when the
+    device does not answer any more.
     """
     world = bench.world
     measurement = Measurement(case=case)
     outcome = read(measurement, bench)
     if outcome.ok and measurement.drop > MOST_DROP:
+        # Two readings of a full set of trials each; trials of both together would have two clocks.
         second = Measurement(case=case)
         again = read(second, bench)
+        # A second attempt that fails does not discard the first, unless it has lost the device.
         if not again.ok:
             outcome = again if again.device_lost else outcome
         elif second.drop < measurement.drop:
@@ -99,6 +104,7 @@ def measure(case: Case, bench: Bench, date: str) -> Sample:
         measurement.notes[AGAIN] = CLOCK
     if not outcome.ok:
         if not outcome.device_lost:
+            # Out of memory or failed: the next case starts with an empty cache.
             freed = run_on_all_ranks(world, world.device.release_memory)
             outcome = freed if freed.device_lost else outcome
         measurement.notes["reason"] = outcome.reason
@@ -116,8 +122,10 @@ def measure(case: Case, bench: Bench, date: str) -> Sample:
 
 
 def read(measurement: Measurement, bench: Bench) -> Outcome:
-    """Launch, warm up and time; the trials are kept only when every rank came through."""
+    """Returns the outcome of launching, warming up and timing. Trials are stored only if all of these succeeded on
+    every rank."""
     world, case = bench.world, measurement.case
+    # The action's result leaves through a list: run_on_all_ranks returns its outcome.
     prepared: list[Launched] = []
 
     def prepare() -> None:
@@ -128,6 +136,7 @@ def read(measurement: Measurement, bench: Bench) -> Outcome:
     outcome = run_on_all_ranks(world, prepare)
     if not outcome.ok:
         return outcome
+    # Popped, so that no reference keeps the operands alive after this function.
     launched = prepared.pop()
     measurement.case = launched.case
     measurement.notes["implementation"] = launched.implementation
@@ -135,26 +144,28 @@ def read(measurement: Measurement, bench: Bench) -> Outcome:
     outcome = run_on_all_ranks(world, lambda: warm.extend(warm_up(launched, bench)))
     if not outcome.ok:
         return outcome
+    # All ranks derive the number of launches and trials from the slowest rank's call.
     one_call_s = world.slowest(warm[-1:])[0]
     own: list[float] = []
     outcome = run_on_all_ranks(world, lambda: own.extend(time_trials(launched, bench, one_call_s)))
     if outcome.ok:
+        # One reduction for the trials and the drop of the clock: of each the maximum over the ranks.
         *measurement.trials_s, measurement.drop = world.slowest([*own, bench.clocks.drop])
         note_spread(measurement, bursts(launched, bench, one_call_s)[0] * launched.operations)
         if isinstance(bench.clock_for(launched), ColdStopwatch):
             measurement.notes["timed"] = "CPU seconds, caches swept"
         measurement.notes |= bench.clocks.notes()
         if launched.sustained_s:
-            # that clocks fall is what it measures
+            # Falling clocks are the result of a sustained case, not a disturbance.
             measurement.drop = 0.0
             measurement.notes |= bench.clocks.each()
     return outcome
 
 
 def warm_up(launched: Launched, bench: Bench) -> list[float]:
-    """Seconds of the first launches, one by one; the last one is typical. The first may compile or load a kernel, which
-    says nothing of a second; calls that take long by themselves need no third, unless every rank has to make the same
-    number of them."""
+    """Returns the seconds of the first launches, one by one; the last one is typical. The first may compile or load a
+    kernel, so it is not. Long calls need no third launch, unless they are collective: then every rank has to make the
+    same number."""
     clock = bench.clock_for(launched)
     align = bench.world.align if launched.collective else None
     seconds = [clock.burst(launched.calls, 1, align)]
@@ -167,10 +178,13 @@ def warm_up(launched: Launched, bench: Bench) -> list[float]:
 
 
 def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[float]:
-    """Raw trials of this rank, seconds of one launch; as many on every rank, which agree on ``one_call_s``."""
+    """Returns the raw trials of this rank, seconds of one launch. Every rank makes equally many, since all agree on
+    ``one_call_s``."""
     clock = bench.clock_for(launched)
     align = bench.world.align if launched.collective else None
+    # Decided by the slowest rank's call, so that all ranks make equally many.
     count, rounds = bursts(launched, bench, one_call_s)
+    # One burst more to warm caches and raise clocks, which short calls do not do by themselves.
     if one_call_s < LONG_CALL_S:
         clock.burst(launched.calls, count, align)
     trials_s: list[float] = []
@@ -184,15 +198,16 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
 
 
 def bursts(launched: Launched, bench: Bench, one_call_s: float) -> tuple[int, int]:
-    """(launches of a trial, trials)."""
+    """Returns (launches of a trial, trials)."""
     if launched.sustained_s:
+        # Trials of about a second each, one per second of the case.
         return max(1, math.ceil(1.0 / one_call_s)), launched.sustained_s
     count, trial_s = launches(bench.clock_for(launched), one_call_s)
     return count, bench.plan.trials(trial_s)
 
 
 def note_spread(measurement: Measurement, launches_per_trial: int) -> None:
-    """Note the length of a trial's burst, how far trials spread, and which lie apart."""
+    """Notes the length of a trial's burst, the spread of the trials, and the outliers."""
     trials_s = np.asarray(measurement.trials_s, dtype=np.float64)
     measurement.notes["launches_per_trial"] = launches_per_trial
     measurement.notes["spread"] = round(spread(trials_s), 4)

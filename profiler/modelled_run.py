@@ -1,4 +1,4 @@
-"""A profile from a hardware sheet alone: every sample says that it is modelled."""
+"""A profile from a hardware spec alone: every sample has the origin MODELLED."""
 
 import datetime
 import sys
@@ -20,7 +20,7 @@ from spec.errors import ProfileError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledProfile:
-    """A modelled profile, where it was written, and that in words."""
+    """A modelled profile, its file, and a line of text about both."""
 
     profile: ProfileDatabase
     output: Path
@@ -28,10 +28,11 @@ class ModelledProfile:
 
 
 def check_output(output: Path, cluster: ClusterSpec) -> None:
-    """Make the folder of ``output``; ProfileError when that or writing into it fails, or when the file holds
-    what a model must not displace: measurements, or another GPU."""
+    """Makes the folder of ``output``; raises ProfileError when that or writing into it fails, or when the file has
+    what a model must not replace: measurements, or another GPU."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
+        # A folder may exist without permission to write: found out before minutes of fitting.
         with tempfile.TemporaryFile(dir=output.parent):
             pass
     except OSError as error:
@@ -40,18 +41,16 @@ def check_output(output: Path, cluster: ClusterSpec) -> None:
         return
     existing = load_profile(output)
     if existing.is_measured:
-        raise ProfileError(f"{output}: holds measurements of {existing.machine.gpu!r}; give another file with --output")
+        raise ProfileError(f"{output}: has measurements of {existing.machine.gpu!r}; give another file with --output")
     if existing.machine.gpu != cluster.gpu.name:
-        raise ProfileError(
-            f"{output}: holds modelled times of {existing.machine.gpu!r}; give another file with --output"
-        )
+        raise ProfileError(f"{output}: has modelled times of {existing.machine.gpu!r}; give another file with --output")
 
 
 def model_profile(name: str, output: Path | None, *, root: Path) -> ModelledProfile:
-    """Write the modelled profile of a cluster to ``output`` (None: prof_data/ and the sheet's name), with a line
-    of progress for each step on stderr.
+    """Returns the modelled profile of a cluster, written to ``output`` (None: prof_data/ and the spec's name), with a
+    line of progress for each step on stderr.
 
-    Raises ConfigError for an unknown sheet and ProfileError as check_output.
+    Raises ConfigError for an unknown hardware spec and ProfileError as check_output.
     """
     from profdb.modelled.profile import modelled_samples
 
@@ -69,7 +68,7 @@ def model_profile(name: str, output: Path | None, *, root: Path) -> ModelledProf
     with sole_writer(output):
         tell(f"modelling times of {cluster.gpu.name}")
         profile = ProfileDatabase(machine=machine, samples=modelled_samples(cluster))
-        # torch, which writes the file, takes two seconds to load
+        # torch, which writes the file, takes two seconds to import: a thread does that during the fits.
         loading = threading.Thread(target=import_module, args=("torch",))
         loading.start()
         profile = with_fits(profile, tell=lambda family: tell(f"fitted the curves of {family}"))
@@ -80,5 +79,5 @@ def model_profile(name: str, output: Path | None, *, root: Path) -> ModelledProf
 
 
 def tell(step: str) -> None:
-    """A line of progress, with a terminal or without."""
+    """Prints a line of progress, with a terminal or without."""
     print(step, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Measuring single cases when a search asks for them (profdb.on_demand)."""
+"""Measuring single cases during a search (profdb.on_demand)."""
 
 import datetime
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from spec.errors import ProfileError
 def case_measurer(
     device: str = "auto", *, architecture: ArchitectureSpec | None = None, compiled: bool = False
 ) -> Callable[[Case], Sample]:
-    """A function that measures one compute case on this process's device, cuda, cpu or auto, of an
+    """Returns a function that measures one compute case on this process's device (cuda, cpu or auto), of an
     ``architecture`` where that is known.
 
-    A case that does not fit or cannot run here comes back with status oom or failed, as a collective
-    does: one process has nobody to talk to. Raises ConfigError when cuda is wanted and absent, ProfileError when a case
-    takes the device with it.
+    Its sample of a case that does not fit or cannot run here has the status oom or failed; so has that of a
+    collective, for which one process has no group. Raises ConfigError when cuda is requested and absent, and
+    ProfileError when a case takes the device with it.
     """
     chosen = replace(choose_device(device, RankLayout()), architecture=architecture)
     world = World(layout=RankLayout(), device=chosen)
@@ -39,6 +39,7 @@ def case_measurer(
 
     def measure_one(case: Case) -> Sample:
         try:
+            # Each sample has the time of its own measurement: a search may run for hours.
             return measure(case, bench, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         except DeviceLostError as lost:
             raise ProfileError(f"{chosen.name} answers no more after {lost}; search without measuring") from lost
@@ -47,8 +48,8 @@ def case_measurer(
 
 
 def measuring_device(device: str, root: Path, allowed_s: float) -> MeasuringDevice:
-    """This process's device, cuda, cpu or auto, for at most ``allowed_s`` seconds of measuring; its sheet
-    is looked for under ``root``/configs/clusters. Raises ConfigError when cuda is wanted and absent."""
+    """Returns this process's device (cuda, cpu or auto) for at most ``allowed_s`` seconds of measuring, with its
+    hardware spec from ``root``/configs/clusters. Raises ConfigError when cuda is requested and absent."""
     chosen = choose_device(device, RankLayout())
     world = World(layout=RankLayout(), device=chosen)
     hardware = find_hardware_spec(chosen.name, chosen.kind, root)

@@ -1,8 +1,8 @@
-"""Outcome of an action that every rank takes: the same on all ranks, whatever one of them raised.
+"""Outcome of an action on every rank: the same on all ranks, whatever one of them raised.
 
-Whatever a case raises is its result: kernels of a new release refuse by RuntimeError, ValueError, TypeError or
+Any error of a case is its result: kernels of a new release refuse by RuntimeError, ValueError, TypeError or
 errors of their own (Triton), and a sweep that stops at one of them loses the rest of its hour. Two things
-end a run: a rank that is gone, and a device that no call brings back.
+end a run: a rank that is gone, and a device that no call can recover.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from profiler.distributed.world import World
 OK, OOM, FAILED, LOST = "ok", "oom", "failed", "lost"
 
 MEMORY_FULL = ("out of memory", "ALLOC_FAILED", "not enough memory", "can't allocate memory")
-"""How libraries that raise a plain RuntimeError say that memory is full (cuBLAS, NCCL, the driver, torch on a CPU)."""
+"""Messages for full memory of libraries that raise a plain RuntimeError (cuBLAS, NCCL, the driver, torch on a CPU)."""
 
 MOST_LETTERS = 300
 
 
 class DeviceLostError(Exception):
-    """An error that stays with the process (an illegal access, an assertion on the device): every later call
-    fails with it, and the process has to start again. ``sample`` is that of the case which did it."""
+    """An error that stays with the process (an illegal access, an assertion on the device): every later call fails
+    with it, and the process has to start again. ``sample`` is that of the case that caused it."""
 
     def __init__(self, sample: Sample) -> None:
         super().__init__(f"{describe(sample.case)}: {sample.launched.get('reason', '')}")
@@ -33,7 +33,7 @@ class DeviceLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """``status`` ok, oom or failed, why, and whether the device of a rank is lost."""
+    """Status of an action (ok, oom or failed), its reason, and whether the device of a rank is lost."""
 
     status: str
     reason: str = ""
@@ -41,30 +41,30 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """True if every rank went through."""
+        """Returns whether every rank succeeded."""
         return self.status == OK
 
 
 class ErrorCapture:
-    """Context of one case that keeps any error raised in it as ``problem``; Ctrl-C and the end of the program pass."""
+    """Context of one case that stores any error raised in it as ``problem``; Ctrl-C and the end of the program pass."""
 
     def __init__(self) -> None:
         self.problem: Exception | None = None
 
     def __enter__(self) -> "ErrorCapture":
-        """The context, whose ``problem`` is set after it."""
+        """Returns the context, whose ``problem`` is set after it."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Keep an error and suppress it."""
+        """Stores an error and suppresses it."""
         self.problem = problem if isinstance(problem, Exception) else None
         return self.problem is not None
 
 
 def run_on_all_ranks(world: World, action: Callable[[], object]) -> Outcome:
-    """Run ``action`` on every rank; the worst outcome, the same on all.
+    """Returns the worst outcome of ``action`` on every rank, the same on all.
 
     Raises RankFailedError when another rank does not answer.
     """
@@ -72,6 +72,7 @@ def run_on_all_ranks(world: World, action: Callable[[], object]) -> Outcome:
         action()
     word = OK
     if capture.problem is not None:
+        # An error that the device does not recover from fails every later call too.
         alive = world.device.answers()
         word = f"{error_status(capture.problem) if alive else LOST} {error_message(capture.problem)}"
         capture.problem = None  # its trace holds the tensors of the case
@@ -82,13 +83,13 @@ def run_on_all_ranks(world: World, action: Callable[[], object]) -> Outcome:
 
 
 def error_status(problem: Exception) -> str:
-    """oom or failed."""
+    """Returns oom or failed."""
     full = isinstance(problem, (*OUT_OF_MEMORY, MemoryError))
     return OOM if full or any(text in str(problem) for text in MEMORY_FULL) else FAILED
 
 
 def error_message(problem: Exception) -> str:
-    """The first line of an error, with its type where the line alone is torch's or our own bug's."""
+    """Returns the first line of an error, with its type unless the line is meant for the user."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     message = lines[0] if lines else "no word"
     if not isinstance(problem, (*OUT_OF_MEMORY, UnsupportedCaseError)):
@@ -97,7 +98,7 @@ def error_message(problem: Exception) -> str:
 
 
 def worst(words: list[str]) -> Outcome:
-    """The worst of the ranks' words: a lost device before a full one before a refusal."""
+    """Returns the worst of the ranks' outcomes: a lost device before a full memory before a failure."""
     for status in (LOST, OOM, FAILED):
         for word in words:
             if word.startswith(f"{status} "):

@@ -1,4 +1,4 @@
-"""Default output of a run: never over times of another machine, and a rehearsal never over real ones."""
+"""Default output of a run: never a profile of another machine, and for a rehearsal never one with real times."""
 
 from pathlib import Path
 
@@ -11,13 +11,14 @@ DEFAULT = FOLDER / "data.pt"
 
 
 def default_output(kind: str, name: str, cluster: ClusterSpec | None) -> Path:
-    """The profile that a run on the device ``name`` (``kind`` cuda or cpu) adds to: data.pt when that is of this
-    GPU or absent, else one of the GPU's own name; a processor's always is.
+    """Returns the profile that a run on the device ``name`` (``kind`` cuda or cpu) adds to: data.pt when that is of
+    this GPU or absent, else a file named after the GPU; for a processor always its own.
 
     Raises ProfileError when data.pt cannot be read.
     """
     if kind == "cpu":
         return REHEARSAL
+    # Profiles name a GPU as its hardware spec does.
     gpu = cluster.gpu.name if cluster else name
     if not DEFAULT.exists() or load_profile(DEFAULT).machine.gpu == gpu:
         return DEFAULT
@@ -25,6 +26,6 @@ def default_output(kind: str, name: str, cluster: ClusterSpec | None) -> Path:
 
 
 def file_stem(name: str) -> str:
-    """The name of a GPU as a file's: letters, digits and single dashes."""
+    """Returns the name of a GPU as a file's: letters, digits and single dashes."""
     words = "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
     return "-".join(words) or "gpu"

@@ -43,7 +43,7 @@ from spec.program.command import print_error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of the command line. ``root`` is the folder that holds configs/."""
+    """Options of the command line. ``root`` is the folder with configs/."""
 
     output: Path
     root: Path
@@ -58,9 +58,9 @@ class RunOptions:
     timeout_s: float = 120.0
     model: ModelRequest | None = None
     cases: tuple[Case, ...] | None = None
-    """Instead of the sweep's own list, in this order; what this machine cannot run of them is left."""
+    """Cases instead of the sweep's own list, in this order; those that this machine cannot run are left out."""
     began: float = field(default_factory=time.monotonic)
-    """When the program began, on time.monotonic's clock: what the budget counts from."""
+    """Start of the program on time.monotonic's clock, from which the budget counts."""
     trials: TrialPlan = field(default_factory=TrialPlan)
 
 
@@ -86,7 +86,7 @@ class EarlierRun:
     notes: list[str] = field(default_factory=list)
 
     def cases(self, *, all_runs: bool) -> set[Case]:
-        """Every case measured before: by the run that did not end, or by ``all_runs``."""
+        """Returns every case measured before: by the run that did not end, or by ``all_runs``."""
         measured = {sample.case for sample in self.journal_content.samples} if self.journal_content else set()
         if all_runs and self.profile is not None:
             measured |= {sample.case for sample in self.profile.samples if sample.origin is Origin.MEASURED}
@@ -96,19 +96,22 @@ class EarlierRun:
 def run_profiling(
     options: RunOptions, layout: RankLayout, launcher_for: Callable[[World], Launcher] | None = None
 ) -> RunReport | None:
-    """Measure and merge into ``options.output``; the report on rank 0, None on the others.
+    """Returns the report on rank 0, None on the others, once the cases are measured and merged into
+    ``options.output``.
 
-    ``launcher_for`` makes a launcher in place of TorchLauncher. Raises UserError (every rank the same) for an output
-    that cannot be written or holds another machine, and when a rank fails.
+    ``launcher_for`` makes a launcher in place of TorchLauncher. Raises UserError (the same on every rank) for an
+    output that cannot be written or has another machine, and when a rank fails.
     """
     device, hardware = device_and_spec(options, layout)
     domain = domain_of(options, hardware, layout)
-    wanted = options.model.cases() if options.model is not None else []
+    model_cases = options.model.cases() if options.model is not None else []
+    # The model's cases are read before the ranks meet: a config with an error costs no rendezvous.
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     # each sample is in the journal when its case ends: nothing more to save
     install_abort_hook(world)
     plan = sweep_plan(options, device.kind, domain, layout)
-    cases = plan_cases(plan, wanted) if options.cases is None else cases_here(options.cases, plan)
+    cases = plan_cases(plan, model_cases) if options.cases is None else cases_here(options.cases, plan)
+    # Tests measure with launchers of their own.
     launcher: Launcher = TorchLauncher(world=world, compiled=compiles(options, device.kind))
     if launcher_for is not None:
         launcher = launcher_for(world)
@@ -116,34 +119,38 @@ def run_profiling(
 
 
 def device_and_spec(options: RunOptions, layout: RankLayout) -> tuple[Device, HardwareSpec | None]:
-    """This rank's device, with what its sheet says of its architecture, and the sheet where there is one."""
+    """Returns this rank's device, with its architecture from the hardware spec, and the hardware spec where there is
+    one."""
     device = choose_device(options.device, layout)
     hardware = find_hardware_spec(device.name, device.kind, options.root)
     return replace(device, architecture=hardware.cluster.gpu.architecture if hardware else None), hardware
 
 
 def domain_of(options: RunOptions, hardware: HardwareSpec | None, layout: RankLayout) -> int:
-    """Ranks of one scale-up domain: as asked for, as the sheet says, or a node's."""
+    """Returns the ranks of one scale-up domain: as requested, as in the hardware spec, or a node's."""
     return options.domain_ranks or domain_of_spec(hardware, layout.local_size) or layout.local_size
 
 
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
-    """The run on an open world."""
+    """Returns the report of the run on an open world."""
     silence_torch()
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # After a restart the budget also includes the seconds before it.
     budget = Budget(seconds=options.budget_s, started=options.began - spent_s(os.environ))
     hardware = find_hardware_spec(world.device.name, world.device.kind, options.root)
     machine = machine_facts(world, hardware, date)
     earlier = open_on_leader(world, options, machine)
     remaining = remaining_cases(world, options, cases, earlier)
+    # Only the groups of the cases that remain: making them takes seconds on many ranks.
     world.begin("opening groups")
     world.open_groups(tilings_of(remaining, world))
     clocks = ClockMonitor(source=open_nvml(world.device))
     bench = Bench(world=world, launcher=launcher, plan=options.trials, clocks=clocks)
+    # The first cases would otherwise run at idle clocks.
     raise_clocks(world.device)
     result = run_sweep(remaining, bench, earlier.journal, budget, date)
-    # before the fits: the others need not wait for them, and after a failure the groups are left to the end of the
-    # process, as taking them down would wait for ranks that are gone
+    # Before the fits, for which the others need not wait. After a failure the groups are left to the end of the
+    # process: destroying them would wait for ranks that are gone.
     world.close()
     if earlier.journal is None:
         return None
@@ -151,22 +158,23 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     notes = [*earlier.notes, *notes_on(world, hardware), *skip_notes(options.cases, plan)]
     notes += [ABSENT] * (world.device.kind == "cuda" and clocks.source is None)
     report = merge_into_profile(options, machine, earlier, result, notes)
-    # closed when its samples are in the profile: until then no other run may take it
+    # Closed once its samples are in the profile: until then no other run may open it.
     earlier.journal.close()
     return report
 
 
 def silence_torch() -> None:
-    """Keep torch's remarks on the kernels that it compiles off the progress bar; its errors are results of cases."""
+    """Keeps torch's remarks on the kernels that it compiles off the progress bar; its errors are results of cases."""
     warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.")
     torch._logging.set_logs(all=logging.ERROR)
 
 
 def run_sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str) -> SweepResult:
-    """The sweep; a device that is lost over a case starts this program anew behind that case."""
+    """Returns the result of the sweep; if the device is lost in a case, starts this program again after that case."""
     try:
         return sweep(cases, bench, journal, budget, date)
     except DeviceLostError as lost:
+        # The new start opens the journal itself, and its lock must be free by then.
         if journal is not None:
             journal.close()
         if restarts(os.environ) >= MOST_RESTARTS:
@@ -180,8 +188,8 @@ def run_sweep(cases: Sequence[Case], bench: Bench, journal: Journal | None, budg
 
 
 def open_on_leader(world: World, options: RunOptions, machine: MachineFacts) -> EarlierRun:
-    """Rank 0 reads what there is and opens the journal, so that nothing is measured in vain; every
-    rank raises rank 0's error."""
+    """Returns the state before this run. Rank 0 reads the files and opens the journal, so that nothing is measured in
+    vain; every rank raises rank 0's error."""
     earlier = EarlierRun()
     complaint = ""
     if world.leads:
@@ -189,6 +197,7 @@ def open_on_leader(world: World, options: RunOptions, machine: MachineFacts) -> 
             open_files(options, machine, earlier)
         except UserError as error:
             complaint = str(error)
+    # Only rank 0's text counts; the others send "".
     complaint = world.gather(complaint)[0]
     if complaint:
         raise ProfileError(complaint)
@@ -196,13 +205,13 @@ def open_on_leader(world: World, options: RunOptions, machine: MachineFacts) -> 
 
 
 def open_files(options: RunOptions, machine: MachineFacts, earlier: EarlierRun) -> None:
-    """The profile and the journal at ``options.output``; ProfileError when they don't fit."""
+    """Opens the profile and the journal at ``options.output``; raises ProfileError when they don't fit this machine."""
     path = journal_path(options.output)
     if options.output.exists():
         earlier.profile = load_profile(options.output)
         if earlier.profile.machine.gpu != machine.gpu:
             raise ProfileError(
-                f"{options.output}: holds times of {earlier.profile.machine.gpu!r}, this machine is "
+                f"{options.output}: has times of {earlier.profile.machine.gpu!r}, this machine is "
                 f"{machine.gpu!r}; give another file with --output"
             )
     if path.exists() and path.stat().st_size:
@@ -212,13 +221,15 @@ def open_files(options: RunOptions, machine: MachineFacts, earlier: EarlierRun) 
                 f"{path}: of a run on {earlier.journal_content.gpu!r}, this machine is {machine.gpu!r}; move it away"
             )
         earlier.notes.append(f"{len(earlier.journal_content.samples)} samples of an earlier run recovered from {path}")
+    # Opened after reading: opening cuts an unfinished last line and locks the file.
     earlier.journal = Journal.open(path, machine.gpu)
     if earlier.journal_content is not None and earlier.journal_content.unended is not None and continues(options):
         skip_unended(earlier, earlier.journal_content, machine)
 
 
 def skip_unended(earlier: EarlierRun, content: JournalContent, machine: MachineFacts) -> None:
-    """The case during which the earlier run ended is not tried again: it may have been the cause."""
+    """Records the case during which the earlier run ended as failed: it is not tried again, as it may have been the
+    cause."""
     assert earlier.journal is not None
     assert content.unended is not None
     sample = Sample(
@@ -230,32 +241,33 @@ def skip_unended(earlier: EarlierRun, content: JournalContent, machine: MachineF
     )
     earlier.journal.append(sample)
     earlier.journal_content = replace(content, samples=(*content.samples, sample), unended=None)
-    earlier.notes.append(f"passed over, as the earlier run ended in it: {describe(sample.case)}")
+    earlier.notes.append(f"skipped, as the earlier run ended in it: {describe(sample.case)}")
 
 
 def continues(options: RunOptions) -> bool:
-    """True if this run continues one: by --resume, or started again by itself."""
+    """Returns whether this run continues one: by --resume, or after a restart of its own."""
     return options.resume or restarts(os.environ) > 0
 
 
 def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], earlier: EarlierRun) -> list[Case]:
-    """The cases to measure, the same on every rank: with --resume those that rank 0 lacks, after a restart those that
-    the journal lacks."""
+    """Returns the cases to measure, the same on every rank: with --resume those that rank 0 lacks, after a restart
+    those that the journal lacks."""
     if not continues(options):
         return list(cases)
     measured = earlier.cases(all_runs=options.resume) if world.leads else set()
+    # One character per case: the list is the same on every rank, so that flags are enough.
     flags = "".join("0" if case in measured else "1" for case in cases)
-    wanted = world.gather(flags)[0]
-    return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
+    flags_of_leader = world.gather(flags)[0]
+    return [case for case, flag in zip(cases, flags_of_leader, strict=True) if flag == "1"]
 
 
 def compiles(options: RunOptions, device_kind: str) -> bool:
-    """True if this run compiles: as requested, else on a GPU."""
+    """Returns whether this run compiles: as requested, else on a GPU."""
     return device_kind == "cuda" if options.compiled is None else options.compiled
 
 
 def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout: RankLayout) -> SweepPlan:
-    """The plan for the ranks of ``layout`` in domains of ``domain_ranks``."""
+    """Returns the plan for the ranks of ``layout`` in domains of ``domain_ranks``."""
     return SweepPlan(
         device_kind=device_kind,
         domain_ranks=domain_ranks,
@@ -268,31 +280,34 @@ def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout:
 
 
 def notes_on(world: World, hardware: HardwareSpec | None) -> list[str]:
-    """Notes on this world for the reader of the report."""
+    """Returns notes on this world for the reader of the report."""
     notes = []
     if world.size == 1:
         notes.append("one process: no collectives measured (start with torchrun --nproc-per-node=N)")
     if hardware is None:
-        notes.append(f"no sheet under configs/clusters names {world.device.name!r} in gpu.device_names")
+        notes.append(f"no hardware spec under configs/clusters names {world.device.name!r} in gpu.device_names")
     return notes
 
 
 def merge_into_profile(
     options: RunOptions, machine: MachineFacts, earlier: EarlierRun, result: SweepResult, notes: list[str]
 ) -> RunReport:
-    """Samples of the journal merged into the profile, fits stored, journal removed."""
+    """Returns the report, once the samples of the journal are merged into the profile, fits stored and the journal
+    removed."""
     path = journal_path(options.output)
     measured = read_journal(path).samples
     samples = quieter_samples(measured)
     profile = ProfileDatabase(machine=with_clocks(with_best_flops(machine, samples), samples), samples=samples)
     quality = SampleQuality()
     differences: tuple[Difference, ...] = ()
+    # For the report: cases that --resume did not measure again.
     skipped = len(earlier.cases(all_runs=True)) if options.resume else 0
     if samples:
-        # the file as it is now: others may have added to it since the sweep began
+        # Into the file as it is now: other runs may have added to it since the sweep began.
         merged = merge_into(options.output, profile)
         profile, differences = merged.profile, merged.differences
         quality = sample_quality(measured, samples, profile)
+    # Nothing was left to measure: the report is of the profile as it was.
     elif earlier.profile is not None:
         profile = earlier.profile
     path.unlink(missing_ok=True)
@@ -310,7 +325,7 @@ MAX_DIFFERENCES = 3
 
 
 def report_lines(report: RunReport, output: Path) -> list[str]:
-    """Counts, the machine, disagreements with earlier runs, and remarks."""
+    """Returns counts, the machine, disagreements with earlier runs, and remarks."""
     result = report.sweep
     labels = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items())) or "nothing"
     machine = report.profile.machine

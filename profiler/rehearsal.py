@@ -1,4 +1,4 @@
-"""Before a sweep: what it would measure, and whether this machine runs every kind of kernel."""
+"""Rehearsal of a sweep: its cases and their time, and whether this machine runs every kind of kernel."""
 
 import contextlib
 import os
@@ -55,36 +55,36 @@ from spec.errors import ConfigError, MissingCurveError
 SHORT = TrialPlan(warmup=1, min_trials=3, max_trials=3, seconds=0.01)
 
 CASE_S = 0.075
-"""Seconds a case costs beside its launches (allocating, filling with random numbers, loading kernels, agreeing): 0.069 and
-0.080 in two sweeps of 1,902 cases on an H100 (benchmarks/notes/h100.md); the two gloo ranks of a processor take 0.02 to
+"""Seconds of a case besides its launches (allocation, random numbers, loading of kernels, agreement): 0.069 and
+0.080 in two sweeps of 1,902 cases on an H100 (benchmarks/notes/h100.md); two gloo ranks of a processor take 0.02 to
 0.05."""
 
 COMPILE_S = 3.0
-"""Assumption: seconds of torch.compile for one graph that its cache on disk does not hold. Eleven of these
+"""Assumption: seconds of torch.compile for one graph that is not in its cache on disk. Eleven of these
 graphs took 1.7 to 7.2 CPU seconds, 3.0 in the mean, on one core with the compiler's C++ output (torch 2.13);
-Triton's is taken to cost as much."""
+Triton's is assumed to cost as much."""
 
 UNKNOWN_S = 1e-3
-"""Assumption: seconds of one launch of what the sheet has no model for."""
+"""Assumption: seconds of one launch of a case that the hardware spec does not determine."""
 
 
 def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
-    """Lines on what a sweep of this machine would measure; [] on all ranks but the first. Raises ConfigError without
-    the device."""
+    """Returns lines on what a sweep of this machine would measure; [] on all ranks but the first. Raises ConfigError
+    without the device."""
     if layout.rank:
         return []
     device, hardware = device_and_spec(options, layout)
     domain = domain_of(options, hardware, layout)
-    wanted = options.model.cases() if options.model is not None else []
+    model_cases = options.model.cases() if options.model is not None else []
     plan = sweep_plan(options, device.kind, domain, layout)
-    plans = plan_tiers(plan, wanted)
+    plans = plan_tiers(plan, model_cases)
     if options.cases is not None:
         plans = in_tier(0, cases_here(options.cases, plan))
     return dry_run_lines(plans, hardware.cluster if hardware else None, options.trials)
 
 
 def dry_run_lines(plans: Sequence[PlannedCase], cluster: ClusterSpec | None, plan: TrialPlan) -> list[str]:
-    """A line for each tier, its cases by benchmark and about how many seconds, then the sum."""
+    """Returns a line for each tier, with its cases by benchmark and their approximate seconds, then the sum."""
     cases = [item.case for item in plans]
     seconds = expected_s(cases, cluster, plan)
     lines, begun_s = [], 0.0
@@ -93,6 +93,7 @@ def dry_run_lines(plans: Sequence[PlannedCase], cluster: ClusterSpec | None, pla
         count = Counter(benchmark_of(cases[row]) for row in rows)
         spent_s = float(seconds[rows].sum())
         kinds = ", ".join(f"{number} {name}" for name, number in count.items())
+        # Seconds up to the end of this tier: what a budget has to have to complete it.
         begun_s += spent_s
         lines.append(
             f"tier {tier}: {len(rows)} cases, about {spent_s:.0f} s, {begun_s:.0f} s with those before: {kinds}"
@@ -101,8 +102,8 @@ def dry_run_lines(plans: Sequence[PlannedCase], cluster: ClusterSpec | None, pla
 
 
 def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPlan) -> FloatArray:
-    """About how many seconds each case takes to measure, by the sheet of the machine; the first of those that share a
-    compiled kernel waits for the compiler."""
+    """Returns about how many seconds each case takes to measure, by the hardware spec of the machine; the first case
+    of each compiled kernel includes the compiler's time."""
     compiled = first_compiled(cases)
     return floats(
         [
@@ -115,9 +116,10 @@ def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPl
 
 
 def first_compiled(cases: Sequence[Case]) -> set[int]:
-    """Rows of the cases that make the compiler work: the first of each kernel that only it fuses, direction
-    and format (profiler.benchmarks.memory_bound.compile_forward keeps what it compiled). The few graphs more
-    that odd shapes take are not foreseen."""
+    """Returns the rows of the cases that start the compiler: the first of each kernel that only it fuses, direction
+    and format (profiler.benchmarks.memory_bound.compile_forward caches the result). The few further graphs for odd
+    shapes are not counted."""
+    # A compiled kernel is compiled for any shape once, per direction and format.
     fused = compiled_kernels()
     first: dict[Hashable, int] = {}
     for row, case in enumerate(cases):
@@ -127,23 +129,28 @@ def first_compiled(cases: Sequence[Case]) -> set[int]:
 
 
 def launches_s(case: Case, call_s: float, plan: TrialPlan) -> float:
-    """Seconds of warm-up and trials of a case's call on a GPU, as profiler.measurement makes them."""
+    """Returns the seconds of warm-up and trials of a case's call on a GPU, as profiler.measurement makes them."""
+    # The numbers of launches and trials are those of timing.TrialPlan for this call.
     count = burst_length(call_s)
+    # Warm-up launches, and for short calls one burst more (profiler.measurement.time_trials).
     warm = FIRST_AND_TYPICAL if call_s >= LONG_CALL_S else plan.warmup + count
     rest = REST if isinstance(case, POWER_BOUND) else 0.0
     return call_s * (warm + (1.0 + rest) * count * plan.trials(call_s * count))
 
 
 def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:
-    """Modelled seconds of one launch of each case; UNKNOWN_S of kinds that the sheet has no model for."""
+    """Returns the modelled seconds of one launch of each case; UNKNOWN_S for kinds that the hardware spec does not
+    determine."""
     seconds = [UNKNOWN_S] * len(cases)
     if cluster is None:
         return seconds
     cost_model = ModelledCostModel(cluster=cluster)
+    # Cases of one kind share their labels, so one query of the model serves all of them.
     kinds: dict[Hashable, list[int]] = {}
     for row, case in enumerate(cases):
         kinds.setdefault(kind_of(case), []).append(row)
     for rows in kinds.values():
+        # A kind without a model keeps UNKNOWN_S.
         with contextlib.suppress(ConfigError, MissingCurveError):
             for row, call_s in zip(rows, kind_s([cases[row] for row in rows], cost_model), strict=True):
                 seconds[row] = float(call_s)
@@ -151,9 +158,10 @@ def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:
 
 
 def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[float]:
-    """Seconds of a launch of each of ``cases``, which are of one kind; of several operations by those of their parts.
+    """Returns the seconds of a launch of each of ``cases``, which are of one kind; of several operations by those of
+    their parts.
 
-    Raises ConfigError or MissingCurveError where the sheet models no such part.
+    Raises ConfigError or MissingCurveError where the hardware spec determines no such part.
     """
     match cases[0]:
         case OverlapCase():
@@ -168,6 +176,7 @@ def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[floa
         case ExpertExchangeCase():
             return modelled_seconds(cost_model, [token_exchange(case) for case in cases])
         case WarmKernelCase():
+            # The model has no caches: operands in the cache count as in memory.
             cold = [{one.name: getattr(case, one.name) for one in fields(case)} for case in cases]
             return modelled_seconds(cost_model, [MemoryBoundCase(**one) for one in cold])
         case _:
@@ -175,7 +184,7 @@ def kind_s(cases: Sequence[Any], cost_model: ModelledCostModel) -> Iterable[floa
 
 
 def overlaps_s(cases: Sequence[OverlapCase], cost_model: ModelledCostModel) -> list[float]:
-    """Seconds of the longer side of each, as if neither lost anything."""
+    """Returns the seconds of the longer side of each case, as if neither lost anything."""
     products = [GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases]
     collectives = [collective_of(case, case.collective, case.size_bytes) for case in cases]
     product_s, collective_s = modelled_seconds(cost_model, products), modelled_seconds(cost_model, collectives)
@@ -186,25 +195,26 @@ def overlaps_s(cases: Sequence[OverlapCase], cost_model: ModelledCostModel) -> l
 
 
 def token_exchange(case: ExpertExchangeCase) -> CollectiveCase:
-    """An all-to-all of every token as often as it has experts."""
+    """Returns an all-to-all of every token, once for each of its experts."""
+    # Bytes of a rank, rounded up to equal parts for all ranks.
     size = ceil(case.tokens * case.topk * case.hidden * dtype_bytes(case.dtype))
     ranks = case.intra * case.inter
     return collective_of(case, Collective.ALL_TO_ALL, -(-size // ranks) * ranks)
 
 
 def collective_of(case: OverlapCase | ExpertExchangeCase, kind: Collective, size_bytes: int) -> CollectiveCase:
-    """A collective in the groups of the case."""
+    """Returns a collective in the groups of the case."""
     groups = {name: getattr(case, name) for name in ("intra", "inter", "siblings", "dtype")}
     return CollectiveCase(collective=kind, size_bytes=size_bytes, **groups)
 
 
 def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
-    """Run every kind of kernel once and keep nothing: lines on how many ran and why the others did not; [] on all
-    ranks but the first. Raises UserError as run_profiling."""
+    """Returns lines on how many kinds of kernel ran once, and why the others did not; [] on all ranks but the first.
+    Keeps no samples. Raises UserError as run_profiling."""
     device, hardware = device_and_spec(options, layout)
     domain = domain_of(options, hardware, layout)
     cases = smoke_cases(plan_cases(sweep_plan(options, device.kind, domain, layout)))
-    # the same folder after a restart, which keeps the process: the journal in it says which case to pass over
+    # The same folder after a restart, which keeps the process id: the journal in it names the case to skip.
     folder = Path(tempfile.gettempdir()) / f"smoke-{os.getpid()}"
     folder.mkdir(mode=0o700, exist_ok=restarts(os.environ) > 0)
     try:
@@ -226,7 +236,7 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
 
 
 def smoke_cases(cases: Sequence[Case]) -> list[Case]:
-    """The smallest case of each kind, in the order of ``cases``; none of those that go on for long, whose kernels are
+    """Returns the smallest case of each kind, in the order of ``cases``; without sustained cases, whose kernels are
     those of others."""
     smallest: dict[Hashable, Case] = {}
     for case in cases:
@@ -238,7 +248,8 @@ def smoke_cases(cases: Sequence[Case]) -> list[Case]:
 
 
 def kind_of(case: Case) -> Hashable:
-    """Key of the code that runs: the words of a case, and the numbers that choose a kernel rather than a size."""
+    """Returns the key of the code that runs: the labels of a case, and the numbers that select a kernel rather than a
+    size."""
     words = tuple(str(getattr(case, name)) for name in label_names(FAMILY_OF[type(case)]))
     match case:
         case GemmCase():

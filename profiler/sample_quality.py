@@ -1,4 +1,4 @@
-"""Quality of the samples of a run: which spread too far and are measured again, which of two is kept, what is left."""
+"""Quality of the samples of a run: noisy cases, the better of two samples of a case, and the report's lines."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,29 +18,31 @@ something else, and a second sample is no better."""
 
 AGAIN = "measured_again"
 SPREAD, CLOCK = "spread", "clock"
-"""Why a sample was taken again, as it says under AGAIN."""
+"""Values of AGAIN in the notes of a sample that was measured again: its reason."""
 
 MAX_LISTED = 5
 
 
 def spread_of(sample: Sample) -> float:
-    """The relative width of the middle half of a sample's trials; 0 without trials."""
+    """Returns the relative width of the middle half of a sample's trials; 0 without trials."""
     return float(sample.launched.get("spread", 0.0)) if sample.status == "ok" else 0.0
 
 
 def noisy_cases(samples: Iterable[tuple[Case, Sample]]) -> list[Case]:
-    """The cases whose samples spread by more than NOISY, the noisiest first; trials are the slowest rank's, so every
-    rank has the same."""
+    """Returns the cases whose samples spread by more than NOISY, the noisiest first. Trials are the slowest rank's,
+    so every rank returns the same."""
     noisy = [(spread_of(sample), case) for case, sample in samples if spread_of(sample) > NOISY]
     return [case for _, case in sorted(noisy, key=lambda row: -row[0])]
 
 
 def quieter_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """The quieter of the two samples of a case that was measured again for its spread; the others as they are."""
+    """Returns the quieter of the two samples of a case that was measured again for its spread; the other samples
+    unchanged."""
     result: list[Sample] = []
     place: dict[Case, int] = {}
     for sample in samples:
         at = place.get(sample.case)
+        # The second sample replaces the first one in its place, or is dropped.
         if sample.launched.get(AGAIN) == SPREAD and at is not None:
             if sample.status == "ok" and spread_of(sample) < spread_of(result[at]):
                 result[at] = sample
@@ -52,8 +54,8 @@ def quieter_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleQuality:
-    """Samples measured again for their spread and for a falling clock, those that still spread by more than NOISY,
-    and those far above their curve."""
+    """Numbers of samples measured again for their spread and for a falling clock and of those that still spread by
+    more than NOISY, and the samples far above their curve."""
 
     for_spread: int = 0
     for_clock: int = 0
@@ -62,8 +64,7 @@ class SampleQuality:
 
 
 def sample_quality(measured: Sequence[Sample], samples: Sequence[Sample], profile: ProfileDatabase) -> SampleQuality:
-    """Quality of the samples ``measured`` by a run and those ``samples`` of them, in the ``profile`` that they are now
-    part of."""
+    """Returns the quality of the samples ``measured`` by a run, of which ``samples`` are stored in ``profile``."""
     again = Counter(sample.launched.get(AGAIN) for sample in measured)
     dates = {sample.date for sample in measured}
     return SampleQuality(
@@ -75,7 +76,7 @@ def sample_quality(measured: Sequence[Sample], samples: Sequence[Sample], profil
 
 
 def quality_lines(quality: SampleQuality) -> list[str]:
-    """The counts, and the oddest samples by name."""
+    """Returns the counts, and the oddest samples by name."""
     return [
         f"measured again: {quality.for_spread} for a spread above {NOISY:.0%} ({quality.still_noisy} still above it), "
         f"{quality.for_clock} for a falling clock; {len(quality.far_above)} samples far above their curve"

@@ -1,4 +1,4 @@
-"""The launcher that really launches: each case goes to the benchmark of its kind."""
+"""The launcher of real runs: each case goes to the benchmark of its kind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,20 +54,21 @@ IN_GROUPS: dict[type, Callable[..., Launched]] = {
     HostCopyCase: launch_host_copy,
     ExpertExchangeCase: launch_expert_exchange,
 }
-"""Benchmarks by what they take beside the case: the device, also ``compiled``, or the world."""
+"""Benchmarks by their arguments besides the case: the device, also ``compiled``, or the world."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchLauncher:
-    """Launches on the device and the groups of ``world``; ``compiled`` lets memory-bound kernels be
-    fused by torch.compile."""
+    """Launches on the device and the groups of ``world``; with ``compiled`` torch.compile fuses memory-bound kernels."""
 
     world: World
     compiled: bool = False
 
     def launch(self, case: Case) -> Launched:
-        """The case ready to be timed (profiler.benchmarks.launched.Launcher)."""
+        """Returns the case ready to be timed (profiler.benchmarks.launched.Launcher)."""
+        # An attention case before this one may have replaced torch's flash kernel.
         restore_torch_kernel()
+        # The case's class selects the benchmark; its arguments depend on which table has it.
         kind: type[Any] = type(case)
         if kind in IN_GROUPS:
             return IN_GROUPS[kind](case, self.world)

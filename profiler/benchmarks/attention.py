@@ -1,8 +1,8 @@
-"""Benchmark: fused attention, forward and backward apart.
+"""Benchmark: fused attention, forward and backward separately.
 
 Kernels by name: ``flash`` is the best of the GPU's generation, ``flash2`` FlashAttention-2
 (profiler.benchmarks.flash_kernels); ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix products
-alone: scores and context in the forward, the four products of the gradients in the backward; mask and softmax between
+alone: scores and context in the forward, the four products of the gradients in the backward. Mask and softmax between
 them are a memory-bound kernel of their own (ops.memory_bound, masked_softmax).
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
 """
@@ -50,8 +50,8 @@ Result = TypeVar("Result")
 
 
 class Order(Enum):
-    """Layout of operands: (batch, heads, tokens, dim) views of tokens first, (batch, tokens, heads, dim), or sequences
-    end to end (batch * tokens, heads, dim)."""
+    """Layout of operands: (batch, heads, tokens, dim) as views of tokens first, (batch, tokens, heads, dim), or
+    sequences end to end, (batch * tokens, heads, dim)."""
 
     HEADS = "heads"
     TOKENS = "tokens"
@@ -68,10 +68,10 @@ class AttentionFunction:
 
 
 def launch_attention(case: AttentionCase, device: Device) -> Launched:
-    """Queries, keys, values and the call on them; for the backward also a graph and a gradient.
+    """Returns the call on queries, keys and values; for the backward also with a graph and a gradient.
 
-    Of the kernels that the name stands for, the first that takes the case; UnsupportedCaseError with the last one's
-    reason where none does.
+    The kernel is the first of those behind its name that accepts the case. Raises UnsupportedCaseError with the last
+    one's reason where none does.
     """
     check_attention(case, device)
     if case.kernel == "core":
@@ -80,6 +80,7 @@ def launch_attention(case: AttentionCase, device: Device) -> Launched:
     copies = operand_copies(attention_bytes(case), device.cache_bytes, most=4)
     refused = UnsupportedCaseError(f"no kernel runs {case.kernel} with the mask {case.mask}")
     for runs in candidates(case.kernel, case.mask, device):
+        # torch's flash kernel is a global setting: each candidate sets its own before its first call.
         use_kernel(runs)
         try:
             function = attention_function(case, runs, device.torch_device)
@@ -87,14 +88,17 @@ def launch_attention(case: AttentionCase, device: Device) -> Launched:
         except UnsupportedCaseError as refusal:
             refused = refusal
             continue
+        # Further copies of the operands, so that together they exceed the cache.
         more = (attention_call(case, function, device.torch_device) for _ in range(copies - 1))
         return Launched(case=case, calls=(first, *more), implementation=function.name)
     raise refused
 
 
 def attention_function(case: AttentionCase, runs: FlashKernel, where: torch.device) -> AttentionFunction:
-    """The function that calls a kernel for the case's mask; UnsupportedCaseError where this torch has no such function."""
+    """Returns the function that calls a kernel for the case's mask; raises UnsupportedCaseError where this torch has
+    no such function."""
     if runs.package is not None:
+        # flash-attn's functions take tokens before heads; the packed one has no batch dimension.
         order = Order.PACKED if case.mask == "varlen" else Order.TOKENS
         forward = flash_attn_forward(case, runs.package, where)
         return AttentionFunction(forward=forward, name=runs.name, order=order)
@@ -105,13 +109,14 @@ def attention_function(case: AttentionCase, runs: FlashKernel, where: torch.devi
 
 
 def check_attention(case: AttentionCase, device: Device) -> None:
-    """UnsupportedCaseError for what no installed kernel runs as said."""
+    """Raises UnsupportedCaseError for a case that no installed kernel runs as it is."""
     if case.kernel not in KERNELS:
         raise UnsupportedCaseError(f"attention kernel {case.kernel!r} is none of {', '.join(KERNELS)}")
     if case.kernel == "cudnn" and device.kind != "cuda":
         raise UnsupportedCaseError("cuDNN attention needs a GPU")
     if case.mask not in ("causal", "full", "window", "varlen"):
         raise UnsupportedCaseError(f"attention mask {case.mask!r}")
+    # scaled_dot_product_attention has neither offsets of sequences nor windows.
     if case.mask in PACKED_MASKS and (device.kind != "cuda" or case.kernel not in ("flash", FLASH2)):
         raise UnsupportedCaseError("packed sequences and sliding windows need a flash kernel on a GPU")
     if case.mask == "causal" and case.q_len != case.kv_len:
@@ -119,23 +124,23 @@ def check_attention(case: AttentionCase, device: Device) -> None:
 
 
 def attention_bytes(case: AttentionCase) -> float:
-    """Queries, keys, values and output, once."""
+    """Returns the bytes of queries, keys, values and output, once."""
     queries = case.q_len * case.heads * (case.qk_dim + case.v_dim)
     keys = case.kv_len * case.kv_heads * (case.qk_dim + case.v_dim)
     return case.batch * (queries + keys) * dtype_bytes(case.dtype)
 
 
 def attention_call(case: AttentionCase, function: AttentionFunction, where: torch.device) -> Call:
-    """One attention on its own operands, forward or backward alone; each ran once, as a training step runs
-    it: some kernels take a shape only where nobody asks for its gradient. On a GPU the forward is one of
-    training as well: without a gradient to come cuDNN's and the memory-efficient kernel leave out the sums of
-    the softmax that it needs (PyTorch, aten/src/ATen/native/transformers/attention.cpp,
-    should_compute_logsumexp)."""
+    """Returns one attention call on its own operands, forward or backward alone. Each runs once here, as in a
+    training step: some kernels accept a shape only where its gradient is not needed. On a GPU the timed forward is
+    that of training as well: without a gradient to follow, cuDNN's and the memory-efficient kernel leave out the sums
+    of the softmax that it needs (PyTorch, aten/src/ATen/native/transformers/attention.cpp, should_compute_logsumexp)."""
     forward, tensors = function.forward, attention_operands(case, function.order, where)
     for tensor in tensors:
         tensor.requires_grad_(True)
     output = call_or_refuse(lambda: forward(*tensors))
     if case.direction == "forward":
+        # The graph would keep its tensors while the forward is timed.
         del output
         on_gpu = where.type == "cuda"
 
@@ -154,8 +159,9 @@ def attention_call(case: AttentionCase, function: AttentionFunction, where: torc
 
 
 def call_or_refuse(call: Callable[[], Result]) -> Result:
-    """The first call; torch says by an error (and warnings that repeat it) that a kernel does not take these
-    shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py, _validate_head_dims)."""
+    """Returns the result of the first call. torch reports by an error (and warnings that repeat it) that a kernel
+    does not accept these shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py,
+    _validate_head_dims)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -167,7 +173,7 @@ def call_or_refuse(call: Callable[[], Result]) -> Result:
 
 
 def attention_operands(case: AttentionCase, order: Order, where: torch.device) -> Tensors:
-    """Queries, keys, values."""
+    """Returns queries, keys, values."""
 
     def one(tokens: int, heads: int, dim: int) -> torch.Tensor:
         if order is Order.PACKED:
@@ -183,8 +189,9 @@ def attention_operands(case: AttentionCase, order: Order, where: torch.device) -
 
 
 def sdpa_forward(case: AttentionCase, runs: str) -> Forward:
-    """torch's scaled_dot_product_attention held to one backend: it never picks another."""
+    """Returns torch's scaled_dot_product_attention restricted to one backend, so that it never selects another."""
     backend = SDPA_BACKENDS[runs]
+    # Older torch lacks the argument; with equal numbers of heads it is not needed.
     grouped = {"enable_gqa": True} if case.heads != case.kv_heads else {}
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -195,17 +202,17 @@ def sdpa_forward(case: AttentionCase, runs: str) -> Forward:
 
 
 def packed_offsets(case: AttentionCase, tokens: int, where: torch.device) -> torch.Tensor:
-    """Offsets of the packed sequences: the start of each, and the end."""
+    """Returns the offsets of the packed sequences: the start of each, and the end."""
     return torch.arange(0, case.batch * tokens + 1, tokens, dtype=torch.int32, device=where)
 
 
 def attention_output(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The output of a kernel; some releases return statistics beside it."""
+    """Returns the output of a kernel; some releases return statistics with it."""
     return result if isinstance(result, torch.Tensor) else result[0]
 
 
 def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.device) -> Forward:
-    """A flash-attn package's kernel for the case's mask."""
+    """Returns a flash-attn package's kernel for the case's mask."""
     if case.mask == "varlen":
         starts_q = packed_offsets(case, case.q_len, where)
         starts_k = packed_offsets(case, case.kv_len, where)
@@ -222,6 +229,7 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
             )
         )
     window = attention_window(case) if case.mask == "window" else EVERYWHERE
+    # A window's upper end is the token itself: causal as well.
     causal = case.mask in ("causal", "window")
     return lambda query, key, value: attention_output(
         package.flash_attn_func(query, key, value, causal=causal, window_size=window)
@@ -229,12 +237,14 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
 
 
 def attention_window(case: AttentionCase) -> tuple[int, int]:
-    """Keys (before, after) a token that it sees beside itself: all before it, or w - 1 of a window of w keys."""
+    """Returns the number of keys (before, after) a token that it sees besides itself: all before it, or w - 1 of a
+    window of w keys."""
     return (case.window - 1, 0) if case.mask == "window" else (-1, 0)
 
 
 def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
-    """torch's packed attention (torch.nn.attention.varlen): sequences of one length where the mask is a window."""
+    """Returns torch's packed attention (torch.nn.attention.varlen); sequences have one length where the mask is a
+    window."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as absent:
@@ -244,28 +254,29 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
     parameters = inspect.signature(varlen_attn).parameters
     if "window_size" not in parameters:
         raise UnsupportedCaseError(f"packed attention of torch {torch.__version__} has no window_size")
-    labels: dict[str, object] = {"window_size": attention_window(case)}
-    # torch 2.11 and 2.12 hand fewer key heads on to the kernel without being asked
+    options: dict[str, object] = {"window_size": attention_window(case)}
+    # torch 2.11 and 2.12 pass fewer key heads to the kernel without this option.
     if case.heads != case.kv_heads and "enable_gqa" in parameters:
-        labels["enable_gqa"] = True
+        options["enable_gqa"] = True
 
     run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] = varlen_attn
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        packed = run(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **labels)
+        packed = run(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **options)
         return attention_output(packed)
 
     return forward
 
 
 def core_call(case: AttentionCase, where: torch.device) -> Call:
-    """The products of all heads, keys and values repeated for the heads that share them."""
+    """Returns the products of all heads, with keys and values repeated for the heads that share them."""
     products = case.batch * case.heads
     query = random_operand((products, case.q_len, case.qk_dim), case.dtype, where)
     key = random_operand((products, case.kv_len, case.qk_dim), case.dtype, where)
     value = random_operand((products, case.kv_len, case.v_dim), case.dtype, where)
     weights = random_operand((products, case.q_len, case.kv_len), case.dtype, where)
     gradient = random_operand((products, case.q_len, case.v_dim), case.dtype, where)
+    # The score matrix is reused: at long sequences it is by far the largest array.
     scores = torch.empty_like(weights)
 
     def forward() -> None:
@@ -273,6 +284,7 @@ def core_call(case: AttentionCase, where: torch.device) -> Call:
         torch.bmm(weights, value)
 
     def backward() -> None:
+        # dV = P^T dO; dP = dO V^T; dQ = dS K; dK = dS^T Q, with the weights in place of dS.
         torch.bmm(weights.transpose(1, 2), gradient)
         torch.bmm(gradient, value.transpose(1, 2), out=scores)
         torch.bmm(weights, key)
@@ -286,7 +298,7 @@ Attend = Forward
 
 
 def best_attention(device: Device) -> tuple[Attend, str]:
-    """The kernel, torch's flash kernel being replaced where that is meant, and its name."""
+    """Returns the best causal kernel of this GPU, with torch's flash kernel replaced where necessary, and its name."""
     runs = candidates("flash", "causal", device)[0]
     use_kernel(runs)
     if runs.package is not None:
@@ -299,6 +311,7 @@ def best_attention(device: Device) -> tuple[Attend, str]:
     backend = SDPA_BACKENDS[runs.backend]
 
     def by_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        # torch wants (batch, heads, tokens, dim).
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
         with sdpa_kernel(backend):

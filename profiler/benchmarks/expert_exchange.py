@@ -1,9 +1,9 @@
-"""Benchmark: tokens to the ranks of their experts and back, with parts as unequal as random routing makes them.
+"""Benchmark: tokens to the ranks of their experts and back, with the unequal parts of random routing.
 
 ``all2all``: rows in the order of their experts' ranks are exchanged in one all-to-all of unequal parts, and
-back (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher); their permutation before and after is a
+back (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher). Their permutation before and after is a
 kernel of its own (ops.memory_bound, permute). ``deepep``: DeepEP's normal kernels (those of
-training), where the package is installed; source of names and shapes: deepseek-ai/DeepEP, deep_ep/buffers/legacy.py
+training), where the package is installed. Source of names and shapes: deepseek-ai/DeepEP, deep_ep/buffers/legacy.py
 (Buffer: get_dispatch_layout, dispatch, combine, get_dispatch_config, get_combine_config) and csrc/legacy/config.hpp
 (get_nvl_buffer_size_hint, get_rdma_buffer_size_hint: bytes of a hidden vector, ranks).
 """
@@ -22,9 +22,9 @@ from profiler.distributed.world import World
 
 
 def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
-    """Tokens with their experts on this rank, and the call that sends them or takes them back, in every group at once.
+    """Returns the call that sends this rank's tokens to their experts or returns them, in every group at once.
 
-    Raises UnsupportedCaseError for an unknown direction or kernel, experts that the ranks do not share evenly, and
+    Raises UnsupportedCaseError for an unknown direction or kernel, experts that do not divide over the ranks, and
     groups that this world cannot form.
     """
     if case.direction not in ("dispatch", "combine"):
@@ -41,20 +41,24 @@ def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
 
 
 def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
-    """The experts of each token of a rank (tokens x topk), which every rank can draw for any other."""
+    """Returns the experts of each token of a rank (tokens x topk); every rank can compute those of any other."""
+    # Seeded by the rank, so that counts need not be exchanged.
     generator = torch.Generator().manual_seed(rank)
     return torch.rand(case.tokens, case.experts, generator=generator).topk(case.topk, dim=-1).indices
 
 
 def all_to_all_call(case: ExpertExchangeCase, member: GroupMember) -> tuple[Call, str]:
-    """One exchange of rows that are sorted by the rank which holds their expert; or back."""
+    """Returns one exchange of rows that are sorted by the rank of their expert, or its reverse."""
+    # Experts are spread over the group in blocks: expert e belongs to rank e // experts_per_rank.
     experts_per_rank = case.experts // len(member.ranks)
+    # Per rank of the group: the rows that it sends to each member (length: ranks of the group).
     counts = {
         rank: torch.bincount(chosen_experts(case, rank).flatten() // experts_per_rank, minlength=len(member.ranks))
         for rank in member.ranks
     }
     own = member.ranks.index(member.rank)
     sent_rows = counts[member.rank].tolist()
+    # This rank's column of the same table.
     received_rows = [int(counts[rank][own]) for rank in member.ranks]
     here, there = (
         random_operand((sum(rows), case.hidden), case.dtype, member.where) for rows in (sent_rows, received_rows)
@@ -70,7 +74,7 @@ def all_to_all_call(case: ExpertExchangeCase, member: GroupMember) -> tuple[Call
 
 
 def deep_ep_exchange(case: ExpertExchangeCase, member: GroupMember) -> tuple[Call, str]:
-    """DeepEP's kernels on the same tokens."""
+    """Returns DeepEP's call on the same tokens."""
     return deep_ep_call(case, member, chosen_experts(case, member.rank)), "deep_ep.Buffer"
 
 
@@ -81,16 +85,18 @@ KERNELS: dict[str, Callable[[ExpertExchangeCase, GroupMember], tuple[Call, str]]
 
 
 def deep_ep_call(case: ExpertExchangeCase, member: GroupMember, experts: torch.Tensor) -> Call:
-    """Dispatch of this rank's tokens to the ranks of their ``experts`` (tokens x topk), as the first forward of a
-    micro-batch makes it, counts and all; or the combine of what a dispatch brought.
+    """Returns the dispatch of this rank's tokens to the ranks of their ``experts`` (tokens x topk), as in the first
+    forward of a micro-batch, with the counts; or the combine of a dispatch's result.
 
-    Raises UnsupportedCaseError without the package, and for what its kernels do not take.
+    Raises UnsupportedCaseError without the package, and for what its kernels do not accept.
     """
+    # DeepEP's interface with a Buffer; other releases of the package may have another one.
     package = optional_package("deep_ep") if member.where.type == "cuda" else None
     if package is None or not hasattr(package, "Buffer"):
         raise UnsupportedCaseError("DeepEP is not installed, or there is no GPU")
     if case.dtype != "bf16":
         raise UnsupportedCaseError(f"DeepEP's kernels are asked for bf16 here, not {case.dtype}")
+    # bf16: 2 bytes per channel of a token.
     ranks, vector_bytes = len(member.ranks), case.hidden * 2
     configs = [package.Buffer.get_dispatch_config(ranks), package.Buffer.get_combine_config(ranks)]
     buffer = package.Buffer(
@@ -117,5 +123,6 @@ def deep_ep_call(case: ExpertExchangeCase, member: GroupMember, experts: torch.T
 
     if case.direction == "dispatch":
         return dispatch
+    # A combine needs the handle of the dispatch that it reverses.
     arrived, handle = dispatch()
     return lambda: buffer.combine(arrived, handle)

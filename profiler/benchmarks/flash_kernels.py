@@ -1,11 +1,11 @@
-"""Fused attention kernels that a kernel's name stands for on this GPU.
+"""Fused attention kernels behind a kernel's name on this GPU.
 
 ``flash2`` is FlashAttention-2: the flash-attn package, else torch's own flash kernel. ``flash`` is the best of the
 GPU's generation: on Hopper FlashAttention-3 (its package, or through torch where that knows it), on Blackwell
-FlashAttention-4 through torch, else cuDNN's on both; FlashAttention-2 on earlier GPUs. Each takes some shapes only:
+FlashAttention-4 through torch, else cuDNN's on both; FlashAttention-2 on earlier GPUs. Each accepts some shapes only:
 heads of 192 for queries and 128 for values (MLA) fit FlashAttention-3 and cuDNN 9.11 on Hopper and Blackwell, heads of
 192 throughout fit FlashAttention-2 but not cuDNN (PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp,
-check_cudnn_tensor_shapes and check_head_dim_size_flash). So a name stands for the first of a list that takes a case.
+check_cudnn_tensor_shapes and check_head_dim_size_flash). So a name means the first of a list that accepts a case.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ GENERATION = {9: "FA3", 10: "FA4"}
 FLASH2, CUDNN, EFFICIENT = "flash2", "cudnn", "efficient"
 
 PACKED_MASKS = ("varlen", "window")
-"""What flash kernels alone run: torch's through its packed attention."""
+"""Masks that only flash kernels run, torch's through its packed attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashKernel:
-    """``package`` with flash-attn's functions, or torch held to ``backend`` (flash2, cudnn or efficient), its flash
-    kernel replaced by ``generation``."""
+    """One kernel: ``package`` with flash-attn's functions, or torch restricted to ``backend`` (flash2, cudnn or
+    efficient), with its flash kernel replaced by ``generation``."""
 
     package: ModuleType | None = None
     backend: str = FLASH2
@@ -37,39 +37,42 @@ class FlashKernel:
 
     @property
     def name(self) -> str:
-        """For the sample."""
+        """Returns the name for the sample."""
         if self.package is not None:
             return f"{self.package.__name__} {getattr(self.package, '__version__', '')}".strip()
+        # torch calls its own FlashAttention-2 kernel flash.
         label = "flash" if self.backend == FLASH2 else self.backend
         return f"torch scaled_dot_product_attention {self.generation or label}"
 
     def takes(self, mask: str) -> bool:
-        """True if it runs such a mask."""
+        """Returns whether it runs such a mask."""
         return mask not in PACKED_MASKS or self.backend == FLASH2
 
 
 def candidates(kernel: str, mask: str, device: Device) -> list[FlashKernel]:
-    """Kernels that may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
+    """Returns the kernels that may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
     if kernel == CUDNN or device.kind != "cuda":
         return [FlashKernel(backend=CUDNN if kernel == CUDNN else FLASH2)]
     second = FlashKernel(package=flash_package("flash_attn"))
     if kernel == FLASH2:
         return [second]
     major = device.capability[0]
+    # On Hopper and Blackwell cuDNN's kernel is newer than FlashAttention-2; before them it is slower.
     others = [FlashKernel(backend=CUDNN), second] if major in GENERATION else [second, FlashKernel(backend=CUDNN)]
     listed = [*generation_kernels(major), *others, FlashKernel(backend=EFFICIENT)]
     return [one for one in listed if one.takes(mask)]
 
 
 def flash_package(name: str) -> ModuleType | None:
-    """A flash-attn package; None for the empty parent that FlashAttention-4 (flash_attn.cute) leaves under the name of
-    FlashAttention-2 where it is installed alone."""
+    """Returns a flash-attn package; None for the empty parent package that FlashAttention-4 (flash_attn.cute) leaves
+    under the name of FlashAttention-2 where it is installed alone."""
     package = optional_package(name)
     return package if hasattr(package, "flash_attn_func") else None
 
 
 def generation_kernels(major: int) -> list[FlashKernel]:
-    """The flash kernels written for this compute capability that are installed."""
+    """Returns the installed flash kernels written for this compute capability."""
+    # The package of FlashAttention-3 is for Hopper alone.
     third = flash_package("flash_attn_interface") if major == 9 else None
     if third is not None:
         return [FlashKernel(package=third)]
@@ -78,14 +81,15 @@ def generation_kernels(major: int) -> list[FlashKernel]:
 
 
 def use_kernel(one: FlashKernel) -> None:
-    """Replace torch's flash kernel by this one."""
+    """Replaces torch's flash kernel by this one."""
     restore_torch_kernel()
     if one.generation:
         activate_generation(one.generation)
 
 
 def activate_generation(generation: str) -> bool:
-    """Make torch run its flash attention by this generation (since 2.11); False if it cannot."""
+    """Makes torch run its flash attention by this generation (since 2.11); returns False if it cannot."""
+    # torch before 2.11 has none of these functions.
     activate: Callable[[str], None] | None = getattr(attention, "activate_flash_attention_impl", None)
     implementations: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
     if activate is None or implementations is None or generation not in implementations():
@@ -98,7 +102,7 @@ def activate_generation(generation: str) -> bool:
 
 
 def restore_torch_kernel() -> None:
-    """Restore torch's own flash kernel."""
+    """Restores torch's own flash kernel."""
     restore: Callable[[], None] | None = getattr(attention, "restore_flash_attention_impl", None)
     current: Callable[[], str | None] | None = getattr(attention, "current_flash_attention_impl", None)
     if restore is not None and current is not None and current() is not None:

@@ -1,4 +1,4 @@
-"""fp8 products: operands, the scales that each recipe wants, and the kernels of torch that take them.
+"""fp8 products: operands, the scales of each recipe, and torch's kernels for them.
 
 Recipes (``scale_recipe``): "tensor" one scale an operand; "row" one a row of A and a column of B; "block" one
 for 1 x 128 of A and 128 x 128 of B (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); "mx" one power of two for
@@ -7,8 +7,8 @@ for 1 x 128 of A and 128 x 128 of B (DeepSeek-V3, arXiv 2412.19437, section 3.3.
 All run in layout NT only: frameworks transpose copies for the gradients, so that their products are NT as
 well (cuBLASLt documentation, "cublasLtMatmul", table of FP8 kernels: A transposed, B not transposed in
 column-major terms). Source of shapes and strides: PyTorch, aten/src/ATen/native/cuda/ScaledBlas.cpp
-(_scaled_block1x128_block128x128, _scaled_mxfp8_mxfp8) and GroupedBlas.cpp. The recipe is named to torch: told from
-shapes alone (torch._scaled_mm), blocks of B padded to four are refused where k is no multiple of 512.
+(_scaled_block1x128_block128x128, _scaled_mxfp8_mxfp8) and GroupedBlas.cpp. torch is given the recipe by name: where it
+infers it from shapes (torch._scaled_mm), it refuses blocks of B padded to four if k is no multiple of 512.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,14 @@ Scales = tuple[torch.Tensor, torch.Tensor]
 MakesScales = Callable[[int, int, int, torch.device], Scales]
 
 FAST = frozenset({"tensor", "row"})
-"""Recipes that training frameworks run with fast accumulation; block scales are added up exactly."""
+"""Recipes that training frameworks run with fast accumulation; with block scales they accumulate exactly."""
 
 
 def launch_fp8(case: GemmCase, device: Device) -> Launched:
-    """One scaled product; UnsupportedCaseError for what torch or the device has no kernel for."""
+    """Returns one scaled product; raises UnsupportedCaseError if torch or the device has no kernel for it."""
     check_fp8(case, device)
     where = device.torch_device
+    # Bytes: 8-bit operands, 16-bit result.
     moved = (case.m * case.k + case.k * case.n) + 2 * case.m * case.n
     calls = rotating_calls(lambda: fp8_call(case, where), moved, device)
     try_once(calls[0])
@@ -41,7 +42,7 @@ def launch_fp8(case: GemmCase, device: Device) -> Launched:
 
 
 def try_once(call: Call) -> None:
-    """UnsupportedCaseError with torch's reason where its release or its CUDA has no such kernel."""
+    """Raises UnsupportedCaseError with torch's reason where its release or its CUDA has no such kernel."""
     try:
         call()
     except OUT_OF_MEMORY:
@@ -51,11 +52,13 @@ def try_once(call: Call) -> None:
 
 
 def check_fp8(case: GemmCase, device: Device) -> None:
-    """UnsupportedCaseError with the reason why a case cannot run."""
+    """Raises UnsupportedCaseError with the reason why a case cannot run."""
     if case.scale_recipe not in RECIPES:
         raise UnsupportedCaseError(f"fp8 products are scaled by one of {', '.join(RECIPES)}")
+    # Known to the benchmark, but not to this architecture's tensor cores.
     if case.scale_recipe not in scale_recipes(device):
         raise UnsupportedCaseError(f"no fp8 products scaled by {case.scale_recipe} on this architecture")
+    # torch's scaled product has neither the other layouts nor batches.
     if case.layout != "NT" or case.batch != 1 or case.bias:
         raise UnsupportedCaseError("fp8 products run as NT, one at a time, without bias")
     if case.k % 16 or case.n % 16 or (case.scale_recipe == "mx" and case.k % 32):
@@ -63,8 +66,8 @@ def check_fp8(case: GemmCase, device: Device) -> None:
 
 
 def scale_recipes(device: Device, *, grouped: bool = False) -> tuple[str, ...]:
-    """Recipes that the device's architecture has products for; where no sheet says what it is, all, and
-    torch says which it lacks."""
+    """Returns the recipes that the device's architecture has products for; without a hardware spec all of them, and
+    torch reports which it lacks."""
     if device.kind != "cuda":
         return ()
     if device.architecture is None:
@@ -76,8 +79,9 @@ def scale_recipes(device: Device, *, grouped: bool = False) -> tuple[str, ...]:
 
 
 def fp8_call(case: GemmCase, where: torch.device) -> Call:
-    """One scaled product, 16 bits out."""
+    """Returns one scaled product with a 16-bit result."""
     left = random_operand((case.m, case.k), "fp8", where)
+    # Stored n x k: fp8 tensor cores want B contiguous along k.
     right = random_operand((case.n, case.k), "fp8", where).t()
     recipe = RECIPES[case.scale_recipe]
     scale_a, scale_b = recipe.scales(case.m, case.k, case.n, where)
@@ -99,25 +103,27 @@ def fp8_call(case: GemmCase, where: torch.device) -> Call:
 
 
 def tensor_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
-    """One scale for each operand."""
+    """Returns one scale for each operand."""
     return torch.ones((), device=where), torch.ones((), device=where)
 
 
 def row_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
-    """m x 1 and 1 x n."""
+    """Returns scales of m x 1 and 1 x n."""
     return torch.ones((m, 1), device=where), torch.ones((1, n), device=where)
 
 
 def block_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
-    """A: m x k/128, m contiguous. B: k/128 x n/128, k contiguous and padded to a multiple of four."""
+    """Returns scales of A: m x k/128, m contiguous; of B: k/128 x n/128, k contiguous and padded to a multiple of
+    four."""
     along = -(-k // 128)
     left = torch.ones((along, m), device=where).t()
     return left, torch.ones((-(-n // 128), -(-along // 4) * 4), device=where).t()
 
 
 def mx_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
-    """Powers of two for 32 elements along k, in tiles of 128 rows by 4 scales (cuBLASLt documentation, "1D
-    Block Scaling Factors Layout"); all 1, so that their order in the tile does not matter."""
+    """Returns powers of two for 32 elements along k, in tiles of 128 rows by 4 scales (cuBLASLt documentation, "1D
+    Block Scaling Factors Layout"); all are 1, so that their order in the tile does not matter."""
+    # k / 32 scales, padded to whole tiles of 4.
     along = -(-k // 128) * 4
     left, right = (torch.ones(-(-rows // 128) * 128 * along, device=where).to(torch.float8_e8m0fnu) for rows in (m, n))
     return left, right
@@ -125,8 +131,8 @@ def mx_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Scaling:
-    """The ``scales`` of an m x k by k x n product, and what torch calls those of A and B (``kinds``,
-    functional.ScalingType) and the ``order`` they lie in (functional.SwizzleType)."""
+    """The ``scales`` of an m x k by k x n product, torch's names of A's and B's scaling (``kinds``,
+    functional.ScalingType), and the ``order`` in which they are stored (functional.SwizzleType)."""
 
     scales: MakesScales
     kinds: tuple[str, str]
@@ -142,7 +148,7 @@ RECIPES: dict[str, Fp8Scaling] = {
 
 
 def launch_grouped_fp8(case: GroupedGemmCase, device: Device) -> Launched:
-    """The experts' products in one launch, scaled by row: what torch's grouped kernel takes."""
+    """Returns the experts' products in one launch, scaled by row, the only recipe of torch's grouped kernel."""
     rows = case.m // case.groups
     if case.scale_recipe not in scale_recipes(device, grouped=True):
         raise UnsupportedCaseError("no such grouped fp8 products on this architecture")
@@ -157,8 +163,9 @@ def launch_grouped_fp8(case: GroupedGemmCase, device: Device) -> Launched:
 
 
 def grouped_fp8_call(case: GroupedGemmCase, where: torch.device) -> Call:
-    """All groups in one launch: rows against (groups, k, n), each weight contiguous along k."""
+    """Returns all groups in one launch: rows times (groups, k, n), each weight contiguous along k."""
     rows = case.m // case.groups
+    # The end of each group's rows: all groups have equally many.
     ends = torch.arange(rows, case.m + 1, rows, dtype=torch.int32, device=where)
     left = random_operand((case.m, case.k), "fp8", where)
     right = random_operand((case.groups, case.n, case.k), "fp8", where).transpose(1, 2)
@@ -170,13 +177,14 @@ def grouped_fp8_call(case: GroupedGemmCase, where: torch.device) -> Call:
 
 
 def quantize_fp8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """``values`` times a known scale, saturated, in 8 bits (Transformer Engine, delayed scaling)."""
+    """Returns ``values`` times a known scale, saturated, in 8 bits (Transformer Engine, delayed scaling)."""
     return (values * scale).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
 
 
 def quantize_and_transpose(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The same along rows, and a transposed copy for the gradient's product."""
+    """Returns the same along rows, and a transposed copy for the gradient's product."""
     quantized = quantize_fp8(values, scale)
+    # One result, so that a compiler may fuse both copies into one kernel.
     return torch.stack((quantized.view(torch.uint8).flatten(), quantized.view(torch.uint8).t().flatten()))
 
 
@@ -185,7 +193,7 @@ LARGEST_E4M3 = 448.0
 
 
 def with_scale(case: MemoryBoundCase, where: torch.device) -> tuple[torch.Tensor, ...]:
-    """rows x width, and one scale in their dtype."""
+    """Returns rows x width, and one scale in their dtype."""
     values = random_operand((case.rows, case.width), case.dtype, where)
     return values, torch.ones((), dtype=values.dtype, device=where)
 

@@ -1,9 +1,9 @@
 """Benchmark: the products of a layer's experts, each on its own rows, in one launch.
 
-Rows of all groups lie one after another, spread evenly or as group_rows says. NT is the experts' forward, NN their
+Rows of all groups lie one after another, spread evenly or by ``group_rows``. NT is the experts' forward, NN their
 input gradient; in TN (weight gradients) each group sums over its own rows: ``m`` rows in total are
 contracted, ``k`` x ``n`` is the weight of one group. Block-scaled fp8 runs in DeepGEMM where that is installed: torch's
-grouped kernel takes no 1 x 128 scales (deepseek-ai/DeepGEMM, csrc/apis/gemm.hpp, m_grouped_fp8_gemm_nt_contiguous).
+grouped kernel accepts no 1 x 128 scales (deepseek-ai/DeepGEMM, csrc/apis/gemm.hpp, m_grouped_fp8_gemm_nt_contiguous).
 """
 
 from itertools import accumulate, pairwise
@@ -21,10 +21,11 @@ from spec.dtypes import dtype_bytes
 
 
 def launch_grouped_gemm(case: GroupedGemmCase, device: Device) -> Launched:
-    """Operands of the grouped product and its call; torch's grouped_mm, else one product a group."""
+    """Returns the grouped product and its operands: torch's grouped_mm, else one product per group."""
     group_rows(case)
     if case.scale_recipe == "block":
         return launch_deep_gemm(case, device)
+    # torch's grouped fp8 product is measured with equal groups only (``grouped_fp8_call``).
     if case.dtype_in == "fp8" and case.spread == "even":
         return launch_grouped_fp8(case, device)
     if case.dtype_in != case.dtype_out or case.scale_recipe:
@@ -37,9 +38,10 @@ def launch_grouped_gemm(case: GroupedGemmCase, device: Device) -> Launched:
 
 
 def group_rows(case: GroupedGemmCase) -> tuple[int, ...]:
-    """Rows of each group. Uneven: from half to one and a half of the mean in equal steps, in multiples of UNEVEN_ROWS.
+    """Returns the rows of each group. Uneven: from half to one and a half of the mean in equal steps, in multiples of
+    UNEVEN_ROWS.
 
-    UnsupportedCaseError for rows that do not spread so, and for another spread.
+    Raises UnsupportedCaseError for rows that do not spread so, and for another spread.
     """
     if case.spread not in ("even", "uneven"):
         raise UnsupportedCaseError(f"spread {case.spread!r} is neither even nor uneven")
@@ -50,19 +52,20 @@ def group_rows(case: GroupedGemmCase) -> tuple[int, ...]:
     mean = units // case.groups
     if case.spread == "even" or case.groups == 1:
         return (mean * unit,) * case.groups
+    # Steps of 0 to ``mean`` units above half of the mean.
     above = [round(mean * group / (case.groups - 1)) for group in range(case.groups)]
     rows = [mean - mean // 2 + step for step in above]
-    # what rounding leaves goes to the largest
+    # The remainder of rounding goes to the largest group.
     rows[-1] += units - sum(rows)
     return tuple(row * unit for row in rows)
 
 
 UNEVEN_ROWS = 16
-"""Rows of one expert in a multiple of this: strides of 16 bytes and more for any format."""
+"""Rows of one expert are a multiple of this: strides of 16 bytes and more for any format."""
 
 
 def launch_deep_gemm(case: GroupedGemmCase, device: Device) -> Launched:
-    """DeepGEMM's grouped product of fp8 rows with 1 x 128 scales and weights with 128 x 128 scales."""
+    """Returns DeepGEMM's grouped product of fp8 rows with 1 x 128 scales and weights with 128 x 128 scales."""
     package = optional_package("deep_gemm") if device.kind == "cuda" else None
     if package is None or not hasattr(package, "m_grouped_fp8_gemm_nt_contiguous"):
         raise UnsupportedCaseError("block-scaled grouped products need DeepGEMM on a GPU")
@@ -82,8 +85,8 @@ DEEP_GEMM_ROWS = 128
 
 
 def deep_gemm_call(case: GroupedGemmCase, rows: tuple[int, ...], package: ModuleType, where: torch.device) -> Call:
-    """All groups in one launch; each row names its group. Scales of the rows lie with the rows contiguous, as
-    the kernel reads them: in any other order DeepGEMM transposes them in a launch of its own
+    """Returns all groups in one launch; each row has the index of its group. Scales of the rows are stored with the
+    rows contiguous, as the kernel reads them: in any other order DeepGEMM transposes them in a launch of its own
     (csrc/jit_kernels/impls/smxx_layout.hpp, get_mn_major_tma_aligned_tensor)."""
     left = random_operand((case.m, case.k), "fp8", where)
     right = random_operand((case.groups, case.n, case.k), "fp8", where)
@@ -97,14 +100,15 @@ def deep_gemm_call(case: GroupedGemmCase, rows: tuple[int, ...], package: Module
 
 
 def grouped_product(case: GroupedGemmCase, device: Device) -> str | None:
-    """Name of torch's grouped product; None where this torch, device or shape has none.
+    """Returns the name of torch's grouped product; None where this torch, device or shape has none.
 
     The kernel needs strides of 16 bytes (torch documentation, torch.nn.functional.grouped_mm) and is written for
     compute capability 9 and 10: elsewhere torch copies ``offs`` to the host, which waits for the device, and runs one
-    product a group under the same name (PyTorch, aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda).
+    product per group under the same name (PyTorch, aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda).
     """
     if device.kind != "cuda" or device.capability[0] not in WITH_GROUPED_KERNEL or case.dtype_in != "bf16":
         return None
+    # 16 bytes are 8 elements of bf16.
     if case.k % 8 or case.n % 8 or (case.layout == "TN" and any(rows % 8 for rows in group_rows(case))):
         return None
     if hasattr(torch.nn.functional, "grouped_mm"):
@@ -117,7 +121,7 @@ WITH_GROUPED_KERNEL = (9, 10)
 
 
 def grouped_call(case: GroupedGemmCase, where: torch.device) -> Call:
-    """All groups in one launch."""
+    """Returns all groups in one launch."""
     product = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     ends = torch.tensor(tuple(accumulate(group_rows(case))), dtype=torch.int32, device=where)
     left, right = grouped_operands(case, where)
@@ -125,8 +129,9 @@ def grouped_call(case: GroupedGemmCase, where: torch.device) -> Call:
 
 
 def grouped_operands(case: GroupedGemmCase, where: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A and B of the grouped product: rows against (groups, k, n), or for TN k x rows against rows."""
+    """Returns A and B of the grouped product: rows and (groups, k, n), or for TN k x rows and rows."""
     if case.layout == "TN":
+        # Weight gradients: X^T dY, each group over its own rows of both.
         left = random_operand((case.m, case.k), case.dtype_in, where).t()
         return left, random_operand((case.m, case.n), case.dtype_in, where)
     left = random_operand((case.m, case.k), case.dtype_in, where)
@@ -137,7 +142,7 @@ def grouped_operands(case: GroupedGemmCase, where: torch.device) -> tuple[torch.
 
 
 def looped_call(case: GroupedGemmCase, where: torch.device) -> Call:
-    """One product a group, as torch releases and devices without a grouped product run experts."""
+    """Returns one product per group, as torch releases and devices without a grouped product run experts."""
     left, right = grouped_operands(case, where)
     spans = [slice(*ends) for ends in pairwise(accumulate(group_rows(case), initial=0))]
 

@@ -1,8 +1,8 @@
-"""Benchmark: what the host pays to issue work, measured with operands too small to matter.
+"""Benchmark: the host's time to issue work, measured with operands too small to matter.
 
 ``launch``: one kernel launch. ``call``: the forward of one linear module, recorded for its backward.
 ``layer``: forward and backward of one decoder layer run operation by operation. ``micro_batch``: embedding,
-head, loss and their backward, around no layers at all.
+head, loss and their backward, without any layers.
 """
 
 import time
@@ -22,8 +22,9 @@ TINY_VOCAB = 128
 
 
 def launch_host(case: HostCase, device: Device) -> Launched:
-    """The call whose wall time is the host's cost of one launch, call, layer or micro-batch."""
+    """Returns the call whose wall time is the host's cost of one launch, call, layer or micro-batch."""
     where = device.torch_device
+    # Each builder makes its operands once and returns the call that is timed.
     builders: dict[str, Callable[[torch.device], Callable[[], object]]] = {
         "launch": one_launch,
         "call": one_call,
@@ -37,13 +38,13 @@ def launch_host(case: HostCase, device: Device) -> Launched:
 
 
 def one_launch(where: torch.device) -> Callable[[], object]:
-    """One in-place addition to eight numbers."""
+    """Returns one in-place addition to eight numbers."""
     small = torch.zeros(8, device=where)
     return lambda: small.add_(1.0)
 
 
 def one_call(where: torch.device) -> Callable[[], object]:
-    """The forward of a linear module of 64 channels over eight tokens."""
+    """Returns the forward of a linear module of 64 channels over eight tokens."""
     linear = torch.nn.Linear(TINY_HIDDEN, TINY_HIDDEN, bias=False).to(device=where, dtype=torch.bfloat16)
     tokens = torch.randn(TINY_TOKENS, TINY_HIDDEN, device=where, dtype=torch.bfloat16)
     return lambda: linear(tokens)
@@ -62,10 +63,12 @@ class TinyLayer(torch.nn.Module):
         self.down = torch.nn.Linear(2 * hidden, hidden, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(1, tokens, hidden) to the same."""
+        """Returns the layer's output, (1, tokens, hidden) like its input."""
         batch, length, hidden = tokens.shape
+        # Two heads of hidden / 2 channels; dimension 2 separates queries, keys and values.
         heads = self.qkv(self.norm_attention(tokens)).view(batch, length, 3, 2, hidden // 2)
         query, key, value = (part.transpose(1, 2) for part in heads.unbind(2))
+        # As many launches as rotary embeddings take; the numbers do not matter.
         query, key = query * 0.5 + query.roll(1, -1), key * 0.5 + key.roll(1, -1)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         tokens = tokens + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
@@ -74,7 +77,7 @@ class TinyLayer(torch.nn.Module):
 
 
 def one_layer(where: torch.device) -> Callable[[], object]:
-    """Forward and backward of a tiny layer in bf16."""
+    """Returns forward and backward of a tiny layer in bf16."""
     layer = TinyLayer(TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
     tokens = torch.randn(1, TINY_TOKENS, TINY_HIDDEN, device=where, dtype=torch.bfloat16)
     tokens.requires_grad_(True)
@@ -87,13 +90,14 @@ def one_layer(where: torch.device) -> Callable[[], object]:
 
 
 def one_micro_batch(where: torch.device) -> Callable[[], object]:
-    """Embedding, norm, head and loss of a tiny vocabulary in bf16, forward and backward."""
+    """Returns embedding, norm, head and loss of a tiny vocabulary in bf16, forward and backward."""
     table = torch.nn.Embedding(TINY_VOCAB, TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
     norm = torch.nn.RMSNorm(TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
     head = torch.nn.Linear(TINY_HIDDEN, TINY_VOCAB, bias=False).to(device=where, dtype=torch.bfloat16)
     labels = torch.randint(TINY_VOCAB, (TINY_TOKENS + 1,))
 
     def run() -> None:
+        # Copying a batch's tokens to the device is part of a micro-batch's host time.
         placed = labels.to(where, non_blocking=True)
         logits = head(norm(table(placed[:-1])))
         functional.cross_entropy(logits.float(), placed[1:]).backward()
@@ -103,14 +107,14 @@ def one_micro_batch(where: torch.device) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStopwatch:
-    """Seconds of issuing a burst of calls to an idle device; what the device then does is not in it. A processor does
-    it itself, in the CPU seconds of this thread."""
+    """Host seconds of issuing a burst of calls to an idle device, without the device's work. A processor does the
+    work itself, within the CPU seconds of this thread."""
 
     device: Device
 
     def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
-        """Host seconds of one call (profiler.timing.Stopwatch). A burst is shorter than the launch
-        queue, so that issuing never waits for the device."""
+        """Returns the host seconds of one call (profiler.timing.Stopwatch). A burst is shorter than the launch queue,
+        so that issuing never waits for the device."""
         now = time.thread_time if self.device.kind == "cpu" else time.perf_counter
         self.device.synchronize()
         start = now()

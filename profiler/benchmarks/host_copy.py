@@ -8,10 +8,10 @@ from profiler.distributed.world import World
 
 
 def launch_host_copy(case: HostCopyCase, world: World) -> Launched:
-    """Two buffers of the case's bytes and the copy from one to the other.
+    """Returns the copy from one to the other of two buffers of the case's bytes.
 
-    Raises UnsupportedCaseError for an unknown direction, without a device apart from the host, and where another number
-    of devices of a node is at work.
+    Raises UnsupportedCaseError for an unknown direction, without a device apart from the host, and where another
+    number of devices of a node copies.
     """
     if case.direction not in ("to_device", "to_host"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither to_device nor to_host")
@@ -19,7 +19,7 @@ def launch_host_copy(case: HostCopyCase, world: World) -> Launched:
         raise UnsupportedCaseError("a processor is its own host: there is nothing to copy between")
     if world.layout.local_size != case.devices:
         raise UnsupportedCaseError(f"{world.layout.local_size} devices of a node copy here, not {case.devices}")
-    # random numbers are made where that is fast: a processor takes seconds for a GiB
+    # Random numbers are made on the device: a processor takes seconds for a GiB.
     on_device = torch.randint(0, 255, (case.size_bytes,), dtype=torch.uint8, device=world.device.torch_device)
     on_host = torch.empty((case.size_bytes,), dtype=torch.uint8, pin_memory=True)
     on_host.copy_(on_device)

@@ -16,7 +16,7 @@ from spec.dtypes import dtype_bytes
 Operands = tuple[torch.Tensor, ...]
 
 EMBEDDING_TABLE_ROWS = 32000
-"""Rows of the measured embedding table: the vocabulary of Llama 2 (arXiv 2307.09288 sec. 2.1)."""
+"""Rows of the embedding table: the vocabulary of Llama 2 (arXiv 2307.09288 sec. 2.1)."""
 DROPOUT = 0.1
 ROTATED_HEAD = 128
 """Channels of one rotated head (Llama 2)."""
@@ -26,10 +26,10 @@ ROTATED_HEAD = 128
 class KernelFunction:
     """One kernel.
 
-    ``operands`` builds (case, device) -> tensors; ``forward`` runs on them. ``backward`` is a
-    function of (operands, gradient) where autograd would run something else than the kernel; None
-    lets autograd differentiate ``forward``. ``one_kernel``: torch runs it as a single kernel already.
-    ``stand_in`` says what runs where the kernel never runs by itself; it moves the same bytes.
+    ``operands`` builds tensors from (case, device); ``forward`` runs on them. ``backward`` is a function of
+    (operands, gradient) where autograd would run something else than the kernel; None lets autograd differentiate
+    ``forward``. ``one_kernel``: torch runs it as a single kernel already. ``stand_in`` names the operation that is
+    timed instead, where the kernel never runs by itself; it moves the same bytes.
     """
 
     operands: Callable[[MemoryBoundCase, torch.device], Operands]
@@ -40,43 +40,44 @@ class KernelFunction:
 
 
 def activation(case: MemoryBoundCase, where: torch.device) -> torch.Tensor:
-    """rows x width in the case's dtype."""
+    """Returns rows x width in the case's dtype."""
     return random_operand((case.rows, case.width), case.dtype, where)
 
 
 def one_activation(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """The activation alone."""
+    """Returns the activation alone."""
     return (activation(case, where),)
 
 
 def two_activations(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Two of the same shape."""
+    """Returns two activations of the same shape."""
     return activation(case, where), activation(case, where)
 
 
 def two_halves(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Two of the same shape, side by side in one array as a joined product writes them."""
+    """Returns two activations of the same shape, side by side in one array as a fused product writes them."""
     both = random_operand((case.rows, 2 * case.width), case.dtype, where)
     return both[:, : case.width], both[:, case.width :]
 
 
 def channels(case: MemoryBoundCase, where: torch.device) -> torch.Tensor:
-    """One number a channel."""
+    """Returns one number per channel."""
     return random_operand((case.width,), case.dtype, where)
 
 
 def with_channel_weight(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """An activation and one number a channel."""
+    """Returns an activation and one number per channel."""
     return activation(case, where), channels(case, where)
 
 
 def with_weight_and_bias(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """An activation and two numbers a channel."""
+    """Returns an activation and two numbers per channel."""
     return activation(case, where), channels(case, where), channels(case, where)
 
 
 def with_angles(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Heads to rotate, and the cosine and sine of every position."""
+    """Returns heads to rotate, and the cosine and sine of every position."""
+    # Widths that are no multiple of a head's have smaller heads.
     head = math.gcd(case.width, ROTATED_HEAD)
     heads = random_operand((case.rows, case.width // head, head), case.dtype, where)
     angles = torch.randn((case.rows, 1, head // 2), device=where)
@@ -84,21 +85,20 @@ def with_angles(case: MemoryBoundCase, where: torch.device) -> Operands:
 
 
 def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding on halves (RoFormer, arXiv 2104.09864 eq. 34)."""
+    """Returns heads with rotary position embedding on halves (RoFormer, arXiv 2104.09864 eq. 34)."""
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
 def plain_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """RMSNorm (arXiv 1910.07467 eq. 4), one elementwise operation after another, in fp32 inside."""
+    """Returns RMSNorm (arXiv 1910.07467 eq. 4), one elementwise operation after another, in fp32 inside."""
     x_fp32 = x.float()
     scaled = x_fp32 * torch.rsqrt(x_fp32.pow(2).mean(-1, keepdim=True) + 1e-5)
     return weight * scaled.to(x.dtype)
 
 
 def plain_rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """``rotate`` as x cos + rotate_half(x) sin with slices, the way of the Hugging Face models; angles are
-    constants."""
+    """Returns ``rotate`` as x cos + rotate_half(x) sin with slices, as in Hugging Face models; angles are constants."""
     half = heads.shape[-1] // 2
     turned = torch.cat((-heads[..., half:], heads[..., :half]), dim=-1)
     whole = [torch.cat((angle, angle), dim=-1).detach() for angle in (cosine, sine)]
@@ -106,12 +106,14 @@ def plain_rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) 
 
 
 def plain_softmax(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Scale, mask, and a softmax in fp32."""
+    """Returns scale, mask, and a softmax in fp32."""
+    # 0.125: 1 / sqrt(64), the scale of a head of 64.
     return torch.softmax((scores * 0.125).masked_fill(hidden, -1e4).float(), dim=-1).to(scores.dtype)
 
 
 def split_softmax(logits: torch.Tensor) -> torch.Tensor:
-    """The passes of Megatron-LM's cross-entropy over its part of the vocabulary (mpu/cross_entropy.py)."""
+    """Returns the softmax by the passes of Megatron-LM's cross-entropy over its part of the vocabulary
+    (mpu/cross_entropy.py)."""
     logits_fp32 = logits.float()
     logits_fp32.sub_(logits_fp32.max(dim=-1, keepdim=True)[0])
     torch.exp(logits_fp32, out=logits_fp32)
@@ -119,59 +121,61 @@ def split_softmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def with_softmax(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Logits and their softmax in fp32."""
+    """Returns logits and their softmax in fp32."""
     return activation(case, where), torch.rand((case.rows, case.width), device=where)
 
 
 def with_residual(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """An activation, a bias and the residual."""
+    """Returns an activation, a bias and the residual."""
     return activation(case, where), channels(case, where), activation(case, where)
 
 
 def with_mask(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Scores and which keys are hidden."""
+    """Returns scores and a mask of the hidden keys."""
+    # The last eighth of the keys is hidden: a mask of both values.
     hidden = torch.arange(case.width, device=where) >= max(case.width - case.width // 8, 1)
     return activation(case, where), hidden
 
 
 def with_targets(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Logits and the wanted token of every row."""
+    """Returns logits and the target token of every row."""
     return activation(case, where), torch.randint(case.width, (case.rows,), device=where)
 
 
 def with_table(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """A table, whose size its gradient has, and the token of every row; on a processor the tiny model's, as all there."""
+    """Returns a table, whose size its gradient has, and the token of every row; on a processor the tiny model's
+    table."""
     rows = TINY_MODEL.vocab if where.type == "cpu" else EMBEDDING_TABLE_ROWS
     words = torch.randint(rows, (case.rows,), device=where)
     return random_operand((rows, case.width), case.dtype, where), words
 
 
 def with_fp32_sum(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """An fp32 sum and a 16-bit array of its shape: 4 bytes read, 2 written."""
+    """Returns an fp32 sum and a 16-bit array of its shape: 4 bytes read, 2 written."""
     if dtype_bytes(case.dtype) != 2.0:
         raise UnsupportedCaseError(f"sums in fp32 of {case.dtype} gradients; 16-bit ones are measured")
     return random_operand((case.rows, case.width), "fp32", where), activation(case, where)
 
 
 def with_probabilities(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Rows of experts, a bias, and the router's probability of every row."""
+    """Returns rows of experts, a bias, and the router's probability of every row."""
     chance = random_operand((case.rows, 1), case.dtype, where)
     return *with_channel_weight(case, where), chance
 
 
 def clamp_glu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Gate clamp_glu from above, up from both sides (gpt-oss: 7), put together."""
+    """Returns the gate limited from above and up limited on both sides (gpt-oss: 7), in one array."""
     return torch.cat((gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)), dim=-1)
 
 
 def add_expert_bias(x: torch.Tensor, bias: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
-    """A bias times each row's probability added to two experts' rows, one expert after another."""
+    """Returns a bias times each row's probability added to two experts' rows, one expert after another."""
     parts = zip(x.chunk(2), chance.chunk(2), strict=True)
     return torch.cat([rows + bias * share for rows, share in parts]).to(x.dtype)
 
 
 def with_order(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """Rows and their order by expert."""
+    """Returns rows and their order by expert."""
     return activation(case, where), torch.randperm(case.rows, device=where)
 
 
@@ -179,6 +183,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     "rmsnorm": KernelFunction(
         operands=with_channel_weight,
         forward=lambda x, weight: functional.rms_norm(x, (x.shape[-1],), weight, 1e-5),
+        # Older torch composes RMSNorm of several kernels.
         one_kernel=hasattr(torch.ops.aten, "_fused_rms_norm"),
     ),
     "layernorm": KernelFunction(
@@ -212,6 +217,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         operands=with_residual,
         forward=lambda x, bias, residual: functional.dropout(x + bias, DROPOUT, True) + residual,
     ),
+    # The gradient of a bias is a sum over rows.
     "bias": KernelFunction(
         operands=with_channel_weight,
         forward=torch.add,
@@ -235,7 +241,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     ),
     "cross_entropy_unfused": KernelFunction(
         operands=with_targets,
-        forward=lambda logits, wanted: functional.cross_entropy(logits.float(), wanted),
+        forward=lambda logits, targets: functional.cross_entropy(logits.float(), targets),
     ),
     **{
         loss: KernelFunction(operands=with_targets, forward=functional.cross_entropy)
@@ -246,6 +252,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         forward=lambda table, tokens: functional.embedding(tokens, table),
         one_kernel=True,
     ),
+    # 16 bits to fp32 forward, back to 16 bits backward.
     "cast": KernelFunction(
         operands=one_activation,
         forward=lambda x: x.float(),
@@ -261,12 +268,14 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     "rmsnorm_unfused": KernelFunction(operands=with_channel_weight, forward=plain_rms_norm),
     "rotary_unfused": KernelFunction(operands=with_angles, forward=plain_rotate),
     "masked_softmax_unfused": KernelFunction(operands=with_mask, forward=plain_softmax),
+    # Accumulation of gradients: the forward only makes a gradient of the right shape, the backward is timed.
     "accumulate": KernelFunction(
         operands=two_activations,
         forward=torch.add,
         backward=lambda operands, gradient: operands[0].add_(operands[1]),
         one_kernel=True,
     ),
+    # The GEMM itself adds to the gradient: only its additional traffic is timed, by a stand-in.
     "accumulate_16bit": KernelFunction(
         operands=two_activations,
         forward=lambda total, part: part,
@@ -294,6 +303,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     "expert_bias_fp32_unfused": KernelFunction(
         operands=with_probabilities, forward=lambda x, bias, chance: add_expert_bias(x, bias, chance.float())
     ),
+    # Rows into the order of their experts; the backward gathers by the same order, whose cost is equal.
     "permute": KernelFunction(
         operands=with_order,
         forward=lambda x, order: x.index_select(0, order),

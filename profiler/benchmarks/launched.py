@@ -1,4 +1,4 @@
-"""Result of a launcher: one case turned into calls that can be timed."""
+"""Result of a launcher: one case as calls that can be timed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,32 +11,32 @@ from profdb.cases import Case
 Call = Callable[[], object]
 
 OUT_OF_MEMORY: tuple[type[Exception], ...] = (getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),)
-"""What a device without room for the operands raises; torch 2.5 gave it its shorter name."""
+"""Errors of a device without memory for the operands; torch 2.5 gave it its shorter name."""
 
 
 class Stopwatch(Protocol):
     """Reads the clock around a burst of launches."""
 
     def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
-        """Seconds of one launch, averaged over ``count``; ``align`` runs before the clock starts."""
+        """Returns the seconds of one launch, averaged over ``count``; ``align`` runs before the clock starts."""
         ...
 
 
 class UnsupportedCaseError(Exception):
-    """This device, backend or torch release cannot run the case; recorded with the reason, never
-    replaced by another operation."""
+    """This device, backend or torch release cannot run the case. It is recorded with the reason, never replaced by
+    another operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """One case ready to be timed.
 
-    ``case`` is what the calls really run; the sample is stored under it. ``calls`` run the same
-    operation on different operands: timed in turn, they keep the caches from holding what a
-    training step would have to fetch. ``implementation`` names the library and kernel.
-    ``collective`` calls have to run on every rank of the world together; ``on_host`` calls are timed
-    by what the host takes to issue them. Each call runs the operation ``operations`` times. ``sustained_s`` > 0: trials
-    of a second each for so many seconds. ``clock``: the stopwatch to read instead of the device's.
+    ``case`` is what the calls really run; the sample is stored under it. ``calls`` run the same operation on
+    different operands: timed in turn, they do not find in the caches what a training step would have to fetch.
+    ``implementation`` names the library and kernel. ``collective`` calls have to run on every rank of the world
+    together; ``on_host`` calls are timed by the host's time to issue them. Each call runs the operation
+    ``operations`` times. ``sustained_s`` > 0: trials of a second each for so many seconds. ``clock``: the stopwatch
+    to read instead of the device's.
     """
 
     case: Case
@@ -53,7 +53,7 @@ class Launcher(Protocol):
     """Builds the tensors of a case and the calls on them."""
 
     def launch(self, case: Case) -> Launched:
-        """The case ready to be timed.
+        """Returns the case ready to be timed.
 
         Raises UnsupportedCaseError, or one of OUT_OF_MEMORY when the operands do not fit.
         """

@@ -1,8 +1,8 @@
 """Benchmark: forward and backward of one whole decoder layer, eager or as one CUDA graph.
 
-Set beside the sum of its kernels' own times (profdb.layer_sum) it says what they cost together:
-caches, clocks, and (eager) the host. So its attention is the kernel that ``flash`` stands for there, which
-torch does not choose by itself.
+Its time over the sum of its kernels' own times (profdb.layer_sum) is the effect of running them together:
+caches, clocks, and (eager) the host. Its attention is therefore the kernel that ``flash`` means there, which
+torch does not select by itself.
 """
 
 from collections.abc import Callable
@@ -40,8 +40,9 @@ class DecoderLayer(torch.nn.Module):
         self.cosine, self.sine = angles.cos(), angles.sin()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(batch, seq_len, hidden) to the same."""
+        """Returns the layer's output, (batch, seq_len, hidden) like its input."""
         case = self.case
+        # Queries, keys and values side by side, split by their numbers of heads.
         heads = self.qkv(self.norm_attention(tokens)).view(case.batch, case.seq_len, -1, case.head_dim)
         query, key, value = heads.split((case.heads, case.kv_heads, case.kv_heads), dim=2)
         query, key = self.rotate(query), self.rotate(key)
@@ -51,13 +52,14 @@ class DecoderLayer(torch.nn.Module):
         return tokens + self.down(functional.silu(gate) * up)
 
     def rotate(self, heads: torch.Tensor) -> torch.Tensor:
-        """Rotary embedding as plain PyTorch writes it: x cos + rotate_half(x) sin (ops.memory_bound, rotary_unfused)."""
+        """Returns rotary embedding as plain PyTorch code has it: x cos + rotate_half(x) sin (ops.memory_bound,
+        rotary_unfused)."""
         first, second = heads.chunk(2, dim=-1)
         return heads * self.cosine + torch.cat((-second, first), dim=-1) * self.sine
 
 
 def launch_layer(case: LayerCase, device: Device) -> Launched:
-    """A layer with its weights and the call of its forward and backward, which leaves no gradients behind.
+    """Returns the forward and backward of a layer with its weights, which leaves no gradients.
 
     Raises UnsupportedCaseError for an unknown mode, heads that do not divide, and a graph without CUDA.
     """
@@ -69,28 +71,30 @@ def launch_layer(case: LayerCase, device: Device) -> Launched:
         raise UnsupportedCaseError(f"{case.heads} heads over {case.kv_heads}, of {case.head_dim}: do not divide")
     attend, kernel = best_attention(device)
     run = forward_and_backward(case, attend, device.torch_device)
+    # A graph replays the device's work without the host; eager includes the host's launches where these are longer.
     if case.mode == "graph":
         return Launched(case=case, calls=(capture_graph(run),), implementation=f"torch layer, CUDA graph, {kernel}")
     return Launched(case=case, calls=(run,), implementation=f"torch layer, eager, {kernel}")
 
 
 def forward_and_backward(case: LayerCase, attend: Attend, where: torch.device) -> Callable[[], None]:
-    """One micro-batch through the layer and back, gradients of its input and all its weights."""
+    """Returns one micro-batch through the layer and back, with gradients of its input and all its weights."""
     layer = DecoderLayer(case, attend, where)
     tokens = torch.randn(case.batch, case.seq_len, case.hidden, device=where).to(torch_dtype(case.dtype))
     tokens.requires_grad_(True)
     gradient = torch.randn_like(tokens)
-    wanted = (tokens, *layer.parameters())
+    inputs = (tokens, *layer.parameters())
 
     def run() -> None:
-        torch.autograd.grad(layer(tokens), wanted, gradient)
+        # grad() returns the gradients instead of adding them to .grad, so that runs are equal.
+        torch.autograd.grad(layer(tokens), inputs, gradient)
 
     return run
 
 
 def capture_graph(run: Callable[[], None]) -> Call:
-    """The same as one graph: the device runs it without the host (torch.cuda.CUDAGraph). The call keeps ``run`` and so
-    the layer: a graph holds the addresses of the weights that it reads, not the weights."""
+    """Returns the same as one graph: the device runs it without the host (torch.cuda.CUDAGraph). The call keeps
+    ``run`` and so the layer: a graph has the addresses of the weights that it reads, not the weights."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -105,11 +109,11 @@ def capture_graph(run: Callable[[], None]) -> Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A graph and what was captured."""
+    """A graph and the function that was captured."""
 
     graph: torch.cuda.CUDAGraph
     captured: Callable[[], None]
 
     def __call__(self) -> None:
-        """Run the graph on the current stream."""
+        """Runs the graph on the current stream."""
         self.graph.replay()

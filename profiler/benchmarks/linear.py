@@ -16,15 +16,16 @@ from spec.dtypes import dtype_bytes
 Operands = tuple[torch.Tensor, torch.Tensor]
 
 COPIED_ELEMENTS = 1 << 28
-"""Of the copies between sustained products: half a GiB each way, a tenth of a millisecond and more on any GPU."""
+"""Elements of the copies between sustained products: half a GiB each way, a tenth of a millisecond or more on any GPU."""
 
 
 def launch_gemm(case: GemmCase, device: Device) -> Launched:
-    """Operands of C[m, n] = A[m, k] B[k, n] stored as the layout says, and the product into C."""
+    """Returns the product C[m, n] = A[m, k] B[k, n], its operands stored in the case's layout."""
     if case.dtype_in == "fp8":
         return launch_fp8(case, device)
     check_gemm(case)
     where = device.torch_device
+    # Bytes of one set of operands and result.
     moved = case.batch * (
         (case.m * case.k + case.k * case.n) * dtype_bytes(case.dtype_in) + case.m * case.n * dtype_bytes(case.dtype_out)
     )
@@ -34,7 +35,7 @@ def launch_gemm(case: GemmCase, device: Device) -> Launched:
 
 
 def check_gemm(case: GemmCase) -> None:
-    """UnsupportedCaseError for what torch cannot launch as said."""
+    """Raises UnsupportedCaseError for a case that torch cannot launch as it is."""
     if case.dtype_out != case.dtype_in or case.scale_recipe:
         raise UnsupportedCaseError(f"torch.mm writes {case.dtype_in} from {case.dtype_in}, unscaled")
     if case.bias and case.batch > 1:
@@ -42,8 +43,9 @@ def check_gemm(case: GemmCase) -> None:
 
 
 def operands(case: GemmCase, where: torch.device) -> Operands:
-    """A as an m x k view and B as a k x n view of tensors stored in the case's layout."""
+    """Returns A as an m x k view and B as a k x n view of tensors stored in the case's layout."""
     batch = (case.batch,) if case.batch > 1 else ()
+    # Layouts are cuBLAS's in row-major terms: T means that a tensor is stored transposed.
     if case.layout == "TN":
         left = random_operand((*batch, case.k, case.m), case.dtype_in, where).transpose(-1, -2)
     else:
@@ -56,7 +58,7 @@ def operands(case: GemmCase, where: torch.device) -> Operands:
 
 
 def gemm_call(case: GemmCase, where: torch.device) -> Call:
-    """One product on its own operands."""
+    """Returns one product on its own operands."""
     left, right = operands(case, where)
     batch = (case.batch,) if case.batch > 1 else ()
     out = torch.empty((*batch, case.m, case.n), dtype=torch_dtype(case.dtype_out), device=where)
@@ -68,8 +70,8 @@ def gemm_call(case: GemmCase, where: torch.device) -> Call:
 
 
 def launch_sustained(case: SustainedCase, device: Device) -> Launched:
-    """One product until clocks have settled, a trial a second; on a GPU in turn with copies of an array that no cache
-    holds.
+    """Returns one product until clocks have settled, one trial per second; on a GPU alternating with copies of an
+    array larger than any cache.
 
     Raises UnsupportedCaseError as launch_gemm does.
     """
@@ -87,5 +89,6 @@ def launch_sustained(case: SustainedCase, device: Device) -> Launched:
         return launched
     source = torch.randn(COPIED_ELEMENTS, dtype=torch.bfloat16, device=device.torch_device)
     target = torch.empty_like(source)
+    # Copies stand for the memory-bound kernels of a step, during which a GPU draws less.
     clock = SustainedStopwatch.of(device, lambda: target.copy_(source), case.percent / 100.0)
     return replace(launched, clock=clock)

@@ -39,13 +39,14 @@ FUNCTIONS: dict[str, KernelFunction] = KERNEL_FUNCTIONS | QUANTIZE_FUNCTIONS | S
 
 
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:
-    """Operands of a kernel and the call; ``compiled`` fuses by torch.compile what torch itself runs
-    as several kernels under a name that says one. Without it those are refused."""
+    """Returns the call of a kernel on its operands; ``compiled`` fuses by torch.compile those that torch itself runs
+    as several kernels. Without it they are refused."""
     if case.kernel not in KERNELS or case.kernel not in FUNCTIONS:
         raise UnsupportedCaseError(f"no benchmark for kernel {case.kernel!r}")
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
     function = FUNCTIONS[case.kernel]
+    # Kernels that are one by name must run as one (``compiled_kernels``).
     fuse = case.kernel in compiled_kernels()
     if fuse and not compiled:
         raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
@@ -60,6 +61,7 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
 
     if fuse:
         return Launched(case=case, calls=compiled_calls(case.kernel, calls_of), implementation="torch.compile")
+    # A stand-in's name is its description, which is stored with the sample.
     name = "torch" if function.one_kernel else "torch, several kernels"
     return Launched(case=case, calls=calls_of(function.forward), implementation=function.stand_in or name)
 
@@ -67,8 +69,8 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
 def compiled_calls(
     kernel: str, calls_of: Callable[[Callable[..., torch.Tensor]], tuple[Call, ...]]
 ) -> tuple[Call, ...]:
-    """Calls of the compiled kernel: for any shape, or for this shape alone where the compiler fails over unknown sizes
-    (torch 2.11 over the backward of rotary: torch/_inductor/tiling_utils.py, get_pw_red_splits)."""
+    """Returns calls of the compiled kernel: for any shape, or for this shape alone where the compiler fails with
+    unknown sizes (torch 2.11 in the backward of rotary: torch/_inductor/tiling_utils.py, get_pw_red_splits)."""
     from torch._inductor.exc import InductorError
 
     try:
@@ -80,9 +82,10 @@ def compiled_calls(
 
 
 def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False) -> Launched:
-    """The kernel on one set of operands, over and over: each launch finds in the cache what the one before touched.
+    """Returns the kernel on one set of operands, over and over: each launch finds in the cache what the previous one
+    touched.
 
-    Raises UnsupportedCaseError as launch_memory_bound does, and for more bytes than the cache holds.
+    Raises UnsupportedCaseError as launch_memory_bound does, and for more bytes than the cache has.
     """
     cold = MemoryBoundCase(
         kernel=case.kernel, direction=case.direction, rows=case.rows, width=case.width, dtype=case.dtype
@@ -90,6 +93,7 @@ def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False)
     backward = case.direction == "backward"
     if case.kernel in KERNELS and device.cache_bytes:
         moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
+        # A kernel that does not fit would be timed from memory under the name of a warm one.
         if moved > device.cache_bytes:
             raise UnsupportedCaseError(f"moves {moved:.0f} bytes, the cache holds {device.cache_bytes}")
     launched = launch_memory_bound(cold, device, compiled=compiled)
@@ -98,8 +102,8 @@ def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False)
 
 
 def compiled_kernels() -> frozenset[str]:
-    """Kernels that are one by name and several in torch, unless a compiler fuses them: a time of the several would
-    stand under the wrong name."""
+    """Returns the kernels that are one by name and several in torch, unless a compiler fuses them: the time of the
+    several would be stored under the wrong name."""
     return frozenset(
         name
         for name, function in FUNCTIONS.items()
@@ -108,21 +112,22 @@ def compiled_kernels() -> frozenset[str]:
 
 
 MOST_GRAPHS = 64
-"""Of one kernel; a sweep takes 2 to 8."""
+"""Graphs of one kernel; a sweep needs 2 to 8."""
 
 
 @lru_cache
 def compile_forward(kernel: str, *, dynamic: bool = True) -> Callable[..., torch.Tensor]:
-    """A kernel's forward through torch.compile, for any shape if ``dynamic``; compiled once.
+    """Returns a kernel's forward through torch.compile, for any shape if ``dynamic``; compiled once.
 
-    A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process says
-    otherwise for as long as it runs. Formats, gradients, equal sizes and arrays of 2^31 elements each take a
-    graph of their own: beyond torch's limit of 8 a function runs as several kernels again without a word,
-    unless it has to be whole (torch/_dynamo/convert_frame.py, RUN_ONLY), when it refuses.
+    A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process sets
+    otherwise for as long as it runs. Formats, gradients, equal sizes and arrays of 2^31 elements each need a graph of
+    their own. Beyond torch's limit of 8 a function silently runs as several kernels again, unless it has to be whole
+    (torch/_dynamo/convert_frame.py, RUN_ONLY); then it refuses.
     """
     from torch._dynamo import config as graphs
     from torch._functorch import config
 
+    # The backward is timed again and again on one forward's buffers.
     config.donated_buffer = False
     graphs.recompile_limit = MOST_GRAPHS
     compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=dynamic, fullgraph=True)
@@ -135,7 +140,7 @@ def kernel_call(
     forward: Callable[..., torch.Tensor],
     where: torch.device,
 ) -> Call:
-    """One kernel on its own operands."""
+    """Returns one kernel on its own operands."""
     operands = function.operands(case, where)
     if case.direction == "forward":
 
@@ -146,6 +151,7 @@ def kernel_call(
         return run_forward
     if function.backward is not None:
         with torch.no_grad():
+            # Only the shape and format of the output matter here.
             gradient = torch.randn_like(function.forward(*operands))
         backward = function.backward
         return lambda: backward(operands, gradient)
@@ -153,8 +159,8 @@ def kernel_call(
 
 
 def autograd_backward(operands: Operands, forward: Callable[..., torch.Tensor]) -> Call:
-    """The backward that autograd runs for ``forward``, alone, again and again."""
-    wanted = [operand.requires_grad_(True) for operand in operands if operand.is_floating_point()]
+    """Returns the backward that autograd runs for ``forward``, alone, again and again."""
+    inputs = [operand.requires_grad_(True) for operand in operands if operand.is_floating_point()]
     output = forward(*operands)
     gradient = torch.randn_like(output)
-    return lambda: torch.autograd.grad(output, wanted, gradient, retain_graph=True, allow_unused=True)
+    return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True, allow_unused=True)

@@ -12,8 +12,8 @@ from profiler.device import Device
 
 
 def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:
-    """Parameters with gradients and the step of a fused optimizer: apex's FusedAdam where it is
-    installed, else torch's fused AdamW. Moments have the parameters' dtype."""
+    """Returns the step of a fused optimizer over parameters with gradients: apex's FusedAdam where it is installed,
+    else torch's fused AdamW. Moments have the parameters' dtype."""
     if case.kernel != "adamw":
         raise UnsupportedCaseError(f"optimizer {case.kernel!r} is not measured; adamw is")
     if case.gradient_dtype != case.parameter_dtype:
@@ -26,13 +26,14 @@ def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:
         torch.nn.Parameter(torch.randn(size, dtype=dtype, device=device.torch_device)) for _ in range(case.tensors)
     ]
     for parameter in parameters:
+        # Small gradients keep the parameters finite over many steps.
         parameter.grad = torch.randn_like(parameter) * 1e-3
     optimizer, name = fused_adamw(parameters, device)
     return Launched(case=case, calls=(optimizer.step,), implementation=name)
 
 
 def fused_adamw(parameters: list[torch.nn.Parameter], device: Device) -> tuple[torch.optim.Optimizer, str]:
-    """The fastest AdamW there is here, and its name. apex keeps fp32 moments whatever the parameters are, and
+    """Returns the fastest AdamW available, and its name. apex has fp32 moments whatever the parameters are, and
     refuses where it was installed without its CUDA extensions (apex/optimizers/fused_adam.py)."""
     whole = parameters[0].dtype is torch.float32
     apex = optional_package("apex.optimizers") if device.kind == "cuda" and whole else None

@@ -1,4 +1,4 @@
-"""Packages that are faster than torch's own kernels where somebody installed them; never needed."""
+"""Optional packages that are faster than torch's own kernels; never required."""
 
 import importlib
 import importlib.util
@@ -6,7 +6,7 @@ from types import ModuleType
 
 
 def optional_package(name: str) -> ModuleType | None:
-    """The package, or None when it is not installed or does not fit this torch."""
+    """Returns the package, or None when it is not installed or does not fit this torch."""
     if importlib.util.find_spec(name.split(".", maxsplit=1)[0]) is None:
         return None
     try:

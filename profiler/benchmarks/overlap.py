@@ -1,8 +1,8 @@
 """Benchmark: collectives while matrix products run, from the start of both to the end of both.
 
-On a GPU the collectives are issued first, to a stream of their own, and the products to the one that is timed, which
+On a GPU the collectives are issued first, to a stream of their own, and the products to the timed stream, which
 waits for the other at the end. Over gloo the collectives run in a thread of their own, as they block the caller.
-What each side loses follows from the times of both together and of each alone (profdb.overlap_losses).
+The loss of each side follows from the times of both together and of each alone (profdb.overlap_losses).
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,15 @@ from spec.collectives import Collective
 
 
 def launch_overlap(case: OverlapCase, world: World) -> Launched:
-    """The products and the collectives of the case on this rank, and the call that runs them together.
+    """Returns the call that runs the products and the collectives of the case on this rank together.
 
-    Raises UnsupportedCaseError for nothing to run, a message between two ranks, and groups that this world cannot form.
+    Raises UnsupportedCaseError for nothing to run, a message between two ranks, and groups that this world cannot
+    form.
     """
     if case.products + case.collectives < 1:
         raise UnsupportedCaseError("neither products nor collectives: nothing to run")
     if case.collective not in CALLS or case.collective is Collective.P2P:
-        raise UnsupportedCaseError(f"{case.collective} beside products is not measured")
+        raise UnsupportedCaseError(f"{case.collective} during products is not measured")
     tiling = tiling_for(case, world)
     member = GroupMember(
         ranks=tiling.group_of(world.rank),
@@ -39,6 +40,7 @@ def launch_overlap(case: OverlapCase, world: World) -> Launched:
     product = GemmCase(m=case.m, k=case.k, n=case.n, dtype_in=case.dtype, dtype_out=case.dtype)
     multiplied = launch_gemm(product, world.device)
     exchanges = [exchange] * case.collectives
+    # Sets of operands in turn, as in the product's own benchmark.
     products = [multiplied.calls[index % len(multiplied.calls)] for index in range(case.products)]
     together = on_two_streams if world.device.kind == "cuda" else in_two_threads
     names = [f"torch {world.backend} {case.collective.value}"] * bool(exchanges)
@@ -52,11 +54,12 @@ def launch_overlap(case: OverlapCase, world: World) -> Launched:
 
 
 def on_two_streams(exchanges: Sequence[Call], products: Sequence[Call]) -> Call:
-    """Both queued on the device; the current stream goes on when both have ended."""
+    """Returns both queued on the device; the current stream goes on when both have ended."""
     side_stream = torch.cuda.Stream()
 
     def run() -> None:
         current = torch.cuda.current_stream()
+        # Both sides start when the timed stream reaches this point.
         side_stream.wait_stream(current)
         with torch.cuda.stream(side_stream):
             for exchange in exchanges:
@@ -69,7 +72,7 @@ def on_two_streams(exchanges: Sequence[Call], products: Sequence[Call]) -> Call:
 
 
 def in_two_threads(exchanges: Sequence[Call], products: Sequence[Call]) -> Call:
-    """The exchanges in a thread, the products in the caller's; returns when both have ended."""
+    """Returns the exchanges in a thread and the products in the caller's; it returns when both have ended."""
     executor = ThreadPoolExecutor(max_workers=1)
 
     def all_exchanges() -> None:

@@ -1,4 +1,4 @@
-"""Attention calls to measure: head shapes of real models cut over tp, 512 to 128k tokens."""
+"""Attention calls to measure: head shapes of real models under tensor parallelism, 512 to 128k tokens."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ DIRECTIONS = ("forward", "backward")
 MOST_FLOPS = 6e14
 MOST_FLOPS_OF_MORE = 1e14
 """Limits for CORE_HEADS and MORE_HEADS, counted over the whole matrix: about a second and a sixth of one
-on an H100. Longer calls lie on the flat end of the curve."""
+on an H100. Longer calls lie where the curve is flat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,8 @@ CORE_HEADS = (
 )
 """Llama-2-7B whole; Llama-3.1-8B whole; Llama-2-70B on 8 ranks; Llama-2-7B on 8 ranks."""
 
+# Llama-2-70B and Qwen2-72B; InternLM2-20B; Llama-2-13B; parts of these on 2 to 8 ranks; GPT-175B; heads of 64;
+# GPT-22B; heads of 192; DeepSeek-V3's MLA on 8 ranks and whole.
 MORE_HEADS = (
     Heads(heads=64, kv_heads=8),
     Heads(heads=48, kv_heads=8),
@@ -54,7 +56,7 @@ MORE_HEADS = (
 
 
 def calls(heads: Heads, length: int, batch: int, labels: Iterable[tuple[str, str]], dtype: str) -> list[AttentionCase]:
-    """Forward and backward for each (mask, kernel) of ``labels``."""
+    """Returns forward and backward for each (mask, kernel) of ``labels``."""
     return [
         AttentionCase(
             batch=batch,
@@ -75,7 +77,7 @@ def calls(heads: Heads, length: int, batch: int, labels: Iterable[tuple[str, str
 
 
 def short_enough(cases: Iterable[AttentionCase], most_flops: float) -> list[AttentionCase]:
-    """The calls below a limit: 2 products forward, 5 backward (FlashAttention-2, 2307.08691 sec. 4.1)."""
+    """Returns the calls below a limit: 2 products forward, 5 backward (FlashAttention-2, 2307.08691 sec. 4.1)."""
     short = []
     for case in cases:
         products = 1.0 if case.direction == "forward" else BACKWARD_PRODUCTS
@@ -86,17 +88,19 @@ def short_enough(cases: Iterable[AttentionCase], most_flops: float) -> list[Atte
 
 
 def gpu_attention_cases() -> list[PlannedCase]:
-    """Causal on the best and on cuDNN's fused kernel for every head shape; full, packed, unfused, and FlashAttention-2
-    for plans that say so, on core shapes."""
+    """Returns causal calls of the best and of cuDNN's fused kernel for every head shape; full, packed and unfused
+    ones, and FlashAttention-2 for plans that request it, on core shapes."""
     causal = (("causal", "flash"), ("causal", "cudnn"))
     plans: list[PlannedCase] = []
     for heads in CORE_HEADS:
         for length in LENGTHS:
+            # The skeleton has a short, a usual and a long sequence; further lengths fill the curve between.
             plans += in_tier(0 if length in (1024, 4096, 32768) else 1, calls(heads, length, 1, causal, "bf16"))
             if length in (2048, 8192):
                 plans += in_tier(2, calls(heads, length, 1, (("causal", "flash2"),), "bf16"))
             if length <= 8192:
                 full = (("full", "flash"), ("full", "cudnn"))
+                # Sequences of one length, packed without padding, as training on documents has them.
                 packed = calls(heads, length, 8, (("varlen", "flash"),), "bf16")
                 plans += in_tier(1 if length == 4096 else 2, calls(heads, length, 1, full, "bf16") + packed)
                 for batch in (2, 4, 8):
@@ -104,12 +108,14 @@ def gpu_attention_cases() -> list[PlannedCase]:
                 for batch in (16, 32) if length <= 4096 else ():
                     plans += in_tier(3, calls(heads, length, batch, causal[:1], "bf16"))
     for length in (1024, 2048, 4096):
+        # Unfused attention on few shapes: its score matrix limits the length, and few frameworks use it.
         core = (("causal", "core"),)
         plans += in_tier(1, calls(CORE_HEADS[0], length, 1, core, "bf16"))
         plans += in_tier(2, calls(CORE_HEADS[3], length, 1, core, "bf16"))
         plans += in_tier(2, calls(CORE_HEADS[3], length, 4, core, "bf16"))
     for heads in MORE_HEADS:
         for length in LENGTHS:
+            # More head shapes only up to a sixth of a second: longer calls tell little more.
             tier = 1 if length in (2048, 8192) else 2
             plans += in_tier(tier, short_enough(calls(heads, length, 1, causal, "bf16"), MOST_FLOPS_OF_MORE))
             if length <= 4096:
@@ -119,7 +125,7 @@ def gpu_attention_cases() -> list[PlannedCase]:
 
 
 def cpu_attention_cases(dtype: str) -> list[PlannedCase]:
-    """Small causal and full calls, equal and grouped heads."""
+    """Returns small causal and full calls, with equal and grouped heads."""
     plans: list[PlannedCase] = []
     for heads in (
         Heads(heads=8, kv_heads=4, qk_dim=32, v_dim=32),

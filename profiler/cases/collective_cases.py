@@ -1,4 +1,4 @@
-"""Collectives to measure: every operation over every split, sizes denser where curves bend."""
+"""Collectives to measure: every operation over every group shape, with denser sizes where curves bend."""
 
 from dataclasses import replace
 
@@ -15,12 +15,14 @@ SKELETON_BYTES = (KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB, 512 * MIB)
 BEND_BYTES = tuple(128 * KIB << step for step in range(9))
 """128 KiB to 32 MiB by twos: between latency and bandwidth, where protocols and algorithms change."""
 EVERY_SKELETON = tuple((kind, size) for kind in GROUP_COLLECTIVES for size in SKELETON_BYTES)
+# Between the skeleton's sizes outside the bend: 4 to 32 KiB, and from 128 MiB on.
 FILL_BYTES = (4 * KIB, 16 * KIB, 32 * KIB, 128 * MIB, 256 * MIB, 1024 * MIB)
 
 
 def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
-    """All collectives of a world of ``domains`` x ``domain_ranks``; empty for a single rank."""
+    """Returns all collectives of a world of ``domains`` x ``domain_ranks``; empty for a single rank."""
     plans: list[PlannedCase] = []
+    # Tier 0 has every shape at few sizes, tiers 1 and 2 the sizes between.
     for tier, sizes in enumerate((SKELETON_BYTES, BEND_BYTES, FILL_BYTES)):
         for tiling in all_tilings(domain_ranks, domains):
             plans += in_tier(
@@ -33,15 +35,17 @@ def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planne
 
 
 def uncrowded_cases(domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
-    """Across domains, by how many groups share one: a single group of every kind, and messages of 1, 2, 4, ... pairs;
-    with the cases of all groups at once these are curves by domains, siblings and size."""
+    """Returns cases across domains with fewer groups per domain than fit: a single group of every kind, and messages
+    of 1, 2, 4, ... pairs. With the cases of all groups at once these are curves over domains, siblings and size."""
     plans: list[PlannedCase] = []
     for tiling in all_tilings(domain_ranks, domains):
+        # Inside a domain siblings do not share a link, and one sibling is the full case already.
         if tiling.inter == 1 or tiling.siblings == 1:
             continue
         alone = [replace(case(kind, size, tiling, dtype), siblings=1) for kind, size in EVERY_SKELETON]
         plans += in_tier(3, alone)
         if tiling.intra * tiling.inter == 2:
+            # Without the last, all pairs, which ``collective_cases`` has.
             for pairs in part_sizes(tiling.siblings)[:-1]:
                 sent = (case(Collective.P2P, size, tiling, dtype) for size in SKELETON_BYTES)
                 plans += in_tier(2, [replace(message, siblings=pairs) for message in sent])
@@ -49,7 +53,7 @@ def uncrowded_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned
 
 
 def case(kind: Collective, size_bytes: int, tiling: GroupTiling, dtype: str) -> CollectiveCase:
-    """The case with its size rounded up to equal parts of whole elements."""
+    """Returns the case with its size rounded up to equal parts of whole elements."""
     unit = int(dtype_bytes(dtype)) * (1 if kind is Collective.P2P else tiling.intra * tiling.inter)
     return CollectiveCase(
         collective=kind,

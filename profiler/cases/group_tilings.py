@@ -1,4 +1,4 @@
-"""Every way to tile the world with equal groups: intra ranks in each of inter domains."""
+"""All tilings of the world by equal groups: intra ranks in each of inter domains."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from profdb.cases import CollectiveCase, GroupedCase
 class GroupTiling:
     """Groups of ``intra`` ranks in each of ``inter`` neighbouring domains of ``domain_ranks``.
 
-    ``groups`` are the global ranks of each; together they hold every rank exactly once and work at
-    the same time, so that sharing of links and NICs is inside the measurement.
+    ``groups`` are the global ranks of each; together they have every rank exactly once and communicate at the same
+    time, so that the measurement includes the sharing of links and NICs.
     """
 
     intra: int
@@ -20,26 +20,27 @@ class GroupTiling:
 
     @property
     def siblings(self) -> int:
-        """Groups that have ranks in one domain."""
+        """Returns the number of groups that have ranks in one domain."""
         return self.domain_ranks // self.intra
 
     def slot_of(self, rank: int) -> int:
-        """Number of ``rank``'s group among those that share its domain, from 0."""
+        """Returns the index of ``rank``'s group among those that share its domain, from 0."""
         return rank % self.domain_ranks // self.intra
 
     def group_of(self, rank: int) -> tuple[int, ...]:
-        """The group that holds ``rank``."""
+        """Returns the group of ``rank``."""
         return next(group for group in self.groups if rank in group)
 
 
 def part_sizes(whole: int) -> tuple[int, ...]:
-    """Powers of two that divide ``whole``, and ``whole`` itself."""
+    """Returns the powers of two that divide ``whole``, and ``whole`` itself."""
+    # For 12: 1, 2, 4 and 12.
     powers = {1 << bit for bit in range(whole.bit_length()) if whole % (1 << bit) == 0}
     return tuple(sorted(powers | {whole}))
 
 
 def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling:
-    """Groups of consecutive ranks of a domain, the same slots in ``inter`` consecutive domains.
+    """Returns groups of consecutive ranks of a domain, in the same slots of ``inter`` consecutive domains.
 
     ``intra`` divides ``domain_ranks`` and ``inter`` divides ``domains``.
     """
@@ -48,6 +49,7 @@ def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling
         for slot in range(0, domain_ranks, intra):
             groups.append(
                 tuple(
+                    # Global ranks count domain by domain; ``slot`` is the first of the group's ranks in each.
                     (first_domain + domain) * domain_ranks + slot + member
                     for domain in range(inter)
                     for member in range(intra)
@@ -57,8 +59,9 @@ def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling
 
 
 def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
-    """Reason why the groups of the case do not tile so many domains of so many ranks; "" if they do. Across
-    domains a collective may run in fewer of the groups that share one: the others rest."""
+    """Returns why the groups of the case do not tile so many domains of so many ranks; "" if they do. Across domains
+    a collective may run in fewer of the groups that share one; the others rest."""
+    # Groups must divide the ranks of a domain and the number of domains.
     fits = (
         case.intra >= 1
         and case.inter >= 1
@@ -76,7 +79,7 @@ def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
 
 
 def all_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:
-    """Every intra x inter split of two ranks or more, larger groups first."""
+    """Returns every intra x inter split of two ranks or more, larger groups first."""
     splits = [
         (intra, inter) for intra in part_sizes(domain_ranks) for inter in part_sizes(domains) if intra * inter > 1
     ]
@@ -85,5 +88,5 @@ def all_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:
 
 
 def pair_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:
-    """Pairs of neighbours for messages: inside a domain, and of equal slots in two domains."""
+    """Returns pairs of neighbours for messages: inside a domain, and in equal slots of two domains."""
     return tuple(tiling for tiling in all_tilings(domain_ranks, domains) if tiling.intra * tiling.inter == 2)

@@ -1,4 +1,4 @@
-"""Matrix products to measure: those of real models, cut over tp, for tokens of a micro-batch."""
+"""Matrix products to measure: those of real models under tensor parallelism, for tokens of a micro-batch."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -30,16 +30,16 @@ ROUTERS: tuple[tuple[int, int], ...] = ((4096, 8), (7168, 256))
 """(hidden, experts) of Mixtral 8x7B and DeepSeek-V3."""
 
 MOST_FLOPS = 6e13
-"""Larger products take longer than 0.1 s on an H100 and lie on the flat end of every curve."""
+"""Larger products take longer than 0.1 s on an H100 and lie where every curve is flat."""
 
 SUSTAINED_SIDE, SUSTAINED_S = 8192, 30
-"""1.1 PFLOP a product, a few ms, and long enough for power and heat to settle."""
+"""1.1 PFLOP a product, a few ms, for as many seconds as power and temperature take to settle."""
 
 CPU_TOKENS = (16, 64, 128, 256, 512, 1024)
 
 
 def linear_gemms(tokens: int, inputs: int, outputs: int, dtype: str) -> tuple[GemmCase, ...]:
-    """Forward NT, input gradient NN and weight gradient TN of one Linear (profdb.cases.GemmCase)."""
+    """Returns forward NT, input gradient NN and weight gradient TN of one Linear (profdb.cases.GemmCase)."""
     shapes = (
         (tokens, inputs, outputs, "NT"),
         (tokens, outputs, inputs, "NN"),
@@ -49,12 +49,12 @@ def linear_gemms(tokens: int, inputs: int, outputs: int, dtype: str) -> tuple[Ge
 
 
 def width_pairs(models: Sequence[ModelWidths], ranks: Iterable[int]) -> set[tuple[int, int]]:
-    """Distinct (in, out) features of the models' linears."""
+    """Returns the distinct (in, out) features of the models' linears."""
     return {pair for model in models for tp in ranks for pair in linear_widths(model, tp).values()}
 
 
 def gemms_of(pairs: Iterable[tuple[int, int]], tokens: Iterable[int], dtype: str) -> list[GemmCase]:
-    """All products of the pairs on each number of tokens, except the longest."""
+    """Returns all products of the pairs on each number of tokens, except the longest."""
     cases = [
         case
         for inputs, outputs in sorted(pairs)
@@ -65,11 +65,13 @@ def gemms_of(pairs: Iterable[tuple[int, int]], tokens: Iterable[int], dtype: str
 
 
 def gpu_linear_cases() -> list[PlannedCase]:
-    """bf16 in all layouts, with and without bias; batched products; fp8 and fp16 on the core shapes."""
+    """Returns bf16 in all layouts, with and without bias; batched products; fp8 and fp16 on the core shapes."""
     core_whole = width_pairs(CORE_MODELS, (1,))
     core = width_pairs(CORE_MODELS, TENSOR_RANKS)
     squares = {(width, width) for width in SQUARE_WIDTHS}
     every = width_pairs((*MODELS, *EXPERT_MODELS), TENSOR_RANKS)
+    # Tier 0: a few models and squares at usual token counts, bf16. Tier 1: core shapes in all formats. Tier 2: all
+    # models at one length, core shapes at all. Tier 3: everything.
     plans = in_tier(0, gemms_of(core_whole, (4096,), "bf16"))
     plans += in_tier(0, gemms_of(squares, (512, 4096, 32768), "bf16"))
     plans += in_tier(1, gemms_of(core, CORE_TOKENS, "bf16"))
@@ -81,6 +83,7 @@ def gpu_linear_cases() -> list[PlannedCase]:
     plans += in_tier(2, gemms_of(every, (4096,), "bf16"))
     plans += in_tier(2, gemms_of(core_whole, CORE_TOKENS, "fp16"))
     plans += in_tier(2, as_fp8(gemms_of(core, CORE_TOKENS, "bf16")))
+    # The other scale recipes run the same products at nearly the same rate: fewer shapes are enough.
     for recipe in ("block", "mx", "row"):
         plans += in_tier(1, as_fp8(gemms_of(core_whole, (4096,), "bf16"), recipe))
         plans += in_tier(2, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16"), recipe))
@@ -91,8 +94,8 @@ def gpu_linear_cases() -> list[PlannedCase]:
 
 
 def sustained_cases() -> list[PlannedCase]:
-    """A large square in bf16 and fp8 for as long as clocks take to settle, and the same as any product; the longest
-    cases of a sweep, behind its skeleton."""
+    """Returns a large square in bf16 and fp8, repeated for as long as clocks take to settle, and the same as ordinary
+    products. The long ones are the longest cases of a sweep and come after its skeleton."""
     side, formats = SUSTAINED_SIDE, (("bf16", ""), ("fp8", "tensor"))
     alone = [GemmCase(m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe) for dtype, recipe in formats]
     long = [
@@ -103,23 +106,22 @@ def sustained_cases() -> list[PlannedCase]:
 
 
 def as_fp8(cases: Iterable[GemmCase], recipe: str = "tensor") -> list[GemmCase]:
-    """The products with fp8 operands scaled by a recipe of profiler.benchmarks.fp8, bf16 out.
+    """Returns the products with fp8 operands scaled by a recipe of profiler.benchmarks.fp8, and results in bf16.
 
-    All three in one layout: fp8 tensor cores want both operands contiguous along k, so frameworks keep
-    transposed copies and run the gradients as NT too (Transformer Engine), with a gradient's sizes.
-    Per tensor and by row with fast accumulation; where a framework adds up gradients more exactly, they take
-    longer than this.
+    All three are in one layout: fp8 tensor cores need both operands contiguous along k, so frameworks keep transposed
+    copies and run the gradients as NT too (Transformer Engine), with a gradient's sizes. Scales per tensor and by row
+    use fast accumulation; a framework that accumulates gradients more exactly takes longer.
     """
     return [GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe=recipe) for case in cases]
 
 
 def with_bias(cases: Iterable[GemmCase]) -> list[GemmCase]:
-    """The forward products with a bias added in the same launch."""
+    """Returns the forward products with a bias added in the same launch."""
     return [replace(case, bias=True) for case in cases if case.layout == "NT"]
 
 
 def attention_products(dtype: str, lengths: Iterable[int] = (1024, 2048, 4096)) -> list[GemmCase]:
-    """Scores (NT), context (NN) and a gradient (TN) of unfused attention, one product a head."""
+    """Returns scores (NT), context (NN) and a gradient (TN) of unfused attention, one product per head."""
     return [
         GemmCase(batch=heads, m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
         for heads in (8, 32, 64)
@@ -133,7 +135,7 @@ def attention_products(dtype: str, lengths: Iterable[int] = (1024, 2048, 4096)) 
 
 
 def cpu_linear_cases(dtype: str) -> list[PlannedCase]:
-    """Small products: those of a tiny model and a few squares."""
+    """Returns small products: those of a tiny model and a few squares."""
     tiny = width_pairs((TINY_MODEL,), (1, 2))
     plans = in_tier(0, gemms_of(tiny, (128,), dtype))
     plans += in_tier(1, gemms_of({(256, 256), (512, 512)}, (64, 512), dtype))
@@ -143,7 +145,7 @@ def cpu_linear_cases(dtype: str) -> list[PlannedCase]:
 
 
 def grouped_gemms(groups: int, rows: int, inputs: int, outputs: int, dtype: str) -> tuple[GroupedGemmCase, ...]:
-    """Forward, input gradient and weight gradient of the experts' Linear on ``rows`` in total."""
+    """Returns forward, input gradient and weight gradient of the experts' Linear on ``rows`` in total."""
     shapes = (("NT", inputs, outputs), ("NN", outputs, inputs), ("TN", inputs, outputs))
     return tuple(
         GroupedGemmCase(groups=groups, m=rows, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
@@ -152,10 +154,11 @@ def grouped_gemms(groups: int, rows: int, inputs: int, outputs: int, dtype: str)
 
 
 def gpu_grouped_cases() -> list[PlannedCase]:
-    """The experts that one rank holds under expert parallelism, on rows of one micro-batch."""
+    """Returns the experts of one rank under expert parallelism, on rows of one micro-batch."""
     plans: list[PlannedCase] = []
     for model in EXPERT_MODELS:
         group_counts = {count for count in (1, 2, 4, 8, 16, 32) if count <= model.experts}
+        # The fused gate and up projection, either of them alone, and the down projection.
         widths = ((model.hidden, 2 * model.ffn), (model.hidden, model.ffn), (model.ffn, model.hidden))
         for groups in sorted(group_counts):
             for rows in (2048, 4096, 8192, 16384, 32768):
@@ -175,23 +178,25 @@ def gpu_grouped_cases() -> list[PlannedCase]:
 
 
 FEW_ROWS = (128, 256)
-"""Rows of an expert where a micro-batch meets many experts: the fewest that block-scaled kernels take, and twice."""
+"""Rows of an expert where a micro-batch has many experts: the fewest of block-scaled kernels, and twice as many."""
 
 
 def unevenly(cases: Iterable[GroupedGemmCase]) -> list[GroupedGemmCase]:
-    """The same rows in total, from half to one and a half of the mean (profiler.benchmarks.grouped_gemm.group_rows)."""
+    """Returns the same rows in total, from half to one and a half of the mean
+    (profiler.benchmarks.grouped_gemm.group_rows)."""
     return [replace(case, spread="uneven") for case in cases]
 
 
 def grouped_as_fp8(cases: Iterable[GroupedGemmCase], recipe: str = "row") -> list[GroupedGemmCase]:
-    """The experts' forward and input gradient with fp8 operands scaled by row, or by blocks, both as NT."""
+    """Returns the experts' forward and input gradient with fp8 operands scaled by row, or by blocks, both as NT."""
     return [
         replace(case, layout="NT", dtype_in="fp8", dtype_out="bf16", scale_recipe=recipe)
         for case in cases
+        # Weight gradients of experts stay in 16 bits: torch's grouped fp8 kernel has no such layout.
         if case.layout != "TN"
     ]
 
 
 def cpu_grouped_cases(dtype: str) -> list[PlannedCase]:
-    """Four small experts."""
+    """Returns four small experts."""
     return in_tier(1, (case for rows in (64, 256) for case in grouped_gemms(4, rows, 256, 896, dtype)))

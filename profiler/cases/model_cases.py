@@ -1,4 +1,4 @@
-"""The exact shapes of one model: what its op list says a rank runs, for each tensor-parallel degree."""
+"""The exact shapes of one model: the operations of a rank, for each tensor-parallel degree."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,13 +39,13 @@ BEFORE_ALL = -1
 
 MICRO_BATCHES = (1, 2, 4)
 RUNS = (("fsp", "megatron"), ("isp", "internevo"))
-"""fsp cuts the weights over tp (as mtp and msp do), isp the tokens (as ulysses does)."""
+"""fsp shards the weights over tp (as mtp and msp do), isp the tokens (as ulysses does)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """A model whose shapes are wanted: its config, the tensor-parallel ranks, what a config.json of an unknown type is
-    read as, and the tokens of a sequence where the config does not say or is not meant."""
+    """A model whose shapes are requested: its config, the tensor-parallel ranks, the type as which a config.json of
+    an unknown type is read, and the tokens of a sequence where the config has none or another number is requested."""
 
     path: Path
     ranks: tuple[int, ...]
@@ -53,22 +53,23 @@ class ModelRequest:
     seq_len: int | None = None
 
     def cases(self) -> list[PlannedCase]:
-        """Cases of the model (model_cases)."""
+        """Returns the cases of the model (model_cases)."""
         return model_cases(self.path, self.ranks, self.assume, self.seq_len)
 
 
 def model_cases(
     path: Path, ranks: Sequence[int], assume: str | None = None, seq_len: int | None = None
 ) -> list[PlannedCase]:
-    """Every compute case that the model at ``path`` runs on one of ``ranks`` tensor-parallel ranks; ``assume`` as
-    read_config has it, ``seq_len`` instead of the config's.
+    """Returns every compute case that the model at ``path`` runs on one of ``ranks`` tensor-parallel ranks;
+    ``assume`` as in read_config, ``seq_len`` instead of the config's.
 
-    Raises ConfigError for a config that cannot be read, has no sequence length, or heads that no
-    degree of ``ranks`` divides.
+    Raises ConfigError for a config that cannot be read, has no sequence length, or heads that no degree of ``ranks``
+    divides.
     """
     config = read_config(path, assume=assume)
     config = config if seq_len is None else replace(config, seq_len=seq_len)
     heads = config.model.cut_heads
+    # Degrees that do not divide every kind of head are skipped.
     degrees = [tp for tp in ranks if all(count % tp == 0 for count in heads)]
     if not degrees:
         raise ConfigError(
@@ -77,6 +78,7 @@ def model_cases(
             value=",".join(map(str, ranks)),
             allowed=f"at least one divisor of the heads: {', '.join(map(str, heads))}",
         )
+    # A dict: layers, strategies and degrees repeat shapes, each of which is measured once.
     cases: dict[Case, None] = {}
     for tp in degrees:
         for strategy, framework in RUNS:
@@ -86,14 +88,14 @@ def model_cases(
 
 
 def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPreset) -> list[Op]:
-    """The op list of one rank out of ``tp``, for a few micro-batch sizes, with experts spread over the
-    ranks as well."""
+    """Returns the op list of one rank out of ``tp``, for a few micro-batch sizes, with experts spread over the ranks
+    as well."""
     if config.seq_len is None:
         raise ConfigError(
             where=config.path,
             key="seq_len",
             value=None,
-            allowed="a config that says its sequence length, or --seq_len",
+            allowed="a config with a sequence length, or --seq_len",
         )
     request = JobRequest(
         world_size=tp,
@@ -110,7 +112,7 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
 
 
 def cases_of(op: Op) -> Iterator[Case]:
-    """The benchmark case of each row of a compute operation; none for the others."""
+    """Yields the benchmark case of each row of a compute operation; none for the others."""
     match op:
         case BatchedGemm():
             yield from (GemmCase(**row, **product_dtypes(op.dtype)) for row in rows(ProductCall, op))
@@ -124,9 +126,10 @@ def cases_of(op: Op) -> Iterator[Case]:
 
 
 def rows(call: type, op: Op) -> list[dict[str, Any]]:
-    """An operation's call for each of its rows; those that do nothing are left out."""
+    """Returns an operation's call for each of its rows, without those that do nothing."""
     values = fields_of(call, op)
     names = number_names(call)
+    # One row per layout, one column per number of the call; labels are the same for all rows.
     table = np.stack(np.broadcast_arrays(*(ints(values[name]) for name in names)), axis=1)
     calls = [values | dict(zip(names, row, strict=True)) for row in table.tolist()]
     return [one for one in calls if all(one[name] > 0 for name in size_names(call))]

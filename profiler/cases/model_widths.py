@@ -1,4 +1,4 @@
-"""Widths of published models: where the benchmark shapes of the sweep come from."""
+"""Widths of published models, from which the shapes of the sweep are derived."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,8 @@ TINY_MODEL = ModelWidths("tiny", 256, 896, 8, 4, 32, 1024)
 
 
 def linear_widths(model: ModelWidths, tp: int) -> dict[str, tuple[int, int]]:
-    """(in, out) features of every linear on one of ``tp`` ranks; what does not divide is left out."""
+    """Returns the (in, out) features of every linear on one of ``tp`` ranks, without those that do not divide."""
+    # Fewer key heads than ranks are replicated: every rank has at least one.
     qkv = (model.heads + 2 * max(model.kv_heads, tp)) * model.head_dim
     ins = 2 if model.gated else 1
     shapes = {

@@ -1,4 +1,4 @@
-"""Cases of several operations to measure: collectives beside products, whole layers, copies to the host, and
+"""Cases of several operations to measure: collectives during products, whole layers, copies to the host, and
 tokens to their experts."""
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ OVERLAPPED_COLLECTIVES = (
     Collective.ALL_REDUCE,
     Collective.ALL_TO_ALL,
 )
-"""What training runs beside products: weights and tokens gathered, gradients reduced, tokens of experts exchanged."""
+"""Collectives that training runs during products: of weights and tokens, of gradients, and of experts' tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,14 @@ ON_GPU = OverlapGrid(
     sizes=(4 * MIB, 64 * MIB, 512 * MIB),
     mixes=((8, 0), (0, 8), (1, 8), (8, 1), (64, 1)),
 )
-"""The product takes about 0.4 ms on an H100, a collective of these sizes 0.03 to 20 ms by links and ranks: from one
-product beside eight collectives to 64 beside one, some mix has either side the longer."""
+"""The product takes about 0.4 ms on an H100, a collective of these sizes 0.03 to 20 ms by links and ranks. From one
+product with eight collectives to 64 with one, some mixes have longer products and some longer collectives."""
 
 ON_CPU = OverlapGrid(product=(128, 256, 256), sizes=(64 * 1024,), mixes=((8, 0), (0, 8), (1, 8), (64, 1)))
 
 
 def overlap_cases(grid: OverlapGrid, domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
-    """Every collective of training beside products, over whole domains and one rank of each."""
+    """Returns every collective of training during products, over whole domains and one rank of each."""
     plans: list[PlannedCase] = []
     m, k, n = grid.product
     for tiling in overlap_tilings(domain_ranks, domains):
@@ -68,13 +68,13 @@ def overlap_cases(grid: OverlapGrid, domain_ranks: int, domains: int, dtype: str
 
 
 def overlap_tilings(domain_ranks: int, domains: int) -> list[GroupTiling]:
-    """Groups of a whole domain, of one rank in every domain, and of the whole world."""
+    """Returns groups of a whole domain, of one rank in every domain, and of the whole world."""
     shapes = {(domain_ranks, 1), (1, domains), (domain_ranks, domains)}
     return [one for one in all_tilings(domain_ranks, domains) if (one.intra, one.inter) in shapes]
 
 
 def layer_cases(models: Iterable[ModelWidths], shapes: Iterable[tuple[int, int]], dtype: str) -> list[PlannedCase]:
-    """Whole layers of models on (batch, tokens of a sequence), as they run and as one graph."""
+    """Returns whole layers of models on (batch, tokens of a sequence), operation by operation and as one graph."""
     lengths = tuple(shapes)
     return in_tier(
         2,
@@ -98,19 +98,20 @@ def layer_cases(models: Iterable[ModelWidths], shapes: Iterable[tuple[int, int]]
 
 
 def gpu_layer_cases() -> list[PlannedCase]:
-    """Llama-2-7B, Llama-2-70B and Llama-3.1-8B, 1k to 16k tokens."""
+    """Returns layers of Llama-2-7B, Llama-2-70B and Llama-3.1-8B on 1k to 16k tokens."""
     chosen = [model for model in MODELS if model.name in ("Llama-2-7B", "Llama-2-70B", "Llama-3.1-8B")]
     return layer_cases(chosen, ((1, 1024), (1, 4096), (2, 4096), (4, 4096), (1, 8192), (2, 8192)), "bf16")
 
 
 def cpu_layer_cases(dtype: str) -> list[PlannedCase]:
-    """A tiny layer, as it runs."""
+    """Returns a tiny layer, operation by operation."""
+    # A processor has no CUDA graphs.
     tiny = layer_cases((TINY_MODEL,), ((1, 64), (1, 256), (2, 256)), dtype)
     return [plan for plan in tiny if isinstance(plan.case, LayerCase) and plan.case.mode == "eager"]
 
 
 def host_copy_cases(devices: int) -> list[PlannedCase]:
-    """Both ways, 1 MiB to 1 GiB, on every device of a node at once."""
+    """Returns copies in both directions of 1 MiB to 1 GiB, on every device of a node at once."""
     return in_tier(
         2,
         [
@@ -122,20 +123,20 @@ def host_copy_cases(devices: int) -> list[PlannedCase]:
 
 
 def exchange_cases(domain_ranks: int, domains: int) -> list[PlannedCase]:
-    """Tokens of Mixtral and DeepSeek-V3 to their experts and back, by torch and by DeepEP, over a domain and
-    the world.
-    """
+    """Returns tokens of Mixtral and DeepSeek-V3 to their experts and back, by torch and by DeepEP, over a domain and
+    the world."""
     plans: list[PlannedCase] = []
     for tiling in overlap_tilings(domain_ranks, domains):
         ranks = tiling.intra * tiling.inter
         for model in EXPERT_MODELS:
+            # Expert parallelism fills a domain before it crosses one; experts have to divide over the ranks.
             if tiling.intra == domain_ranks and model.experts % ranks == 0:
                 plans += in_tier(3, model_exchanges(model, tiling))
     return plans
 
 
 def model_exchanges(model: ModelWidths, tiling: GroupTiling) -> list[ExpertExchangeCase]:
-    """1k to 16k tokens of one model, both ways, by either kernel."""
+    """Returns 1k to 16k tokens of one model, in both directions, by either kernel."""
     return [
         ExpertExchangeCase(
             direction=direction,
@@ -155,7 +156,7 @@ def model_exchanges(model: ModelWidths, tiling: GroupTiling) -> list[ExpertExcha
 
 
 def cpu_exchange_cases(domain_ranks: int, domains: int, dtype: str) -> list[PlannedCase]:
-    """A few tokens to eight experts and back, over every rank."""
+    """Returns a few tokens to eight experts and back, over every rank."""
     return in_tier(
         2,
         [

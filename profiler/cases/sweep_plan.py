@@ -1,4 +1,4 @@
-"""Cases of a sweep, in order: the sweep's own, or those of a file (--cases) that this machine can measure."""
+"""Cases of a sweep, in order: its own, or those of a file (--cases) that this machine can measure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
 
 CPU_LARGEST_COLLECTIVE_BYTES = 1 << 20
-"""Collective sizes of a processor "cluster" end here unless --max_size says otherwise: it is a
-rehearsal, and its curves are straight beyond."""
+"""Largest collective of a processor "cluster" without --max_size: it is a rehearsal, and its curves are straight
+beyond."""
 
 BENCHMARKS: tuple[str, ...] = (
     "linear",
@@ -51,9 +51,9 @@ BENCHMARKS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """Selection of a sweep: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
-    device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound
-    kernels but those ``excluded_kernels``."""
+    """Selection of a sweep: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the device's
+    usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound kernels
+    without ``excluded_kernels``."""
 
     device_kind: str
     domain_ranks: int = 1
@@ -64,7 +64,7 @@ class SweepPlan:
     excluded_kernels: frozenset[str] = frozenset()
 
     def takes(self, case: Case) -> bool:
-        """True if the case is among the chosen benchmarks and small enough."""
+        """Returns whether the case is among the selected benchmarks and small enough."""
         if self.only and benchmark_of(case) not in self.only:
             return False
         if isinstance(case, MemoryBoundCase | WarmKernelCase) and case.kernel in self.excluded_kernels:
@@ -72,12 +72,13 @@ class SweepPlan:
         size = largest_array_bytes(case)
         if self.max_bytes:
             return size <= self.max_bytes
+        # A limit for processors alone, and only for what is sent between them.
         rehearsal = self.device_kind == "cpu" and isinstance(case, CollectiveCase | OverlapCase)
         return not rehearsal or size <= CPU_LARGEST_COLLECTIVE_BYTES
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The benchmarks of ``--only``; ``comm`` stands for all collectives. ConfigError for others."""
+    """Returns the benchmarks of ``--only``; ``comm`` stands for all collectives. Raises ConfigError for others."""
     chosen: list[str] = []
     for name in names:
         if name not in BENCHMARKS and name != "comm":
@@ -91,25 +92,26 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def plan_cases(plan: SweepPlan, wanted: Sequence[PlannedCase] = ()) -> list[Case]:
-    """The cases of ``plan_tiers``."""
-    return [item.case for item in plan_tiers(plan, wanted)]
+def plan_cases(plan: SweepPlan, model_cases: Sequence[PlannedCase] = ()) -> list[Case]:
+    """Returns the cases of ``plan_tiers``."""
+    return [item.case for item in plan_tiers(plan, model_cases)]
 
 
-def plan_tiers(plan: SweepPlan, wanted: Sequence[PlannedCase] = ()) -> list[PlannedCase]:
-    """The cases of a sweep, most informative first, the same on every rank; ``wanted`` are measured as
-    well (profiler.cases.model_cases)."""
+def plan_tiers(plan: SweepPlan, model_cases: Sequence[PlannedCase] = ()) -> list[PlannedCase]:
+    """Returns the cases of a sweep, most informative first, the same on every rank; ``model_cases`` are measured as well
+    (profiler.cases.model_cases)."""
     small = plan.device_kind == "cpu"
     dtype = "bf16"
+    # Collectives of a single rank are none; the compute cases are the same on every world.
     cases = collective_cases.collective_cases(plan.domain_ranks, plan.domains, dtype)
     cases += cpu_compute(dtype) if small else gpu_compute()
     cases += cpu_step_parts(plan, dtype) if small else gpu_step_parts(plan)
-    cases += wanted
+    cases += model_cases
     return in_order([item for item in cases if plan.takes(item.case)])
 
 
 def gpu_compute() -> list[PlannedCase]:
-    """Compute cases of a GPU."""
+    """Returns the compute cases of a GPU."""
     return [
         *kernel_cases.host_cases(),
         *linear_cases.gpu_linear_cases(),
@@ -123,7 +125,7 @@ def gpu_compute() -> list[PlannedCase]:
 
 
 def gpu_step_parts(plan: SweepPlan) -> list[PlannedCase]:
-    """Cases of several operations, on GPUs."""
+    """Returns the cases of several operations, on GPUs."""
     return [
         *step_cases.gpu_layer_cases(),
         *step_cases.overlap_cases(step_cases.ON_GPU, plan.domain_ranks, plan.domains, "bf16"),
@@ -133,7 +135,7 @@ def gpu_step_parts(plan: SweepPlan) -> list[PlannedCase]:
 
 
 def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[PlannedCase]:
-    """Cases of several operations, as far as processors run them."""
+    """Returns the cases of several operations that processors can run."""
     return [
         *step_cases.cpu_layer_cases(dtype),
         *step_cases.overlap_cases(step_cases.ON_CPU, plan.domain_ranks, plan.domains, dtype),
@@ -142,7 +144,7 @@ def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[PlannedCase]:
 
 
 def cpu_compute(dtype: str) -> list[PlannedCase]:
-    """Compute cases of a processor: the shapes of a tiny model."""
+    """Returns the compute cases of a processor: the shapes of a tiny model."""
     return [
         *kernel_cases.host_cases(),
         *linear_cases.cpu_linear_cases(dtype),
@@ -154,14 +156,14 @@ def cpu_compute(dtype: str) -> list[PlannedCase]:
 
 
 def benchmark_of(case: Case) -> str:
-    """The name in ``--only`` that covers a case."""
+    """Returns the name in ``--only`` that covers a case."""
     if isinstance(case, CollectiveCase):
         return case.collective.value
     return "linear" if isinstance(case, GemmCase) else FAMILY_OF[type(case)].value
 
 
 def largest_array_bytes(case: Case) -> float:
-    """Bytes of the largest array of a case."""
+    """Returns the bytes of the largest array of a case."""
     match case:
         case CollectiveCase():
             return case.size_bytes
@@ -184,12 +186,14 @@ def largest_array_bytes(case: Case) -> float:
 
 
 def largest_of_step_part(case: Case) -> float:
-    """Bytes of the largest array of a case of several operations; 0 of the host's costs."""
+    """Returns the bytes of the largest array of a case of several operations; 0 for the host's costs."""
     match case:
         case OverlapCase():
             product = max(case.m * case.k, case.k * case.n, case.m * case.n) * dtype_bytes(case.dtype)
             return max(product, case.size_bytes)
         case LayerCase():
+            # Activations of the fused gate and up projection, or of queries, keys and values; weights of the same
+            # widths.
             widest = max(2 * case.ffn_hidden, (case.heads + 2 * case.kv_heads) * case.head_dim)
             return max(case.batch * case.seq_len, case.hidden) * widest * dtype_bytes(case.dtype)
         case HostCopyCase():
@@ -200,15 +204,15 @@ def largest_of_step_part(case: Case) -> float:
 
 
 def describe(case: Case) -> str:
-    """One short line: the benchmark and its numbers and words."""
+    """Returns one short line: the benchmark and its numbers and labels."""
     values = (f"{field.name}={getattr(case, field.name)}" for field in fields(case))
     return f"{benchmark_of(case)}({', '.join(values)})"
 
 
 def skip_reason(case: Case, plan: SweepPlan) -> str:
-    """Reason why a case is not measured here; "" if it is."""
+    """Returns why a case is not measured here; "" if it is."""
     if isinstance(case, MemoryBoundCase) and case.kernel in plan.excluded_kernels:
-        return "fused by a compiler alone (--compile)"
+        return "fused only by a compiler (--compile)"
     if not plan.takes(case):
         return "left out by --only or --max_size"
     if isinstance(case, GroupedCase):
@@ -217,12 +221,12 @@ def skip_reason(case: Case, plan: SweepPlan) -> str:
 
 
 def cases_here(cases: Sequence[Case], plan: SweepPlan) -> list[Case]:
-    """The cases that this machine can measure, in their order."""
+    """Returns the cases that this machine can measure, in their order."""
     return [case for case in cases if not skip_reason(case, plan)]
 
 
 def skip_notes(cases: Sequence[Case] | None, plan: SweepPlan) -> list[str]:
-    """A line for each reason why cases are left out, with how many; nothing is stored of those, so that a larger
-    machine measures them."""
+    """Returns a line for each reason to leave out cases, with their number. Nothing is stored of those, so that a
+    larger machine measures them."""
     reasons = Counter(skip_reason(case, plan) for case in cases or ())
     return [f"{count} of the given cases left: {why}" for why, count in reasons.items() if why]

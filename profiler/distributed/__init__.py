@@ -1,1 +1,1 @@
-"""The processes of a profiling run: how they find, agree with and watch each other."""
+"""The processes of a profiling run: rendezvous, agreement and watchdog."""

@@ -1,4 +1,4 @@
-"""Exit of a program of several ranks: each with its status; one rank reports an error that all raise."""
+"""Exit of a program with several ranks: each with its status; one rank reports an error that all raise."""
 
 import os
 import sys
@@ -16,11 +16,12 @@ from spec.program.command import exit_status
 
 
 def status_in_ranks(work: Callable[[RankLayout], int], *, interrupted: Callable[[RankLayout], str]) -> int:
-    """The exit status of this rank, whose place its launcher says; with other ranks the process ends here.
+    """Returns the exit status of this rank, whose place its launcher gives in the environment; with other ranks the
+    process ends here.
 
-    An error is said once, by the rank that can say most about it or else by the first that meets it; the others wait until
-    it is said. ``interrupted`` words the line after Ctrl-C ("" for none). Raises ConfigError for an environment that makes
-    no sense.
+    An error is reported once, by the rank that knows most about it or else by the first that meets it; the others
+    wait for the report. ``interrupted`` returns the line after Ctrl-C ("" for none). Raises ConfigError for a
+    contradictory environment.
     """
     layout = read_rank_layout(os.environ)
     end = OrderlyEnd(layout)
@@ -32,19 +33,20 @@ def status_in_ranks(work: Callable[[RankLayout], int], *, interrupted: Callable[
 
 @dataclass(slots=True)
 class OrderlyEnd:
-    """The end of this rank: a launcher ends all ranks when the first has ended, also the one that is about to speak."""
+    """The end of this rank. A launcher ends all ranks when the first has ended, including one that is about to report
+    an error, so the others wait for it."""
 
     layout: RankLayout
     word: LastWord | None = None
 
     def speaks(self, error: UserError) -> bool:
-        """True if this rank says the error: it is the one named in it, the first that meets it, or the one named has not
-        spoken."""
+        """Returns whether this rank reports the error: it is the one named in it, the first that meets it, or the one
+        named has not reported."""
         if self.layout.size == 1:
             return True
         speaker = error.speaker if isinstance(error, RankFailedError) else None
         try:
-            # rank 0 opens the store if the run ends before it did
+            # Rank 0 opens the store if the run ends before it did.
             store = connect(self.layout, ANSWER_S, hosts=self.layout.rank == 0, may_be_open=True)
             word = LastWord(store, self.layout.rank)
             if speaker is None:
@@ -52,26 +54,26 @@ class OrderlyEnd:
             if speaker != self.layout.rank and wait_for(lambda: word.is_spoken):
                 return False
         except (RankFailedError, RuntimeError):
-            # the store is gone: whoever kept it has said why, if that was to be said by another
+            # The store is gone: if another rank was to report, its host has done so.
             return speaker in (None, self.layout.rank)
         self.word = word
         return True
 
     def close(self) -> None:
-        """The word, if this rank had it, is said: let the others end, and rank 0, which may keep the store, stay for
-        them."""
+        """Lets the others end, once this rank has reported; rank 0, whose process may host the store, stays until
+        they have read that."""
         if self.word is None:
             return
         try:
             self.word.tell_spoken()
         except RuntimeError:
-            return  # nobody is left who could read it
+            return  # the store is gone, and with it all readers
         if self.layout.rank == 0:
             time.sleep(LISTEN_S)
 
 
 def wait_for(holds: Callable[[], bool]) -> bool:
-    """True once it holds, False after SPEAK_S."""
+    """Returns True once it holds, False after SPEAK_S."""
     deadline = time.monotonic() + SPEAK_S
     while not holds():
         if time.monotonic() > deadline:
@@ -82,16 +84,17 @@ def wait_for(holds: Callable[[], bool]) -> bool:
 
 @contextmanager
 def rank_exit(layout: RankLayout) -> Iterator[Callable[[int], int]]:
-    """For the body of a script: gives a function that returns an exit status, or, when there are other ranks, ends this
-    process at once.
+    """Returns a context whose value is a function for the end of a script: it returns an exit status, or, when there
+    are other ranks, ends this process at once.
 
-    After a failure the groups cannot be taken down in order: their ends would wait for ranks that are gone, or abort.
-    After a success a thread of gloo may still let go of a tensor; a Python that takes itself down ends the thread that
-    asks for its lock, which C++ answers by aborting the process ("terminate called without an active exception").
+    After a failure the groups cannot be destroyed in order: that would wait for ranks that are gone, or abort. After
+    a success a thread of gloo may still release a tensor. A Python that finalizes ends the thread that asks for its
+    lock, which C++ answers by aborting the process ("terminate called without an active exception").
     """
 
     def leave(status: int) -> int:
         if layout.size > 1:
+            # os._exit flushes nothing.
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
@@ -100,6 +103,7 @@ def rank_exit(layout: RankLayout) -> Iterator[Callable[[int], int]]:
 
     try:
         yield leave
+    # Including SystemExit and KeyboardInterrupt: any of them would finalize Python.
     except BaseException:
         if layout.size > 1:
             traceback.print_exc()

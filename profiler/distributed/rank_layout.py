@@ -1,4 +1,4 @@
-"""Rank of this process, as its launcher says: torchrun, Slurm, or nobody (one process)."""
+"""Rank of this process from its launcher's environment: torchrun, Slurm, or none (one process)."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MOST_PORT = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLayout:
-    """This process among all. Ranks of a node are consecutive; every node has ``local_size``."""
+    """The place of this process among all. Ranks of a node are consecutive; every node has ``local_size`` of them."""
 
     rank: int = 0
     size: int = 1
@@ -28,22 +28,24 @@ class RankLayout:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
+        """Returns the number of nodes."""
         return self.size // self.local_size
 
     @property
     def node(self) -> int:
-        """Index of this node."""
+        """Returns the index of this node."""
         return self.rank // self.local_size
 
 
 def read_rank_layout(environ: Mapping[str, str]) -> RankLayout:
-    """The layout from torchrun's variables, else Slurm's, else a single process.
+    """Returns the layout from torchrun's variables, else Slurm's, else a single process.
 
     Raises ConfigError for values that are no numbers or contradict each other.
     """
+    # torchrun under Slurm sets both sets of variables: its own have the ranks.
     if "RANK" in environ and "WORLD_SIZE" in environ:
         layout = from_torchrun(environ)
+    # A single task under srun is a single process.
     elif "SLURM_PROCID" in environ and number(environ, "SLURM_NPROCS", 1) > 1:
         layout = from_slurm(environ)
     else:
@@ -53,7 +55,7 @@ def read_rank_layout(environ: Mapping[str, str]) -> RankLayout:
 
 
 def from_torchrun(environ: Mapping[str, str]) -> RankLayout:
-    """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
+    """Returns the layout from RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
     size = number(environ, "WORLD_SIZE", 1)
     return RankLayout(
         rank=number(environ, "RANK", 0),
@@ -67,9 +69,11 @@ def from_torchrun(environ: Mapping[str, str]) -> RankLayout:
 
 
 def from_slurm(environ: Mapping[str, str]) -> RankLayout:
-    """SLURM_PROCID, SLURM_NPROCS, SLURM_LOCALID, tasks per node, first host of the node list."""
+    """Returns the layout from SLURM_PROCID, SLURM_NPROCS, SLURM_LOCALID, tasks per node and the first host of the
+    node list."""
     size = number(environ, "SLURM_NPROCS", 1)
     nodes = number(environ, "SLURM_NNODES", 1)
+    # The step's variables come first: srun may start fewer tasks or nodes than the job has.
     per_node = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
     local_size = tasks_per_node(per_node) if per_node else size // nodes
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
@@ -86,7 +90,7 @@ def from_slurm(environ: Mapping[str, str]) -> RankLayout:
 
 
 def number(environ: Mapping[str, str], name: str, default: int) -> int:
-    """An environment variable as a number; ConfigError when it is none."""
+    """Returns an environment variable as a number; raises ConfigError when it is none."""
     text = environ.get(name, "")
     if text == "":
         return default
@@ -96,7 +100,9 @@ def number(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def tasks_per_node(text: str) -> int:
-    """Slurm's ``8(x4)``: 8 tasks on each of 4 nodes; ConfigError when nodes differ (``8(x3),4``)."""
+    """Returns 8 for Slurm's ``8(x4)``, 8 tasks on each of 4 nodes; raises ConfigError when nodes differ
+    (``8(x3),4``)."""
+    # One entry per run of equal nodes; all must have the same number of tasks.
     counts = {part.split("(")[0] for part in text.split(",")}
     if len(counts) != 1 or not next(iter(counts)).isdigit():
         raise ConfigError(
@@ -109,7 +115,7 @@ def tasks_per_node(text: str) -> int:
 
 
 def first_host(hosts: str) -> str:
-    """First name of a Slurm node list: ``gpu[003-007,9],login`` gives gpu003."""
+    """Returns the first name of a Slurm node list: ``gpu[003-007,9],login`` gives gpu003."""
     match = re.match(r"([^\[,]+)(?:\[(\w+))?", hosts)
     if match is None:
         raise ConfigError(where="environment", key="SLURM_JOB_NODELIST", value=hosts, allowed="a Slurm node list")
@@ -117,7 +123,7 @@ def first_host(hosts: str) -> str:
 
 
 def check(layout: RankLayout) -> None:
-    """Ranks lie in blocks of equal nodes and meet at a port that there is; ConfigError otherwise."""
+    """Raises ConfigError unless ranks are in blocks of equal nodes and the port exists."""
     if not 1 <= layout.master_port <= MOST_PORT:
         raise ConfigError(
             where="environment",

@@ -1,4 +1,4 @@
-"""Rendezvous of the ranks of a run, with the names of those that do not come, and the word that one of them ends it with."""
+"""Rendezvous of the ranks of a run, whose error names those that do not come, and agreement on who reports its end."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from spec.errors import UserError
 
 POLL_S = 0.05
 RANKS_A_POLL = 256
-"""One store answers some 10,000 requests a second: of more ranks each asks less often."""
+"""One store answers some 10,000 requests a second: the more ranks, the less often each of them polls."""
 NAMED = 8
 FAILED, SPOKEN = "failed", "spoken"
-"""Keys of the rank that says why the run ends, and of its having said so."""
+"""Keys of the rank that reports why the run ends, and of the fact that it has."""
 
 
 class RankFailedError(UserError):
-    """A rank could not go on; every rank stops. ``speaker`` is the one that says so, None: whoever is first."""
+    """A rank could not go on, so every rank stops. ``speaker`` is the rank that reports it."""
 
     def __init__(self, message: str, speaker: int | None = None) -> None:
         super().__init__(message)
@@ -33,41 +33,44 @@ class RankFailedError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """Who says why a run ends, agreed over the store: one rank claims the word, the others end when it has spoken. A
-    launcher ends all ranks as soon as the first has ended."""
+    """Agreement over the store on who reports why a run ends: one rank claims the report, the others end once it is
+    made. A launcher ends all ranks as soon as the first has ended."""
 
     store: dist.Store
     rank: int
 
     def claim(self) -> int:
-        """The rank that says it: this one, where no other has claimed it."""
+        """Returns the rank that reports it: this one, unless another has claimed it."""
+        # compare_set writes only if nobody has: it returns the number of the first rank in any case.
         return int(self.store.compare_set(FAILED, "", str(self.rank)))
 
     def withdraw(self) -> None:
-        """The run goes on after all."""
+        """Removes the claim: the run goes on after all."""
         self.store.delete_key(FAILED)
 
     @property
     def speaker(self) -> int | None:
-        """The rank that has claimed the word."""
+        """Returns the rank that has claimed the report."""
         return int(self.store.get(FAILED)) if self.store.check([FAILED]) else None
 
     def tell_spoken(self) -> None:
-        """Let the others end."""
+        """Lets the others end."""
         self.store.set(SPOKEN, "1")
 
     @property
     def is_spoken(self) -> bool:
-        """True if the rank that claimed the word has spoken."""
+        """Returns whether the rank that claimed the report has made it."""
         return self.store.check([SPOKEN])
 
 
 def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
-    """The store of this run, when all ranks have come to it; RankFailedError with those that have not after
-    ``timeout_s``."""
+    """Returns the store of this run once all ranks have joined it; raises RankFailedError naming those that have not
+    after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
+    # Rank 0 hosts the store unless torchrun does; the others connect to it until the timeout.
     store = connect(layout, timeout_s, hosts=layout.rank == 0)
     store.set(f"here/{layout.rank}", socket.gethostname())
+    # The last rank to arrive tells all the others, which poll one key instead of one per rank.
     if store.add("arrived", 1) == layout.size:
         store.set("all here", "1")
     if not _is_there(store, "all here", deadline, layout):
@@ -80,13 +83,12 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
 
 
 def exchange_words(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float) -> list[str] | None:
-    """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this exchange.
-
-    Rank 0 collects them, so that requests grow with the ranks and not with their square. It may keep the store and stays
-    until all have read. None where a rank says nothing within ``timeout_s``.
-    """
+    """Returns every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this
+    exchange. None if a rank does not write within ``timeout_s``. Rank 0, whose process may host the store, stays
+    until all have read."""
     deadline = time.monotonic() + timeout_s
     store.set(f"{about}/{layout.rank}", word)
+    # Rank 0 collects the words: of n ranks each reads one key instead of n.
     if layout.rank == 0:
         if not all(_is_there(store, f"{about}/{rank}", deadline, layout) for rank in range(layout.size)):
             return None
@@ -101,19 +103,20 @@ def exchange_words(store: dist.Store, layout: RankLayout, about: str, word: str,
 
 
 def packed(words: Sequence[str]) -> str:
-    """The words as JSON: the most frequent one, and the others by rank."""
+    """Returns the words as JSON: the most frequent one, and the others by rank."""
     (usual, _), *_ = Counter(words).most_common(1)
     return json.dumps([usual, {rank: word for rank, word in enumerate(words) if word != usual}])
 
 
 def unpacked(text: str, size: int) -> list[str]:
-    """The words that were packed."""
+    """Returns the words that were packed."""
     usual, others = json.loads(text)
     return [others.get(str(rank), usual) for rank in range(size)]
 
 
 def _is_there(store: dist.Store, key: str, deadline: float, layout: RankLayout) -> bool:
-    """True once the key is there, False at the deadline; polled, as a wait of torch's that runs out fills stderr."""
+    """Returns True once the key is there, False at the deadline. It polls, as a timeout of torch's wait writes a
+    trace to stderr."""
     return _poll(lambda: store.check([key]), deadline, layout)
 
 
@@ -126,13 +129,12 @@ def _poll(holds: Callable[[], bool], deadline: float, layout: RankLayout) -> boo
 
 
 def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False, may_be_open: bool = False) -> dist.Store:
-    """A connection of its own to the store: torchrun's where it keeps one, else that of the rank that ``hosts`` it, unless
-    it ``may_be_open`` already and is.
+    """Returns a new connection to the store: torchrun's where it has one, else that of the rank that ``hosts`` it.
 
-    Raises RankFailedError when nobody answers there.
+    Raises RankFailedError when nothing answers there.
     """
     torchrun_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    # a port of its own for each start of this program: the one before may still be closing
+    # Each start of this program has its own port: the previous one's may still be closing.
     port = layout.master_port if torchrun_store else port_of_start(layout, restarts(os.environ))
     is_master = hosts and not torchrun_store and not (may_be_open and is_port_open(layout.master_addr, port))
     try:
@@ -143,6 +145,7 @@ def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False, may_be
             port,
             is_master=is_master,
             timeout=timedelta(seconds=timeout_s),
+            # ``meet`` waits for the ranks and names those that are absent.
             wait_for_workers=False,
         )
     except (OSError, RuntimeError, ValueError) as nobody:
@@ -155,7 +158,8 @@ def connect(layout: RankLayout, timeout_s: float, *, hosts: bool = False, may_be
 
 
 def wait_for_port(host: str, port: int, deadline: float) -> None:
-    """Returns when somebody listens there; OSError at the deadline. torch's own attempts write a stack each to stderr."""
+    """Returns when something listens there; raises OSError at the deadline. torch's own attempts write a stack each
+    to stderr."""
     while True:
         remaining_s = deadline - time.monotonic()
         try:
@@ -169,7 +173,7 @@ def wait_for_port(host: str, port: int, deadline: float) -> None:
 
 
 def is_port_open(host: str, port: int) -> bool:
-    """True if somebody listens there."""
+    """Returns whether something listens there."""
     try:
         wait_for_port(host, port, time.monotonic())
     except OSError:
@@ -178,18 +182,18 @@ def is_port_open(host: str, port: int) -> bool:
 
 
 def port_of_start(layout: RankLayout, start: int) -> int:
-    """One port further for each start; back below the first where there are no more."""
+    """Returns the port of a start, one higher for each; below the first where there are no higher ones."""
     above = layout.master_port + start
     return above if above <= MOST_PORT else layout.master_port - start
 
 
 def prefix(environ: Mapping[str, str]) -> str:
-    """The run's own part of the store: what an earlier start left in it must not be met again."""
+    """Returns the prefix of this start's keys: those of an earlier start must not be read again."""
     return f"profiler/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{restarts(environ)}"
 
 
 def rank_names(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
-    """``rank 3``, ``ranks 3, 5``; the first few of many, and the ``hosts`` they are on."""
+    """Returns ``rank 3`` or ``ranks 3, 5``; only the first few of many."""
     names = ", ".join(str(rank) for rank in ranks[:NAMED])
     more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
     where = f" on {', '.join(hosts[:NAMED])}" if hosts else ""

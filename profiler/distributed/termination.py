@@ -1,4 +1,4 @@
-"""The end of a run that its launcher stops: one rank reports, all save what they have."""
+"""The end of a run that its launcher stops: one rank reports, all save their results."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ OUTSIDE = "ended from outside (SIGTERM)"
 
 @dataclass(slots=True)
 class AbortHook:
-    """``save`` writes what the run has so far; whoever has something to write sets it."""
+    """``save`` writes the results of the run so far; the part of a run that has any sets it."""
 
     save: Callable[[], None] = lambda: None
 
 
 def install_abort_hook(world: World) -> AbortHook:
-    """The hook that saves what a run has before this process ends with WRONG_INPUT: when the run hangs, or when its
-    launcher kills it because another rank is gone. A process alone ends as by Ctrl-C."""
+    """Returns the hook that saves a run's results before this process ends with WRONG_INPUT: when the run hangs, or
+    when its launcher kills it because another rank is gone. A single process ends as after Ctrl-C."""
     hook, watch = AbortHook(), world.watch
     if watch is None:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -48,14 +48,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def report_failure(world: World, error: BaseException) -> None:
-    """Tell the other ranks, before an error ends this process, that this rank reports it."""
+    """Tells the other ranks, before an error ends this process, that this rank reports it."""
     if world.watch is not None and isinstance(error, RankFailedError) and error.speaker == world.rank:
         world.watch.fail()
 
 
 def on_termination(action: Callable[[], None]) -> None:
-    """Run ``action`` in a thread when SIGTERM comes: the main thread may be in a collective, where Python's
-    own handlers wait for its end."""
+    """Runs ``action`` in a thread on SIGTERM: the main thread may be in a collective, where Python's own handlers
+    wait for its end."""
     # Python writes a signal's number to the wake-up descriptor at once, from the C handler.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -1,9 +1,9 @@
-"""Watchdog of the ranks: when a run stands still, one line names who is gone or hangs before its time is up.
+"""Watchdog of the ranks: when a run makes no progress, one line names the ranks that are gone or hang.
 
-Every rank's thread writes beats to the store: a count that grows while the process lives, how far it came, and what it
-does. A process that is gone or stopped beats no more; one that hangs beats, but is behind the others. A rank that
-cannot go on says so in the store, and the others end without a word when it has spoken. A rank that compiles kernels
-does not stand still, nor do those that wait for it.
+A thread of every rank writes heartbeats to the store: a count that grows while the process lives, the number of its
+steps, and its current operation. A process that is gone or stopped sends no heartbeats. One that hangs sends them, but is
+behind the others. A rank that cannot go on claims the report in the store, and the others end without a message once it
+has reported. A rank that compiles kernels counts as making progress, and so do those that wait for it.
 """
 
 import os
@@ -21,21 +21,21 @@ from spec.program.command import WRONG_INPUT, print_error
 
 BEAT_S = 0.5
 LISTENS = 4
-"""Beats between two readings: a count that did not grow meanwhile belongs to a process that does nothing."""
+"""Beats between two readings: a process whose count did not grow in between is gone or stopped."""
 
 LISTEN_S = LISTENS * BEAT_S
 
 PULSE_S = 10.0
 SILENT_S = 30.0
-"""Rank 0 reads all beats every PULSE_S: a rank that has not beaten for SILENT_S is gone, however long the others may still
-wait. So is the host of the store, if it has not answered for as long. Both count own beats, not the clock, which goes on
-while a machine is suspended."""
+"""Rank 0 reads all heartbeats every PULSE_S: a rank without any for SILENT_S is gone, however long the others may still
+wait. So is the host of the store, if it has not answered for as long. Both count this rank's beats, not the clock, which
+goes on while a machine is suspended."""
 
 ANSWER_S = 5.0
 SPEAK_S = 10.0
-"""Longest that a rank waits for the word of the one that claimed it; then it ends with a word of its own."""
+"""Longest that a rank waits for the report of the one that claimed it; then it ends with a line of its own."""
 MOST_COMPILE_S = 900.0
-"""Longest that a kernel may compile: FlashAttention-4's and DeepGEMM's take up to some minutes."""
+"""Longest compilation of a kernel: FlashAttention-4's and DeepGEMM's take up to some minutes."""
 MOST_LETTERS = 120
 MAX_RANKS_NAMED = 4
 COMPILES = "compiles"
@@ -44,7 +44,7 @@ COMPILES = "compiles"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Last beat of a rank. ``place`` is its progress in words of the run's own."""
+    """Last heartbeat of a rank. ``place`` is its progress in words of the run's own."""
 
     count: int
     steps: int
@@ -53,15 +53,15 @@ class Beat:
 
 
 def fewest_steps(beats: Mapping[int, Beat]) -> Sequence[int]:
-    """The ranks that got least far."""
+    """Returns the ranks with the fewest steps."""
     least = min(beat.steps for beat in beats.values())
     return [rank for rank, beat in beats.items() if beat.steps == least]
 
 
 @dataclass(slots=True, kw_only=True)
 class Watchdog:
-    """``store`` is this watch's own connection: a wait on another one must not hold up the beats. ``speaks_alone``: this
-    rank speaks for its node where the store is gone, over which the ranks agree on one."""
+    """Heartbeat of this rank and diagnosis of the others. ``store`` is a connection of its own: a wait on another
+    connection must not delay the beats."""
 
     store: dist.Store
     rank: int
@@ -69,57 +69,59 @@ class Watchdog:
     timeout_s: float
     speaks_alone: bool = False
     saved: str = ""
-    """What is left of the run, for the line that ends it."""
+    """What is stored of the run, for the line that ends it."""
     doing: str = "starting"
     place: str = ""
     inside: Callable[[], str] = lambda: ""
-    """Which operation of that this rank is in, where somebody can tell."""
+    """Operation of that step in which this rank is, where the run can tell."""
     steps: int = 0
     since: float = field(default_factory=time.monotonic)
     ends: Callable[[int], object] = os._exit
     behind: Callable[[Mapping[int, Beat]], Sequence[int]] = fewest_steps
-    """Of living ranks those for which the others wait; all of them where none is to blame."""
+    """Selects from the living ranks those that the others wait for; all of them if none is behind."""
     _compiles_since: float | None = None
     _compiled: bytes = b""
     _unanswered: int = 0
     _heard: dict[int, tuple[int, int]] = field(default_factory=dict)
     _count: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
+    # A connection to the store serves one thread at a time: the heartbeats, or a diagnosis.
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _last: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
     @property
     def word(self) -> LastWord:
-        """Who says why the run ends."""
+        """Returns the agreement on who reports why the run ends."""
         return LastWord(self.store, self.rank)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Starts the heartbeats."""
         self._beat()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
         threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stops the heartbeats."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(ANSWER_S)
 
     @property
     def stopped(self) -> bool:
-        """True if it beats no more."""
+        """Returns whether the heartbeats have stopped."""
         return self._stop.is_set()
 
     def step(self, doing: str) -> None:
-        """The rank got as far as this."""
+        """Notes that the rank has reached this operation."""
         self.doing, self.since = doing, time.monotonic()
         self.steps += 1
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """What runs inside may compile kernels: neither this rank nor those that wait for it stand still."""
+        """Returns a context for what may compile kernels: neither this rank nor those that wait for it count as
+        hanging."""
         self._compiles_since = time.monotonic()
         try:
             yield
@@ -127,17 +129,18 @@ class Watchdog:
             self._compiles_since, self.since = None, time.monotonic()
 
     def fail(self) -> None:
-        """This rank cannot go on and says why: the others end without a word."""
+        """Claims the report of why this rank cannot go on: the others end without a message."""
         self.stop()
         try:
             self.word.claim()
         except RuntimeError:
-            return  # nobody is left who could read it
+            return  # the store is gone, and with it all readers
 
     def diagnose(self, cause: str = "", *, outside: str = "") -> RankFailedError:
-        """The error that ends the run and names who is gone or hangs; takes LISTEN_S. The rank that knows first says it.
-        ``outside`` is what ended the run where no rank is gone. Of two threads that ask, only the first gets an answer:
-        it ends the process."""
+        """Returns the error that ends the run; takes LISTEN_S. The first rank to call this reports it, and its error
+        names the ranks that are gone or hang. ``outside`` is the cause if no rank is gone. If two threads of a rank
+        call this, only the first gets a result: it ends the process."""
+        # Not released if this succeeds: a second thread then waits here until the process ends.
         self._last.acquire()
         try:
             with self._lock:
@@ -152,16 +155,18 @@ class Watchdog:
         return RankFailedError(message, speaker=self.rank if self.speaks_alone else -1)
 
     def _diagnosis(self, cause: str, outside: str) -> str:
-        """The line that says who is gone or hangs."""
+        """Returns the line that names the ranks that are gone or hang."""
         first = self._beats()
         self._listen()
         second = self._beats()
+        # The order of the questions: who sends no heartbeats, was the cause outside, who is behind, or nobody.
         silent = [rank for rank in second if not is_alive(first.get(rank), second[rank])]
         if silent:
             return self._gone(silent, cause)
         if outside:
             return self._line(outside, cause)
         living = {rank: beat for rank, beat in second.items() if beat is not None}
+        # If all ranks are equally far, none is to blame: a deadlock, or a collective of different operations.
         late = list(self.behind(living))
         if len(late) == self.size:
             return self._line(f"all ranks stand still{differences(living)}", cause)
@@ -171,7 +176,7 @@ class Watchdog:
         return self._line(f"{self._names(ranks)} gone or stopped", cause)
 
     def _names(self, ranks: Sequence[int]) -> str:
-        """Ranks, and their hosts if the run has several."""
+        """Returns the ranks by number, with their hosts if the run has several."""
         with self._lock:
             hosts = {
                 rank: self.store.get(f"here/{rank}").decode() for rank in {0, self.rank, *ranks} if self._came(rank)
@@ -183,13 +188,13 @@ class Watchdog:
         return self.store.check([f"here/{rank}"])
 
     def _line(self, what: str, cause: str = "", doing: str = "") -> str:
-        """The line: ``doing`` is what this rank does unless given."""
+        """Returns the line; ``doing`` is this rank's operation unless given."""
         cause = f" (rank {self.rank}: {cause[:MOST_LETTERS]})" if cause else ""
         saved = f"; {self.saved}" if self.saved else ""
         return f"{what} in {doing or self.doing}{cause}{saved}"
 
     def _beats(self) -> dict[int, Beat | None]:
-        """The last beat of every rank."""
+        """Returns the last beat of every rank."""
         result: dict[int, Beat | None] = {}
         with self._lock:
             for rank in range(self.size):
@@ -198,7 +203,7 @@ class Watchdog:
         return result
 
     def _listen(self) -> None:
-        """Wait for others' beats, and go on with this rank's."""
+        """Waits for the beats of others while this rank's go on."""
         for _ in range(LISTENS):
             time.sleep(BEAT_S)
             self._beat()
@@ -207,15 +212,20 @@ class Watchdog:
         self._count += 1
         compiles = self._compiles_since is not None and time.monotonic() - self._compiles_since < MOST_COMPILE_S
         with self._lock:
+            # ``doing`` is a phase of the run; ``inside`` a single operation, which changes too often to count as a
+            # step.
             inside = self.inside()[:MOST_LETTERS]
             doing = f"{self.doing}, in {inside}" if inside else self.doing
+            # Four fields; the last one may have spaces in it.
             beat = f"{self._count} {self.steps} {self.place or '-'} {doing}"
             self.store.set(f"beat/{self.rank}", beat)
             if compiles:
                 self.store.set(COMPILES, f"{self.rank} {self._count}")
 
     def _run(self) -> None:
-        """Beat; end the process when another has failed, or this one has stood still for too long."""
+        """Sends heartbeats; ends the process when another rank has failed, or this one has made no progress for too
+        long."""
+        # A store that is gone must not hold up the thread for torch's default of five minutes.
         self.store.set_timeout(timedelta(seconds=ANSWER_S))
         while not self._stop.wait(BEAT_S):
             try:
@@ -229,9 +239,10 @@ class Watchdog:
                 continue
             self._unanswered = 0
             if self._still_s() > self.timeout_s - LISTEN_S:
+                # Before the timeout by LISTEN_S, which the diagnosis takes.
                 result = self.diagnose()
                 if self._stop.is_set() or self._still_s() < self.timeout_s - LISTEN_S:
-                    # it went on meanwhile
+                    # The run has gone on during the diagnosis.
                     if result.speaker == self.rank:
                         self.word.withdraw()
                     self._last.release()
@@ -243,7 +254,7 @@ class Watchdog:
         return time.monotonic() - self.since
 
     def _heed_others(self) -> None:
-        """End when another rank has said why; with a word of this rank's own if that one cannot speak."""
+        """Ends the process once another rank has reported; with a line of this rank's own if that one cannot."""
         with self._lock:
             speaker = self.word.speaker
         since = time.monotonic()
@@ -261,24 +272,26 @@ class Watchdog:
                 speaker = self.word.speaker
 
     def _stay(self) -> None:
-        """Rank 0 may keep the store: the others have to read it before it goes."""
+        """Waits on rank 0, which may host the store: the others have to read it before it goes."""
         if self.rank == 0:
             self._listen()
 
     def _wait_for_compilers(self) -> None:
-        """Nobody stands still while some rank compiles."""
+        """Counts as progress of this rank that some rank compiles."""
         if self._still_s() > min(PULSE_S, 0.25 * self.timeout_s):
             with self._lock:
                 compiled = self.store.get(COMPILES) if self.store.check([COMPILES]) else b""
+            # The key changes with every heartbeat of a rank that compiles.
             if compiled != self._compiled:
                 self._compiled, self.since = compiled, time.monotonic()
 
     def _feel_pulse(self) -> None:
-        """Rank 0 ends the run when a rank has not beaten for SILENT_S."""
+        """Ends the run, on rank 0, when a rank has sent no heartbeat for SILENT_S."""
         if self.rank or self._count % round(PULSE_S / BEAT_S):
             return
         for rank, beat in self._beats().items():
             count = beat.count if beat is not None else 0
+            # Per rank its last count, and how many of these readings have found it unchanged.
             before, pulses = self._heard.get(rank, (-1, 0))
             self._heard[rank] = (count, pulses + 1 if count == before else 0)
         silent = [rank for rank, (_, pulses) in self._heard.items() if pulses * PULSE_S >= SILENT_S]
@@ -289,7 +302,7 @@ class Watchdog:
             self.end_with(RankFailedError(self._gone(silent), speaker=speaker))
 
     def end_with(self, result: RankFailedError) -> None:
-        """End the process: say why if that is for this rank, else wait until it is said."""
+        """Ends the process: reports why if this rank is to, else waits for the report."""
         if result.speaker == self.rank:
             print_error(f"error: {result}")
             self.tell_spoken()
@@ -299,16 +312,17 @@ class Watchdog:
         self.ends(WRONG_INPUT)
 
     def tell_spoken(self) -> None:
-        """Let the others end: this rank has said why."""
+        """Lets the others end: this rank has reported why."""
         try:
             with self._lock:
                 self.word.tell_spoken()
         except RuntimeError:
-            return  # nobody is left who could read it
+            return  # the store is gone, and with it all readers
 
     def _guard(self) -> None:
-        """End the process when the store does not answer: a request to a host that is gone may never return."""
+        """Ends the process when the store does not answer: a request to a host that is gone may never return."""
         while not self._stop.wait(BEAT_S):
+            # The heartbeat thread sets this to 0 after every answer of the store.
             self._unanswered += 1
             if self._unanswered * BEAT_S > SILENT_S:
                 result = self._store_gone("")
@@ -319,13 +333,13 @@ class Watchdog:
 
 
 def read_beat(text: bytes) -> Beat:
-    """A beat as written."""
+    """Returns a beat as written."""
     count, steps, place, doing = text.decode("utf-8", "replace").split(" ", 3)
     return Beat(int(count), int(steps), "" if place == "-" else place, doing)
 
 
 def differences(beats: Mapping[int, Beat]) -> str:
-    """Each rank and its operation, the first few, where they differ."""
+    """Returns each rank and its operation, the first few, where they differ."""
     if len({beat.doing for beat in beats.values()}) == 1:
         return ""
     ranks = [f"rank {rank} in {beat.doing}" for rank, beat in list(beats.items())[:MAX_RANKS_NAMED]]
@@ -333,5 +347,5 @@ def differences(beats: Mapping[int, Beat]) -> str:
 
 
 def is_alive(first: Beat | None, second: Beat | None) -> bool:
-    """True if a rank has beaten between two readings."""
+    """Returns whether a rank has sent a heartbeat between two readings."""
     return first is not None and second is not None and second.count > first.count

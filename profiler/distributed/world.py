@@ -1,4 +1,4 @@
-"""All processes of a profiling run: the groups they measure and how they agree with each other."""
+"""All processes of a profiling run: their groups, and agreement between them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from spec.errors import ConfigError, UserError
 Result = TypeVar("Result")
 
 WATCHDOG_LEAD_S = 20.0 + MOST_COMPILE_S
-"""How much longer torch's own groups wait than a rank's watch, also while another compiles: it has the last word and names
-the rank."""
+"""Additional timeout of torch's groups over the watchdog's, which also waits while a rank compiles: the watchdog names the
+rank and so has to come first."""
 
 NCCL_LEAVES_ENDING_TO_US = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
-"""NCCL's thread would abort the process at a device error or a timeout, before anything is said or kept
+"""NCCL's thread would abort the process at a device error or a timeout, before anything is reported or stored
 (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp)."""
 
 
@@ -33,10 +33,9 @@ NCCL_LEAVES_ENDING_TO_US = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_
 class World:
     """The processes of this run.
 
-    ``backend`` is nccl, gloo, or "" for one process. Decisions and timings travel over ``control``,
-    a gloo group of its own, so that talking never disturbs what is measured. ``domain_ranks`` is the
-    number of ranks of one scale-up domain (a node, unless said otherwise). Before there is a group, words travel over
-    ``store``.
+    ``backend`` is nccl, gloo, or "" for one process. Decisions and timings use ``control``, a gloo group of its own,
+    so that agreement never disturbs the measured operations. ``domain_ranks`` is the number of ranks of one scale-up
+    domain (a node, unless given). Before there is a group, words are exchanged over ``store``.
     """
 
     layout: RankLayout
@@ -52,21 +51,21 @@ class World:
 
     @property
     def rank(self) -> int:
-        """Global rank."""
+        """Returns the global rank."""
         return self.layout.rank
 
     @property
     def size(self) -> int:
-        """Number of processes."""
+        """Returns the number of processes."""
         return self.layout.size
 
     @property
     def leads(self) -> bool:
-        """True if this rank decides, writes and prints."""
+        """Returns whether this rank decides, writes and prints."""
         return self.rank == 0
 
     def join(self, store: dist.Store) -> None:
-        """Form the group of all ranks, which have met at ``store``."""
+        """Forms the group of all ranks, which have met at ``store``."""
 
         def form() -> None:
             dist.init_process_group(
@@ -75,57 +74,64 @@ class World:
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self.limit,
+                # With a device NCCL connects at once, and later groups are split from this one instead of a
+                # rendezvous each.
                 device_id=self.device.torch_device if self.device.kind == "cuda" else None,
             )
+            # Decisions over gloo on the host: they neither wait for the device nor use its links.
             self.control = dist.new_group(backend="gloo", timeout=self.limit)
 
         self._together(form)
 
     def open_groups(self, tilings: Sequence[GroupTiling]) -> None:
-        """Make the groups of ``tilings`` before anything is measured; every rank calls this with the same."""
+        """Makes the groups of ``tilings`` before anything is measured; every rank calls this with the same ones."""
+        # NCCL allocates the groups' buffers outside torch's cache.
         if tilings:
             self.device.release_memory()
         for tiling in tilings:
             self.group_for(tiling)
 
     def group_for(self, tiling: GroupTiling) -> Any:
-        """The process group of this rank in a tiling; every rank asks for it at the same time."""
+        """Returns the process group of this rank in a tiling; every rank calls this at the same time."""
         key = (tiling.intra, tiling.inter)
         if key not in self.handles:
             self.handles[key] = self.make_groups(tiling.groups)
         return self.handles[key]
 
     def make_groups(self, groups: Sequence[Sequence[int]]) -> Any:
-        """New process groups of these global ranks, which share none; the handle of this rank's own, None where it is
-        in no group. Every rank asks for the same at the same time."""
+        """Returns the handle of this rank's new process group, None if it is in none. ``groups`` are lists of global
+        ranks without a common one. Every rank calls this with the same groups at the same time."""
         return self._together(lambda: self._make(groups))
 
     def _make(self, groups: Sequence[Sequence[int]]) -> Any:
-        """All of them by one split of the world where torch can, else one after another."""
+        """Returns this rank's handle; all groups come from one split of the world where torch can, else one after
+        another."""
         if self.backend == "nccl" and hasattr(dist, "split_group"):
             return dist.split_group(split_ranks=[list(ranks) for ranks in groups], timeout=self.limit)
         own = None
+        # torch requires every rank to create every group, in the same order.
         for ranks in groups:
             handle = dist.new_group(list(ranks), backend=self.backend, timeout=self.limit)
             own = handle if self.rank in ranks else own
         return own
 
     def begin(self, doing: str, *, saved: str = "", place: str = "") -> None:
-        """Note the operation of the ranks from here on and what is kept if it fails, for the line that a failure ends
-        with; ``place`` tells the watchdog who is behind."""
+        """Notes the ranks' operation from here on, and what is stored if it fails, for the line of a failure;
+        ``place`` tells the watchdog who is behind."""
         if self.watch is not None:
             self.watch.place = place
             self.watch.step(doing)
             self.watch.saved = f"{saved} are kept, go on with --resume" if saved else ""
 
     def compiling(self) -> AbstractContextManager[None]:
-        """For what may compile kernels on this rank, which takes as long as it takes."""
+        """Returns a context for what may compile kernels on this rank, which takes as long as it takes."""
         return nullcontext() if self.watch is None else self.watch.compiling()
 
     def _together(self, action: Callable[[], Result]) -> Result:
-        """Run what needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
-        sockets."""
+        """Returns the result of an action that needs every rank; raises RankFailedError, naming the rank that is
+        gone, instead of torch's report of sockets."""
         if self.watch is not None:
+            # The same operation, one step further: the watchdog sees which ranks have arrived here.
             self.watch.step(self.watch.doing)
         try:
             return action()
@@ -133,22 +139,23 @@ class World:
             raise self.failure(str(broken)) from broken
 
     def failure(self, cause: str) -> RankFailedError:
-        """The error of a run whose ranks have lost each other."""
+        """Returns the error of a run whose ranks have lost each other."""
         reason = cause.partition("\n")[0]
         if self.watch is None:
             return RankFailedError(f"rank {self.rank} lost the others ({reason})", speaker=self.rank)
         return self.watch.diagnose(reason)
 
     def decide(self, value: int) -> int:
-        """Rank 0's ``value``, the same on every rank."""
+        """Returns rank 0's ``value``, the same on every rank."""
         if self.size == 1:
             return value
+        # On the host, since ``control`` is a gloo group.
         buffer = torch.tensor([value], dtype=torch.int64)
         self._together(lambda: dist.broadcast(buffer, src=0, group=self.control))
         return int(buffer.item())
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """Maximum over ranks of each entry; every rank passes as many."""
+        """Returns the maximum over ranks of each entry; every rank passes equally many."""
         if self.size == 1:
             return seconds
         buffer = torch.tensor(seconds, dtype=torch.float64)
@@ -156,16 +163,18 @@ class World:
         return [float(value) for value in buffer]
 
     def gather(self, word: str) -> list[str]:
-        """Every rank's ``word``, by rank."""
+        """Returns every rank's ``word``, by rank."""
         if self.size == 1:
             return [word]
         if self.control is None and self.store is not None:
             return self._together(partial(self._exchange_words, self.store, word))
+        # all_gather_object pickles words of any length.
         labels: list[Any] = [None] * self.size
         self._together(lambda: dist.all_gather_object(labels, word, group=self.control))
         return [str(item) for item in labels]
 
     def _exchange_words(self, store: dist.Store, word: str) -> list[str]:
+        # Every exchange has its own keys: a word of an earlier one must not be read again.
         self.exchanges += 1
         words = exchange_words(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
         if words is None:
@@ -173,15 +182,17 @@ class World:
         return words
 
     def align(self) -> None:
-        """Queue a barrier over the whole world on the device."""
+        """Queues a barrier over the whole world on the device."""
         if self.backend == "nccl":
+            # An all-reduce on the stream aligns the devices; NCCL's own barrier also blocks the host.
             dist.all_reduce(torch.zeros(1, device=self.device.torch_device))
         elif self.size > 1:
             dist.barrier()
 
     def close(self) -> None:
-        """Take the groups down."""
+        """Destroys the groups."""
         if self.size > 1 and dist.is_initialized():
+            # All ranks first: destroying a group that another rank still uses would fail there.
             self._together(lambda: dist.barrier(group=self.control))
             if self.watch is not None:
                 self.watch.stop()
@@ -196,13 +207,13 @@ def open_world(
     timeout_s: float = 120.0,
     first: Callable[[World], object] = lambda world: None,
 ) -> World:
-    """Join the other processes of the run: NCCL on GPUs, else gloo; one process joins nobody.
+    """Returns the world of this run: NCCL on GPUs, else gloo; a single process joins nobody.
 
-    ``first``: what the ranks look at together when they have met and before any group is made, so that what
-    cannot be run costs none; its errors are those of all ranks.
+    ``first`` is called on all ranks when they have met and before any group is made, so that a run that cannot work
+    makes no groups; its errors are raised on all ranks.
 
-    ``domain_ranks`` 0 means a node. ``timeout_s``: longest that a rank waits for another before the run
-    ends with an error. Raises ConfigError when domains do not tile the world.
+    ``domain_ranks`` 0 means a node. ``timeout_s``: longest that a rank waits for another before the run ends with an
+    error. Raises ConfigError when domains do not tile the world.
     """
     domain = domain_ranks or layout.local_size
     if layout.size % domain:
@@ -213,12 +224,15 @@ def open_world(
             allowed=f"a divisor of the {layout.size} processes",
         )
     if layout.size == 1:
+        # No groups, no store and no watchdog: there is nobody to wait for.
         alone = World(layout=layout, device=device)
         first(alone)
         return alone
+    # A user's own settings stay.
     for name, value in NCCL_LEAVES_ENDING_TO_US.items():
         os.environ.setdefault(name, value)
     store = meet(layout, timeout_s)
+    # The watchdog has its own connection and starts before the groups, whose making may hang too.
     watch = Watchdog(
         store=connect(layout, timeout_s),
         rank=layout.rank,
@@ -247,7 +261,7 @@ def open_world(
 
 
 def check_same_machines(world: World) -> None:
-    """Every rank has the same kind of device; RankFailedError names the first that differs."""
+    """Raises RankFailedError, naming the first rank that differs, unless every rank has the same kind of device."""
     names = world.gather(world.device.name)
     for rank, name in enumerate(names):
         if name != names[0]:
@@ -257,6 +271,7 @@ def check_same_machines(world: World) -> None:
             )
     owners: dict[str, int] = {}
     for rank, identity in enumerate(world.gather(world.device.identity)):
+        # Two ranks on one GPU would share its memory bandwidth, and NCCL refuses them.
         if identity and owners.setdefault(identity, rank) != rank:
             raise RankFailedError(
                 f"ranks {owners[identity]} and {rank} share one GPU, {identity}; start one rank a GPU"

@@ -29,12 +29,12 @@ from spec.collectives import Collective, busbw_factor
 from spec.origin import Origin
 
 MODELLED_DOMAINS = 8
-"""Widest span of a modelled collective's pictures: where rings and trees differ and sizes still bend."""
+"""Most domains in a modelled collective's pictures: there rings and trees differ and curves still bend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Samples of one operation and split: sizes with median, quartiles of the trials (seconds)."""
+    """Samples of one operation and group shape: sizes with median and quartiles of the trials (seconds)."""
 
     collective: Collective
     intra: int
@@ -48,17 +48,17 @@ class Series:
 
     @property
     def name(self) -> str:
-        """Name of the picture's file."""
+        """Returns the name of the picture's file."""
         return f"{self.collective.value}_intra_{self.intra}_inter_{self.inter}"
 
     @property
     def busbw_factor(self) -> float:
-        """busbw / algbw (spec.collectives)."""
+        """Returns busbw / algbw (spec.collectives)."""
         return float(busbw_factor(self.collective, self.intra * self.inter))
 
 
 def all_series(profile: ProfileDatabase) -> list[Series]:
-    """Every operation and split that the profile holds, in order of name."""
+    """Returns every operation and group shape in the profile, in order of name."""
     table = usable(profile, Family.COLLECTIVE)
     if table is None:
         return []
@@ -78,11 +78,12 @@ def all_series(profile: ProfileDatabase) -> list[Series]:
 
 
 def worth_drawing(series: list[Series]) -> list[Series]:
-    """One series for each name, the one with the most siblings, as training has it.
+    """Returns one series for each name, the one with the most siblings, as in training.
 
-    Of a collective that was modelled throughout, hundreds of splits repeat one formula: left are the
-    largest group of a domain, and it and single ranks across the most domains up to MODELLED_DOMAINS.
+    If a collective was modelled throughout, hundreds of group shapes repeat one formula. Then only the largest group
+    of a domain remains, and it and single ranks across the most domains up to MODELLED_DOMAINS.
     """
+    # Later entries replace earlier ones: of each name the one with the most siblings stays.
     by_name = {one.name: one for one in sorted(series, key=lambda one: one.siblings)}
     named = [by_name[name] for name in sorted(by_name)]
     if any(one.origins != (Origin.MODELLED,) for one in named):
@@ -98,7 +99,7 @@ def worth_drawing(series: list[Series]) -> list[Series]:
 
 
 def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: int) -> Series:
-    """The samples of one key, by size."""
+    """Returns the samples of one key, by size."""
     numbers = table.numbers
     rows = np.flatnonzero(
         table.labels["collective"].equals(word)
@@ -108,6 +109,7 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
     )
     rows = rows[np.argsort(numbers["size_bytes"][rows], kind="stable")]
     offsets = table.trial_offsets
+    # Rows x 3: the quartiles of each sample's trials.
     quartiles = np.asarray(
         [np.percentile(table.trials_s[offsets[row] : offsets[row + 1]], [25.0, 50.0, 75.0]) for row in rows.tolist()]
     )
@@ -134,7 +136,7 @@ class FittedCurve:
 
 
 def fitted_curve(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> FittedCurve:
-    """The profile's own curve through the series."""
+    """Returns the profile's own curve through the series."""
     place: dict[str, Any] = {
         "size_bytes": size_bytes,
         "intra": series.intra,
@@ -151,8 +153,9 @@ def fitted_curve(cost_model: ProfileCostModel, series: Series, size_bytes: IntAr
 def draw_fit(
     axes: Axes, series: Series, curve: FittedCurve, value: Callable[[FloatArray, IntArray], FloatArray], label: str
 ) -> None:
-    """The middle half of each sample's trials and the fitted curve in its band of error; ``value`` of seconds and
-    sizes is what the panel shows."""
+    """Draws the middle half of each sample's trials and the fitted curve in its band of error; the panel shows
+    ``value`` of seconds and sizes."""
+    # The colour of the medians, which the caller has drawn first.
     colour = axes.lines[0].get_color()
     ends = (value(s, series.size_bytes) for s in (series.high_s, series.low_s))
     axes.vlines(series.size_bytes, *ends, color=colour, alpha=0.6, label="middle half of the trials")
@@ -164,13 +167,14 @@ def draw_fit(
 
 
 def draw_bandwidth(axes: Axes, series: Series, curve: FittedCurve) -> None:
-    """busbw and algbw over size."""
+    """Draws busbw and algbw over size."""
     sizes, factor = series.size_bytes, series.busbw_factor
 
     def busbw(seconds: FloatArray, size_bytes: IntArray) -> FloatArray:
         return size_bytes / 1e9 * factor / seconds
 
     axes.plot(sizes, busbw(series.median_s, sizes), "o", color=COLOURS[0], label="busbw, median")
+    # Otherwise the two are equal.
     if factor != 1.0:
         algbw = sizes / 1e9 / series.median_s
         axes.plot(sizes, algbw, "s", color=COLOURS[1], markersize=4, label="algbw, median")
@@ -181,7 +185,7 @@ def draw_bandwidth(axes: Axes, series: Series, curve: FittedCurve) -> None:
 
 
 def draw_latency(axes: Axes, series: Series, curve: FittedCurve) -> None:
-    """Time over size."""
+    """Draws time over size."""
     axes.plot(series.size_bytes, series.median_s, "o", color=COLOURS[2], label="median")
     draw_fit(axes, series, curve, lambda seconds, _: seconds, "fit")
     powers_axis(axes, "y", "time of one call", time_label, base=10)
@@ -190,9 +194,10 @@ def draw_latency(axes: Axes, series: Series, curve: FittedCurve) -> None:
 
 
 def draw_series(profile: ProfileDatabase, cost_model: ProfileCostModel, series: Series, folder: Path) -> Path:
-    """``<op>_intra_<i>_inter_<j>.jpg``: bandwidth and latency with samples, fit and error."""
+    """Returns the path of ``<op>_intra_<i>_inter_<j>.jpg``: bandwidth and latency with samples, fit and error."""
     figure, (bandwidth, latency) = new_figure(2)
     smallest, largest = float(series.size_bytes.min()), float(series.size_bytes.max())
+    # 200 whole sizes, evenly spaced on the logarithmic axis.
     sizes = np.unique(np.geomspace(smallest, max(largest, smallest + 1), 200).astype(np.int64))
     curve = fitted_curve(cost_model, series, sizes)
     draw_bandwidth(bandwidth, series, curve)

@@ -32,45 +32,45 @@ CROWD = 300
 
 
 def label_mask(table: SampleTable, **labels: str) -> BoolArray:
-    """Mask of the samples with these labels."""
+    """Returns a mask of the samples with these labels."""
     return bools(np.all([table.labels[name].equals(value) for name, value in labels.items()], axis=0))
 
 
 def origins_of(table: SampleTable) -> tuple[Origin, ...]:
-    """Origins of the samples."""
+    """Returns the origins of the samples."""
     return tuple(Origin(code) for code in np.unique(table.origin).tolist())
 
 
 def gemm_flops(table: SampleTable) -> FloatArray:
-    """2 m k n of every product."""
+    """Returns 2 m k n of every product."""
     sizes = {name: table.numbers[name].astype(np.float64) for name in ("batch", "m", "k", "n")}
     return np.asarray(2.0 * sizes["batch"] * sizes["m"] * sizes["k"] * sizes["n"])
 
 
 def medians_by_octave(work: FloatArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Median rate in each doubling of work."""
+    """Returns the median rate in each doubling of work."""
     octave = np.round(np.log2(work))
     places = np.unique(octave)
     return 2.0**places, np.asarray([np.median(rate[octave == place]) for place in places])
 
 
 def commonest(labels: list[str]) -> str:
-    """The word that occurs most."""
+    """Returns the word that occurs most often."""
     return max(sorted(set(labels)), key=labels.count)
 
 
 def dtypes_of(table: SampleTable) -> list[str]:
-    """The dtypes of the products, bf16 first; GPUs before Ampere have fp16 alone."""
+    """Returns the dtypes of the products, bf16 first; GPUs before Ampere have fp16 alone."""
     return sorted(set(table.labels["dtype_in"].labels()), key=lambda name: (name != "bf16", name))
 
 
 def kernels_of(table: SampleTable) -> list[str]:
-    """The attention kernels, fused ones first; GPUs before Ampere have core alone."""
+    """Returns the attention kernels, fused ones first; GPUs before Ampere have core alone."""
     return [name for name in ("flash", "cudnn", "core") if table.labels["kernel"].equals(name).any()]
 
 
 def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
-    """TFLOP/s over work of one dtype, a colour for each layout."""
+    """Draws TFLOP/s over work for one dtype, in one colour per layout."""
     for number, (layout, label) in enumerate(LAYOUTS.items()):
         chosen = label_mask(table, layout=layout, dtype_in=dtype)
         rows = np.flatnonzero(chosen & (table.numbers["batch"] == 1))
@@ -79,6 +79,7 @@ def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
         part = table.take(rows)
         work = gemm_flops(part)
         rate = work / part.medians_s() / 1e12
+        # With thousands of samples only their density should show behind the medians.
         faint = 0.45 if rows.size < CROWD else 0.12
         axes.plot(work, rate, MARKERS[number], color=COLOURS[number], markersize=3, alpha=faint)
         axes.plot(
@@ -97,7 +98,7 @@ def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
 
 
 def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
-    """TFLOP/s over work: one panel for each dtype."""
+    """Returns the path of the picture of TFLOP/s over work, with one panel for each dtype."""
     table = usable(profile, Family.GEMM)
     if table is None:
         return None
@@ -110,7 +111,7 @@ def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
 
 
 def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray:
-    """FLOP of query-key pairs the mask keeps (the count of profdb.fits.families)."""
+    """Returns the FLOP of query-key pairs inside the mask (the count of profdb.fits.families)."""
     sizes = {name: column.astype(np.float64) for name, column in table.numbers.items()}
     pairs = attended_pairs(table.numbers, mask)
     flops = 2.0 * sizes["batch"] * sizes["heads"] * pairs * (sizes["qk_dim"] + sizes["v_dim"])
@@ -118,22 +119,23 @@ def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray
 
 
 def causal_rates(table: SampleTable, kernel: str, direction: str, **labels: str) -> tuple[SampleTable, FloatArray]:
-    """The causal calls of a kernel with as many queries as keys, and their TFLOP/s."""
+    """Returns the causal calls of a kernel with as many queries as keys, and their TFLOP/s."""
     rows = label_mask(table, kernel=kernel, direction=direction, mask="causal", **labels)
     part = table.take(np.flatnonzero(rows & (table.numbers["q_len"] == table.numbers["kv_len"])))
     return part, attention_flops(part, "causal", direction) / part.medians_s() / 1e12
 
 
 def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
-    """(heads, kv_heads, qk_dim, v_dim) with the most lengths, most first."""
+    """Returns the (heads, kv_heads, qk_dim, v_dim) with the most lengths, most first."""
     columns = [table.numbers[name].tolist() for name in ("heads", "kv_heads", "qk_dim", "v_dim")]
     shapes = list(zip(*columns, strict=True))
+    # Lines over many lengths tell the most; ties are ordered by the shape itself.
     by_count = sorted(set(shapes), key=lambda shape: (shapes.count(shape), shape), reverse=True)
     return by_count[:MOST_LINES]
 
 
 def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction: str) -> None:
-    """TFLOP/s over length for causal calls of one sequence, a line for each head shape."""
+    """Draws TFLOP/s over length for causal calls of one sequence, a line for each head shape."""
     dtype = commonest(table.labels["dtype"].labels())
     part, rate = causal_rates(table.take(np.flatnonzero(table.numbers["batch"] == 1)), kernel, direction, dtype=dtype)
     for number, shape in enumerate(head_shapes(part)):
@@ -153,13 +155,13 @@ def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction:
             label=f"{shape[0]} heads, {shape[1]} kv, dim {dims}",
         )
     powers_axis(axes, "x", "tokens of the sequence", count_label)
-    axes.set_ylabel("TFLOP/s of the pairs a causal mask keeps")
+    axes.set_ylabel("TFLOP/s of the pairs inside a causal mask")
     axes.set_title(f"{kernel}, {direction}")
     legend_above(axes, columns=2, fontsize=7.0)
 
 
 def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
-    """TFLOP/s over length: rows are kernels, columns directions."""
+    """Returns the path of the picture of TFLOP/s over length: rows are kernels, columns directions."""
     table = usable(profile, Family.ATTENTION)
     if table is None or not table.labels["mask"].equals("causal").any():
         return None
@@ -173,7 +175,7 @@ def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
 
 
 def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
-    """Bytes per second of every memory-bound kernel at its largest sample."""
+    """Draws bytes per second of every memory-bound kernel at its largest sample."""
     names, rates = [], []
     for kernel in sorted(set(table.labels["kernel"].labels())):
         rows = np.flatnonzero(label_mask(table, kernel=kernel, direction=direction))
@@ -181,6 +183,7 @@ def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
             continue
         part = table.take(rows)
         elements = part.numbers["rows"].astype(np.float64) * part.numbers["width"]
+        # The largest sample has the rate of the memory rather than of launches.
         largest = int(np.argmax(elements))
         dtype = part.labels["dtype"].labels()[largest]
         moved = elements[largest] * bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype)
@@ -197,7 +200,7 @@ def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
 
 
 def draw_memory_bound(profile: ProfileDatabase, path: Path) -> Path | None:
-    """Bandwidth of the memory-bound kernels."""
+    """Returns the path of the picture of the memory-bound kernels' bandwidth."""
     table = usable(profile, Family.MEMORY_BOUND)
     if table is None:
         return None

@@ -1,4 +1,4 @@
-"""Style of all pictures of a profile (axes, units, footers, files), and the samples that they show."""
+"""Style of all pictures of a profile (axes, units, footers, files), and selection of their samples."""
 
 import os
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ COLOURS: tuple[str, ...] = (
     "#000000",
     "#8C6D31",
 )
-"""Told apart by colour-blind readers: Okabe and Ito, "Color Universal Design", 2008; one brown more."""
+"""Distinguishable for colour-blind readers: Okabe and Ito, "Color Universal Design", 2008; and one brown."""
 MARKERS = "osD^vP*X"
 
 LEGEND_LINE = 1.6
-"""Height of a legend's line over its font size, as matplotlib sets it (spacing 0.5 and what letters overhang)."""
+"""Height of a legend's line over its font size in matplotlib (spacing 0.5, and the overhang of letters)."""
 
 PANEL_SHARE = 0.75
-"""Of a panel's height, what title and labels leave to the curves."""
+"""Share of a panel's height that title and labels leave for the curves."""
 
 TINY = 1e-12
 """Height of an axis without curves."""
@@ -45,7 +45,7 @@ RATE_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def byte_label(value: float, _: object = None) -> str:
-    """``4194304`` as ``4 MiB``."""
+    """Returns ``4194304`` as ``4 MiB``."""
     for step, unit in BYTE_STEPS:
         if value >= step:
             return f"{value / step:.4g} {unit}"
@@ -53,7 +53,7 @@ def byte_label(value: float, _: object = None) -> str:
 
 
 def time_label(value: float, _: object = None) -> str:
-    """``0.00012`` as ``120 us``."""
+    """Returns ``0.00012`` as ``120 us``."""
     for step, unit in TIME_STEPS:
         if value >= step * 0.9999:
             return f"{value / step:.4g} {unit}"
@@ -61,12 +61,12 @@ def time_label(value: float, _: object = None) -> str:
 
 
 def count_label(value: float, _: object = None) -> str:
-    """``4096`` as ``4k`` and ``512`` as ``512``: tokens by powers of two."""
+    """Returns ``4096`` as ``4k`` and ``512`` as ``512``: tokens by powers of two."""
     return f"{value / 1024:.4g}k" if value >= 1024 else f"{value:.4g}"
 
 
 def rate_label(value: float, _: object = None) -> str:
-    """``3e12`` as ``3T``."""
+    """Returns ``3e12`` as ``3T``."""
     for step, unit in RATE_STEPS:
         if value >= step:
             return f"{value / step:.4g}{unit}"
@@ -74,7 +74,7 @@ def rate_label(value: float, _: object = None) -> str:
 
 
 def powers_axis(axes: Axes, name: str, label: str, formatter: object, base: int = 2) -> None:
-    """A logarithmic ``x`` or ``y`` axis with readable numbers."""
+    """Gives a panel a logarithmic ``x`` or ``y`` axis with readable numbers."""
     axis = axes.xaxis if name == "x" else axes.yaxis
     (axes.set_xscale if name == "x" else axes.set_yscale)("log", base=base)
     axis.set_major_locator(LogLocator(base=base, numticks=7))
@@ -84,9 +84,9 @@ def powers_axis(axes: Axes, name: str, label: str, formatter: object, base: int 
 
 
 def legend_above(axes: Axes, *, columns: int = 1, fontsize: float = 8.0) -> None:
-    """The legend in room of its own above the curves; a linear axis starts at zero.
+    """Places the legend in space of its own above the curves; a linear axis starts at zero.
 
-    What is drawn so far decides how high the curves reach; a panel without curves stays as it is.
+    The height of the curves is that of everything drawn so far; a panel without curves stays as it is.
     """
     if not axes.has_data():
         return
@@ -94,8 +94,10 @@ def legend_above(axes: Axes, *, columns: int = 1, fontsize: float = 8.0) -> None
     rows = grid.get_gridspec().nrows if grid is not None else 1
     panel = PANEL_SHARE * figure.get_figheight() / rows * 72.0  # type: ignore[union-attr]
     lines = -(-len(axes.get_legend_handles_labels()[0]) // columns)
+    # Share of the axis that the legend's lines take, at most half.
     share = min(0.5, (lines * LEGEND_LINE + 1.0) * fontsize / panel)
     axes.legend(fontsize=fontsize, loc="upper left", ncols=columns)
+    # The curves' range becomes 1 - share of the axis: a factor on a logarithmic axis, a quotient on a linear one.
     if axes.get_yscale() == "log":
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** (share / (1.0 - share)))
@@ -104,7 +106,8 @@ def legend_above(axes: Axes, *, columns: int = 1, fontsize: float = 8.0) -> None
 
 
 def new_figure(columns: int, *, rows: int = 1, width: float = 6.4, height: float = 4.6) -> tuple[Figure, list[Axes]]:
-    """A figure of ``rows`` x ``columns`` panels, row by row."""
+    """Returns a figure of ``rows`` x ``columns`` panels, row by row."""
+    # Files only: no display is needed.
     mpl.use("Agg")
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
@@ -116,7 +119,7 @@ def new_figure(columns: int, *, rows: int = 1, width: float = 6.4, height: float
 
 
 def footer(machine: MachineFacts, origins: Iterable[Origin]) -> str:
-    """Machine, date, and where the numbers come from."""
+    """Returns machine, date, and the origins of the numbers."""
     kinds = sorted(set(origins))
     what = "samples " + ", ".join(ORIGIN_NAMES[kind] for kind in kinds)
     facts = [machine.gpu, f"torch {machine.torch}" if machine.torch else "", machine.date[:10], what]
@@ -124,9 +127,10 @@ def footer(machine: MachineFacts, origins: Iterable[Origin]) -> str:
 
 
 def save_figure(figure: Figure, path: Path, caption: str) -> Path:
-    """Write the picture with its caption below, replacing an older one in one step."""
+    """Returns the path of the picture, written with its caption below and replacing an older one in one step."""
     figure.supxlabel(caption, fontsize=8, color="#555555")
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, so that replacing is one step; the process id keeps two runs apart.
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     figure.savefig(temporary, dpi=DPI)
     temporary.replace(path)
@@ -134,7 +138,7 @@ def save_figure(figure: Figure, path: Path, caption: str) -> Path:
 
 
 def usable(profile: ProfileDatabase, family: Family) -> SampleTable | None:
-    """The family's samples that have trials; None without any."""
+    """Returns the family's samples that have trials; None without any."""
     if family not in profile.tables:
         return None
     table = profile.tables[family]

@@ -1,4 +1,4 @@
-"""All pictures of a profile, and one page that shows it at a glance.
+"""All pictures of a profile, and one page with an overview.
 
 ``cal/linear.jpg``, ``cal/attention.jpg``, ``cal/memory_bound.jpg``,
 ``comm/<op>_intra_<i>_inter_<j>.jpg``, ``overview.jpg``.
@@ -41,7 +41,7 @@ from spec.origin import ORIGIN_NAMES, Origin
 
 
 def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
-    """Draw everything the profile holds into ``folder``; the files written.
+    """Returns the files of all pictures of the profile, drawn into ``folder``.
 
     The profile needs valid fits (profdb.fitting.with_fits), else fitting happens here.
     """
@@ -58,7 +58,7 @@ def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
 
 
 def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) -> Path:
-    """Six panels: what it is, products, attention, kernels, collectives by bandwidth and by time."""
+    """Returns the path of six panels: machine, products, attention, kernels, collectives by bandwidth and by time."""
     figure, panels = new_figure(3, rows=2, width=5.6, height=4.2)
     draw_facts(panels[0], profile)
     linear = usable(profile, Family.GEMM)
@@ -82,13 +82,13 @@ def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) ->
 
 
 def say_absent(axes: Axes, text: str) -> None:
-    """An empty panel that says why."""
+    """Makes a panel an empty one that says why."""
     axes.axis("off")
     axes.text(0.5, 0.5, f"{text} in this profile", ha="center", va="center", color="#777777")
 
 
 def draw_facts(axes: Axes, profile: ProfileDatabase) -> None:
-    """Machine facts and the number of samples of each family."""
+    """Writes machine facts and the number of samples of each family."""
     machine = profile.machine
     lines = [
         f"{machine.gpu}, {machine.memory_bytes / 2**30:.1f} GiB",
@@ -107,13 +107,14 @@ def draw_facts(axes: Axes, profile: ProfileDatabase) -> None:
 
 
 def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
-    """Median rate over length, a line for each kernel and direction."""
+    """Draws the median rate over length, a line for each kernel and direction."""
     table = usable(profile, Family.ATTENTION)
     if table is None:
         say_absent(axes, "no attention")
         return
     number = 0
     kernels = kernels_of(table)
+    # Unfused attention only if nothing else was measured: its rates are far below the others.
     for kernel in [name for name in kernels if name != "core"] or kernels:
         for direction in ("forward", "backward"):
             part, rate = causal_rates(table, kernel, direction)
@@ -131,11 +132,12 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
 
 
 def draw_collectives_overview(bandwidth: Axes, latency: Axes, series: list[Series]) -> None:
-    """Every operation over the largest group measured."""
+    """Draws every operation over its largest measured group."""
     if not series:
         say_absent(bandwidth, "no collectives")
         say_absent(latency, "no collectives")
         return
+    # Of each operation the group with the most ranks.
     widest: dict[str, Series] = {}
     for one in series:
         largest = widest.get(one.collective.value)

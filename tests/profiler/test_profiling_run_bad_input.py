@@ -184,7 +184,7 @@ def test_a_profile_of_another_machine_stays_where_and_as_it_is(
     save_profile(output, profile_of("H999", origin))
     before = output.read_bytes()
     said = refused("--device", "cpu", "--output", output, "--only", "host", "--no_pics")
-    assert "holds times of 'H999'" in said
+    assert "has times of 'H999'" in said
     assert "--output" in said
     assert [path.name for path in tmp_path.iterdir()] == ["data.pt"]
     assert output.read_bytes() == before

@@ -152,7 +152,8 @@ def test_a_rank_that_beats_no_more_ends_a_run_whose_others_may_still_wait(
     beating(*watches)
     watches[2].stop()
     assert ends.came.wait(20.0)
-    assert capfd.readouterr().err.splitlines()[0] == "error: rank 2 on node-2 gone or stopped in all_reduce"
+    # A watch of the test before may still print the line with which it ends.
+    assert "error: rank 2 on node-2 gone or stopped in all_reduce" in capfd.readouterr().err.splitlines()
     for one in watches:
         one.stop()
 

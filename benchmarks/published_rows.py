@@ -46,6 +46,7 @@ CURRENT_WORDS: Mapping[str, str] = {
     "pipeline.deals=ends": "pipeline.partition=first_last",
     "data_parallel.keeps_stand_ins": "data_parallel.keeps_dummy_wgrad",
     "layers.turns_chunks": "layers.transposes_chunks",
+    "layers.shares_kept_inputs": "layers.shares_saved_inputs",
     "wide_norms": "fp32_norms",
 }
 # What a plan without these keys ran with, whatever the program's defaults are.

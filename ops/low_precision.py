@@ -239,7 +239,7 @@ def shares_saved_inputs(context: LayerContext) -> bool:
     (Megatron-LM d98e8a6 ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the
     output of the fused core_attn is saved by itself, and linear_proj also saves the quantized tensor of this
     output", so save_original_input, but not under delayed scaling)."""
-    shares = context.job.preset.layers.shares_kept_inputs
+    shares = context.job.preset.layers.shares_saved_inputs
     return keeps_low_precision(context) and shares and context.job.precision.scaling != "delayed"
 
 

@@ -267,18 +267,18 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
+def constraint_options(options: argparse.Namespace) -> dict[str, object]:
     """Returns the constraints of a command line, as written; ConfigError for keys and values that there are not."""
     constraints: dict[str, object] = {}
     for verb in BY_KEY:
         if (texts := getattr(options, verb)) is not None:
             constraints[verb] = parse_settings(",".join(texts), keys_of(verb), f"--{verb}")
     for key, setting in constraint_settings().items():
-        typed = getattr(options, key)
+        value = getattr(options, key)
         if isinstance(setting.kind, Flag):
-            constraints |= {key: True} if typed else {}
-        elif typed is not None:
-            text = typed.replace(",", "+") if isinstance(setting.kind, Several) else typed
+            constraints |= {key: True} if value else {}
+        elif value is not None:
+            text = value.replace(",", "+") if isinstance(setting.kind, Several) else value
             constraints[key] = setting.read(text, f"--{key}")
     return constraints
 
@@ -336,7 +336,7 @@ def run_options(options: argparse.Namespace) -> "tuple[Reliability | None, RunTe
         "checkpoint_gb_per_s": "storage_bandwidth",
     }
     scales = {"restart_minutes": 60.0, "checkpoint_gb_per_s": 1e9}
-    stated = {names.get(name, name): scales.get(name, 1) * value for name, value in failures.items()}
+    values = {names.get(name, name): scales.get(name, 1) * value for name, value in failures.items()}
     terms = None
     if options.tokens is not None:
         terms = RunTerms(
@@ -344,7 +344,7 @@ def run_options(options: argparse.Namespace) -> "tuple[Reliability | None, RunTe
             price_per_gpu_hour=options.price_per_gpu_hour,
             spare_nodes=options.spare_nodes or 0,
         )
-    return Reliability(**stated) if goodput else None, terms
+    return Reliability(**values) if goodput else None, terms
 
 
 def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]"]:
@@ -360,8 +360,8 @@ def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]
         return {}
     from solver.analysis.named_plans import named_plan
 
-    shown = options.top_k if options.run_all_solu else 0
+    num_ranked = options.top_k if options.run_all_solu else 0
     return {
-        name: tuple(named_plan(text, f"--{name}", num_displayed=shown) for text in getattr(options, name) or ())
+        name: tuple(named_plan(text, f"--{name}", num_displayed=num_ranked) for text in getattr(options, name) or ())
         for name in ("explain", "why_not", "compare")
     }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pss.plan_options import (
     PROGRAM,
-    constraints_typed,
+    constraint_options,
     is_sweep,
     named_plans,
     options_parser,
@@ -55,8 +55,8 @@ ROOT = shipped_folder()
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Runs one command line, typed after ``program``; returns the exit status."""
-    typed = argparse.Namespace(program=program, arguments=arguments)
-    return exit_status(lambda: run(options_parser(program).parse_args(arguments, typed)))
+    namespace = argparse.Namespace(program=program, arguments=arguments)
+    return exit_status(lambda: run(options_parser(program).parse_args(arguments, namespace)))
 
 
 def command_line(options: argparse.Namespace) -> str:
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         missing=options.missing,
         calibration=options.calibration,
         transfer=options.transfer,
-        constraints=constraints_typed(options),
+        constraints=constraint_options(options),
     )
     if is_sweep(options):
         return sweep(options, request)
@@ -105,9 +105,9 @@ def check_options(options: argparse.Namespace) -> None:
     if options.run_all_solu and options.plan is not None:
         allowed = "a plan to price, or --run_all_solu: not both"
         raise ConfigError(where="--plan", key="plan", value=options.plan, allowed=allowed)
-    shown = options.top_k if options.run_all_solu else 1
-    if options.rank > shown:
-        allowed = f"1 to {shown}, the plans shown at most"
+    num_plans = options.top_k if options.run_all_solu else 1
+    if options.rank > num_plans:
+        allowed = f"1 to {num_plans}, the plans shown at most"
         raise ConfigError(where="--rank", key="rank", value=options.rank, allowed=allowed)
     if options.measure_missing and not (options.pre_profiling_data_path or DEFAULT_PROFILE.exists()):
         raise ConfigError(
@@ -172,8 +172,10 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     ]
     print(text(sections), end="\n\n", flush=True)
     try:
-        named = {option: price_named(option, plans, inputs) for option, plans in named.items()}
-        plans, results = search_plans(options, inputs) if options.run_all_solu else price_one(options, inputs, plan)
+        named = {option: price_named_plans(option, plans, inputs) for option, plans in named.items()}
+        plans, results = (
+            search_plans(options, inputs) if options.run_all_solu else price_given_plan(options, inputs, plan)
+        )
         sections += results
         if reliability or terms:
             sections += run_sections(reliability, terms, plans)
@@ -185,7 +187,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
             print("", text(sections[-1:]), sep="\n")
     finally:
         if device is not None:
-            keep_learned(options, inputs, device)
+            save_measurements(options, inputs, device)
     if options.json or options.report:
         write_results(options, plans, sections)
     chosen = hand_on(options, plans)
@@ -199,7 +201,7 @@ def first_named_plan(named: "dict[str, tuple[NamedPlan, ...]]") -> PlanSettings 
     return next((one for one in plans if one is not None), None)
 
 
-def price_named(option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem") -> "tuple[NamedPlan, ...]":
+def price_named_plans(option: str, plans: "tuple[NamedPlan, ...]", inputs: "LoadedProblem") -> "tuple[NamedPlan, ...]":
     """Returns the plans that are written out with their prices, before any search; why one of --why_not cannot run
     is printed.
 
@@ -235,7 +237,7 @@ def search_plans(options: argparse.Namespace, inputs: "LoadedProblem") -> "tuple
     return plans, search_sections(plans, result)
 
 
-def price_one(
+def price_given_plan(
     options: argparse.Namespace, inputs: "LoadedProblem", plan: PlanSettings | None
 ) -> "tuple[Plans, list[ReportSection]]":
     """Prices the ``plan`` or that of the config; returns it and its sections."""
@@ -420,7 +422,7 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 
 
-def keep_learned(options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice") -> None:
+def save_measurements(options: argparse.Namespace, inputs: "LoadedProblem", device: "MeasuringDevice") -> None:
     """Merges what was measured into the profile, also after a search that failed or was interrupted."""
     on_demand = inputs.times.on_demand
     if on_demand is None:

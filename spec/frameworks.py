@@ -189,7 +189,7 @@ class Layers:
     """Queries, keys and values are one matrix."""
     fused_casts: bool = False
     """Casts with scales of earlier steps run inside the kernel that produces their input (XLA)."""
-    casts_again: bool = False
+    recasts_operands: bool = False
     """MXFP8 products save their inputs in 16 bits and cast them again in the backward, weights also in every
     forward (torchao)."""
     fused_sums: bool = False
@@ -217,10 +217,10 @@ class Layers:
     two_pass_norms: bool = False
     """Fused norms are apex's: they read a row twice, three times in the backward, where persistent kernels read
     it once."""
-    shares_kept_inputs: bool = False
+    shares_saved_inputs: bool = False
     """Low-precision products save no copy of an input that attention or the router saves in full, unless scales
     come from earlier steps (Transformer Engine's save_original_input)."""
-    kept_attention: Literal["", "e5m6"] = ""
+    saved_attention: Literal["", "e5m6"] = ""
     """Format in which attention and the low-precision product after it save their shared tensor; "" for that of
     activations."""
 

@@ -98,7 +98,7 @@ def out_of_mixer(
         saved_bytes=context.activations(rows, inputs),
         bias=bias,
         saved_elsewhere=saved_elsewhere,
-        saved_share=SAVED_SHARE[context.job.preset.layers.kept_attention],
+        saved_share=SAVED_SHARE[context.job.preset.layers.saved_attention],
         gathered="gradient",
     )
     return row_parallel(context, layer)

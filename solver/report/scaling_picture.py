@@ -41,7 +41,7 @@ def series_of(rows: Sequence[SweepOutcome]) -> dict[str, list[Point]]:
     for outcomes in sorted(rows, key=lambda outcomes: outcomes.row.inputs.problem.job.world_size):
         if outcomes.row.answer is None:
             continue
-        name = row_words(outcomes, apart=("world_size",)) or "best plan"
+        name = row_words(outcomes, rows_apart=("world_size",)) or "best plan"
         point = Point(
             gpus=outcomes.row.inputs.problem.job.world_size,
             tokens_per_s=tokens_per_s(outcomes.row),
@@ -51,12 +51,12 @@ def series_of(rows: Sequence[SweepOutcome]) -> dict[str, list[Point]]:
     return series
 
 
-def row_words(one: SweepOutcome, apart: Sequence[str] = ()) -> str:
+def row_words(one: SweepOutcome, rows_apart: Sequence[str] = ()) -> str:
     """Returns the values that a question has of what is varied."""
     return ", ".join(
         f"{value:,}" if isinstance(value, int) else str(value)
         for key, value in one.row.values.items()
-        if key not in apart
+        if key not in rows_apart
     )
 
 

@@ -57,11 +57,11 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     unknown key, a wrong type, a negative or non-finite number, an unknown GPU, or a figure without a
     source.
     """
-    known, path = cluster_names(root), Path(name_or_path)
-    if name_or_path in known:
+    names, path = cluster_names(root), Path(name_or_path)
+    if name_or_path in names:
         path = root / CLUSTER_FOLDER / f"{name_or_path}.toml"
     elif path.suffix != ".toml" or not os.path.isfile(path):
-        allowed = f"a .toml file or one of {_nearest(path.stem, known)}"
+        allowed = f"a .toml file or one of {_nearest(path.stem, names)}"
         raise ConfigError(where="cluster", key="name or path", value=name_or_path, allowed=allowed)
     top = read_toml(path)
     sources = read_sources(top)
@@ -95,10 +95,10 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     return cluster
 
 
-def _nearest(name: str, known: tuple[str, ...]) -> str:
+def _nearest(name: str, names: tuple[str, ...]) -> str:
     """Returns the known names that are nearest, and how many more there are."""
-    near = get_close_matches(name, known, n=MOST_NAMED, cutoff=0.0)
-    more = f" and {len(known) - len(near)} more in {CLUSTER_FOLDER}" if len(known) > len(near) else ""
+    near = get_close_matches(name, names, n=MOST_NAMED, cutoff=0.0)
+    more = f" and {len(names) - len(near)} more in {CLUSTER_FOLDER}" if len(names) > len(near) else ""
     return f"{', '.join(near)}{more}" if near else "(no hardware specs found)"
 
 
@@ -109,12 +109,12 @@ def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
     borrowed = isinstance(top.values.get("gpu"), str)
     if borrowed:
         other = top.text("gpu")
-        known = cluster_names(root)
-        if other in known:
+        names = cluster_names(root)
+        if other in names:
             table = read_toml(root / CLUSTER_FOLDER / f"{other}.toml")
         # A file that borrows its own GPU cannot be borrowed from: there is no chain of files.
         if not isinstance(table.values.get("gpu"), dict):
-            top.fail("gpu", f"a [gpu] table or the name of a hardware spec that has one: {', '.join(known)}")
+            top.fail("gpu", f"a [gpu] table or the name of a hardware spec that has one: {', '.join(names)}")
         sources = {key: text for key, text in read_sources(table).items() if key.split(".")[0] == "gpu"}
     table = table.section("gpu")
     gpu = table.record(
@@ -162,9 +162,9 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
     Raises ConfigError for an unknown name (listing the known ones), an unreadable file, a missing or
     unknown key, a wrong type, a figure out of range, or a fact without a source.
     """
-    known = architecture_names(root)
-    if name not in known:
-        allowed = f"one of {', '.join(known)}" if known else f"a file under {root / ARCHITECTURE_FOLDER}"
+    names = architecture_names(root)
+    if name not in names:
+        allowed = f"one of {', '.join(names)}" if names else f"a file under {root / ARCHITECTURE_FOLDER}"
         raise ConfigError(where="architecture", key="name", value=name, allowed=allowed)
     top = read_toml(root / ARCHITECTURE_FOLDER / f"{name}.toml")
     sources = read_sources(top)

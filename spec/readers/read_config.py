@@ -38,11 +38,11 @@ def config_for_size(size: str, configs: Path) -> Path:
 
     Raises ConfigError naming the known sizes.
     """
-    known = MODEL_SIZES.get(_canonical(size))
-    if known is None:
+    preset = MODEL_SIZES.get(_canonical(size))
+    if preset is None:
         allowed = f"one of {', '.join(MODEL_SIZES)}"
         raise ConfigError(where="--model_size", key="model_size", value=size, allowed=allowed)
-    return configs / known[0]
+    return configs / preset[0]
 
 
 def check_model_size(model: ModelSpec, size: str) -> None:

@@ -29,7 +29,7 @@ from spec.settings.setting import Setting, Settings, keys_near, settings_of
 # - fp8-blockwise: DeepSeek-V3, arXiv 2412.19437 sec. 3.3.2, 1 x 128 of activations and 128 x 128 of weights;
 #   Transformer Engine's Float8BlockScaling (--fp8-recipe blockwise).
 # - mxfp8, nvfp4: Transformer Engine, MXFP8BlockScaling and NVFP4BlockScaling (scales of 32 and of 16 numbers). Where a framework's
-#   MXFP8 is torchao's (``layers.casts_again``; ``prototype/mx_formats/mx_linear.py``, mx_mm), it casts as torchao does.
+#   MXFP8 is torchao's (``layers.recasts_operands``; ``prototype/mx_formats/mx_linear.py``, mx_mm), it casts as torchao does.
 HIGH_PRECISION: tuple[HighPrecision, ...] = ("bf16", "fp16")
 LOW_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp8-tensor": {
@@ -58,7 +58,7 @@ def recipe_precision(name: str, preset: FrameworkPreset) -> Precision:
     recipe["low_precision_parameters"] = scales in choices.low_precision_weights
     if scales == "tensor" and (recipe["low_precision_parameters"] or choices.casts_shards):
         recipe["parameter_gather"] = recipe["linear"]
-    if scales == "mx" and preset.layers.casts_again:
+    if scales == "mx" and preset.layers.recasts_operands:
         recipe |= {"scaling": "dynamic", "casts_every_forward": True}
     return replace(precision_of(preset), **recipe)
 

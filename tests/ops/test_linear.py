@@ -105,7 +105,7 @@ def test_neox_reduces_halves_side_by_side_once(preset: str, reduced: int, recomp
 
 
 SEQ, HIDDEN, HEADS, V_DIM = 256, 7168, 128, 128
-OWN = {"layers.shares_kept_inputs": False}
+OWN = {"layers.shares_saved_inputs": False}
 
 
 def deepseek() -> ModelSpec:
@@ -132,8 +132,8 @@ def kept(piece: Pass, name: str) -> float:
         ({}, "delayed", 1, 2, 2, 1),
         ({}, "row", 2, 0, 0, 2),
         # DeepSeek-V3 (arXiv 2412.19437 sec. 3.3.3): twelve bits of what attention hands on
-        ({"layers.kept_attention": "e5m6"}, "current", 1.5, 0, 0, 2),
-        ({"layers.kept_attention": "e5m6"}, "", 2, 0, 0, 2),
+        ({"layers.saved_attention": "e5m6"}, "current", 1.5, 0, 0, 2),
+        ({"layers.saved_attention": "e5m6"}, "", 2, 0, 0, 2),
     ],
 )
 def test_what_attention_and_the_router_keep_is_kept_once_where_formats_agree(

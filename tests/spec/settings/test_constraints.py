@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pss.plan_options import constraints_typed, options_parser
+from pss.plan_options import constraint_options, options_parser
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
 from spec.settings.constraints import Bound, bounded_settings, constraints_of, merged
@@ -42,7 +42,7 @@ keep_tp_in_node = true
 
 
 def test_three_ways_of_writing_mean_the_same(tmp_path: Path) -> None:
-    typed = constraints_of(constraints_typed(options_parser().parse_args(TYPED)))
+    typed = constraints_of(constraint_options(options_parser().parse_args(TYPED)))
     config = Path("configs/7B_gpt.toml").resolve().read_text()
     (tmp_path / "model.toml").write_text(config + IN_TOML)
     assert constraints_of(WRITTEN) == typed
@@ -65,16 +65,16 @@ def test_three_ways_of_writing_mean_the_same(tmp_path: Path) -> None:
 def test_an_option_typed_again_adds_to_what_it_said() -> None:
     both = ["--world_size", "8", "--fix", "tp=8", "--fix", "pp=2", "--max", "micro_batch=4", "--max", "vpp=2"]
     options = options_parser().parse_args([*both, "--compare", "tp=2", "--compare", "tp=4", "tp=8"])
-    said = constraints_typed(options)
+    said = constraint_options(options)
     assert said == {"fix": {"tp": 8, "pp": 2}, "max": {"micro_batch": 4, "vpp": 2}}
     assert options.compare == ["tp=2", "tp=4", "tp=8"]
     twice = options_parser().parse_args(["--world_size", "8", "--fix", "tp=8", "--fix", "tp=4"])
     with pytest.raises(ConfigError, match="--fix: tp"):
-        constraints_typed(twice)
+        constraint_options(twice)
 
 
 def test_nothing_said_demands_nothing() -> None:
-    nothing = constraints_of(constraints_typed(options_parser().parse_args(["--world_size", "8"])))
+    nothing = constraints_of(constraint_options(options_parser().parse_args(["--world_size", "8"])))
     assert (nothing.bounds, nothing.memory_gib, nothing.words()) == ((), inf, [])
 
 

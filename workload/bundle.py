@@ -21,7 +21,7 @@ from workload.diagnostics import WorkloadError
 from workload.report import CLOSED_FORM, part_lines
 from workload.simai.busbw import BusBandwidths, RatioTables, SimaiNetwork, simai_network, write_busbw
 from workload.simai.closed_form import AnalyticalOptions, price_simai
-from workload.simai.export import Exported, export_works, header_of, rows_of
+from workload.simai.export import SimaiExport, export_works, header_of, rows_of
 from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiWorkload
 from workload.simai.replay import AXES, compare, layout_of
 from workload.stage_work import StageWork, slowest, stage_works
@@ -47,7 +47,7 @@ class Bundle:
     """The files written, and what the workload leaves out."""
 
     paths: tuple[Path, ...]
-    exported: Exported
+    exported: SimaiExport
 
 
 def export_bundle(
@@ -189,7 +189,7 @@ def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> 
     ]
 
 
-def _readme(what: tuple[Problem, Plan, StageWork], exported: Exported, commands: list[str]) -> list[str]:
+def _readme(what: tuple[Problem, Plan, StageWork], exported: SimaiExport, commands: list[str]) -> list[str]:
     problem, plan, work = what
     return [
         f"# {problem.model.name} on {plan.world_size} x {problem.cluster.gpu.name}",

@@ -1,4 +1,4 @@
-"""Errors of the files that this package reads: one that ends the reading, or findings line by line."""
+"""Errors of the files that this package reads: WorkloadError, which ends the reading, or findings line by line."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,16 +22,15 @@ def read_lines(path: Path, most_bytes: int) -> list[str]:
         raise WorkloadError(f"{path}: {error}") from error
 
 
-# What is wrong with a SimAI workload file, line by line.
+# Defects of a SimAI workload file, line by line.
 
 
 class Severity(StrEnum):
     """Severity of a finding, worst first.
 
-    BROKEN: what the file means is unknown. STOPS: the meaning is clear, but SimAI-Analytical
-    crashes, hangs or leaves an empty result. WRONG: it goes on with a wrong number and says nothing.
-    NOTE: harmless to it, and perhaps not what was meant.
-    """
+    BROKEN: the meaning of the file is unknown. STOPS: the meaning is clear, but SimAI-Analytical crashes, hangs or
+    leaves an empty result. WRONG: it goes on with a wrong number without a message. NOTE: harmless, but perhaps
+    unintended."""
 
     BROKEN = "broken"
     STOPS = "stops"
@@ -56,23 +55,23 @@ class Finding:
 
 
 class Findings(list[Finding]):
-    """Findings as they are made."""
+    """A list of findings in the making."""
 
     def add(self, line: int, severity: Severity, code: str, message: str) -> None:
-        """Append one."""
+        """Appends one finding."""
         self.append(Finding(line, severity, code, message))
 
 
-def summarised(findings: Iterable[Finding], *, per_kind: int = 3) -> list[str]:
-    """Findings by line as text, at most ``per_kind`` of a kind, then how many more there are."""
-    shown: list[str] = []
+def summary_of(findings: Iterable[Finding], *, per_kind: int = 3) -> list[str]:
+    """Returns the findings by line as text, at most ``per_kind`` of a kind, then how many more there are."""
+    lines: list[str] = []
     seen: Counter[tuple[Severity, str]] = Counter()
     for finding in sorted(findings, key=lambda each: each.line):
         kind = (finding.severity, finding.code)
         seen[kind] += 1
         if seen[kind] <= per_kind:
-            shown.append(str(finding))
+            lines.append(str(finding))
     for (severity, code), count in seen.items():
         if count > per_kind:
-            shown.append(f"{count - per_kind} more of {severity.value} [{code}]")
-    return shown
+            lines.append(f"{count - per_kind} more of {severity.value} [{code}]")
+    return lines

@@ -14,8 +14,8 @@ from spec.files import atomic_file, make_folder
 from spec.program.command import decimal, whole
 from spec.program.kinds import MOST_GPUS
 from workload.aicb.time_source import DEFAULT_PROFILE, TimeFlags, time_source
-from workload.diagnostics import Severity, summarised
-from workload.report import CLOSED_FORM, part_lines, show
+from workload.diagnostics import Severity, summary_of
+from workload.report import CLOSED_FORM, part_lines, print_lines
 from workload.simai.busbw import NIC_GIB, NVLINK_GIB, SHIPPED, read_busbw, read_ratio_tables, simai_network
 from workload.simai.check import check_simai
 from workload.simai.closed_form import (
@@ -201,7 +201,7 @@ def simulate(options: argparse.Namespace, root: Path) -> int:
     pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)
     if pricing == CURVES:
         replay = replayed(options, workload, root)
-        show(part_lines("replay with curves", replay.parts))
+        print_lines(part_lines("replay with curves", replay.parts))
         if options.gpus_per_server is None and not wants_files(options):
             write_parts(options, replay.parts)
             return warn(file, ())
@@ -209,7 +209,7 @@ def simulate(options: argparse.Namespace, root: Path) -> int:
     closed_form = closed_form_options(options, root)
     report = price_simai(workload, closed_form)
     write_parts(options, report.parts, warnings=list(report.warnings))
-    show(part_lines(CLOSED_FORM, report.parts))
+    print_lines(part_lines(CLOSED_FORM, report.parts))
     for path in write_results(options, workload, closed_form, report):
         print(f"wrote {path}")
     return warn(file, report.warnings)
@@ -225,6 +225,6 @@ def write_parts(options: argparse.Namespace, parts: Mapping[str, float], **more:
 def warn(file: SimaiFile, warnings: Sequence[str]) -> int:
     """Prints what is wrong with the file and what its pricing has to say; returns 0."""
     defects = [each for each in check_simai(file) if each.severity is not Severity.NOTE]
-    for warning in (*summarised(defects, per_kind=1), *warnings):
+    for warning in (*summary_of(defects, per_kind=1), *warnings):
         print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -1,4 +1,7 @@
-"""One thing a rank would run: compute seconds, a collective, or both names for it."""
+"""What one rank of a pipeline stage runs in a step, in plain numbers: the operations of the solver, item by item.
+
+Exporters write these items (SimAI, AICB, bundles), traffic counts their bytes, and the runner compares its measurements
+with their seconds."""
 
 from dataclasses import dataclass
 
@@ -35,11 +38,10 @@ from spec.errors import ExportError
 class WorkItem(Identity):
     """One operation of one rank in plain numbers.
 
-    Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
-    array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides it.
-    ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape`` of a
-    matrix product is (batch, m, k, n), otherwise empty; ``attention`` is the call of one. ``host_bytes`` of
-    each launch travel between the rank and its host; other items have none.
+    Compute has ``collective`` None. A collective moves ``size_bytes`` (the whole array on one rank) over ``axis``, in
+    groups of ``ranks``, and takes ``seconds`` if it is exposed. An item is ``count`` identical launches: ``seconds``
+    are of all of them, ``size_bytes`` and ``host_bytes`` of one. ``shape`` of a matrix product is (batch, m, k, n),
+    else empty; ``attention`` is the call of an attention kernel; ``host_bytes`` travel between the rank and its host.
     """
 
     phase: Phase
@@ -56,13 +58,13 @@ class WorkItem(Identity):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all launches."""
+        """Returns the bytes of all launches."""
         return self.size_bytes * self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceWork:
-    """A layer, the embedding or the head: ``repeat`` times in a row on this stage, per micro-batch."""
+    """A layer, the embedding or the head, which a stage runs ``repeat`` times in a row for each micro-batch."""
 
     name: str
     repeat: int
@@ -72,12 +74,11 @@ class PieceWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork:
-    """All one rank of one pipeline stage runs in one step.
+    """All that one rank of a pipeline stage runs in a step; ``count`` equal stages from ``position`` on.
 
-    ``pieces`` in forward order, ``num_micro`` times; ``step`` once; ``p2p_messages`` transfers to and from
-    neighbouring stages per micro-batch of ``p2p_bytes`` and ``p2p_s`` each. ``chunk_layers[c][k]`` is how
-    many layers of block kind k virtual chunk c holds; empty: the layers are dealt evenly.
-    """
+    ``pieces`` in forward order, ``num_micro`` times; ``step`` once; ``p2p_messages`` to and from neighbouring stages
+    per micro-batch, of ``p2p_bytes`` and ``p2p_s`` each. ``chunk_layers[c][k]`` is the number of layers of block kind k
+    in virtual chunk c; empty: the layers are partitioned evenly."""
 
     position: int
     count: int
@@ -90,26 +91,26 @@ class StageWork:
     chunk_layers: tuple[tuple[int, ...], ...] = ()
 
     def per_micro_batch(self) -> list[tuple[int, WorkItem]]:
-        """Every item of one micro-batch with how often it runs."""
+        """Returns every item of one micro-batch with the number of times it runs."""
         return [(piece.repeat, item) for piece in self.pieces for item in (*piece.forward, *piece.backward)]
 
 
-# From a plan to what the ranks of each of its stages run: the same operations the solver prices.
+# From a plan to the items of each of its stages: the operations that the solver times.
 
 
 def stage_works(problem: Problem, plan: Plan) -> tuple[StageWork, ...]:
-    """One entry per class of equal stages, in stage order. Raises ExportError for a schedule whose chunks do not follow
-    each other round and round."""
+    """Returns one entry for each class of equal stages, in stage order. Raises ExportError for a schedule whose virtual
+    stages are not looped."""
     if not plan.schedule.placement.looped:
         raise ExportError(
-            f"a workload passes the chunks of stages round and round, not there and back as {plan.schedule.value}"
+            f"a workload file needs looped virtual stages; those of schedule {plan.schedule.value} are not"
         )
     table = estimate_memory(problem.model, problem.job, PlanTable.of(plan))
     return tuple(_stage(problem, table, row) for row in range(len(table.stages.plan)))
 
 
 def slowest(works: tuple[StageWork, ...]) -> StageWork:
-    """The stage class with the most seconds per micro-batch, nothing hidden."""
+    """Returns the stage class with the most seconds per micro-batch, if nothing is hidden."""
 
     def busy_s(work: StageWork) -> float:
         return sum(repeat * item.seconds for repeat, item in work.per_micro_batch())
@@ -124,9 +125,9 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
         _piece(op_timer, layout, f"block{kind}", int(count[row]), piece)
         for kind, (count, piece) in enumerate(zip(stages.layers, table.layers.ops.blocks, strict=True))
     ]
-    edges = table.layers.ops
-    pieces.insert(0, _piece(op_timer, layout, "embedding", int(stages.embedding[row]), edges.embedding))
-    pieces.append(_piece(op_timer, layout, "head", int(stages.head[row]), edges.head))
+    ops = table.layers.ops
+    pieces.insert(0, _piece(op_timer, layout, "embedding", int(stages.embedding[row]), ops.embedding))
+    pieces.append(_piece(op_timer, layout, "head", int(stages.head[row]), ops.head))
     depth = int(table.plans.layout.pp[0])
     vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
@@ -137,7 +138,7 @@ def _stage(problem: Problem, table: Estimate, row: int) -> StageWork:
         num_micro=int(table.plans.num_micro[0]),
         pieces=tuple(piece for piece in pieces if piece.repeat),
         step=_step(problem, table, row),
-        # Each chunk has a neighbour before and after it, but for the ends of the model.
+        # A send and a receive on both sides of each chunk, but for the ends of the model.
         p2p_messages=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
         p2p_bytes=int(size[0]) if depth > 1 else 0,
         p2p_s=float(op_timer.p2p(table.plans.layout, size).seconds[0]),
@@ -158,7 +159,7 @@ def _piece(op_timer: OpTimer, layout: Layout, name: str, repeat: int, piece: Pas
 
 
 def _step(problem: Problem, table: Estimate, row: int) -> tuple[WorkItem, ...]:
-    """The optimizer step of one stage row; what the host does by itself is no work of a device."""
+    """Returns the items of a step's end on one stage row, without CPU overhead."""
     one = ints(row)
     layout = table.plans.layout.take(table.stages.plan[one])
     ops = step_operations(problem.model, problem.job, table, one)
@@ -167,7 +168,7 @@ def _step(problem: Problem, table: Estimate, row: int) -> tuple[WorkItem, ...]:
 
 
 def work_item(op_timer: OpTimer, layout: Layout, op: Op) -> WorkItem:
-    """One operation of the first row of ``layout``, priced."""
+    """Returns one operation of the first row of ``layout`` with its seconds."""
     comm = op if isinstance(op, Comm) else None
     ranks = int(group_of(comm.axis, layout, op_timer.domain_ranks).ranks[0]) if comm else 1
     return WorkItem(
@@ -190,7 +191,7 @@ def work_item(op_timer: OpTimer, layout: Layout, op: Op) -> WorkItem:
 
 
 def _shape(op: Op) -> tuple[int, ...]:
-    """(batch, m, k, n) of a matrix product; of grouped experts m are the rows of all of them."""
+    """Returns (batch, m, k, n) of a matrix product; m of grouped experts are the rows of all of them."""
     if isinstance(op, BatchedGemm):
         return tuple(_first(each) for each in (op.batch, op.m, op.k, op.n))
     if isinstance(op, GroupedGemm):
@@ -199,7 +200,7 @@ def _shape(op: Op) -> tuple[int, ...]:
 
 
 def _attention(op: Op) -> AttentionCase | None:
-    """The call of an attention, of the first row."""
+    """Returns the call of an attention kernel, of the first row; None for other operations."""
     if not isinstance(op, Attention):
         return None
     return AttentionCase(

@@ -20,8 +20,8 @@ from workload.report import (
     finding_lines,
     flow_lines,
     group_lines,
+    print_lines,
     shape_line,
-    show,
     topology_line,
 )
 from workload.simai.check import check_simai
@@ -54,12 +54,12 @@ def generate(options: argparse.Namespace, root: Path) -> int:
     notes, lines = write_files(options, root)
     for note in notes:
         print(note, file=sys.stderr)
-    return show(lines)
+    return print_lines(lines)
 
 
 def merge_aiob(options: argparse.Namespace, _: Path) -> int:
     """Merges AICB's module times into a profile."""
-    return show(import_aiob(options))
+    return print_lines(import_aiob(options))
 
 
 def add_check(verb: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def check(options: argparse.Namespace, _: Path) -> int:
     file = read_simai(options.file)
     findings = check_simai(file)
     print(f"{file.name}: {file.num_rows} rows, policy {file.header.policy or 'none'}")
-    show(finding_lines(findings, everything=options.all))
+    print_lines(finding_lines(findings, everything=options.all))
     return int(any(each.severity is not Severity.NOTE for each in findings))
 
 
@@ -148,7 +148,7 @@ def check_topology(options: argparse.Namespace, root: Path) -> int:
     """Names the defects of a topology file."""
     read, findings = read_topology(options.check)
     print(f"{options.check}: {topology_line(read) if read else 'cannot be used'}")
-    show(finding_lines(findings))
+    print_lines(finding_lines(findings))
     if read:
         print(shape_line(topology_shape(read)))
         use_topology(read, options, root)
@@ -175,7 +175,7 @@ def groups(options: argparse.Namespace, _: Path) -> int:
     if options.group:
         kinds = {options.group: rank_groups(order, options.group, independent_ep=options.independent_ep)}
     for kind, members in kinds.items():
-        show(group_lines(kind, members))
+        print_lines(group_lines(kind, members))
     return 0
 
 
@@ -209,7 +209,7 @@ def traffic(options: argparse.Namespace, _: Path) -> int:
         options.algorithm,
         domain_ranks=options.domain_ranks,
     )
-    show(flow_lines(flows))
+    print_lines(flow_lines(flows))
     if options.csv:
         write_flows(options.csv, flows)
         print(f"wrote {options.csv}")

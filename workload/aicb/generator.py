@@ -20,7 +20,7 @@ from workload.aicb.aiob import aiob_times_ns, read_aiob, with_aiob_times
 from workload.aicb.flags import DEEPSPEED, FSDP, STAGE_3, STAGES_1_2, refuse
 from workload.aicb.model import model_of
 from workload.aicb.time_source import FixedCostModel, TimeFlags, TimeSource, time_source
-from workload.simai.export import SLOWEST, chosen_stages
+from workload.simai.export import SLOWEST, select_stages
 from workload.stage_work import StageWork, stage_works
 
 DEFAULT_SEQUENCE = 2048
@@ -162,7 +162,7 @@ def generator_input(options: argparse.Namespace, root: Path) -> GeneratorInput:
     source = time_source(TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root)
     problem = _problem(options, world, model, source)
     plan = _plan(options, problem)
-    works = chosen_stages(stage_works(problem, plan), _pipeline_stage(options))
+    works = select_stages(stage_works(problem, plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.
         for run in model.blocks:

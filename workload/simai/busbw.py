@@ -1,4 +1,8 @@
-"""Numbers as the simulator holds them: sizes, times, rates and shares pass through a C++ float."""
+"""Bandwidths of SimAI-Analytical: the bus bandwidth of a group from the links of its servers, the simulator's ratio
+tables, and files of bandwidths.
+
+Sizes, times, rates and shares pass through a C++ float in the simulator, so they do here (``single``).
+"""
 
 import csv
 import os
@@ -16,15 +20,13 @@ from workload.simai.format import SimaiGroup, SimaiHeader
 
 
 def single(value: float) -> float:
-    """``value`` (below 3.4e38) in the 24 bits of a float."""
+    """Returns ``value`` (below 3.4e38) rounded to the 24 bits of a C++ float."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-# Bus bandwidth of each group as SimAI-Analytical derives it from a server's links.
-#
-# Source: SimAI 1.6/1.7, ``Layer::compute_time`` (how a group lies on servers, all integer divisions) and
-# ``calculateBusBw`` in calbusbw.cc (ring and all-to-all; the algorithm is pinned to ring). Bandwidths are
-# GiB/s whatever its help says.
+# Bus bandwidth of a group from the links of a server. Source: SimAI 1.6/1.7, ``Layer::compute_time`` (how a group lies
+# on servers, all integer divisions) and ``calculateBusBw`` in calbusbw.cc (ring and all-to-all; the algorithm is fixed
+# to ring). Bandwidths are GiB/s whatever its help says.
 
 # GiB/s of a GPU's NVLinks: calbusbw.h, SM80_NVLINK_BW and SM90_NVLINK_BW (20.0 and 20.6) times the links
 # of the type (A100 12, A800 8, H100/H20 18, H800 8).
@@ -46,8 +48,8 @@ class SimaiNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """A group as the simulator sees it: ``nodes`` of ``gpus`` members that share ``nics``; ``tp_fills_server``
-    when a tensor-parallel group takes whole servers."""
+    """A group in the simulator: ``nodes`` of ``gpus`` members that share ``nics``; ``tp_fills_server`` when a
+    tensor-parallel group takes whole servers."""
 
     nodes: int
     gpus: int
@@ -64,17 +66,16 @@ def simai_network(
     nvlink_gib: float | None = None,
     nic_gib: float | None = None,
 ) -> SimaiNetwork:
-    """A network from the simulator's options; a given bandwidth goes before a type.
+    """Returns the network of the simulator's options; an explicit bandwidth goes before a type.
 
-    Raises WorkloadError for unknown types and for numbers that are not positive; the simulator takes an
-    unknown type for free communication.
-    """
+    Raises WorkloadError for unknown types, which the simulator takes for free communication, and for numbers that are
+    not positive."""
     if nvlink_gib is None:
         if gpu_type is None:
             raise WorkloadError("the NVLink bandwidth is unknown: give -nv (GiB/s per GPU) or -g_type")
-        nvlink_gib = _known(NVLINK_GIB, gpu_type.upper(), "-g_type")
+        nvlink_gib = _look_up(NVLINK_GIB, gpu_type.upper(), "-g_type")
     if nic_gib is None:
-        nic_gib = _known(NIC_GIB, nic_type.lower(), "-nic_t")
+        nic_gib = _look_up(NIC_GIB, nic_type.lower(), "-nic_t")
     numbers = {"-g_p_s": gpus_per_server, "-n_p_s": nics_per_server, "-nv": nvlink_gib, "-nic": nic_gib}
     for flag, value in numbers.items():
         if not 0 < value < float("inf"):
@@ -91,26 +92,26 @@ def group_shape(group: SimaiGroup, ranks: int, header: SimaiHeader, network: Sim
     """Returns how a group of ``ranks`` lies on servers. Data-parallel ranks count as one server each, even where
     they share one."""
     tp, gpus, nics = header.tp, network.gpus_per_server, network.nics_per_server
-    fills = tp >= gpus
     if group is SimaiGroup.TP:
         nodes, inside = (1, tp) if tp <= gpus else (tp // gpus, gpus)
     elif group is SimaiGroup.EP:
+        # Members of an expert group are tp ranks apart; the tp groups of a server share its NICs.
         nodes = 1 if tp * ranks <= gpus else tp * ranks // gpus
         inside = max(gpus // tp, 1)
         if nodes > 1:
             nics = nics // gpus if tp > gpus else nics // tp
     else:
-        taken = tp if group is SimaiGroup.DP else tp * header.ep
-        nodes, inside = ranks, max(gpus // taken, 1)
-        nics = nics // min(taken, gpus)
-    return GroupShape(nodes=nodes, gpus=inside, nics=nics, tp_fills_server=fills)
+        # Ranks between two members: tp, or tp x ep for the experts' data-parallel groups.
+        stride = tp if group is SimaiGroup.DP else tp * header.ep
+        nodes, inside = ranks, max(gpus // stride, 1)
+        nics = nics // min(stride, gpus)
+    return GroupShape(nodes=nodes, gpus=inside, nics=nics, tp_fills_server=tp >= gpus)
 
 
 def bus_bandwidth_gib(collective: Collective, shape: GroupShape, network: SimaiNetwork) -> tuple[float, bool]:
-    """Bus bandwidth (GiB/s) of a group and whether its NVLinks are the bottleneck.
+    """Returns the bus bandwidth (GiB/s) of a group and whether its NVLinks are the bottleneck.
 
-    Raises WorkloadError when no NIC is left for the group: the simulator then counts its communication
-    as free.
+    Raises WorkloadError when no NIC is left for the group: the simulator then counts its communication as free.
     """
     if shape.nics < 1 or shape.nodes < 1:
         raise WorkloadError(
@@ -121,6 +122,7 @@ def bus_bandwidth_gib(collective: Collective, shape: GroupShape, network: SimaiN
     if collective is Collective.ALL_TO_ALL:
         if shape.nodes == 1:
             return network.nvlink_gib, True
+        # A GPU's share of the NICs carries what goes to other servers, of all that bus bandwidth counts.
         ranks = shape.nodes * shape.gpus
         return single(outside / shape.gpus) * (ranks - 1) / ((shape.nodes - 1) * shape.gpus), False
     if shape.nodes == 1:
@@ -134,20 +136,19 @@ def bus_bandwidth_gib(collective: Collective, shape: GroupShape, network: SimaiN
     return (inside, True) if inside < outside else (outside, False)
 
 
-def _known(table: dict[str, float], name: str, flag: str) -> float:
+def _look_up(table: dict[str, float], name: str, flag: str) -> float:
     if name not in table:
-        raise WorkloadError(f"{flag} {name}: unknown; known: {', '.join(table)}")
+        raise WorkloadError(f"{flag} {name}: unknown; one of {', '.join(table)}")
     return table[name]
 
 
-# The efficiency tables of SimAI-Analytical, read from its own files: configs/simai_ratio, or a checkout's
-# astra-sim-alibabacloud/inputs/ratio.
-#
-# Source of the look-up: SimAI 1.6/1.7, ``readCSV``, ``getValue`` and ``cal_ratio``.
+# The ratio tables of SimAI-Analytical (efficiency by size and servers), read from its own files: configs/simai_ratio,
+# or astra-sim-alibabacloud/inputs/ratio of a checkout. Source of the look-up: SimAI 1.6/1.7, ``readCSV``, ``getValue``
+# and ``cal_ratio``.
 
 SHIPPED = Path("configs", "simai_ratio")
 FILES = ("nic_ratio", "nvlink_ratio", "ata_ratio")
-# Servers of a group -> column; every other number takes that of 16 servers.
+# Servers of a group -> column; other numbers use the column of 16 servers.
 _COLUMNS = {1: 1, 2: 2, 4: 3, 8: 4, 16: 5, 32: 6, 64: 7, 128: 8, 9: 9}
 _OTHER_COLUMN = 5
 _ACROSS_TP_COLUMN = 9
@@ -155,13 +156,13 @@ _ACROSS_TP_COLUMN = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioTable:
-    """Rows of ascending ``sizes`` (bytes); ``values[row][column - 1]``, an empty cell counts as 1."""
+    """Ratios ``values[row][column - 1]`` by rows of ascending ``sizes`` (bytes); an empty cell counts as 1."""
 
     sizes: tuple[float, ...]
     values: tuple[tuple[float, ...], ...]
 
     def ratio(self, size_bytes: int, column: int) -> float:
-        """Linear in size, over the last row's value; below the first row the first row's.
+        """Returns the ratio at a size over that of the last row: linear between rows, constant below the first.
 
         Raises WorkloadError above the last row, where the simulator writes an empty result.
         """
@@ -182,7 +183,7 @@ class RatioTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioTables:
-    """For groups bound by NICs or one server, for groups bound by NVLink, and for all-to-all."""
+    """The three tables: for groups bound by NICs or of one server, for groups bound by NVLink, and for all-to-all."""
 
     nic: RatioTable
     nvlink: RatioTable
@@ -190,7 +191,7 @@ class RatioTables:
 
 
 def read_ratio_tables(folder: str | os.PathLike[str]) -> RatioTables:
-    """The three tables of ``folder``; WorkloadError when one is missing or malformed."""
+    """Returns the three tables of ``folder``; WorkloadError when one is missing or malformed."""
     nic, nvlink, all_to_all = (_read_table(Path(folder) / f"{name}.csv") for name in FILES)
     return RatioTables(nic=nic, nvlink=nvlink, all_to_all=all_to_all)
 
@@ -204,7 +205,7 @@ def ratio_of(
     *,
     nvlink_bound: bool,
 ) -> float:
-    """Returns the factor on the bus bandwidth of a collective; 1 for groups SimAI does not correct."""
+    """Returns the factor on the bus bandwidth of a collective; 1 for groups that SimAI does not correct."""
     if collective is Collective.ALL_TO_ALL and group in (SimaiGroup.TP, SimaiGroup.EP):
         across = group is SimaiGroup.EP and shape.nodes > 1 and shape.tp_fills_server
         column = _ACROSS_TP_COLUMN if across else _COLUMNS.get(shape.nodes, _OTHER_COLUMN)
@@ -238,7 +239,7 @@ def _read_table(path: Path) -> RatioTable:
     return RatioTable(sizes=tuple(sizes), values=tuple(values))
 
 
-# Bus bandwidths by group in the small yaml form that SimAI's tutorial shows and its binary lost.
+# Files of bus bandwidths by group, in the small yaml form of SimAI's tutorial, which its binary no longer reads.
 #
 #     name
 #     TP:
@@ -249,8 +250,8 @@ def _read_table(path: Path) -> RatioTable:
 #
 # Section lines are TP:, DP:, EP:, DP_EP: and PP:, entries ``word: number`` in GiB/s (a comma before the
 # colon, comments after ``#`` and ``null`` are allowed, indentation means nothing). Only this form is read,
-# not yaml at large. As in the tutorial, what EP says of gathers, scatters and all-reduces is said of the
-# experts' data-parallel groups; a section DP_EP, which is ours, says it apart.
+# not yaml in general. As in the tutorial, gathers, scatters and all-reduces of EP are those of the experts'
+# data-parallel groups; a section DP_EP, which is our own, sets them separately.
 
 SECTIONS: dict[str, SimaiGroup] = {
     "TP": SimaiGroup.TP,
@@ -265,16 +266,17 @@ WORDS: dict[str, Collective] = {
     "alltoall": Collective.ALL_TO_ALL,
 }
 _PIPELINE = "PP"
-_HOP = "busbw"
+_BUSBW = "busbw"
 _ENTRY = re.compile(r"([A-Za-z_]+)\s*,?\s*:\s*(\S*)")
 MAX_BUSBW_BYTES = 2**20
-# Assumption: no link of one GPU carries a byte a second or a PiB/s; such a number is a slip in the file.
+# Assumption: no link of one GPU carries a byte a second or a PiB/s; such a number is a mistake in the file.
 _LEAST_GIB, _MOST_GIB = 1e-6, 2.0**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusBandwidths:
-    """Bus bandwidth (GiB/s) by group and collective, and of one pipeline hop; None or absent: unknown."""
+    """Bus bandwidth (GiB/s) by group and collective, and of a message between pipeline stages; None or absent:
+    unknown."""
 
     name: str
     groups: dict[tuple[SimaiGroup, Collective], float]
@@ -282,7 +284,7 @@ class BusBandwidths:
 
 
 def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
-    """Read ``path``; WorkloadError names the line that is not of the form above."""
+    """Returns the bandwidths of ``path``; WorkloadError names a line that is not of the form above."""
     where = Path(path)
     name, section = "", ""
     seen: set[tuple[str, str]] = set()
@@ -298,6 +300,7 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
             if name or section:
                 raise WorkloadError(f"{place}: {content[:60]!r} is neither a section nor an entry")
             name = content
+        # A word with a colon and nothing behind it starts a section.
         elif not match[2]:
             section = _section(match[1], place)
         else:
@@ -305,7 +308,7 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
             if (section, match[1]) in seen:
                 raise WorkloadError(f"{place}: {match[1]} of section {section} is given twice")
             seen.add((section, match[1]))
-            if section == _PIPELINE and match[1] == _HOP:
+            if section == _PIPELINE and match[1] == _BUSBW:
                 pipeline = value
             else:
                 key = _key(section, match[1], place)
@@ -318,23 +321,23 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
 
 
 def write_busbw(path: str | os.PathLike[str], bandwidths: BusBandwidths) -> None:
-    """Write the form that ``read_busbw`` reads; groups without any entry are left out."""
+    """Writes the form that ``read_busbw`` reads; groups without an entry are left out."""
     lines = [bandwidths.name or "busbw"]
     for section, group in SECTIONS.items():
-        if any(known is group for known, _ in bandwidths.groups):
+        if any(one is group for one, _ in bandwidths.groups):
             lines.append(f"{section}:")
             for word, collective in WORDS.items():
                 value = bandwidths.groups.get((group, collective))
                 lines.append(f"  {word},: {'null' if value is None else f'{value:.6g}'}")
     if bandwidths.pipeline_gib is not None:
-        lines += [f"{_PIPELINE}:", f"  {_HOP}: {bandwidths.pipeline_gib:.6g}"]
+        lines += [f"{_PIPELINE}:", f"  {_BUSBW}: {bandwidths.pipeline_gib:.6g}"]
     with atomic_file(path) as handle:
         handle.write("\n".join(lines) + "\n")
 
 
 def _section(word: str, place: str) -> str:
     if word not in (*SECTIONS, _PIPELINE):
-        raise WorkloadError(f"{place}: unknown section {word!r}; known: {', '.join((*SECTIONS, _PIPELINE))}")
+        raise WorkloadError(f"{place}: unknown section {word!r}; one of {', '.join((*SECTIONS, _PIPELINE))}")
     return word
 
 
@@ -342,7 +345,7 @@ def _key(section: str, word: str, place: str) -> tuple[SimaiGroup, Collective]:
     if section not in SECTIONS or word not in WORDS:
         where = f"section {section!r}" if section else "before any section"
         raise WorkloadError(
-            f"{place}: {word!r} {where} is unknown; known: {', '.join(WORDS)}, and {_HOP} under {_PIPELINE}"
+            f"{place}: {word!r} {where} is unknown; one of {', '.join(WORDS)}, or {_BUSBW} under {_PIPELINE}"
         )
     return SECTIONS[section], WORDS[word]
 

@@ -1,4 +1,8 @@
-"""The step time of a workload by SimAI-Analytical's own closed form."""
+"""The step time of a workload by SimAI-Analytical's own closed form, and the table that it prints.
+
+Source: SimAI 1.6/1.7, ``Layer::compute_time`` (time of one collective), ``Layer::report`` (what overlap hides of it,
+the sum over rows) and ``Layer::compute_busbw``. Where that program yields NaN, an endless loop or free communication
+without a message, this one raises WorkloadError, or adds a warning that says what it did instead."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +23,7 @@ from workload.simai.busbw import (
 from workload.simai.format import (
     CELL_LIMIT_NS,
     FORWARD_FLOOR_BYTES,
-    GROUPS_OF_COLUMN,
+    GROUPS_OF_PASS,
     NO_COMM,
     RATIO_LIMIT_BYTES,
     SMALL_BYTES,
@@ -35,9 +39,9 @@ from workload.simai.format import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticalOptions:
-    """``gpus``: the world (-g; the header's when None). Overlaps are the hidden shares 0..1 of each
-    group's communication (-dp_o, -tp_o, -ep_o, -pp_o; the last is 1 by default as upstream, so that
-    pipeline transfers cost nothing). ``busbw``: bandwidths that go before the network's."""
+    """Options of the closed form. ``gpus`` is the world (-g; None for the header's). Overlaps are the hidden shares
+    0..1 of each group's communication (-dp_o, -tp_o, -ep_o, -pp_o; the last is 1 by default as in SimAI, so that
+    messages of the pipeline cost nothing). ``busbw`` are bandwidths that replace those of the network."""
 
     network: SimaiNetwork
     gpus: int | None = None
@@ -49,7 +53,7 @@ class AnalyticalOptions:
     pp_overlap: float = 1.0
 
     def world(self, header: SimaiHeader) -> SimaiHeader:
-        """The header with this world; WorkloadError for options that make no sense."""
+        """Returns the header with this world; WorkloadError for options outside of their range."""
         for flag, share in {
             "-dp_o": self.dp_overlap,
             "-tp_o": self.tp_overlap,
@@ -65,10 +69,7 @@ class AnalyticalOptions:
         return replace(header, all_gpus=gpus)
 
 
-# What SimAI-Analytical takes for each row: the compute of its passes, and their collectives.
-#  Source: SimAI 1.6/1.7, ``Layer::compute_time`` (price of one collective) and ``Layer::report`` (what overlap hides of
-# it). Where that program yields NaN, an endless loop or free communication without a word, this one raises
-# WorkloadError or adds a warning that says what it did instead.
+# Times of rows.
 
 # Layer::compute_time: nanoseconds of any collective of 2 bytes to 1 MiB - 1 by number of ranks.
 FIXED_NS = {2: 10_000, 4: 12_000, 8: 15_000, 16: 66_000, 32: 135_000, 64: 200_000, 128: 320_000}
@@ -76,8 +77,8 @@ FIXED_NS = {2: 10_000, 4: 12_000, 8: 15_000, 16: 66_000, 32: 135_000, 64: 200_00
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPrice:
-    """One pass of a row: compute with its replays, its collective of ``size_bytes`` over ``ranks`` and what of it
-    is not hidden (ns)."""
+    """One pass of a row: compute with its recomputations, its collective of ``size_bytes`` over ``ranks``, and the
+    exposed part of that (ns)."""
 
     compute_ns: int
     comm_ns: int
@@ -89,7 +90,7 @@ class PassPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPrice:
-    """A row's name and passes, and the groups of the collectives under which the simulator books it."""
+    """Name and passes of a row, and the groups under which the simulator adds up its collectives."""
 
     name: str
     passes: dict[SimaiPass, PassPrice]
@@ -99,38 +100,40 @@ class RowPrice:
 
 @dataclass(slots=True, kw_only=True)
 class RowTimer:
-    """Prices of a workload's rows, each distinct collective priced once."""
+    """Times the rows of a workload, each distinct collective once. ``uncorrected``: a collective that SimAI corrects by
+    ratio tables was timed without them."""
 
     header: SimaiHeader
     options: AnalyticalOptions
     warnings: Counter[str] = field(default_factory=Counter)
     uncorrected: bool = False
-    known: dict[tuple[str, SimaiPass, int], int] = field(default_factory=dict)
+    cache: dict[tuple[str, SimaiPass, int], int] = field(default_factory=dict)
 
     def price(self, row: SimaiRow, replays: int) -> RowPrice:
-        """One row, its forward replayed ``replays`` times."""
+        """Returns the times of one row, whose forward is recomputed ``replays`` times."""
         if max(row.compute_ns(column) for column in SimaiPass) >= CELL_LIMIT_NS:
             self.warnings[f"a compute cell of {CELL_LIMIT_NS} ns or more: SimAI would never end"] += 1
         forward_group = read_token(row.forward_comm, SimaiPass.FORWARD)[1]
-        shown = {
-            SimaiPass.FORWARD: self._shown(forward_group),
-            SimaiPass.INPUT_GRAD: self._shown(forward_group),
+        # The simulator takes the overlap of a row's first two passes by the group of its forward.
+        exposed_share = {
+            SimaiPass.FORWARD: self._exposed_share(forward_group),
+            SimaiPass.INPUT_GRAD: self._exposed_share(forward_group),
             SimaiPass.WEIGHT_GRAD: 1 - single(self.options.dp_overlap),
         }
         passes = {}
         for column in SimaiPass:
             token, size_bytes = row.comm(column)
             collective, group = read_token(token, column)
-            moved = self._moved_bytes(size_bytes, column)
-            comm_ns = self.price_ns(token, moved, column)
+            timed_bytes = self._timed_bytes(size_bytes, column)
+            comm_ns = self.price_ns(token, timed_bytes, column)
             runs = 1 + replays if column is SimaiPass.FORWARD else 1
             passes[column] = PassPrice(
                 compute_ns=runs * int(single(row.compute_ns(column))),
                 comm_ns=comm_ns,
-                exposed_ns=int(single(single(comm_ns) * single(shown[column]))),
+                exposed_ns=int(single(single(comm_ns) * single(exposed_share[column]))),
                 collective=collective,
                 ranks=self._ranks(group, column),
-                size_bytes=moved,
+                size_bytes=timed_bytes,
             )
         return RowPrice(
             name=row.name,
@@ -139,24 +142,24 @@ class RowTimer:
             weight_grad_group=read_token(row.weight_grad_comm, SimaiPass.WEIGHT_GRAD)[1],
         )
 
-    def _shown(self, forward_group: SimaiGroup) -> float:
-        """Share of a row's forward and input-grad communication that is not hidden."""
+    def _exposed_share(self, forward_group: SimaiGroup) -> float:
+        """Returns the exposed share of a row's forward and input-grad communication."""
         experts = forward_group is SimaiGroup.EP
         return 1 - single(self.options.ep_overlap if experts else self.options.tp_overlap)
 
-    def _moved_bytes(self, size_bytes: int, column: SimaiPass) -> int:
-        """Bytes that the simulator makes of a size."""
-        moved = int(single(size_bytes))
-        if self.header.policy.endswith("FWD_IN_BCKWD") and column is SimaiPass.FORWARD and moved > 0:
-            return max(moved, FORWARD_FLOOR_BYTES)
-        return moved
+    def _timed_bytes(self, size_bytes: int, column: SimaiPass) -> int:
+        """Returns the bytes that the simulator times: rounded to a C++ float, and at least the floor of a forward."""
+        timed = int(single(size_bytes))
+        if self.header.policy.endswith("FWD_IN_BCKWD") and column is SimaiPass.FORWARD and timed > 0:
+            return max(timed, FORWARD_FLOOR_BYTES)
+        return timed
 
     def price_ns(self, token: str, size_bytes: int, column: SimaiPass) -> int:
-        """Nanoseconds of one collective."""
+        """Returns the nanoseconds of one collective."""
         key = (token, column, size_bytes)
-        if key not in self.known:
-            self.known[key] = self._price(token, size_bytes, column)
-        return self.known[key]
+        if key not in self.cache:
+            self.cache[key] = self._price(token, size_bytes, column)
+        return self.cache[key]
 
     def _price(self, token: str, size_bytes: int, column: SimaiPass) -> int:
         collective, group = read_token(token, column)
@@ -164,7 +167,7 @@ class RowTimer:
             if token != NO_COMM:
                 self.warnings[f"{token!r} in a {column.value} column is no communication word: it moves nothing"] += 1
             return 0
-        if group not in GROUPS_OF_COLUMN[column]:
+        if group not in GROUPS_OF_PASS[column]:
             self.warnings[f"{token} in a {column.value} column is timed with another group's size"] += 1
         ranks = self._ranks(group, column)
         if ranks <= 1:
@@ -181,11 +184,12 @@ class RowTimer:
         busbw = self.options.busbw
         bandwidth = busbw.groups.get((group, collective)) if busbw else None
         if bandwidth is None:
-            bandwidth = self._derived_gib(collective, group, size_bytes, ranks)
+            bandwidth = self._modelled_gib(collective, group, size_bytes, ranks)
+        # Bus bandwidth to time, as in nccl-tests: 2 (n - 1) / n for an all-reduce, (n - 1) / n for the others.
         factor = 2.0 if collective is Collective.ALL_REDUCE else 1.0
         return int(size_bytes / GIB / single(bandwidth) * 1e9 * factor * (ranks - 1) / ranks)
 
-    def _derived_gib(self, collective: Collective, group: SimaiGroup, size_bytes: int, ranks: int) -> float:
+    def _modelled_gib(self, collective: Collective, group: SimaiGroup, size_bytes: int, ranks: int) -> float:
         network = self.options.network
         shape = group_shape(group, ranks, self.header, network)
         bandwidth, nvlink_bound = bus_bandwidth_gib(collective, shape, network)
@@ -199,15 +203,13 @@ class RowTimer:
         return bandwidth * single(ratio)
 
     def _ranks(self, group: SimaiGroup, column: SimaiPass) -> int:
-        """The size the simulator uses, which depends on the column first."""
+        """Returns the group size that the simulator uses, which depends on the pass first."""
         if column is SimaiPass.WEIGHT_GRAD:
             return self.header.group_ranks(group if group is SimaiGroup.DP_EP else SimaiGroup.DP)
         return self.header.ep if group is SimaiGroup.EP else self.header.tp
 
 
-# The step time SimAI-Analytical would print for a workload, by its own closed form.
-#
-# Source: SimAI 1.6/1.7, ``Layer::report``.
+# The step (Layer::report).
 
 EMBEDDING = "embedding_layer"
 US = 1e-6
@@ -216,7 +218,8 @@ US = 1e-6
 @dataclass(slots=True, kw_only=True)
 class PrintedTimes:
     """Microseconds summed over rows in the simulator's order, so that they round as its own; expert and tensor
-    communication split by the row's forward group. ``bubble_us`` is what the bubble is a share of until ``end``."""
+    communication are split by the row's forward group. Until ``end`` ``bubble_us`` is the sum that the bubble is a
+    share of."""
 
     compute_us: float = 0.0
     exposed_us: float = 0.0
@@ -229,15 +232,15 @@ class PrintedTimes:
 
     @property
     def total_us(self) -> float:
-        """The step."""
+        """Returns the step."""
         return self.compute_us + self.exposed_us + self.bubble_us + self.pp_us
 
     def add(self, row: RowPrice) -> None:
-        """Add one row."""
+        """Adds one row."""
         forward, input_grad, weight_grad = (row.passes[column] for column in SimaiPass)
         if row.name != EMBEDDING:
-            held = forward.comm_ns + input_grad.comm_ns
-            self.bubble_us += (held + sum(each.compute_ns for each in row.passes.values())) / 1000
+            comm_ns = forward.comm_ns + input_grad.comm_ns
+            self.bubble_us += (comm_ns + sum(each.compute_ns for each in row.passes.values())) / 1000
         over_data_us = weight_grad.exposed_ns / 1000
         inside_us = (forward.exposed_ns + input_grad.exposed_ns) / 1000
         if row.weight_grad_group is SimaiGroup.DP_EP:
@@ -253,58 +256,57 @@ class PrintedTimes:
             self.exposed_us += each.exposed_ns / 1000
 
     def end(self, header: SimaiHeader, pipeline_us: float) -> None:
-        """Take the pipeline's share of what the rows hold, and its transfers."""
+        """Adds what the pipeline costs: the bubble, (pp - 1) / (ga vpp) of the rows' sum, and its messages."""
         self.bubble_us *= (header.pp - 1) / (header.ga * header.vpp)
         self.pp_us = pipeline_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticalReport:
-    """``printed`` is what the simulator adds up and prints; ``warnings`` name where it would have gone wrong, with
-    how often."""
+    """The times that the simulator prints, and ``warnings`` where it would have gone wrong, with how often."""
 
     printed: PrintedTimes
     warnings: tuple[str, ...]
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of each part, in the order of the simulator's result file; they sum to ``total_s``."""
+        """Returns the seconds of each part, in the order of the simulator's result file; they sum to ``total_s``."""
         names = ("dp", "dp_ep", "tp", "ep", "pp", "bubble", "compute")
         return {name: getattr(self.printed, f"{name}_us") * US for name in names}
 
     @property
     def total_s(self) -> float:
-        """Seconds of the step."""
+        """Returns the seconds of the step."""
         return sum(self.parts.values())
 
 
 def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> AnalyticalReport:
-    """Price ``workload``. Raises WorkloadError for options outside their range, a world that tp x pp does
-    not divide, groups without a NIC, and sizes above the ratio tables."""
+    """Returns the step time of ``workload``. Raises WorkloadError for options outside their range, a world that tp x pp
+    does not divide, groups without a NIC, and sizes above the ratio tables."""
     header = options.world(workload.header)
-    op_timer = RowTimer(header=header, options=options)
+    row_timer = RowTimer(header=header, options=options)
     times = PrintedTimes()
-    for row in priced_rows(workload, op_timer):
+    for row in row_prices(workload, row_timer):
         times.add(row)
-    if options.ratios is None and op_timer.uncorrected:
-        op_timer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
-    times.end(header, _pipeline_us(header, options, op_timer.warnings))
+    if options.ratios is None and row_timer.uncorrected:
+        row_timer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
+    times.end(header, _pipeline_us(header, options, row_timer.warnings))
     return AnalyticalReport(
         printed=times,
-        warnings=tuple(text if count == 1 else f"{text} ({count} times)" for text, count in op_timer.warnings.items()),
+        warnings=tuple(text if count == 1 else f"{text} ({count} times)" for text, count in row_timer.warnings.items()),
     )
 
 
-def priced_rows(workload: SimaiWorkload, op_timer: RowTimer) -> Iterator[RowPrice]:
-    """Every row with what it takes."""
+def row_prices(workload: SimaiWorkload, row_timer: RowTimer) -> Iterator[RowPrice]:
+    """Yields the times of every row."""
     rows = list(workload.rows)
-    for row, replays in zip(rows, op_timer.header.replays(len(rows)), strict=True):
-        yield op_timer.price(row, replays)
+    for row, replays in zip(rows, row_timer.header.replays(len(rows)), strict=True):
+        yield row_timer.price(row, replays)
 
 
 def _pipeline_us(header: SimaiHeader, options: AnalyticalOptions, warnings: Counter[str]) -> float:
-    """Exposed pipeline transfers (us). Upstream divides by its overlap share as if it were a bandwidth; here
-    a bandwidth comes from the busbw file or the price is 0 with a warning."""
+    """Returns the exposed messages of the pipeline (us). SimAI divides by its overlap share as if it were a bandwidth;
+    here the bandwidth comes from the busbw file, or the time is 0 with a warning."""
     if header.pp == 1 or header.pp_comm_bytes == 0:
         return 0.0
     bandwidth = options.busbw.pipeline_gib if options.busbw else None
@@ -316,14 +318,13 @@ def _pipeline_us(header: SimaiHeader, options: AnalyticalOptions, warnings: Coun
             f"-pp_o {options.pp_overlap}: needs the pipeline's bandwidth (PP: busbw in the -busbw file); "
             "SimAI takes the overlap itself for GiB/s"
         )
-    hops = 2 * header.vpp * header.ga * header.pp_comm_bytes
-    return hops / GIB / bandwidth * (1 - options.pp_overlap) / US
+    # A message forward and one backward, of every chunk and micro-batch.
+    size_bytes = 2 * header.vpp * header.ga * header.pp_comm_bytes
+    return size_bytes / GIB / bandwidth * (1 - options.pp_overlap) / US
 
 
-# The table that SimAI-Analytical writes (``EndToEnd.csv``): a summary and a line a row, times in microseconds.
-#
-# Source: SimAI 1.6/1.7, ``Layer::report`` and ``Layer::compute_busbw``. Where it writes ``-nan`` for the bandwidth of a
-# collective that takes no time the cell is empty here.
+# The table that SimAI-Analytical writes (``EndToEnd.csv``): a summary and a line a row, times in microseconds. Where it
+# writes ``-nan`` for the bandwidth of a collective that takes no time the cell is empty here.
 
 # The order of the passes in a row, and the word that stands for each.
 PASSES = ((SimaiPass.FORWARD, "fwd"), (SimaiPass.WEIGHT_GRAD, "wg"), (SimaiPass.INPUT_GRAD, "ig"))
@@ -335,7 +336,7 @@ TITLES = (
 
 
 def summary_lines(times: PrintedTimes, name: str) -> tuple[str, str]:
-    """The first two lines; ``name`` is the prefix of the file's name."""
+    """Returns the first two lines; ``name`` is the prefix of the file's name."""
     parts = (
         *(times.dp_us, times.dp_ep_us, times.tp_us, times.ep_us, times.pp_us),
         *(times.bubble_us, times.compute_us, times.exposed_us),
@@ -346,8 +347,8 @@ def summary_lines(times: PrintedTimes, name: str) -> tuple[str, str]:
 
 
 def row_lines(workload: SimaiWorkload, options: AnalyticalOptions) -> Iterator[str]:
-    """The titles of the rows, and a line for each."""
-    op_timer = RowTimer(header=options.world(workload.header), options=options)
+    """Yields the titles of the rows, and a line for each row."""
+    row_timer = RowTimer(header=options.world(workload.header), options=options)
     words = [word for _, word in PASSES]
     yield ",".join(
         [
@@ -358,7 +359,7 @@ def row_lines(workload: SimaiWorkload, options: AnalyticalOptions) -> Iterator[s
             *(f"{word} total comm,algbw,busbw" for word in words),
         ]
     )
-    for row in priced_rows(workload, op_timer):
+    for row in row_prices(workload, row_timer):
         yield _line(row)
 
 
@@ -373,7 +374,7 @@ def _line(row: RowPrice) -> str:
 
 
 def _bandwidths(one: PassPrice) -> tuple[str, str]:
-    """Algorithm and bus bandwidth (GiB/s) of a collective."""
+    """Returns algorithm and bus bandwidth (GiB/s) of a collective."""
     if one.collective is None:
         return "", "0.00"
     if not one.comm_ns:

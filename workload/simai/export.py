@@ -1,9 +1,8 @@
 """A plan as a SimAI workload: one representative rank of its slowest stage.
 
-Rows follow the replay of the simulator: forward from the first row to the last, backward from the
-last to the first, the step's rows in front so that they come last. What the format has no word for
-goes, with bytes and seconds, into a side file.
-"""
+The simulator runs forwards from the first row to the last, and backwards from the last row to the first. So the rows of
+the step's end come first, and the operations of a backward from the last row up. What the format cannot express goes,
+with bytes and seconds, into a file beside it."""
 
 import json
 from collections.abc import Iterator
@@ -29,13 +28,13 @@ from workload.simai.format import (
 from workload.simai.writer import nanoseconds, split_row, write_simai
 from workload.stage_work import PieceWork, StageWork, WorkItem, slowest, stage_works
 
-WORDS = set(PREFIXES.values())
+COLLECTIVES = set(PREFIXES.values())
 OVER_DATA = (SimaiGroup.DP, SimaiGroup.DP_EP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """Traffic or time the file cannot hold, summed over the step of the exported rank."""
+    """Traffic or time that the format cannot express, summed over a step of the exported rank."""
 
     what: str
     collective: str
@@ -46,15 +45,15 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """The files written, and what they leave out."""
+class SimaiExport:
+    """The files of an export, and what they leave out."""
 
     paths: tuple[Path, ...]
     rows: int
     beyond: tuple[Beyond, ...]
 
     def beyond_lines(self) -> list[str]:
-        """One line for everything the file leaves out."""
+        """Returns one line for each entry that the file leaves out."""
         return [
             f"not in the SimAI file: {one.what} ({one.collective} over {one.axis}): {one.count} x, "
             f"{one.total_bytes:,} bytes, {one.seconds * 1e3:.3f} ms"
@@ -66,9 +65,9 @@ SLOWEST = "slowest"
 ALL = "all"
 
 
-def chosen_stages(works: tuple[StageWork, ...], stage: str) -> tuple[StageWork, ...]:
-    """The stage classes of ``stage``: "slowest", "all" (one of each class) or a stage's number; ExportError
-    for a stage that is not there."""
+def select_stages(works: tuple[StageWork, ...], stage: str) -> tuple[StageWork, ...]:
+    """Returns the stage classes of ``stage``: "slowest", "all" (one of each class) or the number of a stage;
+    ExportError for a stage that does not exist."""
     if stage == SLOWEST:
         return (slowest(works),)
     if stage == ALL:
@@ -81,28 +80,27 @@ def chosen_stages(works: tuple[StageWork, ...], stage: str) -> tuple[StageWork, 
     raise ExportError(f"stage {stage!r}: {SLOWEST}, {ALL} or a number from 0 to {last}")
 
 
-def export_simai(problem: Problem, plan: Plan, path: Path, *, strict: bool, stage: str = SLOWEST) -> Exported:
-    """Write ``plan`` to ``path`` and what the format cannot say to ``path``.beyond.json; with several
-    stages one file each, named after the stage. Raises ExportError when ``strict`` and something cannot
-    be said, or when a rule of the format cannot be met.
-    """
-    return export_works(plan, chosen_stages(stage_works(problem, plan), stage), path, strict=strict)
+def export_simai(problem: Problem, plan: Plan, path: Path, *, strict: bool, stage: str = SLOWEST) -> SimaiExport:
+    """Writes ``plan`` to ``path`` and what the format cannot express to ``path``.beyond.json; with several stages one
+    file each, named after the stage. Raises ExportError when a rule of the format cannot be met, and with ``strict``
+    when the format cannot express something."""
+    return export_works(plan, select_stages(stage_works(problem, plan), stage), path, strict=strict)
 
 
-def export_works(plan: Plan, works: tuple[StageWork, ...], path: Path, *, strict: bool) -> Exported:
-    """``export_simai`` of stages already built."""
+def export_works(plan: Plan, works: tuple[StageWork, ...], path: Path, *, strict: bool) -> SimaiExport:
+    """Returns the same for stages already built."""
     parts = []
     for work in works:
         target = path if len(works) == 1 else path.with_stem(f"{path.stem}-stage{work.position}")
         parts.append(_export_work(plan, work, target, strict=strict))
-    return Exported(
+    return SimaiExport(
         paths=tuple(each for part in parts for each in part.paths),
         rows=sum(part.rows for part in parts),
         beyond=tuple(each for part in parts for each in part.beyond),
     )
 
 
-def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Exported:
+def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> SimaiExport:
     header = header_of(plan, work)
     beyond = tuple(beyond_of(work, header, plan))
     if strict and beyond:
@@ -115,11 +113,11 @@ def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Ex
             json.dump([asdict(one) for one in beyond], handle, indent=2)
             handle.write("\n")
         paths.append(side)
-    return Exported(paths=tuple(paths), rows=rows, beyond=beyond)
+    return SimaiExport(paths=tuple(paths), rows=rows, beyond=beyond)
 
 
 def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
-    """Line 1, complete and true."""
+    """Returns line 1 of the file."""
     return SimaiHeader(
         **{degree: getattr(plan, degree) for degree in ("tp", "ep", "pp", "vpp")},
         ga=plan.num_micro,
@@ -129,7 +127,7 @@ def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
 
 
 def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup:
-    """The group SimAI would time the item's collective with; NONE when it has none of that size."""
+    """Returns the group that SimAI would time the item's collective with; NONE when it has none of that size."""
     groups = {
         Axis.TP: SimaiGroup.TP,
         Axis.EP: SimaiGroup.EP,
@@ -140,23 +138,25 @@ def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup
         Axis.EDP: SimaiGroup.DP_EP,
     }
     group = groups.get(item.axis, SimaiGroup.NONE) if item.axis else SimaiGroup.NONE
-    known = item.collective in WORDS and header.group_ranks(group) == item.ranks
-    return group if known else SimaiGroup.NONE
+    exists = item.collective in COLLECTIVES and header.group_ranks(group) == item.ranks
+    return group if exists else SimaiGroup.NONE
 
 
 def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
-    """True where the item's collective can be a cell: its word, its group, and in its column."""
+    """Returns whether the item's collective can be a cell: the format has its word and its group in its pass."""
     group = group_of_item(item, header, plan)
     over_data = group in OVER_DATA
     if item.phase is Phase.WEIGHT_GRAD and over_data:
-        return True  # the column that the simulator does not wait for
+        # The simulator does not wait for this pass within a micro-batch.
+        return True
+    # A prefetch or an exchange beside another micro-batch would be exposed in the file.
     if item.lane in (Lane.PREFETCH, Lane.ACROSS) or group is SimaiGroup.NONE:
         return False
     return (item.phase is Phase.STEP) == over_data
 
 
 def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyond]:
-    """Everything of the step that no row holds."""
+    """Yields everything of the step that no row has, summed by name, collective and axis."""
     items = [(repeat * work.num_micro, item) for repeat, item in work.per_micro_batch()]
     items += [(1, item) for item in work.step]
     sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
@@ -188,7 +188,7 @@ def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyo
 
 
 def rows_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[SimaiRow]:
-    """All rows, one by one: the step's, then every micro-batch's."""
+    """Yields all rows: those of the step's end, then those of every micro-batch."""
     for row in _step_rows(work, header, plan):
         yield from split_row(row)
     micro_batch = [
@@ -202,19 +202,17 @@ def rows_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[SimaiR
 
 
 def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRow]:
-    """Parameters back, update, gradients: in this order, because the backward runs rows last to first.
-
-    The update is weight-grad compute of the row before the first reduction.
-    """
+    """Returns the rows of the step's end: gather of parameters, update, reduction of gradients. In this order, because
+    the backward runs rows from last to first; the update is weight-grad compute of a row of its own."""
     comms = [
         one for item in work.step if item.collective and fits_format(item, header, plan) for one in _launches(item)
     ]
     update_s = sum(item.seconds for item in work.step if item.collective is None and not item.host_bytes)
-    back = [item for item in comms if item.role is Role.PARAMETER_GATHER]
-    reduced = [item for item in comms if item.role is not Role.PARAMETER_GATHER]
-    rows = [_comm_row(item, SimaiPass.WEIGHT_GRAD, header, plan) for item in reversed(back)]
+    gathers = [item for item in comms if item.role is Role.PARAMETER_GATHER]
+    reductions = [item for item in comms if item.role is not Role.PARAMETER_GATHER]
+    rows = [_comm_row(item, SimaiPass.WEIGHT_GRAD, header, plan) for item in reversed(gathers)]
     rows.append(SimaiRow(name="optimizer", weight_grad_ns=nanoseconds(update_s, what="optimizer")))
-    return rows + [_comm_row(item, SimaiPass.WEIGHT_GRAD, header, plan) for item in reversed(reduced)]
+    return rows + [_comm_row(item, SimaiPass.WEIGHT_GRAD, header, plan) for item in reversed(reductions)]
 
 
 def _comm_row(item: WorkItem, column: SimaiPass, header: SimaiHeader, plan: Plan) -> SimaiRow:
@@ -230,7 +228,7 @@ def _token(item: WorkItem, column: SimaiPass, header: SimaiHeader, plan: Plan) -
 
 
 def _launches(item: WorkItem) -> list[WorkItem]:
-    """Each launch of an item on its own."""
+    """Returns each launch of an item as an item of its own."""
     return [replace(item, count=1, seconds=item.seconds / item.count)] * item.count
 
 
@@ -245,11 +243,12 @@ class _Segment:
 
 
 def _segments(items: tuple[WorkItem, ...], header: SimaiHeader, plan: Plan) -> list[_Segment]:
-    """A pass cut after every collective that the format can hold."""
+    """Returns a pass cut after every collective that the format has."""
     segments: list[_Segment] = []
     main_s = weight_s = 0.0
     name = ""
     for item in items:
+        # Copies to the host are beyond the format.
         if item.host_bytes:
             continue
         if item.collective is None:
@@ -269,13 +268,14 @@ def _segments(items: tuple[WorkItem, ...], header: SimaiHeader, plan: Plan) -> l
 
 
 def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[SimaiRow]:
-    """Forward segments from the first row on, backward segments from the last row back."""
+    """Yields the rows of a piece: forward segments from the first row on, backward segments from the last row up."""
     forward = _segments(piece.forward, header, plan)
     backward = _segments(piece.backward, header, plan)
     empty = _Segment(name=piece.name, main_s=0.0, weight_s=0.0, comm=None)
     count = max(len(forward), len(backward))
-    padded = [empty] * (count - len(backward)) + backward[::-1]
-    for ahead, back in zip_longest(forward, padded, fillvalue=empty):
+    from_last = [empty] * (count - len(backward)) + backward[::-1]
+    for ahead, back in zip_longest(forward, from_last, fillvalue=empty):
+        # The simulator leaves a row of this name out of the pipeline bubble.
         name = "embedding_layer" if piece.name == "embedding" else ahead.name
         row = SimaiRow(
             name=name,

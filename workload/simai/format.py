@@ -1,9 +1,8 @@
-"""The communication words of a SimAI workload file: which collective and which group each one means.
+"""The SimAI workload file: its header, its rows, and the communication words of a row.
 
-Source: SimAI 1.6/1.7, astra-sim Workload.cc, ``Workload::initialize_workload``: the prefix of a word
-decides the collective, the whole word decides the group, and the column decides whether a plain word
-means tensor or data parallel.
-"""
+Source: SimAI 1.6/1.7, astra-sim Workload.cc, ``Workload::initialize_workload``. A word such as ALLREDUCE_DP_EP names a
+collective by its prefix and a group by its ending; a plain word means tensor parallel in the first two passes of a row
+and data parallel in the last."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ class SimaiPass(StrEnum):
 
 
 class SimaiGroup(StrEnum):
-    """The groups of ranks the format knows. There is none for context or pipeline parallel."""
+    """The groups of ranks of the format. It has none for context or pipeline parallel."""
 
     TP = "tp"
     DP = "dp"
@@ -42,9 +41,9 @@ PREFIXES: dict[str, Collective] = {
     "REDUCESCATTER": Collective.REDUCE_SCATTER,
 }
 
-# What each column can carry for the group whose size the simulator then uses. A DP_EP word in the first
-# two columns is timed with tp ranks, an EP word in the last with dp ranks, so neither is ever written.
-GROUPS_OF_COLUMN: dict[SimaiPass, tuple[SimaiGroup, ...]] = {
+# The groups that each pass can carry with their own size. The simulator times a DP_EP word in the first two passes with
+# tp ranks, and an EP word in the last with dp ranks, so neither is ever written.
+GROUPS_OF_PASS: dict[SimaiPass, tuple[SimaiGroup, ...]] = {
     SimaiPass.FORWARD: (SimaiGroup.TP, SimaiGroup.EP),
     SimaiPass.INPUT_GRAD: (SimaiGroup.TP, SimaiGroup.EP),
     SimaiPass.WEIGHT_GRAD: (SimaiGroup.DP, SimaiGroup.DP_EP),
@@ -52,9 +51,9 @@ GROUPS_OF_COLUMN: dict[SimaiPass, tuple[SimaiGroup, ...]] = {
 
 
 def read_token(token: str, column: SimaiPass) -> tuple[Collective | None, SimaiGroup]:
-    """The collective and the group SimAI takes ``token`` for; (None, NONE) when it moves nothing.
+    """Returns the collective and the group that SimAI takes ``token`` for; (None, NONE) when it moves nothing.
 
-    As the simulator does it: lower case, unknown words and unknown endings mean no communication.
+    As in the simulator, lower case, unknown words and unknown endings mean no communication.
     """
     prefix = next((prefix for prefix in PREFIXES if token.startswith(prefix)), None)
     if prefix is None:
@@ -66,12 +65,12 @@ def read_token(token: str, column: SimaiPass) -> tuple[Collective | None, SimaiG
 
 
 def write_token(collective: Collective, group: SimaiGroup, column: SimaiPass) -> str:
-    """The word for ``collective`` over ``group`` in ``column``; ExportError when there is none."""
+    """Returns the word for ``collective`` over ``group`` in a pass; ExportError when there is none."""
     word = next((word for word, kind in PREFIXES.items() if kind is collective), None)
     if word is None:
-        raise ExportError(f"a SimAI workload has no word for {collective.value}; known: {', '.join(PREFIXES)}")
-    if group not in GROUPS_OF_COLUMN[column]:
-        allowed = ", ".join(known.value for known in GROUPS_OF_COLUMN[column])
+        raise ExportError(f"a SimAI workload has no word for {collective.value}; it has {', '.join(PREFIXES)}")
+    if group not in GROUPS_OF_PASS[column]:
+        allowed = ", ".join(one.value for one in GROUPS_OF_PASS[column])
         raise ExportError(
             f"a SimAI workload has no {group.value} group in the {column.value} column; allowed: {allowed}"
         )
@@ -80,23 +79,21 @@ def write_token(collective: Collective, group: SimaiGroup, column: SimaiPass) ->
 
 
 def uses_ratio(collective: Collective, group: SimaiGroup) -> bool:
-    """True where SimAI corrects this collective by its ratio tables: tensor-parallel all-gather and
-    reduce-scatter, and all-to-all over tensor or expert groups."""
+    """Returns whether SimAI corrects the collective by its ratio tables: tensor-parallel all-gather and reduce-scatter,
+    and all-to-all over tensor or expert groups."""
     if collective is Collective.ALL_TO_ALL:
         return group in (SimaiGroup.TP, SimaiGroup.EP)
     return group is SimaiGroup.TP and collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
-# The nouns of a SimAI workload file.
-#
-# A file is one iteration of one representative rank: a header line, the number of rows, then rows of
-# twelve fields. Times are whole nanoseconds, sizes whole bytes of the full array of a collective (as
-# ``spec.collectives`` counts them). Layout as SimAI 1.6/1.7 parses it.
+# Header and rows. A file is one iteration of one representative rank: a header line, the number of rows, then rows of
+# twelve fields. Times are whole nanoseconds, sizes whole bytes of the full array of a collective (as spec.collectives
+# counts them).
 
 TRANSFORMER = "HYBRID_TRANSFORMER"
 TRANSFORMER_RECOMPUTE = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
-# AICB writes 100 into field 12 of every model row; only the ns-3 front end reads it, as nanoseconds
-# after each collective of the row.
+# AICB writes 100 into field 12 of every row of a model; only the ns-3 front end reads it, as nanoseconds after each
+# collective of the row.
 UPDATE_NS = 100
 
 # Cells pass through a float32 and then a signed 32-bit event delay: from 2**31 - 64 on they round to
@@ -104,18 +101,20 @@ UPDATE_NS = 100
 CELL_LIMIT_NS = 2**31 - 64
 # The last row of SimAI's ratio tables; a look-up above it throws and the result file stays empty.
 RATIO_LIMIT_BYTES = 16 * 2**30
-# A collective of so many bytes takes a fixed time by its number of ranks; a forward one is at least the second many.
+# A collective of so many bytes takes a fixed time by its number of ranks.
 SMALL_BYTES = range(2, 2**20)
+# Under the recompute policy a forward collective counts as at least so many bytes.
 FORWARD_FLOOR_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiHeader:
-    """Line 1. ``pp_comm_bytes`` is one pipeline hop; 0 when ``pp`` is 1.
+    """Line 1 of the file.
 
-    ``vpp`` counts the virtual chunks of a stage, ``ga`` the micro-batches of a step, ``all_gpus`` the
-    world. ``checkpoints`` are rows that start a recomputed segment, ``checkpoint_initiates`` rows whose
-    input-grad triggers the recomputation; the simulator reads one of each.
+    ``vpp`` are the virtual chunks of a stage, ``ga`` the micro-batches of a step, ``all_gpus`` the world, and
+    ``pp_comm_bytes`` a message between pipeline stages, 0 when ``pp`` is 1. ``checkpoints`` are rows that start a
+    recomputed segment, ``checkpoint_initiates`` rows whose input-grad triggers the recomputation; the simulator reads
+    one of each.
     """
 
     tp: int
@@ -131,11 +130,11 @@ class SimaiHeader:
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks as the simulator counts them: all_gpus / (tp pp)."""
+        """Returns the data-parallel ranks as the simulator counts them: all_gpus / (tp pp)."""
         return self.all_gpus // (self.tp * self.pp)
 
     def group_ranks(self, group: SimaiGroup) -> int:
-        """Members of one group of the kind."""
+        """Returns the ranks of one group of the kind."""
         return {
             SimaiGroup.TP: self.tp,
             SimaiGroup.EP: self.ep,
@@ -145,8 +144,8 @@ class SimaiHeader:
         }[group]
 
     def replays(self, num_rows: int) -> list[int]:
-        """Returns how often each row's forward runs again: from the nearest checkpoint up to, not including, the row
-        that initiates."""
+        """Returns how often the forward of each row is recomputed: that of rows from the nearest checkpoint up to, not
+        including, the row that initiates."""
         replays = [0] * num_rows
         for row in self.checkpoint_initiates:
             starts = [start for start in self.checkpoints if start <= row]
@@ -156,17 +155,17 @@ class SimaiHeader:
         return replays
 
     def line(self) -> str:
-        """The header as AICB orders it, without the line break."""
+        """Returns the header in AICB's order, without the line break."""
         return (
             f"{self.policy} model_parallel_NPU_group: {self.tp} ep: {self.ep} pp: {self.pp} vpp: {self.vpp} "
-            f"ga: {self.ga} all_gpus: {self.all_gpus} checkpoints: {_listed(self.checkpoints)} "
-            f"checkpoint_initiates: {_listed(self.checkpoint_initiates)} pp_comm: {self.pp_comm_bytes}"
+            f"ga: {self.ga} all_gpus: {self.all_gpus} checkpoints: {_list_text(self.checkpoints)} "
+            f"checkpoint_initiates: {_list_text(self.checkpoint_initiates)} pp_comm: {self.pp_comm_bytes}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiRow:
-    """One row: compute (ns), word and size (bytes) of the collective after it, for three passes."""
+    """One row: for each of three passes compute (ns), and the word and size (bytes) of the collective after it."""
 
     name: str
     dependency: int = -1
@@ -182,21 +181,21 @@ class SimaiRow:
     update_ns: int = UPDATE_NS
 
     def compute_ns(self, column: SimaiPass) -> int:
-        """Compute time of one pass."""
+        """Returns the compute time of one pass."""
         value: int = getattr(self, f"{column.value}_ns")
         return value
 
     def comm(self, column: SimaiPass) -> tuple[str, int]:
-        """Word and size (bytes) of the collective of one pass."""
+        """Returns word and size (bytes) of the collective of one pass."""
         return getattr(self, f"{column.value}_comm"), getattr(self, f"{column.value}_bytes")
 
     def with_pass(self, column: SimaiPass, *, compute_ns: int, comm: str, size_bytes: int) -> "SimaiRow":
-        """The same row with another compute time and collective in one pass."""
+        """Returns the row with another compute time and collective in one pass."""
         values: dict[str, Any] = {"ns": compute_ns, "comm": comm, "bytes": size_bytes}
         return replace(self, **{f"{column.value}_{name}": value for name, value in values.items()})
 
     def line(self) -> str:
-        """The twelve fields with tabs between them, without the line break."""
+        """Returns the twelve fields with tabs between them, without the line break."""
         fields: list[object] = [self.name, self.dependency]
         for column in SimaiPass:
             fields += [self.compute_ns(column), *self.comm(column)]
@@ -205,12 +204,12 @@ class SimaiRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiWorkload:
-    """A header and its rows; a generator of rows is written without being held in memory."""
+    """A header and its rows; a generator of rows is written row by row, with constant memory."""
 
     header: SimaiHeader
     rows: Iterable[SimaiRow]
 
 
-def _listed(indices: tuple[int, ...]) -> str:
-    """A list as the header holds it: its length, then its entries."""
+def _list_text(indices: tuple[int, ...]) -> str:
+    """Returns a list in the form of the header: its length, then its entries."""
     return " ".join(str(each) for each in (len(indices), *indices))

@@ -1,9 +1,9 @@
-"""Line 1 of a SimAI workload file, read as the simulator reads it.
+"""Reads SimAI workload files the way the simulator does, and reports where it would be misled.
 
-Source: SimAI 1.6/1.7, ``Workload::initialize_workload``: the line is split at white space, every word
-is compared with each key including its colon, the next word is read with ``stoi``; order is free, the
-last of two wins, unknown words are passed over.
-"""
+Source: SimAI 1.6/1.7, ``Workload::initialize_workload``. Line 1 is split at white space, every word is compared with
+each key including its colon, the next word is read with ``stoi``; order is free, the last of two wins, unknown words
+are ignored. Line 2 is the number of rows (``stoi``). From line 3 on the file is a stream of words in which line breaks
+mean nothing, and every row takes twelve."""
 
 import os
 import re
@@ -39,11 +39,11 @@ POLICIES = (
 DEGREES = ("model_parallel_NPU_group", "ep", "pp", "vpp", "ga", "all_gpus")
 LISTS = ("checkpoints", "checkpoint_initiates")
 PP_COMM = "pp_comm"
-# Written by AICB's inference files, passed over by the parser on purpose.
+# Words of AICB's inference files, which the parser ignores on purpose.
 HARMLESS = {"mode:"}
 _MISSING = {
-    "model_parallel_NPU_group": "SimAI dies of a division by zero",
-    "pp": "SimAI dies of a division by zero",
+    "model_parallel_NPU_group": "SimAI crashes with a division by zero",
+    "pp": "SimAI crashes with a division by zero",
     "ep": "SimAI divides by zero where a row has a DP_EP word",
     "vpp": "SimAI's pipeline bubble becomes NaN",
     "ga": "SimAI's pipeline bubble becomes NaN",
@@ -54,8 +54,8 @@ _STOI = re.compile(rb"([+-]?)0*([0-9]+)")
 
 @dataclass(slots=True, kw_only=True)
 class RawHeader:
-    """Line 1 as read; a degree that is not there is not in ``values``, a key whose value SimAI cannot read
-    is in ``unreadable`` alone. ``places`` are those of the words that were read."""
+    """Line 1 as read. A missing degree is not in ``values``; a key whose value SimAI cannot read is in ``unreadable``
+    alone. ``places`` are the places of the words that were read."""
 
     policy: str
     values: dict[str, int] = field(default_factory=dict)
@@ -65,14 +65,12 @@ class RawHeader:
 
     @property
     def fields_per_row(self) -> int:
-        """Words of one row: HYBRID_CUSTOMIZED has one more."""
+        """Returns the words of one row: HYBRID_CUSTOMIZED has one more."""
         return 13 if self.policy == "HYBRID_CUSTOMIZED" else 12
 
     def complete(self) -> SimaiHeader | None:
-        """The header with all its degrees; None when one is missing or below 1.
-
-        Without a pipeline vpp and ga enter nothing and may be missing.
-        """
+        """Returns the header with all its degrees; None when one is missing or below 1. Without a pipeline vpp and ga
+        have no effect and may be missing."""
         values = {"vpp": 1, "ga": 1, **self.values} if self.values.get("pp") == 1 else self.values
         if any(values.get(key, 0) < 1 for key in DEGREES):
             return None
@@ -91,7 +89,7 @@ class RawHeader:
 
 
 def stoi(word: bytes) -> int | None:
-    """The leading whole number of a word as C++ reads it; None when there is none or it leaves 32 bits."""
+    """Returns the leading whole number of a word as C++'s stoi does; None when there is none or it exceeds 32 bits."""
     match = _STOI.match(word)
     if match is None or len(match[2]) > 10:
         return None
@@ -100,15 +98,15 @@ def stoi(word: bytes) -> int | None:
 
 
 def text(word: bytes) -> str:
-    """A word as printable text: other bytes as escapes, at most 60 characters."""
-    shown = word.decode("utf-8", errors="backslashreplace")
-    if not shown.isprintable():
-        shown = ascii(shown)[1:-1]
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    """Returns a word as printable text: other bytes as escapes, at most 60 characters."""
+    printable = word.decode("utf-8", errors="backslashreplace")
+    if not printable.isprintable():
+        printable = ascii(printable)[1:-1]
+    return printable if len(printable) <= 60 else printable[:57] + "..."
 
 
 def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
-    """Line 1 (without line feed) and what is wrong with it."""
+    """Returns line 1 (without line feed) and its defects."""
     words = line.split()
     result = Findings()
     if not words:
@@ -118,9 +116,10 @@ def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
     if policy not in POLICIES:
         result.add(1, BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits")
     elif policy not in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        result.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies")
+        result.add(1, STOPS, "policy", f"policy {policy}: SimAI-Analytical does not read tp and pp and crashes")
     header = RawHeader(policy=policy)
     _read_keys(words, header, result)
+    # Words that look like misspelt keys are hints for missing degrees first, and findings of their own otherwise.
     unread = _unread(words, header.places)
     if policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
         _check_degrees(header, unread, result)
@@ -133,13 +132,15 @@ def parse_header(line: bytes) -> tuple[RawHeader, Findings]:
 
 
 def _read_keys(words: list[bytes], keys: RawHeader, found: Findings) -> None:
+    """Reads the values of all keys that the simulator knows under the policy into ``keys``."""
     policy = keys.policy
     transformer = policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE)
     degrees = {f"{key}:".encode(): key for key in DEGREES} if transformer else {}
-    hops = {PP_COMM.encode(): PP_COMM, f"{PP_COMM}:".encode(): PP_COMM}
+    # The one key that is also read without its colon.
+    pp_comm = {PP_COMM.encode(): PP_COMM, f"{PP_COMM}:".encode(): PP_COMM}
     segments = {f"{key}:".encode(): key for key in LISTS} if policy == TRANSFORMER_RECOMPUTE else {}
     for place, word in enumerate(words):
-        key = degrees.get(word) or hops.get(word) or segments.get(word)
+        key = degrees.get(word) or pp_comm.get(word) or segments.get(word)
         if key is None:
             continue
         value = _value(words, place + 1, key, found)
@@ -157,9 +158,9 @@ def _read_keys(words: list[bytes], keys: RawHeader, found: Findings) -> None:
 
 
 def _value(words: list[bytes], place: int, key: str, found: Findings) -> int | None:
-    """The number at ``place``; None, with a finding, when SimAI would abort there."""
+    """Returns the number at ``place``; None, with a finding, when SimAI would abort there."""
     if place >= len(words):
-        found.add(1, BROKEN, "no-value", f"{key} has no value; SimAI reads past the line and dies")
+        found.add(1, BROKEN, "no-value", f"{key} has no value; SimAI reads past the line and crashes")
         return None
     word = words[place]
     value = stoi(word)
@@ -167,12 +168,12 @@ def _value(words: list[bytes], place: int, key: str, found: Findings) -> int | N
         reason = "is 2^31 or more" if _STOI.match(word) else "is no number"
         found.add(1, BROKEN, "value", f"{key} = {text(word)} {reason}; SimAI aborts")
     elif not word.lstrip(b"+-").isdigit():
-        found.add(1, NOTE, "not-whole", f"{key} = {text(word)} is taken as {value}")
+        found.add(1, NOTE, "not-whole", f"{key} = {text(word)} is read as {value}")
     return value
 
 
 def _read_list(words: list[bytes], place: int, key: str, length: int, found: Findings) -> tuple[int, ...] | None:
-    """The one entry that SimAI takes of a list; None, with a finding, when it would abort there."""
+    """Returns the one entry that SimAI reads of a list; None, with a finding, when it would abort there."""
     if length <= 0:
         if length < 0:
             found.add(1, WRONG, "list", f"{key} = {length}: a length is not negative")
@@ -184,33 +185,35 @@ def _read_list(words: list[bytes], place: int, key: str, length: int, found: Fin
 
 
 def _unread(words: list[bytes], read: set[int]) -> dict[str, str | None]:
-    """Words that SimAI passes over and that look as if they meant something, with the key that they miss."""
-    known = {f"{key}:".encode() for key in (*DEGREES, *LISTS, PP_COMM, "DLRM_LAST_BOTTOM_LAYER")}
-    folded = {key.lower().rstrip(b":"): key.decode() for key in known}
-    passed: dict[str, str | None] = {}
+    """Returns words that SimAI ignores but that look like keys, with the key that each nearly is, if any."""
+    keys = {f"{key}:".encode() for key in (*DEGREES, *LISTS, PP_COMM, "DLRM_LAST_BOTTOM_LAYER")}
+    # By lower case and without the colon: what a user may have meant.
+    by_lower_case = {key.lower().rstrip(b":"): key.decode() for key in keys}
+    unread: dict[str, str | None] = {}
     for place, word in enumerate(words[1:], start=1):
-        if place in read or word in known or word.decode("latin-1") in HARMLESS:
+        if place in read or word in keys or word.decode("latin-1") in HARMLESS:
             continue
-        near = folded.get(word.rstrip(b":").lower())
+        near = by_lower_case.get(word.rstrip(b":").lower())
         if near or word.endswith(b":") or not _STOI.match(word):
-            passed[text(word)] = near
-    return passed
+            unread[text(word)] = near
+    return unread
 
 
 def _check_degrees(keys: RawHeader, unread: dict[str, str | None], found: Findings) -> None:
-    """Degrees that are missing, which takes the words that miss their key out of ``unread``, and that do not fit."""
+    """Reports degrees that are missing or do not fit. Words that are a missing key misspelt are taken out of
+    ``unread``."""
     values = keys.values
     missing = [key for key in DEGREES if key not in values and key not in keys.unreadable]
     if missing == [key for key in DEGREES if key != "model_parallel_NPU_group"]:
-        message = f"short header of 2024: no {', '.join(missing)}; SimAI dies of a division by zero"
+        message = f"short header of 2024: no {', '.join(missing)}; SimAI crashes with a division by zero"
         found.add(1, BROKEN, "short-header", message)
         return
     for key in missing:
         without_effect = key in ("vpp", "ga") and values.get("pp") == 1
         severity = STOPS if without_effect else BROKEN
-        meant = [word for word, near in unread.items() if near == f"{key}:"]
-        hint = f" ({meant[0]} is not read; the key is '{key}:')" if meant else ""
-        for word in meant:
+        misspelt = [word for word, near in unread.items() if near == f"{key}:"]
+        hint = f" ({misspelt[0]} is not read; the key is '{key}:')" if misspelt else ""
+        for word in misspelt:
             del unread[word]
         found.add(1, severity, "missing", f"no {key}{hint}: {_MISSING[key]}")
     for key, value in values.items():
@@ -221,11 +224,11 @@ def _check_degrees(keys: RawHeader, unread: dict[str, str | None], found: Findin
 
 
 def _check_fit(values: dict[str, int], found: Findings) -> None:
-    hop = values.get(PP_COMM, 0)
-    if hop < 0:
-        found.add(1, BROKEN, "pp-comm", f"{PP_COMM} = {hop}: must not be negative")
-    if "pp" in values and (values["pp"] > 1) != (hop > 0):
-        message = f"{PP_COMM} = {hop} with pp = {values['pp']}; SimAI warns of a format mismatch"
+    pp_comm = values.get(PP_COMM, 0)
+    if pp_comm < 0:
+        found.add(1, BROKEN, "pp-comm", f"{PP_COMM} = {pp_comm}: must not be negative")
+    if "pp" in values and (values["pp"] > 1) != (pp_comm > 0):
+        message = f"{PP_COMM} = {pp_comm} with pp = {values['pp']}; SimAI warns of a format mismatch"
         found.add(1, NOTE, "pp-comm", message)
     if any(values.get(key, 0) < 1 for key in DEGREES):
         return
@@ -238,10 +241,7 @@ def _check_fit(values: dict[str, int], found: Findings) -> None:
         found.add(1, WRONG, "degrees", message)
 
 
-# Read any SimAI workload file the way the simulator does, and say where it would be misled.
-#
-# Source: SimAI 1.6/1.7. The second line is the number of rows (``stoi``); from line 3 on the file is a
-# stream of words in which line breaks mean nothing and every row takes twelve.
+# Lines 2 and up.
 
 # A generated file of 4096 GPUs and 64 micro-batches has some 10 MB.
 MAX_FILE_BYTES = 2**30
@@ -264,7 +264,7 @@ _FIELD_NAMES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedRow:
+class RowWithLine:
     """A row and the line it starts on (from 1)."""
 
     line: int
@@ -273,19 +273,19 @@ class PlacedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiFile:
-    """A file as read: its header, the number of rows it announces, the rows found, and what is wrong.
-    ``num_rows`` counts damaged rows too, ``rows`` holds the others."""
+    """A file as read: its header, the number of rows that line 2 announces, its ``rows`` without damaged ones,
+    ``num_rows`` with them, and its defects."""
 
     name: str
     header: RawHeader
     announced: int | None
-    rows: tuple[PlacedRow, ...]
+    rows: tuple[RowWithLine, ...]
     num_rows: int
     findings: tuple[Finding, ...]
 
 
 def read_simai(path: str | os.PathLike[str]) -> SimaiFile:
-    """Parse ``path``; defects become findings. WorkloadError only when there is no text file to read."""
+    """Returns the file at ``path`` with its defects as findings. WorkloadError only when it is no text file."""
     where = Path(path)
     try:
         content = read_bytes(where, MAX_FILE_BYTES)
@@ -295,7 +295,7 @@ def read_simai(path: str | os.PathLike[str]) -> SimaiFile:
 
 
 def parse_simai(content: bytes, *, name: str = "workload") -> SimaiFile:
-    """``read_simai`` of bytes already in memory."""
+    """Returns the same from bytes in memory."""
     if b"\0" in content:
         raise WorkloadError(f"{name}: holds zero bytes; it is no text file")
     if not content.strip():
@@ -318,10 +318,8 @@ def parse_simai(content: bytes, *, name: str = "workload") -> SimaiFile:
 
 
 def usable_workload(file: SimaiFile) -> SimaiWorkload:
-    """The workload of a file without BROKEN findings; WorkloadError with the first of them otherwise.
-
-    Rows beyond the announced number are left out, as the simulator leaves them out.
-    """
+    """Returns the workload of a file without BROKEN findings; WorkloadError with the first of them otherwise. Rows
+    beyond the announced number are left out, as the simulator ignores them."""
     broken = [each for each in file.findings if each.severity is BROKEN]
     if broken:
         more = f" (and {len(broken) - 1} more; run the check)" if len(broken) > 1 else ""
@@ -335,11 +333,11 @@ def usable_workload(file: SimaiFile) -> SimaiWorkload:
 def _count(line: bytes, findings: Findings) -> int | None:
     value = stoi(line.lstrip())
     if value is None or value < 0:
-        shown = text(line.strip()) or "nothing"
-        findings.add(2, BROKEN, "count", f"the number of rows is {shown}; SimAI aborts")
+        word = text(line.strip()) or "nothing"
+        findings.add(2, BROKEN, "count", f"the number of rows is {word}; SimAI aborts")
         return None
     if not line.strip().lstrip(b"+").isdigit():
-        findings.add(2, NOTE, "count", f"{text(line.strip())!r} is taken as {value} rows")
+        findings.add(2, NOTE, "count", f"{text(line.strip())!r} is read as {value} rows")
     return value
 
 
@@ -355,11 +353,13 @@ def _check_count(announced: int, num_rows: int, findings: Findings) -> None:
         findings.add(2, severity, "count", f"{announced} rows announced, {num_rows} found; {effect}")
 
 
-def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[PlacedRow], int]:
-    """Rows of ``width`` words, and the number of damaged ones. Where they stop making sense, a finding and a
-    fresh start on the next line; what is left over of a row's line is no row of its own."""
-    rows: list[PlacedRow] = []
+def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[RowWithLine], int]:
+    """Returns the rows of ``width`` words, and the number of damaged ones. Where words do not fit the fields of a row
+    there is a finding, and reading starts again with the next line."""
+    rows: list[RowWithLine] = []
+    # ``last`` is the line on which the last good row ended: a rest of that line is no damaged row of its own.
     damaged, last = 0, 0
+    # Words that belong to no row yet, with their lines.
     pending: deque[tuple[bytes, int]] = deque()
     for number, line in enumerate(lines[2:], start=3):
         pending.extend((word, number) for word in line.split())
@@ -373,13 +373,13 @@ def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[Plac
                 continue
             last = row_words[-1][1]
             if last != start:
-                message = "a row goes on over a line break; SimAI does not mind"
+                message = "a row goes on over a line break; SimAI ignores that"
                 findings.add(start, NOTE, "line-break", message)
             row = _row(words, start, findings)
             if row is None:
                 damaged += 1
             else:
-                rows.append(PlacedRow(line=start, row=row))
+                rows.append(RowWithLine(line=start, row=row))
             for _ in range(width):
                 pending.popleft()
     while pending:
@@ -389,7 +389,7 @@ def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[Plac
 
 
 def _in_place(words: list[bytes]) -> bool:
-    """True where numbers stand where numbers belong and words where words belong."""
+    """Returns whether fields of numbers hold numbers and fields of words hold words."""
     return all(
         (_NUMBER.fullmatch(word) is None) if place in _TEXT_FIELDS[1:] else bool(_NUMBER.fullmatch(word))
         for place, word in enumerate(words[:12])
@@ -398,12 +398,12 @@ def _in_place(words: list[bytes]) -> bool:
 
 
 def _drop_line(lines: list[bytes], pending: deque[tuple[bytes, int]], width: int, findings: Findings) -> None:
-    """Report the line on which ``pending`` starts and drop what is left of it."""
+    """Reports the line on which ``pending`` starts, and drops the rest of it."""
     start = pending[0][1]
-    result = len(lines[start - 1].split())
+    num_fields = len(lines[start - 1].split())
     message = (
-        f"{result} fields, a row has {width}; SimAI shifts everything after it"
-        if result != width
+        f"{num_fields} fields, a row has {width}; SimAI shifts everything after it"
+        if num_fields != width
         else "a number stands where a word belongs or a word where a number belongs"
     )
     findings.add(start, BROKEN, "fields", message)
@@ -412,6 +412,7 @@ def _drop_line(lines: list[bytes], pending: deque[tuple[bytes, int]], width: int
 
 
 def _row(words: list[bytes], line: int, findings: Findings) -> SimaiRow | None:
+    """Returns the row; None, with a finding, where a number cannot be read."""
     numbers: list[int] = []
     for place, word in enumerate(words[:12]):
         if place not in _TEXT_FIELDS:
@@ -429,11 +430,11 @@ def _row(words: list[bytes], line: int, findings: Findings) -> SimaiRow | None:
 
 
 def _whole(word: bytes, place: int, line: int, findings: Findings) -> int | None:
-    """A cell as an integer; None, with a finding, for a float or a number beyond 64 bits."""
+    """Returns a cell as an integer; None, with a finding, for a float or a number beyond 63 bits."""
     what = f"{_FIELD_NAMES[place]} = {text(word)}"
     digits = word.lstrip(b"+-")
     if not digits.isdigit():
-        findings.add(line, BROKEN, "float", f"{what} is not whole; SimAI takes its rest as the next field")
+        findings.add(line, BROKEN, "float", f"{what} is not whole; SimAI reads its rest as the next field")
         return None
     digits = digits.lstrip(b"0") or b"0"
     value = int(digits) if len(digits) <= 20 else 2**64
@@ -442,6 +443,7 @@ def _whole(word: bytes, place: int, line: int, findings: Findings) -> int | None
         return None
     if not word.startswith(b"-") or value == 0:
         return value
+    # Only the dependency may be negative: -1 is none.
     if place == 1:
         return -value
     findings.add(line, BROKEN, "negative", f"{what} is negative; SimAI wraps it round and counts 0")

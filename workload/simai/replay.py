@@ -1,9 +1,8 @@
-"""A SimAI file replayed with our own curves: compute as the file has it, collectives priced by a profile on
-a cluster, and the pipeline run by the solver's replay instead of a share.
+"""The step time of a SimAI file by our own curves: compute as in the file, collectives by a profile on a cluster, and
+the pipeline by the solver's simulation instead of SimAI's fixed share.
 
-Every collective is waited for, as in SimAI-Analytical; ``hidden`` shares take part of a group's time away.
-Every stage is taken for the one in the file.
-"""
+Every collective is exposed, as in SimAI-Analytical; ``hidden`` shares take a part of a group's time away. All stages
+are equal to the one in the file."""
 
 from dataclasses import dataclass, field
 
@@ -35,10 +34,8 @@ AXES: dict[SimaiGroup, Axis] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """Seconds of one step by part: ``parts`` (compute, each group, pp, bubble) sum to ``step_s``.
-
-    ``pp`` is what hops cost, ``bubble`` the other waiting of the pipeline.
-    """
+    """Seconds of one step by part: ``parts`` (compute, each group, pp, bubble) sum to ``step_s``. ``pp`` is the time of
+    messages between stages, ``bubble`` the other waiting of the pipeline."""
 
     compute_s: float
     groups_s: dict[SimaiGroup, float]
@@ -47,7 +44,7 @@ class ReplayReport:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts in the order of the simulator's result file."""
+        """Returns the parts in the order of the simulator's result file."""
         groups = {group.value: self.groups_s.get(group, 0.0) for group in AXES}
         order = ("dp", "dp_ep", "tp", "ep")
         return {
@@ -59,23 +56,22 @@ class ReplayReport:
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
+        """Returns the seconds of the step."""
         return sum(self.parts.values())
 
     @property
     def communication_s(self) -> float:
-        """All collectives."""
+        """Returns the seconds of all collectives."""
         return sum(self.groups_s.values())
 
 
 def replay_simai(
     workload: SimaiWorkload, op_timer: OpTimer, *, hidden: dict[SimaiGroup, float] | None = None
 ) -> ReplayReport:
-    """Replay a workload whose degrees fit each other.
+    """Returns the step time of a workload.
 
-    Raises WorkloadError for degrees that do not divide and shares outside 0 to 1, MissingCurveError where
-    the cost model holds no curve.
-    """
+    Raises WorkloadError for degrees that do not divide and shares outside 0 to 1, MissingCurveError where the cost
+    model has no curve."""
     header = workload.header
     shares = hidden or {}
     for group, share in shares.items():
@@ -91,40 +87,40 @@ def replay_simai(
 
 
 def layout_of(header: SimaiHeader) -> Layout:
-    """The degrees of a header as the solver lays them out; experts are cut by tp as well, because the
-    format's expert groups are dp / ep apart. Raises WorkloadError when they do not divide."""
+    """Returns the degrees of a header as a layout. Experts are sharded over tp as well, because the format has dp / ep
+    ranks in an expert data-parallel group. Raises WorkloadError when degrees do not divide."""
     stage = header.tp * header.pp
     if header.all_gpus % stage or header.dp % header.ep:
         raise WorkloadError(
             f"{header.all_gpus} GPUs, tp {header.tp}, pp {header.pp}, ep {header.ep}: tp x pp must divide the "
-            "GPUs and ep what is left"
+            "number of GPUs, and ep the quotient"
         )
     return Layout.of(header.all_gpus, tp=header.tp, pp=header.pp, ep=header.ep, etp=header.tp if header.ep > 1 else 1)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Prices:
-    """Seconds of each distinct collective, priced once."""
+    """Seconds of each distinct collective, looked up once."""
 
     header: SimaiHeader
     layout: Layout
     op_timer: OpTimer
     shares: dict[SimaiGroup, float]
-    known: dict[tuple[str, SimaiPass, int], tuple[SimaiGroup, float]] = field(default_factory=dict)
+    cache: dict[tuple[str, SimaiPass, int], tuple[SimaiGroup, float]] = field(default_factory=dict)
 
     def of(self, row: SimaiRow, column: SimaiPass) -> tuple[SimaiGroup, float]:
-        """Group and seconds of one pass's collective."""
+        """Returns group and seconds of the collective of one pass."""
         token, size_bytes = row.comm(column)
         key = (token, column, size_bytes)
-        if key not in self.known:
-            self.known[key] = self._price(token, size_bytes, column)
-        return self.known[key]
+        if key not in self.cache:
+            self.cache[key] = self._price(token, size_bytes, column)
+        return self.cache[key]
 
     def _price(self, token: str, size_bytes: int, column: SimaiPass) -> tuple[SimaiGroup, float]:
         collective, group = read_token(token, column)
         if collective is None or self.header.group_ranks(group) == 1 or size_bytes == 0:
             return SimaiGroup.NONE, 0.0
-        # Experts' groups exist only beside ep > 1; with one expert group they are the data-parallel ones.
+        # Without expert parallelism the expert data-parallel groups are the data-parallel ones.
         axis = Axis.DP_CP if group is SimaiGroup.DP_EP and self.header.ep == 1 else AXES[group]
         op = Comm(
             module=Module.OTHER,
@@ -141,40 +137,43 @@ class _Prices:
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """Seconds over the rows. ``forward_s`` and ``backward_s`` are what the pipeline passes through: the rows
-    before the first forward work are the step's."""
+    """Sums of seconds over the rows. ``forward_s``, ``backward_s`` and ``weight_s`` are those of the micro-batches,
+    which pass through the pipeline: rows before the first forward work are of the step."""
 
     compute_s: float = 0.0
     forward_s: float = 0.0
     backward_s: float = 0.0
     weight_s: float = 0.0
     groups_s: dict[SimaiGroup, float] = field(default_factory=dict)
-    began: bool = False
+    in_micro_batches: bool = False
 
     def add(self, row: SimaiRow, replays: int, prices: _Prices) -> None:
-        """One row, its forward replayed ``replays`` times in the backward."""
-        self.began |= bool(row.forward_ns or row.forward_bytes)
+        """Adds one row, whose forward is recomputed ``replays`` times in the backward."""
+        self.in_micro_batches |= bool(row.forward_ns or row.forward_bytes)
         times = {column: row.compute_ns(column) * 1e-9 for column in SimaiPass}
-        again_s = replays * times[SimaiPass.FORWARD]
-        self.compute_s += sum(times.values()) + again_s
+        recompute_s = replays * times[SimaiPass.FORWARD]
+        self.compute_s += sum(times.values()) + recompute_s
         waits = {}
         for column in SimaiPass:
             group, seconds = prices.of(row, column)
             waits[column] = seconds
             if group is not SimaiGroup.NONE:
                 self.groups_s[group] = self.groups_s.get(group, 0.0) + seconds
-        if not self.began:
+        if not self.in_micro_batches:
             return
         self.forward_s += times[SimaiPass.FORWARD] + waits[SimaiPass.FORWARD]
-        self.backward_s += again_s + times[SimaiPass.INPUT_GRAD] + waits[SimaiPass.INPUT_GRAD]
+        self.backward_s += recompute_s + times[SimaiPass.INPUT_GRAD] + waits[SimaiPass.INPUT_GRAD]
+        # Collectives of weight gradients (data parallel) run once a step, and delay no stage.
         self.backward_s += times[SimaiPass.WEIGHT_GRAD]
         self.weight_s += times[SimaiPass.WEIGHT_GRAD]
 
 
 def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float, float]:
-    """Seconds of the pipeline's messages and of its other waiting, for (interleaved) 1F1B over equal stages."""
+    """Returns the seconds of the pipeline's messages and of its other waiting, for (interleaved) 1F1B over equal
+    stages."""
     if header.pp == 1:
         return 0.0, 0.0
+    # A table with one plan, whose stages are one class.
     plan = Plan(
         strategy="mtp",
         preset="",
@@ -186,18 +185,19 @@ def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float
         num_micro=header.ga,
     )
     plans = PlanTable.of(plan)
-    zero, yes = ints(0), np.ones(1, dtype=np.bool_)
+    zero, true = ints(0), np.ones(1, dtype=np.bool_)
     stages = StageTable(
         plan=zero,
         position=zero,
         count=ints(header.pp),
-        embedding=yes,
-        head=yes,
+        embedding=true,
+        head=true,
         layers=(),
         starts=zero,
         chunk_starts=zero,
-        chunks=ChunkTable(stage=zero, embedding=yes, head=yes, layers=()),
+        chunks=ChunkTable(stage=zero, embedding=true, head=true, layers=()),
     )
+    # The rows have all micro-batches; each chunk takes an equal part of one.
     equal = np.full(header.vpp, 1.0 / (header.ga * header.vpp))
     passes = PassTimes(
         forward_s=sums.forward_s * equal,
@@ -211,10 +211,8 @@ def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float
     return max(span_s - free_s, 0.0), max(free_s - busy_s, 0.0)
 
 
-# Why the replay of an exported file and the solver's step differ, line by line.
-#
-# The file holds the operations of one stage, all waited for. The solver also knows what the format has no
-# word for, what overlap hides, what the host costs, and that stages differ.
+# Why the step of an exported file and the solver's step differ, line by line: the file has the operations of one stage,
+# all exposed. The solver also has what the format cannot express, overlap, CPU overhead, and stages that differ.
 
 WAITS = ("tp_comm", "cp_comm", "ep_comm", "wp_comm", "dp_comm")
 PIPELINE = ("pp_comm", "bubble")
@@ -223,14 +221,15 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayComparison:
-    """``differences`` (seconds, solver less replay) sum to ``solver_s`` - ``replay.step_s``."""
+    """The step by the file and by the solver. ``differences`` (seconds, solver minus replay) sum to the difference of
+    both."""
 
     replay: ReplayReport
     solver_s: float
     differences: dict[str, float]
 
     def lines(self) -> list[str]:
-        """The two figures and what lies between them, in ms."""
+        """Returns the two steps and the differences between them, in ms."""
         rows = [("replay of the file", self.replay.step_s)]
         rows += [(name, seconds) for name, seconds in self.differences.items() if abs(seconds) > 5e-7]
         rows.append(("solver's step", self.solver_s))
@@ -238,7 +237,7 @@ class ReplayComparison:
 
 
 def compare(problem: Problem, plan: Plan) -> ReplayComparison:
-    """The plan's SimAI file against the solver's price of the plan."""
+    """Returns the comparison of a plan's SimAI file with the solver's step of the plan."""
     answer = price_plan(problem, PlanTable.of(plan))[0]
     work = slowest(stage_works(problem, plan))
     header = header_of(plan, work)
@@ -247,6 +246,7 @@ def compare(problem: Problem, plan: Plan) -> ReplayComparison:
     beyond_s = sum(one.seconds for one in beyond)
     items = [(n * work.num_micro, item) for n, item in work.per_micro_batch()]
     items += [(1, item) for item in work.step]
+    # All collectives of the exported stage, as if none were hidden.
     serial_s = sum(times * item.seconds for times, item in items if item.collective is not None)
     parts = answer.parts_s
     waits_s = sum(parts[part] for part in WAITS)

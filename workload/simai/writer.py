@@ -1,8 +1,7 @@
-"""Write a SimAI workload file that the simulator neither dies of, hangs on nor guesses at.
+"""Writes SimAI workload files that the simulator reads without a crash, a hang or a guess.
 
-What a reader would find wrong with a header or a row (``workload.simai.check``) is an ExportError here;
-``split_row`` mends the two limits that can be mended.
-"""
+A defect that ``workload.simai.check`` reports of a header or a row is an ExportError here; ``split_row`` works around
+the two limits that splitting can avoid."""
 
 import math
 import os
@@ -26,12 +25,12 @@ from workload.simai.format import (
     read_token,
     uses_ratio,
 )
-from workload.simai.reader import PlacedRow, parse_header
+from workload.simai.reader import RowWithLine, parse_header
 
 # A row cut into more parts than this (two days of compute in one cell) is a mistake, not a workload.
 MAX_PARTS = 100_000
 PIECE_BYTES = 2**20
-# What the simulator does with small messages is no mistake of the file.
+# Findings on small messages are about the simulator, not the file.
 ALLOWED = ("forward-floor", "small-free")
 
 
@@ -62,7 +61,7 @@ def check_row(row: SimaiRow, header: SimaiHeader, *, index: int) -> None:
     for value in numbers:
         if type(value) is not int or not 0 <= value < 2**63:
             raise ExportError(f"{where}: {value!r} is no whole number from 0 to 2^63")
-    _refuse(row_findings(PlacedRow(line=index + 3, row=row), header, header.policy), where)
+    _refuse(row_findings(RowWithLine(line=index + 3, row=row), header, header.policy), where)
 
 
 def _refuse(findings: Iterable[Finding], where: str) -> None:
@@ -74,11 +73,9 @@ def _refuse(findings: Iterable[Finding], where: str) -> None:
 def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
     """The row itself, or rows of the same name that together hold its times and bytes.
 
-    Compute is cut into even parts below ``CELL_LIMIT_NS``, sizes under the ratio limit into pieces of
-    at most 16 GiB (whole MiB but the last). The forward visits the parts first to last, the backward
-    last to first, so forward pieces lie on the last parts and backward pieces on the first: each
-    collective still follows the compute it follows in the whole row. The name stays, because
-    ``embedding_layer`` is the name that keeps a row out of the pipeline bubble.
+    Compute is cut into even parts below ``CELL_LIMIT_NS``, collectives under the ratio limit into pieces of at most 16
+    GiB (whole MiB but the last). The name stays, because ``embedding_layer`` is the name that keeps a row out of the
+    pipeline bubble.
     """
     cells = {column: row.compute_ns(column) for column in SimaiPass}
     sizes = {column: _pieces(row, column) for column in SimaiPass}
@@ -95,6 +92,8 @@ def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
         piece = row
         for column in SimaiPass:
             pieces = sizes[column]
+            # The forward visits the parts first to last, the backward last to first. So forward pieces go to the last
+            # parts and backward pieces to the first: each collective still follows the compute of the whole row.
             place = part - (num_parts - len(pieces)) if column is SimaiPass.FORWARD else part
             size_bytes = pieces[place] if 0 <= place < len(pieces) else 0
             piece = piece.with_pass(
@@ -108,7 +107,7 @@ def split_row(row: SimaiRow) -> tuple[SimaiRow, ...]:
 
 
 def _pieces(row: SimaiRow, column: SimaiPass) -> tuple[int, ...]:
-    """Sizes (bytes) that add up to the pass's collective, each within the ratio limit where it holds."""
+    """Returns sizes (bytes) that add up to the pass's collective, each within the ratio limit where that applies."""
     token, size_bytes = row.comm(column)
     collective, group = read_token(token, column)
     if collective is None or not uses_ratio(collective, group) or size_bytes <= RATIO_LIMIT_BYTES:
@@ -121,14 +120,14 @@ def _pieces(row: SimaiRow, column: SimaiPass) -> tuple[int, ...]:
 
 
 def write_simai(path: str | os.PathLike[str], workload: SimaiWorkload) -> int:
-    """Write ``workload`` to ``path`` and return the number of rows.
+    """Writes ``workload`` to ``path`` and returns the number of rows.
 
-    Rows are checked and written one by one (constant memory). Raises ExportError, leaving what was
-    at ``path``, when the header or a row breaks a rule of ``workload.simai.check``.
+    Rows are checked and written one by one (constant memory). Raises ExportError, and leaves an earlier file as it is,
+    when the header or a row breaks a rule of ``workload.simai.check``.
     """
     header = workload.header
     check_header(header)
-    # The number of rows stands before them and is known only after them.
+    # The number of rows comes before the rows in the file, and is known only once they are written.
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as body:
         count = 0
         for row in workload.rows:

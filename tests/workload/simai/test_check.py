@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.workload.simai_lines import GOOD, LONG, SHORT, cell
-from workload.diagnostics import WorkloadError, summarised
+from workload.diagnostics import WorkloadError, summary_of
 from workload.simai.check import check_simai
 from workload.simai.format import SimaiHeader
 from workload.simai.reader import parse_simai, usable_workload
@@ -189,7 +189,7 @@ def test_rows_beyond_the_announced_number_are_left_out() -> None:
 
 def test_summary_counts_what_it_leaves_out() -> None:
     file = parse_simai("\n".join([LONG, "9", *[cell(3, "allreduce")] * 9]).encode())
-    lines = summarised(check_simai(file))
+    lines = summary_of(check_simai(file))
     assert lines[0].startswith("line 3: wrong: forward 'allreduce' is lower case")
     assert lines[-1] == "6 more of wrong [word]"
     assert len(lines) == 4

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from spec.collectives import Collective
 from tests.workload.simai_lines import GOOD, LONG, cell
-from workload.diagnostics import WorkloadError, summarised
+from workload.diagnostics import WorkloadError, summary_of
 from workload.simai.check import check_simai
-from workload.simai.format import GROUPS_OF_COLUMN, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
+from workload.simai.format import GROUPS_OF_PASS, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
 from workload.simai.reader import parse_simai, read_simai, usable_workload
 from workload.simai.writer import check_header, check_row, write_simai
 
@@ -33,7 +33,7 @@ def test_no_file(tmp_path: Path) -> None:
 GROUPS = [
     (column, write_token(kind, group, column))
     for column in SimaiPass
-    for group in GROUPS_OF_COLUMN[column]
+    for group in GROUPS_OF_PASS[column]
     for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 ]
 
@@ -93,7 +93,7 @@ def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.
         assert complaint
         return
     findings = check_simai(parse_simai(content))
-    assert all(line.isprintable() for line in summarised(findings))
+    assert all(line.isprintable() for line in summary_of(findings))
     if not findings:
         # The writer agrees that nothing is wrong.
         check_header(workload.header)

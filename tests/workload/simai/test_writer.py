@@ -89,9 +89,9 @@ def test_a_group_of_one_moves_nothing(change: dict[str, int], column: str) -> No
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"policy": "MICRO"}, "never learns tp"),
+        ({"policy": "MICRO"}, "does not read tp"),
         ({"tp": 0}, "model_parallel_NPU_group"),
-        ({"ga": 2.0}, "taken as 2"),
+        ({"ga": 2.0}, "read as 2"),
         ({"all_gpus": 2**31}, "is 2.31 or more"),
         ({"pp": 1}, "format mismatch"),
         ({"checkpoints": (0, 1), "checkpoint_initiates": (0, 1)}, "lists 2 rows"),

@@ -277,7 +277,7 @@ SAID: dict[str, dict[str, tuple[str, ...]]] = {
 NAMES = {
     "layout": "layout|setting for pp",
     "chunks": "layout|vpp|virtual|setting for pp",
-    "modules": "parts of layers|recompute.modules|layout",
+    "modules": "recompute (these )?modules|layout",
     "layers": "recomput|layout|setting for pp",
     "alone": "recomput|activation",
     "host": "host|offload",

@@ -104,7 +104,7 @@ def test_dashes_are_underscores() -> None:
         (
             "--model_size 7 --num_layers 5 --world_size 8 --pp_num 4 --global_batch 8 "
             "--virtual_pipeline_model_parallel_size 2",
-            "whole layers each",
+            "layers that divide over the chunks",
         ),
         ("--model_size 7 --world_size 16 --global_batch 17", "multiple of dp 16"),
         ("--model_size 7 --world_size 16 --num_attention_heads 30", "divisor of the hidden size"),

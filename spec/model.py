@@ -13,8 +13,8 @@ from spec.mixers.mixer import Mixer
 
 
 class NormKind(StrEnum):
-    """RMSNorm has one weight per channel, LayerNorm a weight and a bias, Cohere's LayerNorm the weight alone; each with
-    the ``kernel`` of ops.memory_bound that runs it, and its ``vectors`` of parameters."""
+    """RMSNorm has one weight per channel, LayerNorm a weight and a bias, Cohere's LayerNorm the weight alone, OLMo's and
+    nanochat's norms nothing; each with the ``kernel`` of ops.memory_bound that runs it, and its ``vectors`` of parameters."""
 
     kernel: str
     vectors: int
@@ -29,6 +29,8 @@ class NormKind(StrEnum):
     RMS = "rmsnorm", "rmsnorm", 1
     LAYER = "layernorm", "layernorm", 2
     LAYER_WITHOUT_BIAS = "layernorm_without_bias", "layernorm", 1
+    RMS_WITHOUT_WEIGHTS = "rmsnorm_without_weights", "rmsnorm", 0
+    LAYER_WITHOUT_WEIGHTS = "layernorm_without_weights", "layernorm", 0
 
 
 class NormPlace(StrEnum):

@@ -113,7 +113,7 @@ def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:
     if op.role is not Role.QKV or not isinstance(mixer, AttentionSpec) or mixer.kind is AttentionKind.MLA:
         return (int(op.n[0]),)
     queries, keys = mixer.num_heads, mixer.num_kv_heads
-    gates = (queries * mixer.v_dim,) * mixer.output_gate
+    gates = (mixer.gates,) if mixer.gates else ()
     return (queries * mixer.qk_dim, *gates, keys * mixer.qk_dim, keys * mixer.v_dim)
 
 

@@ -34,19 +34,20 @@ def output(context: LayerContext, attention: AttentionSpec) -> Pass:
     key = OpKey(Module.ATTENTION, Role.OUT)
     saved_elsewhere = context.job.flash_attention
     product = out_of_mixer(context, key, inputs, bias=attention.out_bias, saved_elsewhere=saved_elsewhere)
-    return sequence(_gate(context, inputs), product) if attention.output_gate else product
+    return sequence(_gate(context, attention, inputs), product) if attention.gates else product
 
 
-def _gate(context: LayerContext, width: IntArray) -> Pass:
+def _gate(context: LayerContext, attention: AttentionSpec, width: IntArray) -> Pass:
     """Returns each channel times the sigmoid of its gate, as one kernel that keeps both (Megatron-LM attention.py,
-    _apply_output_gate)."""
+    _apply_output_gate); gates of whole heads are few beside the channels, which are read and written like a norm's."""
     rows = context.gemm_rows
+    gates = width // attention.v_dim * (attention.gates // attention.num_heads)
     gated = Kernel(
         OpKey(Module.ATTENTION, Role.OUTPUT_GATE),
-        "swiglu",
+        "swiglu" if attention.output_gate else "gelu",
         rows,
         width,
-        saved_bytes=2.0 * context.activations(rows, width),
+        saved_bytes=context.activations(rows, width + gates),
     )
     return kernel(context, gated)
 
@@ -75,7 +76,7 @@ def projections(context: LayerContext, attention: AttentionSpec) -> Pass:
     q_width = heads * attention.qk_dim
     k_width = kv_heads * attention.qk_dim
     # an output gate is a further part of the query's projection
-    gates = heads * attention.v_dim * attention.output_gate
+    gates = heads * (attention.gates // attention.num_heads)
     width = q_width + gates + k_width + kv_heads * attention.v_dim
     qkv = OpKey(Module.ATTENTION, Role.QKV)
     matrices = 1 if context.job.preset.layers.joined_qkv else 3
@@ -265,7 +266,7 @@ def _keeps_output(context: LayerContext, attention: AttentionSpec) -> BoolArray 
     apart: BoolArray | bool = context.exchanges_context or job.precision.low_precision_attention
     if context.traits.exchanges_heads:
         apart = apart | (layout.tp > 1)
-    if job.precision.low_precision_linear and job.flash_attention and not attention.output_gate:
+    if job.precision.low_precision_linear and job.flash_attention and not attention.gates:
         from ops.low_precision import keeps_own_input
 
         apart = apart | keeps_own_input(context)

@@ -180,7 +180,7 @@ def _model(model: ModelSpec) -> Iterator[Refusal]:
     for key in ("embedding_norm", "logit_softcap"):
         if getattr(model, key):
             yield key, True, "false"
-    if model.norm is NormKind.LAYER_WITHOUT_BIAS:
+    if model.norm not in (NormKind.RMS, NormKind.LAYER):
         yield "norm", model.norm.value, "rmsnorm or layernorm"
     for run in model.blocks:
         yield from _block(run.block)
@@ -192,10 +192,10 @@ def _block(block: BlockSpec) -> Iterator[Refusal]:
         name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
         yield "mixer", str(name), "multi-head or grouped-query attention"
         return
-    for key in ("sinks", "output_gate", "softcap", "alibi", "chunk"):
+    for key in ("sinks", "gates", "softcap", "alibi", "chunk"):
         if getattr(mixer, key):
             yield key, getattr(mixer, key), "none"
-    if mixer.qk_norm and mixer.qk_norm_weights is QkNormWeights.ALL_HEADS:
+    if mixer.qk_norm and mixer.qk_norm_weights not in (QkNormWeights.HEAD, QkNormWeights.NONE):
         yield "qk_norm_weights", mixer.qk_norm_weights.value, "head or none"
     if block.mtp or block.parallel_residual or not block.feeds_forward:
         yield "block", "mtp, parallel or half", "attention, then a feed-forward layer"

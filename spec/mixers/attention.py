@@ -39,10 +39,11 @@ class RopeSpec:
 
 
 class QkNormWeights(StrEnum):
-    """Weights of the norms of queries and of keys: one vector for all heads (Qwen3), one for the channels of all
-    heads (OLMo 2, over all of them at once; StableLM 2, head by head), or nothing (Llama 4)."""
+    """Weights of the norms of queries and of keys: one vector for all heads (Qwen3), with a bias beside it (Persimmon),
+    one for the channels of all heads (OLMo 2, over all of them at once; StableLM 2, head by head), or nothing (Llama 4)."""
 
     HEAD = "head"
+    HEAD_WITH_BIAS = "head_with_bias"
     ALL_HEADS = "all_heads"
     NONE = "none"
 
@@ -62,7 +63,7 @@ class AttentionSpec:
     ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1) ``qk_dim`` = nope
     + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means that queries are projected
     directly. ``output_gate``: the query projection also gives a gate for each channel of the heads' outputs,
-    which their sigmoid multiplies (Qwen3-Next). ``softcap``: scores are cap * tanh(scores / cap) (Gemma 2).
+    which their sigmoid multiplies (Qwen3-Next), or with ``head_gate`` one for each head (Step 3.5). ``softcap``: scores are cap * tanh(scores / cap) (Gemma 2).
     ``alibi``: a slope times the distance is added to the scores (arXiv 2108.12409). ``chunk``: tokens attend
     within chunks of this many tokens, as if these were documents (Llama 4).
     """
@@ -87,6 +88,7 @@ class AttentionSpec:
     chunk: int | None = None
     sinks: bool = False
     output_gate: bool = False
+    head_gate: bool = False
 
     @classmethod
     def read(cls, section: Section, hidden: int) -> Self:
@@ -111,8 +113,9 @@ class AttentionSpec:
         )
         if attention.rope_dim >= qk_dim:
             section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
-        if attention.output_gate and latent:
-            section.fail("output_gate", "false: latent attention with output gates is not priced")
+        for key in ("output_gate", "head_gate"):
+            if latent and getattr(attention, key):
+                section.fail(key, "false: latent attention with output gates is not priced")
         section.close()
         return attention
 
@@ -121,8 +124,14 @@ class AttentionSpec:
         """Weights of the norms of queries and keys; 0 without."""
         if not self.qk_norm or self.qk_norm_weights is QkNormWeights.NONE:
             return 0
-        each = self.qk_norm_weights is QkNormWeights.HEAD
-        return self.qk_dim * (2 if each else self.num_heads + self.num_kv_heads)
+        if self.qk_norm_weights is QkNormWeights.ALL_HEADS:
+            return self.qk_dim * (self.num_heads + self.num_kv_heads)
+        return self.qk_dim * (4 if self.qk_norm_weights is QkNormWeights.HEAD_WITH_BIAS else 2)
+
+    @property
+    def gates(self) -> int:
+        """Gates of a token's outputs; 0 without."""
+        return self.num_heads * (self.v_dim if self.output_gate else int(self.head_gate))
 
     @property
     def cut_heads(self) -> tuple[int, ...]:
@@ -141,14 +150,14 @@ class AttentionSpec:
             yield from self._latent_modules(hidden, prefix)
         else:
             kv_heads, bias = self.num_kv_heads, self.qkv_bias
-            queries = self.num_heads * (self.qk_dim + self.output_gate * self.v_dim)
-            yield linear_module(f"{prefix}.q", (queries, hidden), bias=bias)
+            yield linear_module(f"{prefix}.q", (self.num_heads * self.qk_dim + self.gates, hidden), bias=bias)
             yield linear_module(f"{prefix}.k", (kv_heads * self.qk_dim, hidden), bias=bias)
             yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
             if self.qk_norm and self.qk_norm_weights is not QkNormWeights.NONE:
-                each = self.qk_norm_weights is QkNormWeights.HEAD
-                yield norm_module(f"{prefix}.q_norm", self.qk_dim * (1 if each else self.num_heads))
-                yield norm_module(f"{prefix}.k_norm", self.qk_dim * (1 if each else kv_heads))
+                every = self.qk_norm_weights is QkNormWeights.ALL_HEADS
+                with_bias = self.qk_norm_weights is QkNormWeights.HEAD_WITH_BIAS
+                yield norm_module(f"{prefix}.q_norm", self.qk_dim * (self.num_heads if every else 1), bias=with_bias)
+                yield norm_module(f"{prefix}.k_norm", self.qk_dim * (kv_heads if every else 1), bias=with_bias)
             if self.sinks:
                 yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
         yield linear_module(f"{prefix}.out", (hidden, value), bias=self.out_bias)

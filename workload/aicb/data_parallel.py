@@ -136,7 +136,8 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[LeafMo
 
 
 def _norm(name: str, width: int, kind: NormKind) -> LeafModule:
-    return norm_module(name, width, bias=kind.vectors > 1)
+    module = norm_module(name, width, bias=True)
+    return replace(module, tensors=module.tensors[: kind.vectors])
 
 
 def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:

@@ -106,14 +106,14 @@ def _layers(model: ModelSpec) -> tuple[BlockSpec, AttentionSpec]:
     block = model.blocks[0].block
     require(not block.parallel_residual, "parallel residuals")
     require(block.norm_place is NormPlace.BEFORE, "norms elsewhere than before each half")
-    require(model.norm is not NormKind.LAYER_WITHOUT_BIAS, "LayerNorm without biases")
+    require(model.norm in (NormKind.RMS, NormKind.LAYER), "norms without weights or biases")
     require(not model.logit_softcap, "soft-capped logits")
     return block, attention_of(block.mixer, f"settings of {NAME}")
 
 
 def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section:
     plain = attention.kind is not AttentionKind.MLA and attention.qk_dim == attention.v_dim
-    require(plain and not (attention.sinks or attention.output_gate), f"the attention of {model.name}")
+    require(plain and not (attention.sinks or attention.gates), f"the attention of {model.name}")
     require(not (attention.softcap or attention.chunk), "soft-capped or chunked attention")
     require(not attention.alibi, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD

@@ -31,7 +31,7 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     require(len({block.norm for block in blocks} | {model.norm}) == 1, "norms of two kinds")
     require(not any(block.parallel_residual for block in blocks), "parallel residuals")
     require(all(block.norm_place is NormPlace.BEFORE for block in blocks), "norms elsewhere than before each half")
-    require(model.norm is not NormKind.LAYER_WITHOUT_BIAS, "LayerNorm without biases")
+    require(model.norm in (NormKind.RMS, NormKind.LAYER), "norms without weights or biases")
     require(not model.logit_softcap, "soft-capped logits")
     require(not (model.head_bias or model.embedding_norm), "a head bias or a norm of embeddings")
     flags: Flags = {
@@ -56,6 +56,7 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     require(not (attention.softcap or attention.chunk), "soft-capped or chunked attention")
     require(not attention.alibi, "ALiBi")
+    require(not attention.head_gate, "gates of whole heads")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
     require(plain_norms, "norms of queries and keys without one weight vector for all heads")
     flags: Flags = {"--num-attention-heads": attention.num_heads}

@@ -159,6 +159,19 @@ def test_the_gate_reads_two_tensors_and_keeps_them() -> None:
     assert order.index("attention.output_gate") + 1 == order.index("attention.out")
 
 
+def test_a_gate_of_each_head_is_one_more_channel_of_it() -> None:
+    """Step 3.5 (transformers modeling_step3p5.py, g_proj): hidden x heads weights; outputs are read, scaled and written."""
+    gated, plain = replace(PLAIN, head_gate=True), layer(PLAIN)
+    assert mixer_parameters(gated, HIDDEN) - mixer_parameters(PLAIN, HIDDEN) == HIDDEN * HEADS
+    (qkv,) = (op for op in layer(gated, tp=2).forward if op.name == "attention.qkv")
+    assert isinstance(qkv, BatchedGemm)
+    assert qkv.n[0] == ((HEADS + 2 * KV) * HEAD + HEADS) // 2
+    (gate,) = (op for op in layer(gated).forward if op.name == "attention.output_gate")
+    assert isinstance(gate, MemoryBound)
+    assert bytes_moved(gate)[0] == 2 * 2 * SEQ * HEADS * HEAD
+    assert saved(layer(gated)) - saved(plain) == 2 * SEQ * HEADS * (HEAD + 1)
+
+
 def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
     """Forward and run again, never backward; in plain modules 4 calls for the rotation and 4 for what is read back."""
     model = replace(small_model(), position=PositionKind.ROTARY)

@@ -1,11 +1,13 @@
 """DeepSpeed's buckets, prefetch groups and persistence, and FSDP's units, on models small enough to count."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spec.mixers.mixer import LeafModule, Tensor
+from spec.model import NormKind
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.workload.generator import ROOT
@@ -29,6 +31,15 @@ def predicted(items: list[GeneralItem], kind: str, stage: str = "") -> list[int]
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.*")), ids=lambda path: path.stem)
 def test_tensors_sum_to_the_models_parameters(path: Path) -> None:
     model = read_config(path).model
+    tensors = sum(module.elements for unit in model_units(model) for module in unit.modules)
+    assert tensors == num_parameters(model).total
+
+
+@pytest.mark.parametrize("norm", NormKind)
+def test_norms_have_the_tensors_of_their_kind(norm: NormKind) -> None:
+    model = read_config(ROOT / "configs" / "7B_gpt.toml").model
+    runs = tuple(replace(run, block=replace(run.block, norm=norm)) for run in model.blocks)
+    model = replace(model, norm=norm, blocks=runs)
     tensors = sum(module.elements for unit in model_units(model) for module in unit.modules)
     assert tensors == num_parameters(model).total
 

@@ -172,6 +172,9 @@ KEYS: dict[str, Change] = {
     "norm without bias": lambda model: replace(
         with_block(model, norm=NormKind.LAYER_WITHOUT_BIAS), norm=NormKind.LAYER_WITHOUT_BIAS
     ),
+    "norm without weights": lambda model: replace(
+        with_block(model, norm=NormKind.RMS_WITHOUT_WEIGHTS), norm=NormKind.RMS_WITHOUT_WEIGHTS
+    ),
     "logit_softcap": of_model(logit_softcap=True),
     "softcap": attention(softcap=True),
     "chunk": attention(chunk=1024),
@@ -180,8 +183,10 @@ KEYS: dict[str, Change] = {
     "qk_norm of each head": attention(qk_norm=True),
     "qk_norm over all heads": attention(qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS),
     "qk_norm without weights": attention(qk_norm=True, qk_norm_weights=QkNormWeights.NONE),
+    "qk_norm with biases": attention(qk_norm=True, qk_norm_weights=QkNormWeights.HEAD_WITH_BIAS),
     "sinks": attention(sinks=True),
     "output_gate": attention(output_gate=True),
+    "head_gate": attention(head_gate=True),
     "qkv_bias": attention(qkv_bias=True),
     "tied_embeddings": of_model(tied_embeddings=True),
     "head_bias": of_model(head_bias=True),

@@ -40,12 +40,14 @@ REQUIRED = Required()
 @dataclass(slots=True, kw_only=True)
 class Section:
     """``values`` of the section called ``name`` (empty at top level) in the file ``where``; ``lines``
-    says on which line of the file a key is assigned, where the format can tell."""
+    says on which line of the file a key is assigned, where the format can tell, and ``names`` what a file calls a key that is
+    read by another name."""
 
     where: str
     name: str
     values: Mapping[str, object]
     lines: Mapping[str, int] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
 
     def fail(self, key: str, allowed: str) -> NoReturn:
@@ -220,6 +222,7 @@ class Section:
 
     def path(self, key: str) -> str:
         """Returns the dotted path of a key of this section in its file."""
+        key = self.names.get(key, key)
         return f"{self.name}.{key}" if self.name else key
 
     def _finite(self, key: str, allowed: str) -> float:

@@ -1,48 +1,28 @@
-"""Hybrids as Hugging Face describes them: Nemotron-H and Nemotron-3, whose layers are Mamba-2, attention, an MLP or
-experts; Qwen3-Next, where three layers of the gated delta rule stand beside one of gated attention.
+"""Hybrids whose layers are Mamba-2, attention, an MLP or experts: Nemotron-H and Nemotron-3; Bamba and Granite 4, whose layers each
+end in a feed-forward network; Mamba-2 alone.
 
-Source: transformers ``models/nemotron_h/configuration_nemotron_h.py`` (defaults, letters of a pattern) and
+Source: transformers ``models/<type>/configuration_<type>.py`` and ``modeling_<type>.py``; of nemotron_h
 ``modular_nemotron_h.py`` (a norm, one of the four, a residual add; attention without positions; one shared
-expert of its own width; a latent around routed experts); ``models/qwen3_next/configuration_qwen3_next.py``
-and ``modular_qwen3_next.py``. What predicts further tokens: Megatron-Bridge, ``nemotron_h_bridge.py``,
-``qwen3_next_bridge.py``.
+expert of its own width; a latent around routed experts). What predicts further tokens: Megatron-Bridge, ``nemotron_h_bridge.py``.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
-from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec, PositionKind
-from spec.readers.huggingface.parts import (
-    PREDICTING,
-    decoder,
-    predicting,
-    read_attention,
-    read_experts,
-    read_layer_numbers,
-    read_layers,
-    read_mlp,
-    route_groups,
-    routed_layers,
-    runs_of,
-    sparse_blocks,
-    without_rotation,
-)
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, PositionKind
+from spec.readers.huggingface.decoder import model_of, read_attention, read_experts
+from spec.readers.huggingface.parts import PREDICTING, activation, predicting, read_layer_numbers, read_layers, runs_of
+from spec.readers.huggingface.type_facts import TypeFacts
 from spec.section import MAX_LAYERS, Section
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-LAYER_TYPES = ("linear_attention", "full_attention")
-NAMES = {name: name for name in LETTERS.values()} | {
-    "linear_attention": "mamba",
-    "full_attention": "attention",
-}
+NAMES = {name: name for name in LETTERS.values()} | {"linear_attention": "mamba", "full_attention": "attention"}
 
 
-def nemotron_h(top: Section, name: str) -> ModelSpec:
-    """Nemotron-H: one block a layer of ``hybrid_override_pattern`` (or ``layers_block_type``); those of the
-    ``mtp_hybrid_override_pattern``, one mixer and one feed-forward network, make one more block that predicts."""
+def nemotron_h(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
+    """Returns one block for each letter of ``hybrid_override_pattern`` or name of ``layers_block_type``."""
     _no_odd_biases(top, "use_bias", "use_conv_bias")
     top.only("mamba_proj_bias", (False,), "biases of Mamba-2's projections are not priced")
     top.only("residual_in_fp32", (False,), "residuals in fp32 are not priced")
@@ -52,11 +32,9 @@ def nemotron_h(top: Section, name: str) -> ModelSpec:
     layers = top.integer("num_hidden_layers", len(kinds), maximum=MAX_LAYERS)
     if layers != len(kinds):
         top.fail("num_hidden_layers", f"as many as the pattern has: {len(kinds)}")
-    blocks = [READERS[kind](top) for kind in kinds]
-    runs = predicting(top, blocks, _predicting(top) if top.integer(PREDICTING, 0, minimum=0) else blocks[-1])
-    epsilon = top.number("layer_norm_epsilon", top.number("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0)
-    model = decoder(top, name, runs)
-    return replace(model, position=PositionKind.NONE, rope=None, norm_epsilon=epsilon)
+    blocks = [READERS[kind](top, facts) for kind in kinds]
+    predicts = _predicting(top, facts) if top.integer(PREDICTING, 0, minimum=0) else blocks[-1]
+    return model_of(top, facts, name, predicting(top, blocks, predicts))
 
 
 def _kinds(top: Section, pattern: str, listed: str) -> list[str]:
@@ -72,59 +50,37 @@ def _kinds(top: Section, pattern: str, listed: str) -> list[str]:
     return [NAMES[each] for each in names]
 
 
-def _predicting(top: Section) -> BlockSpec:
+def _predicting(top: Section, facts: TypeFacts) -> BlockSpec:
     """Returns what predicts one more token: its mixer and its feed-forward network share the norms and the projection
     before them, and the norm behind."""
     kinds = _kinds(top, "mtp_hybrid_override_pattern", "mtp_layers_block_type") or ["attention", "moe"]
     if len(kinds) != 2 or kinds[0] not in ("mamba", "attention") or kinds[1] not in ("mlp", "moe"):
         top.fail("mtp_hybrid_override_pattern", "M or *, and then - or E: other blocks that predict are not priced")
-    mixing, feeding = (READERS[kind](top) for kind in kinds)
+    mixing, feeding = (READERS[kind](top, facts) for kind in kinds)
     return replace(feeding, mixer=mixing.mixer)
 
 
-def _mamba(top: Section) -> BlockSpec:
-    mixer = Mamba2Spec(
-        num_heads=top.integer("mamba_num_heads", 128),
-        head_dim=top.integer("mamba_head_dim", 64),
-        state_size=top.integer("ssm_state_size", 128),
-        num_groups=top.integer("n_groups", 8),
-        conv_kernel=top.integer("conv_kernel", 4),
-        chunk_size=top.integer("chunk_size", 128),
-    )
-    if mixer.num_heads % mixer.num_groups:
-        top.fail("n_groups", f"a divisor of mamba_num_heads = {mixer.num_heads}")
-    return BlockSpec(mixer=mixer)
+def _mamba(top: Section, _: TypeFacts) -> BlockSpec:
+    return BlockSpec(mixer=_mamba2(top, "mamba_num_heads", "mamba_head_dim", "ssm_state_size"))
 
 
-def _attention(top: Section) -> BlockSpec:
-    attention = read_attention(top, head_dim=top.integer("attention_head_dim", 128))
+def _attention(top: Section, facts: TypeFacts) -> BlockSpec:
+    attention = read_attention(top, facts)
     return BlockSpec(mixer=replace(attention, window=top.integer("sliding_window", None)))
 
 
-def _mlp(top: Section) -> BlockSpec:
-    return BlockSpec(mixer=None, mlp=read_mlp(top, gated=False, bias="mlp_bias"))
+def _mlp(top: Section, _: TypeFacts) -> BlockSpec:
+    width, bias = top.integer("intermediate_size"), top.flag("mlp_bias", False)
+    return BlockSpec(mixer=None, mlp=MlpSpec(ffn_hidden=width, gated=False, bias=bias, activation=activation(top)))
 
 
-def _experts(top: Section) -> BlockSpec:
+def _experts(top: Section, facts: TypeFacts) -> BlockSpec:
     top.only("n_shared_experts", (1,), "its width is moe_shared_expert_intermediate_size")
-    groups, chosen = route_groups(top, "n_routed_experts")
-    moe: MoeSpec = replace(
-        read_experts(top, "n_routed_experts", "moe_intermediate_size"),
-        gated=False,
-        bias=top.flag("mlp_bias", False),
-        shared_ffn_hidden=top.integer("moe_shared_expert_intermediate_size"),
-        latent_hidden=top.integer("moe_latent_size", 0),
-        router_bias=True,
-        route_groups=groups,
-        route_chosen_groups=chosen,
-        score="sigmoid",
-        normalized=top.flag("norm_topk_prob", True),
-        route_scale=top.number("routed_scaling_factor", 1.0),
-    )
-    return BlockSpec(mixer=None, moe=moe)
+    moe = read_experts(top, replace(facts, expert_bias=top.flag("mlp_bias", False)))
+    return BlockSpec(mixer=None, moe=replace(moe, latent_hidden=top.integer("moe_latent_size", 0)))
 
 
-READERS: dict[str, Callable[[Section], BlockSpec]] = {
+READERS: dict[str, Callable[[Section, TypeFacts], BlockSpec]] = {
     "mamba": _mamba,
     "attention": _attention,
     "mlp": _mlp,
@@ -132,86 +88,42 @@ READERS: dict[str, Callable[[Section], BlockSpec]] = {
 }
 
 
-def qwen3_next(top: Section, name: str) -> ModelSpec:
-    """Qwen3-Next: layer i is of attention where ``layer_types`` says so, or else where
-    ``full_attention_interval`` divides i + 1.
-    """
-    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    every = top.integer("full_attention_interval", 4)
-    types = top.texts("layer_types") or tuple(LAYER_TYPES[(index + 1) % every == 0] for index in range(layers))
-    if len(types) != layers or not set(types) <= set(LAYER_TYPES):
-        top.fail("layer_types", f"a list of {layers} texts out of {', '.join(LAYER_TYPES)}")
-    attention = replace(read_attention(top, head_dim=256), qk_norm=True, output_gate=True)
-    mixers: dict[str, Mixer] = {"linear_attention": _gated_delta(top), "full_attention": attention}
-    moe = replace(
-        read_experts(top, "num_experts", "moe_intermediate_size"),
-        shared_ffn_hidden=top.integer("shared_expert_intermediate_size"),
-        shared_gate=True,
-        normalized=top.flag("norm_topk_prob", True),
-    )
-    routed = routed_layers(top, layers)
-    mlp = None if all(routed) else read_mlp(top)
-    blocks = sparse_blocks(attention, mlp, moe, routed)
-    mixed = [replace(block, mixer=mixers[kind]) for block, kind in zip(blocks, types, strict=True)]
-    return decoder(top, name, predicting(top, mixed, BlockSpec(mixer=attention, moe=moe)))
+# Mamba-2, and hybrids whose Mamba-2 and attention layers each end in a feed-forward network.
 
 
-def _gated_delta(top: Section) -> GatedDeltaSpec:
-    mixer = GatedDeltaSpec(
-        num_key_heads=top.integer("linear_num_key_heads", 16),
-        num_value_heads=top.integer("linear_num_value_heads", 32),
-        key_dim=top.integer("linear_key_head_dim", 128),
-        value_dim=top.integer("linear_value_head_dim", 128),
-        conv_kernel=top.integer("linear_conv_kernel_dim", 4),
+def mamba2(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
+    """Returns layers that only mix; residuals are counted in the activations' format whatever ``residual_in_fp32`` says."""
+    _no_odd_biases(top, "use_bias", "use_conv_bias")
+    mixer = _mamba2(top, "num_heads", "head_dim", "state_size")
+    return model_of(top, facts, name, (BlockRun(block=BlockSpec(mixer=mixer), count=read_layers(top)),))
+
+
+def _mamba2(top: Section, heads: str, head_dim: str, state_size: str) -> Mamba2Spec:
+    mixer = Mamba2Spec(
+        num_heads=top.integer(heads),
+        head_dim=top.integer(head_dim),
+        state_size=top.integer(state_size),
+        num_groups=top.integer("n_groups"),
+        conv_kernel=top.integer("conv_kernel"),
+        chunk_size=top.integer("chunk_size"),
     )
-    if mixer.num_value_heads % mixer.num_key_heads:
-        top.fail("linear_num_key_heads", f"a divisor of linear_num_value_heads = {mixer.num_value_heads}")
+    _check_groups(top, mixer, "n_groups")
     return mixer
 
 
-# Mamba-2, and hybrids whose Mamba-2 and attention layers each end in a feed-forward network: Bamba, Granite 4.
-#
-# Source: transformers ``models/<type>/configuration_<type>.py`` (defaults) and ``modeling_<type>.py``.
-
-GRANITE_LAYERS = {
-    "mamba": "mamba",
-    "linear_attention": "mamba",
-    "attention": "attention",
-    "full_attention": "attention",
-}
-
-
-def mamba2(top: Section, name: str) -> ModelSpec:
-    """Mamba-2: layers that only mix; residuals are counted in the activations' format whatever
-    ``residual_in_fp32`` says."""
-    _no_odd_biases(top, "use_bias", "use_conv_bias")
-    mixer = Mamba2Spec(
-        num_heads=top.integer("num_heads"),
-        head_dim=top.integer("head_dim"),
-        state_size=top.integer("state_size", 128),
-        num_groups=top.integer("n_groups", 8),
-        conv_kernel=top.integer("conv_kernel", 4),
-        chunk_size=top.integer("chunk_size", 256),
-    )
-    _check_groups(top, mixer, "n_groups")
-    runs = (BlockRun(block=BlockSpec(mixer=mixer), count=read_layers(top)),)
-    return without_rotation(decoder(top, name, runs))
-
-
-def bamba(top: Section, name: str) -> ModelSpec:
-    """Bamba: attention in the layers of ``attn_layer_indices``, Mamba-2 in the others, a gated MLP in all."""
-    mlp = read_mlp(top, bias="mlp_bias")
+def bamba(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
+    """Returns attention in the layers of ``attn_layer_indices``, Mamba-2 in the others, a gated MLP in all."""
+    half = _gated(top, top.integer("intermediate_size"), bias=top.flag("mlp_bias", False))
     listed = read_layer_numbers(top, "attn_layer_indices")
-    mixers: tuple[Mixer, Mixer] = (_granite_mamba(top), read_attention(top))
-    blocks = [BlockSpec(mixer=mixers[index in listed], mlp=mlp) for index in range(read_layers(top))]
-    return decoder(top, name, runs_of(blocks))
+    mixers: tuple[Mixer, Mixer] = (_granite_mamba(top), read_attention(top, facts))
+    blocks = [BlockSpec(mixer=mixers[index in listed], mlp=half) for index in range(read_layers(top))]
+    return model_of(top, facts, name, runs_of(blocks))
 
 
-def granitemoehybrid(top: Section, name: str) -> ModelSpec:
-    """Granite 4: a mixer of ``layer_types`` (Mamba-2 where the config lists none), then experts beside a
-    shared one, or that one alone where there are no experts; positions rotate with
-    ``position_embedding_type`` "rope"."""
-    attention, layers = read_attention(top), read_layers(top)
+def granitemoehybrid(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
+    """Returns a mixer of ``layer_types`` (Mamba-2 where the config lists none), then experts beside a shared one, or
+    that one alone; positions rotate with ``position_embedding_type`` "rope"."""
+    attention, layers = read_attention(top, facts), read_layers(top)
     types = top.texts("layer_types") or ("mamba",) * layers
     if len(types) != layers or not set(types) <= set(GRANITE_LAYERS):
         top.fail("layer_types", f"a list of {layers} texts out of {', '.join(GRANITE_LAYERS)}")
@@ -219,21 +131,26 @@ def granitemoehybrid(top: Section, name: str) -> ModelSpec:
     mixers: dict[str, Mixer] = {"attention": attention}
     if "mamba" in kinds:
         mixers["mamba"] = _granite_mamba(top)
-    width = top.integer("shared_intermediate_size")
-    half = BlockSpec(mixer=attention, mlp=read_mlp(top, key="shared_intermediate_size"))
-    if top.integer("num_local_experts", minimum=0):
-        moe = read_experts(top, "num_local_experts", "intermediate_size")
-        half = BlockSpec(mixer=attention, moe=replace(moe, shared_ffn_hidden=width, normalized=True))
-    model = decoder(top, name, runs_of([replace(half, mixer=mixers[kind]) for kind in kinds]))
+    half = BlockSpec(mixer=attention, mlp=_gated(top, top.integer("shared_expert_intermediate_size")))
+    if top.integer("num_experts", minimum=0):
+        half = BlockSpec(mixer=attention, moe=read_experts(top, facts))
     rotates = top.text("position_embedding_type", "none") == "rope"
-    return model if rotates else without_rotation(model)
+    facts = facts if rotates else replace(facts, position=PositionKind.NONE)
+    return model_of(top, facts, name, runs_of([replace(half, mixer=mixers[kind]) for kind in kinds]))
+
+
+GRANITE_LAYERS = {name: kind for name, kind in NAMES.items() if kind in ("mamba", "attention")}
+
+
+def _gated(top: Section, width: int, *, bias: bool = False) -> MlpSpec:
+    return MlpSpec(ffn_hidden=width, gated=True, bias=bias, activation=activation(top))
 
 
 def _granite_mamba(top: Section) -> Mamba2Spec:
     _no_odd_biases(top, "mamba_proj_bias", "mamba_conv_bias")
     heads, inner = (
         top.integer("mamba_n_heads"),
-        top.integer("mamba_expand", 2) * top.integer("hidden_size"),
+        top.integer("mamba_expand") * top.integer("hidden_size"),
     )
     width = inner // heads if top.values.get("mamba_d_head") == "auto" else top.integer("mamba_d_head")
     if heads * width != inner:
@@ -241,10 +158,10 @@ def _granite_mamba(top: Section) -> Mamba2Spec:
     mixer = Mamba2Spec(
         num_heads=heads,
         head_dim=width,
-        state_size=top.integer("mamba_d_state", 256),
-        num_groups=top.integer("mamba_n_groups", 1),
-        conv_kernel=top.integer("mamba_d_conv", 4),
-        chunk_size=top.integer("mamba_chunk_size", 256),
+        state_size=top.integer("mamba_d_state"),
+        num_groups=top.integer("mamba_n_groups"),
+        conv_kernel=top.integer("mamba_d_conv"),
+        chunk_size=top.integer("mamba_chunk_size"),
     )
     _check_groups(top, mixer, "mamba_n_groups")
     return mixer

@@ -9,118 +9,44 @@ is requested.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from spec.errors import ConfigError
 from spec.files import read_text
 from spec.model import ModelSpec
-from spec.readers.huggingface import dense, hybrid, moe
-from spec.readers.huggingface.parts import type_facts
+from spec.readers.huggingface import hybrid
+from spec.readers.huggingface.adapt import ADAPT
+from spec.readers.huggingface.decoder import read_decoder
+from spec.readers.huggingface.parts import ACTIVATIONS
+from spec.readers.huggingface.type_facts import (
+    TypeFacts,
+    known_types,
+    nested_defaults,
+    refusals,
+    shaping_keys,
+    type_facts,
+)
 from spec.section import Section
 
-
-def with_defaults(model_type: str, said: Mapping[str, object]) -> dict[str, object]:
-    """``said`` under the names that readers ask for, and what it leaves out; a key that is written as null stays so."""
-    facts = type_facts(model_type)
-    named = {facts.renamed.get(key, key): value for key, value in said.items()}
-    return {**facts.defaults, **named}
-
-
-# Which function reads which ``model_type``.
-Reader = Callable[[Section, str], ModelSpec]
-MODEL_TYPES: dict[str, Reader] = {
-    "llama": dense.llama,
-    "mistral": dense.mistral,
-    "qwen2": dense.qwen2,
-    "qwen3": dense.qwen3,
-    "internlm2": dense.internlm2,
-    "gpt2": dense.gpt2,
-    "gpt_neox": dense.gpt_neox,
-    "mixtral": moe.mixtral,
-    "qwen2_moe": moe.qwen2_moe,
-    "qwen3_moe": moe.qwen3_moe,
-    "deepseek_v2": moe.deepseek,
-    "deepseek_v3": moe.deepseek,
-    "kimi_k2": moe.deepseek,
+Reader = Callable[[Section, TypeFacts, str], ModelSpec]
+READERS: dict[str, Reader] = {
+    "decoder": read_decoder,
     "nemotron_h": hybrid.nemotron_h,
-    "qwen3_next": hybrid.qwen3_next,
-    "gemma": dense.gemma,
-    "gemma2": dense.gemma2,
-    "gemma3_text": dense.gemma3,
-    "phi": dense.phi,
-    "phi3": dense.phi3,
-    "phimoe": moe.phimoe,
-    "gpt_oss": moe.gpt_oss,
-    "glm4": dense.glm4,
-    "glm4_moe": moe.glm4_moe,
-    "olmo2": dense.olmo2,
-    "olmo3": dense.olmo3,
-    "olmoe": moe.olmoe,
-    "falcon": dense.falcon,
-    "bloom": dense.bloom,
-    "opt": dense.opt,
-    "gpt_bigcode": dense.gpt_bigcode,
-    "starcoder2": dense.starcoder2,
-    "granite": dense.llama,
-    "granitemoe": moe.granitemoe,
-    "granitemoeshared": moe.granitemoe,
     "granitemoehybrid": hybrid.granitemoehybrid,
-    "seed_oss": dense.seed_oss,
-    "smollm3": dense.llama,
-    "cohere": dense.cohere,
-    "cohere2": dense.cohere2,
-    "llama4_text": moe.llama4,
-    "minimax_m2": moe.minimax_m2,
-    "ernie4_5": dense.ernie4_5,
-    "ernie4_5_moe": moe.ernie4_5_moe,
-    "hunyuan_v1_dense": dense.hunyuan,
-    "exaone4": dense.exaone4,
-    "nemotron": dense.nemotron,
-    "stablelm": dense.stablelm,
     "bamba": hybrid.bamba,
     "mamba2": hybrid.mamba2,
 }
-TEXT_TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "llava": "llama"}
-"""Type of the text model inside of one that also sees or hears, where its own section does not say."""
 
-MAMBA_1 = "Mamba-1's scan runs on the vector units, an exponential for each state of each channel and token: no operation prices it"
-UNREAD = dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), MAMBA_1)
-"""Types that no reader is right for, whatever is assumed, and why: their layers would be priced as others.
-Source of the scan: arXiv 2312.00752 sec. 3.3.2; state-spaces/mamba
-csrc/selective_scan/selective_scan_fwd_kernel.cuh."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumed:
-    """A reader for types that are not known; ``words`` say what is taken for granted then."""
-
-    read: Reader
-    words: str
-
-
-ASSUMABLE: dict[str, Assumed] = {
-    "llama": Assumed(
-        read=dense.llama,
-        words="read as llama: gated feed-forward layers, an RMSNorm before each half, rotary positions, full attention, biases "
-        "only where attention_bias and mlp_bias say so, a head apart from the embedding unless tie_word_embeddings",
-    )
+ASSUMABLE = {
+    "llama": "gated feed-forward layers, an RMSNorm before each half, rotary positions, full attention, biases "
+    "only where attention_bias and mlp_bias say so, a head apart from the embedding unless tie_word_embeddings"
 }
-
-
-NESTED = "text_config"
+"""Types that a config of an unknown one may be read as, and what is taken for granted then."""
 SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-"""Keys that every type of ASSUMABLE has."""
-ROUTED = (
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "kv_lora_rank",
-    "layer_types",
-)
-"""Keys of layers that no type of ASSUMABLE has."""
+"""Keys that every type of ASSUMABLE has, and that an answer names where a file leaves them to its class."""
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function")
 
 
 def read_huggingface_model(path: Path, assume: str | None = None) -> ModelSpec:
@@ -133,33 +59,89 @@ def read_huggingface_model(path: Path, assume: str | None = None) -> ModelSpec:
     name = path.parent.resolve().name if path.name == "config.json" else path.stem
     top = Section(where=where, name="", values=values)
     outer = top.text("model_type")
-    if outer in MODEL_TYPES or not top.has(NESTED):
+    if outer in known_types():
+        model = _read(top, name, assume)
+        left_out = [key for key in SHAPES if key in type_facts(outer).defaults and key not in _renamed(outer, values)]
+        if not left_out:
+            return model
+        shown = ", ".join(f"{key} = {type_facts(outer).defaults[key]}" for key in left_out)
+        return _noted(model, f"left out, so as in transformers' class of {outer}: {shown}")
+    inside = _text_section(top, outer)
+    if inside is None:
         return _read(top, name, assume)
-    inside = top.section(NESTED)
-    inside.values = {"model_type": TEXT_TYPES.get(outer, outer), **inside.values}
-    model = _read(inside, name, assume)
-    note = f"the text model of {outer} alone: what sees or hears is left out"
+    return _noted(_read(inside, name, assume), f"the text model of {outer} alone: what sees or hears is left out")
+
+
+def _noted(model: ModelSpec, note: str) -> ModelSpec:
     return replace(model, assumptions=(note, *model.assumptions))
+
+
+def _text_section(top: Section, outer: str) -> Section | None:
+    """The section of the text model in a model that also sees or hears, which may be all of a file; None for any other.
+    The outer model says whether embeddings are tied, as transformers takes it."""
+    known = nested_defaults(outer)
+    inside = top
+    for key in known.get("keys", ["text_config"]):
+        inside = inside.section(key)
+    if inside.values:
+        values = {"model_type": known.get("text", outer), **known.get("defaults", {}), **inside.values}
+    elif known:
+        inside, values = top, {**known.get("defaults", {}), **top.values, "model_type": known["text"]}
+    else:
+        return None
+    tied = top.values.get("tie_word_embeddings", known.get("tied"))
+    if tied is not None:
+        values["tie_word_embeddings"] = tied
+    return replace(inside, values=values)
 
 
 def _read(top: Section, name: str, assume: str | None) -> ModelSpec:
     model_type = top.text("model_type")
-    if model_type in MODEL_TYPES:
+    if model_type in known_types():
         if assume is not None:
             top.fail("model_type", f"a type that is not known: --assume {assume} is for these alone")
-        return MODEL_TYPES[model_type](_section(top, model_type), name)
-    if model_type in UNREAD:
-        top.fail("model_type", f"a type whose layers can be priced; {UNREAD[model_type]}")
-    alike = all(top.has(key) for key in SHAPES) and not any(top.has(key) for key in ROUTED)
+        return _read_type(top, model_type, name)
+    refused = refusals().get(model_type)
+    if refused is not None:
+        top.fail("model_type", f"a type whose layers can be priced; {refused}")
+    alike = all(top.has(key) for key in SHAPES)
     if assume is None or not alike:
         also = f"; --assume {' or '.join(ASSUMABLE)} reads it as such a model" if alike else ""
-        top.fail("model_type", f"one of {', '.join(MODEL_TYPES)}{also}")
-    return replace(ASSUMABLE[assume].read(top, name), assumptions=(f"{model_type} is {ASSUMABLE[assume].words}",))
+        top.fail("model_type", f"one of {len(known_types())} types that docs/models.md lists{also}")
+    model = _read_type(top, assume, name)
+    _check_alike(top, assume)
+    return _noted(model, f"{model_type} is read as {assume}: {ASSUMABLE[assume]}")
 
 
-def _section(top: Section, model_type: str) -> Section:
-    """The section with what it leaves out."""
-    return Section(where=top.where, name=top.name, values=with_defaults(model_type, top.values))
+def _check_alike(top: Section, assume: str) -> None:
+    """Refuse a config whose activation is another, or that has a key which shapes models of other types and was not read."""
+    for key in ACTIVATION_KEYS:
+        if top.has(key) and ACTIVATIONS.get(top.text(key), top.text(key)) != "silu":
+            top.fail(key, f"silu, as {assume} has it: --assume {assume} reads no other")
+    for key, value in top.values.items():
+        if value and key in shaping_keys() and key not in top.read:
+            top.fail(
+                key, f"absent, null, 0 or false: {assume} has no such key, so --assume {assume} would misread the model"
+            )
+
+
+def _read_type(top: Section, model_type: str, name: str) -> ModelSpec:
+    """The model of a known type, whose keys are read by the names that all types share."""
+    facts = type_facts(model_type)
+    names = {ours: theirs for theirs, ours in facts.renamed.items() if theirs in top.values}
+    section = replace(top, values={**facts.defaults, **_renamed(model_type, top.values)}, names=names)
+    for key, (accepted, why) in facts.only.items():
+        section.only(key, tuple(accepted), why)
+    if facts.adapt:
+        facts = ADAPT[facts.adapt](section, facts)
+        section.values = {**section.values, **facts.values}
+    return READERS[facts.reader](section, facts, name)
+
+
+def _renamed(model_type: str, values: Mapping[str, object]) -> dict[str, object]:
+    """``values`` under the names that readers ask for."""
+    renamed = type_facts(model_type).renamed
+    return {renamed.get(key, key): value for key, value in values.items()}
 
 
 def _json_object(text: str, where: str) -> Mapping[str, object]:

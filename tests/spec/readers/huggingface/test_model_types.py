@@ -3,14 +3,18 @@ writes and says how), and its row of docs/models.md, which --update-golden write
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spec.mixers.attention import AttentionSpec
 from spec.parameters import num_parameters
-from spec.readers.huggingface.reader import ASSUMABLE, MODEL_TYPES, TEXT_TYPES
+from spec.readers.huggingface.reader import ASSUMABLE
+from spec.readers.huggingface.type_facts import known_types, nested_defaults, refusals, type_facts
 from spec.readers.read_config import read_config
+from tests.spec.readers.huggingface.published import load, refusal
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))["counts"]
 
@@ -24,22 +28,28 @@ def test_a_reader_counts_what_transformers_does(row: dict[str, Any], tmp_path: P
 
 
 def test_every_type_is_counted() -> None:
-    """InternLM2's model lies beside its weights alone."""
-    assert {row["says"]["model_type"] for row in ROWS} == set(MODEL_TYPES) - {"internlm2"}
+    """InternLM2's model lies beside its weights alone; some types stand only behind images or sound."""
+    counted = {row["says"]["model_type"] for row in ROWS}
+    inside = {nested_defaults(outer).get("text") for outer in counted}
+    assert set(known_types()) - counted - inside == {"internlm2"}
 
 
 PAGE = Path(__file__).parents[4] / "docs" / "models.md"
 TABLE = json.loads((Path(__file__).parent / "counts.json").read_text(encoding="utf-8"))
-HEAD = "| model type | what its reader honours | counted, in parameters |\n|---|---|---|\n"
+HEADS = (
+    "| model type | what its reader honours | counted, in parameters |\n|---|---|---|\n",
+    "| text model | behind images or sound in |\n|---|---|\n",
+    "| refused because | types |\n|---|---|\n",
+)
 
 
-def rows() -> str:
+def read_rows() -> list[str]:
+    """A row for each type that is read, with the counts of its models."""
     lines = []
-    for model_type, read in MODEL_TYPES.items():
-        honoured = " ".join(str(read.__doc__).split()).replace("``", "`").rstrip(".")
+    for model_type in known_types():
         counted = "; ".join(_words(row) for row in TABLE["counts"] if row["says"]["model_type"] == model_type)
-        lines.append(f"| `{model_type}` | {honoured} | {counted} |")
-    return HEAD + "\n".join(lines) + "\n"
+        lines.append(f"| `{model_type}` | {type_facts(model_type).words} | {counted} |")
+    return lines
 
 
 def _words(row: dict[str, Any]) -> str:
@@ -48,17 +58,129 @@ def _words(row: dict[str, Any]) -> str:
     return f"{name} {row['parameters']:,}" + (f" + {corrections:,}" if corrections else "")
 
 
-def test_the_table_is_that_of_the_readers(request: pytest.FixtureRequest) -> None:
+def outer_rows() -> list[str]:
+    """A row for each type that stands inside of others, which are counted too."""
+    counted = [row["says"]["model_type"] for row in ROWS]
+    inside = {outer: nested_defaults(outer)["text"] for outer in dict.fromkeys(counted) if nested_defaults(outer)}
+    texts = [name for name in known_types() if name in inside.values()]
+    return [
+        f"| `{text}` | {', '.join(f'`{outer}`' for outer, one in inside.items() if one == text)} |" for text in texts
+    ]
+
+
+def refused_rows() -> list[str]:
+    """A row for each reason."""
+    reasons = dict.fromkeys(refusals().values())
+    return [
+        f"| {why} | {', '.join(f'`{name}`' for name, one in refusals().items() if one == why)} |" for why in reasons
+    ]
+
+
+@pytest.mark.parametrize(("head", "rows"), list(zip(HEADS, (read_rows, outer_rows, refused_rows), strict=True)))
+def test_the_tables_are_those_of_the_readers(
+    head: str, rows: Callable[[], list[str]], request: pytest.FixtureRequest
+) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    shown = re.search(rf"{re.escape(HEAD)}(\|.*\n)*", text)
+    shown = re.search(rf"{re.escape(head)}(\|.*\n)*", text)
+    table = head + "\n".join(rows()) + "\n"
     if request.config.getoption("--update-golden"):
-        PAGE.write_text(text.replace(shown[0], rows()), encoding="utf-8")
+        PAGE.write_text(text.replace(shown[0], table), encoding="utf-8")
         return
-    assert shown[0] == rows()
+    assert shown[0] == table
 
 
 def test_the_page_names_what_it_was_counted_with_and_what_may_be_assumed() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert f"transformers {TABLE['transformers']}" in text
     assert all(f"`--assume {name}`" in text for name in ASSUMABLE)
-    assert all(f"`{outer}`" in text for outer in TEXT_TYPES)
+
+
+# What single types write in keys of their own: the values of their published files, or as their classes take older ones.
+SMALL = {
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "intermediate_size": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "says", "expected"),
+    [
+        ("gpt_neo", {"num_layers": 4, "attention_types": [[["global", "local"], 2]]}, [None, 256, None, 256]),
+        ("mimo_v2_flash", {"num_hidden_layers": 3, "hybrid_layer_pattern": [0, 1, 0]}, [None, 129, None]),
+        ("mimo_v2_flash", {"num_hidden_layers": 7}, [None, *[129] * 4, None, 129]),
+        ("flint", {"num_hidden_layers": 8}, [None, None, 513, 513, 513, None, 513, None]),
+        ("muse_glimmer_text", {"num_hidden_layers": 5}, [None, 2048, 2048, 2048, None]),
+        ("exaone_moe", {"num_hidden_layers": 4, "sliding_window": None}, [None] * 4),
+        ("dots1", {"num_hidden_layers": 3, "max_window_layers": 2, "n_routed_experts": None}, [None, None, 4096]),
+    ],
+)
+def test_windows_of_single_types(
+    tmp_path: Path, model_type: str, says: dict[str, Any], expected: list[int | None]
+) -> None:
+    model = load(tmp_path, {"model_type": model_type, **SMALL, **says, "head_dim": 64})
+    assert [run.block.mixer.window for run in model.main_blocks for _ in range(run.count)] == expected
+
+
+def test_heads_and_gates_of_single_types(tmp_path: Path) -> None:
+    """MiMo's sinks and twice the heads of keys stand with windows; Laguna and Step 3.5 have other heads in some layers."""
+    few = {**SMALL, "head_dim": 64, "num_hidden_layers": 2}
+    listed = {"layer_types": ["full_attention", "sliding_attention"]}
+
+    def attention(model_type: str, **says: object) -> list[AttentionSpec]:
+        return [run.block.mixer for run in load(tmp_path, {"model_type": model_type, **few, **says}).blocks]
+
+    mimo = attention("mimo_v2_flash", **listed, v_head_dim=32)
+    assert [(each.num_kv_heads, each.sinks, each.v_dim) for each in mimo] == [(2, False, 32), (4, True, 32)]
+    step = attention("step3p5", **listed, sliding_window=8, attention_other_setting={"num_attention_heads": 6})
+    assert [(each.num_heads, each.head_gate) for each in step] == [(4, True), (6, True)]
+    laguna = attention("laguna", num_attention_heads_per_layer=[4, 8], gating="per-element")
+    assert [(each.num_heads, each.output_gate, each.head_gate) for each in laguna] == [
+        (4, True, False),
+        (8, True, False),
+    ]
+    assert refusal(tmp_path, {"model_type": "laguna", **few, "gating": "none"}).key == "gating"
+
+
+def test_modules_that_predict_further_tokens(tmp_path: Path) -> None:
+    """MiniMaxAI/MiniMax-M2 writes use_mtp, num_mtp_modules and mtp_transformer_layers."""
+    says = {
+        "model_type": "minimax_m2",
+        **SMALL,
+        "num_hidden_layers": 2,
+        "num_mtp_modules": 3,
+        "mtp_transformer_layers": 1,
+    }
+    assert [run.block.mtp for run in load(tmp_path, {**says, "use_mtp": True}).blocks] == [False, True]
+    assert load(tmp_path, {**says, "use_mtp": True}).blocks[-1].count == 3
+    assert not load(tmp_path, says).blocks[-1].block.mtp
+    assert refusal(tmp_path, {**says, "mtp_transformer_layers": 2}).key == "mtp_transformer_layers"
+
+
+def test_sparse_attention_is_refused_where_it_is_not_priced(tmp_path: Path) -> None:
+    says = {"model_type": "minimax_m3_vl_text", "num_hidden_layers": 2, "moe_layer_freq": [0, 1]}
+    assert [run.block.moe is not None for run in load(tmp_path, says).blocks] == [False, True]
+    assert (
+        refusal(tmp_path, {**says, "sparse_attention_config": {"sparse_topk_blocks": 16}}).key
+        == "sparse_attention_config"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("moe_topk", {"model_type": "hunyuan_v1_moe", "num_hidden_layers": 2, "moe_topk": [8, 4]}),
+        ("layer_types", {"model_type": "granite_swa", "num_hidden_layers": 2, "layer_types": ["conv", "conv"]}),
+        ("mlp_layer_types", {"model_type": "hy_v3", "num_hidden_layers": 2, "mlp_layer_types": ["dense"]}),
+        ("attention_bias", {"model_type": "glm4_moe_lite", "attention_bias": True}),
+    ],
+)
+def test_bad_values_of_single_types(tmp_path: Path, key: str, says: dict[str, Any]) -> None:
+    assert refusal(tmp_path, {**SMALL, **says}).key == key
+
+
+@pytest.mark.parametrize("model_type", ["bert", "jamba", "longcat_flash"])
+def test_a_refusal_says_why(tmp_path: Path, model_type: str) -> None:
+    assert refusals()[model_type] in str(refusal(tmp_path, {"model_type": model_type, **SMALL}, "llama"))

@@ -127,8 +127,7 @@ def test_an_unknown_type_is_read_as_llama_where_that_is_asked_for(tmp_path: Path
     ("content", "assume", "said"),
     [
         (UNKNOWN, None, "; --assume llama reads it as such a model"),
-        ({**UNKNOWN, "num_experts": 8}, "llama", "one of llama, mistral"),
-        ({**UNKNOWN, "vocab_size": None}, "llama", "one of llama, mistral"),
+        ({**UNKNOWN, "vocab_size": None}, "llama", "types that docs/models.md lists"),
         (LLAMA_2_7B, "llama", "a type that is not known"),
         ({**UNKNOWN, "model_type": "jamba"}, "llama", "Mamba-1's scan"),
     ],
@@ -137,6 +136,21 @@ def test_what_is_not_assumed(tmp_path: Path, content: dict[str, Any], assume: st
     error = refusal(tmp_path, content, assume)
     assert error.key == "model_type"
     assert said in str(error)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_act", "gelu"),
+        ("num_experts", 8),
+        ("sliding_window", 4096),
+        ("layer_norm_eps", 1e-5),
+        ("kv_lora_rank", 512),
+    ],
+)
+def test_what_llama_lacks_is_evidence_against_it(tmp_path: Path, key: str, value: object) -> None:
+    assert refusal(tmp_path, {**UNKNOWN, key: value}, "llama").key == key
+    load(tmp_path, {**UNKNOWN, "hidden_act": "silu", "use_sliding_window": False, "attention_bias": True}, "llama")
 
 
 def test_nothing_is_assumed_of_other_files(tmp_path: Path) -> None:
@@ -157,6 +171,42 @@ def test_the_text_model_of_one_that_sees_is_read(tmp_path: Path, inner: dict[str
     assert windows == [(5, 1024), (1, None)] * 5 + [(4, 1024)]
     assert (model.vocab, model.tied_embeddings) == (262208, True)
     assert model.assumptions == ("the text model of gemma3 alone: what sees or hears is left out",)
+
+
+def test_the_outer_model_says_whether_embeddings_are_tied(tmp_path: Path) -> None:
+    """transformers ties what the whole model's config says, or its class: Mistral3Config does, Qwen3VLMoeConfig does not."""
+
+    def tied(outer: str, inner: str, said: bool | None, **keys: object) -> bool:
+        return load(
+            tmp_path,
+            {
+                "model_type": outer,
+                "text_config": {"model_type": inner, **keys},
+                **({} if said is None else {"tie_word_embeddings": said}),
+            },
+        ).tied_embeddings
+
+    assert tied("mistral3", "mistral", None, tie_word_embeddings=False)
+    assert not tied("mistral3", "mistral", False, tie_word_embeddings=True)
+    assert not tied("qwen3_vl_moe", "qwen3_vl_moe_text", None, tie_word_embeddings=True, num_experts_per_tok=4)
+    assert tied("seeing_llama", "llama", None, tie_word_embeddings=True)  # an unknown type says nothing
+
+
+def test_older_files_have_the_keys_of_the_text_model_at_the_top(tmp_path: Path) -> None:
+    """Qwen/Qwen2.5-VL-7B-Instruct, as it was published: 7,615,616,512 parameters of text, as in Qwen2.5-7B."""
+    flat = {"model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28}
+    flat |= {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "vision_config": {"depth": 32}}
+    assert num_parameters(load(tmp_path, flat)).total == 7_615_616_512
+
+
+def test_an_answer_names_shapes_that_a_file_leaves_to_its_class(tmp_path: Path) -> None:
+    model = load(tmp_path, {key: value for key, value in LLAMA_2_7B.items() if key != "intermediate_size"})
+    assert model.assumptions == ("left out, so as in transformers' class of llama: intermediate_size = 11008",)
+
+
+def test_an_error_names_the_key_of_the_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path, {**SHAPES["gpt_2"], "n_embd": 0}).key == "n_embd"
+    assert refusal(tmp_path, {**DEEPSEEK_V3, "n_routed_experts": -1}).key == "n_routed_experts"
 
 
 def test_windows_by_type(tmp_path: Path) -> None:

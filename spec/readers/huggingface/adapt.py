@@ -1,0 +1,194 @@
+"""What single model types write in keys of their own, turned into the keys and facts that every decoder is read by.
+
+Source: transformers 5 ``models/<type>/configuration_<type>.py`` (what a class makes of keys, those of older files too) and ``modeling_<type>.py``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from spec.readers.huggingface.parts import PREDICTING, read_layers
+from spec.readers.huggingface.type_facts import TypeFacts
+from spec.section import Section
+
+FULL, WINDOW = "full_attention", "sliding_attention"
+
+
+def exaone4(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns windows by a text such as LLLG or a number; none where ``sliding_window`` is null."""
+    written = top.values.get("sliding_window_pattern")
+    if not top.has("sliding_window"):
+        return replace(facts, pattern=[FULL], period="")
+    if not isinstance(written, str):
+        return facts
+    if set(written) - {"L", "G"} or written.count("G") != 1 or not written.endswith("G"):
+        top.fail("sliding_window_pattern", "a whole number, or a text such as LLLG")
+    return replace(facts, values={"sliding_window_pattern": len(written)})
+
+
+def falcon(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns heads of keys and norms as Falcon's two architectures have them."""
+    heads, new = top.integer("num_attention_heads"), top.flag("new_decoder_architecture", False)
+    parallel = top.flag("parallel_attn") or new
+    norms = top.integer("num_ln_in_parallel_attn", 2 if new else 1)
+    kv_heads = top.integer("num_kv_heads", heads) if new else 1 if top.flag("multi_query") else heads
+    if top.integer("hidden_size") % heads or heads % kv_heads:
+        top.fail(
+            "num_attention_heads",
+            f"a divisor of hidden_size = {top.integer('hidden_size')}, and a multiple of num_kv_heads",
+        )
+    return replace(
+        facts,
+        values={"num_key_value_heads": kv_heads},
+        norm_place="shared" if parallel and norms == 1 else "before",
+        parallel_residual=parallel,
+    )
+
+
+def gpt_bigcode(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns one head of keys and values where ``multi_query`` says so."""
+    return replace(facts, values={"num_key_value_heads": 1} if top.flag("multi_query") else {})
+
+
+def gpt_neo(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers by ``attention_types``, pairs of kinds and how often they repeat, where they are not listed."""
+    if top.has("layer_types"):
+        return facts
+    listed = top.values.get("attention_types") or [[["global", "local"], 12]]
+    kinds = [kind for part, times in listed for _ in range(times) for kind in part] if isinstance(listed, list) else []
+    return replace(facts, values={"layer_types": kinds})
+
+
+def hunyuan_moe(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns one number where a list has the same for every layer."""
+    values: dict[str, object] = {}
+    for key in ("num_experts_per_tok", "num_experts"):
+        listed = top.values.get(key)
+        if isinstance(listed, list):
+            if len(set(listed)) != 1:
+                top.fail(key, "a whole number, or a list of the same for every layer")
+            values[key] = listed[0]
+    return replace(facts, values=values)
+
+
+def hyperclovax(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns norms around both halves where ``use_post_norm`` says so."""
+    return replace(facts, norm_place="around" if top.flag("use_post_norm", False) else "before")
+
+
+def laguna(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns heads layer by layer, and what a gate covers."""
+    gating = top.values.get("gating", True)
+    gates = {True: "head", "per-head": "head", "per-element": "channel", False: ""}
+    if not isinstance(gating, (str, bool)) or gating not in gates:
+        top.fail("gating", "True, False, per-head or per-element")
+    heads = top.values.get("num_attention_heads_per_layer") or [top.integer("num_attention_heads")] * read_layers(top)
+    if not isinstance(heads, list) or len(heads) != read_layers(top):
+        top.fail("num_attention_heads_per_layer", "a list of heads, one for each layer")
+    changes: Mapping[str | int, Mapping[str, object]] = {
+        index: {"num_attention_heads": count} for index, count in enumerate(heads)
+    }
+    return replace(facts, output_gate=gates[gating], changes=changes)
+
+
+def mimo(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers by zeros and ones where a file has those, and twice the heads of keys in those with windows."""
+    layers, values = read_layers(top), dict[str, object]()
+    kinds = top.values.get("layer_types") or [index > 0 and (index + 1) % 6 > 0 for index in range(layers)]
+    routed = top.values.get("moe_layer_freq")
+    if isinstance(kinds, list) and not any(isinstance(kind, str) for kind in kinds):
+        values["layer_types"] = [WINDOW if kind else FULL for kind in kinds]
+    if isinstance(routed, list):
+        values |= {"mlp_layer_types": ["sparse" if one else "dense" for one in routed], "moe_layer_freq": None}
+    heads = top.integer("swa_num_key_value_heads", 2 * top.integer("num_key_value_heads"))
+    return replace(facts, values=values, sinks=WINDOW, changes={WINDOW: {"num_key_value_heads": heads}})
+
+
+def minimax_m2(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns blocks that predict further tokens: ``num_mtp_modules`` of one layer where ``use_mtp`` says so."""
+    top.only("mtp_transformer_layers", (1,), "modules of several layers that predict one token are not priced")
+    modules = top.integer("num_mtp_modules", 0, minimum=0) if top.flag("use_mtp", False) else 0
+    return replace(facts, values={PREDICTING: modules})
+
+
+def minicpm3(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns values as wide as the hidden size over the heads, unless a config says otherwise."""
+    width = top.integer("v_head_dim", top.integer("hidden_size") // top.integer("num_attention_heads"))
+    return replace(facts, values={"v_head_dim": width})
+
+
+def minimax_m3(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers that route by zeros and ones; the block-sparse attention of some files is refused."""
+    top.only("sparse_attention_config", (), "block-sparse attention is not priced")
+    routed, values = top.values.get("moe_layer_freq"), dict[str, object](moe_layer_freq=None)
+    if isinstance(routed, list):
+        values["mlp_layer_types"] = ["sparse" if one else "dense" for one in routed]
+    return replace(facts, values=values)
+
+
+def muse(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns full attention in every fourth layer counted from the last."""
+    layers = read_layers(top)
+    return replace(facts, pattern=[WINDOW if (layers - 1 - index) % 4 else FULL for index in range(layers)])
+
+
+def olmo_hybrid(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns heads of the gated delta rule: as many as attention has, keys of three quarters of their share of the
+    hidden size, values twice as wide."""
+    heads = top.integer("num_attention_heads")
+    keys = top.integer(
+        "linear_key_head_dim", 3 * top.integer("hidden_size") // (4 * top.integer("linear_num_key_heads", heads))
+    )
+    values = {
+        "linear_num_key_heads": top.integer("linear_num_key_heads", heads),
+        "linear_num_value_heads": top.integer("linear_num_value_heads", heads),
+        "linear_key_head_dim": keys,
+        "linear_value_head_dim": top.integer("linear_value_head_dim", 2 * keys),
+    }
+    return replace(facts, values=values)
+
+
+def opt(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the facts; embeddings of another width than the layers' are refused."""
+    top.only(
+        "word_embed_proj_dim", (top.integer("hidden_size"),), "embeddings of another width (OPT-350m) are not priced"
+    )
+    return facts
+
+
+def stablelm(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns one norm for both halves where they stand side by side."""
+    parallel = top.flag("use_parallel_residual", False)
+    return replace(facts, parallel_residual=parallel, norm_place="shared" if parallel else "before")
+
+
+def step3p5(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the heads of layers with windows (``num_sliding_attention_heads``; ``attention_other_setting`` in older files)."""
+    older = top.section("attention_other_setting")
+    heads = top.integer(
+        "num_sliding_attention_heads", older.integer("num_attention_heads", top.integer("num_attention_heads"))
+    )
+    return replace(facts, changes={WINDOW: {"num_attention_heads": heads}})
+
+
+Adapt = Callable[[Section, TypeFacts], TypeFacts]
+ADAPT: dict[str, Adapt] = {
+    each.__name__: each
+    for each in (
+        exaone4,
+        falcon,
+        gpt_bigcode,
+        gpt_neo,
+        hunyuan_moe,
+        hyperclovax,
+        laguna,
+        mimo,
+        minicpm3,
+        minimax_m2,
+        minimax_m3,
+        muse,
+        olmo_hybrid,
+        opt,
+        stablelm,
+        step3p5,
+    )
+}

@@ -44,6 +44,8 @@ CURRENT_WORDS: Mapping[str, str] = {
     "data_parallel.joins_gradients=true": "data_parallel.fsdp_version=1",
     "host.code=modules": "host.code=modules,layers.transformer_engine=true",
     "pipeline.deals=ends": "pipeline.partition=first_last",
+    "layers.two_pass_norms=true": "layers.norm_kernel=apex",
+    "layers.two_pass_norms=false": "layers.norm_kernel=fused",
     "data_parallel.keeps_stand_ins": "data_parallel.keeps_dummy_wgrad",
     "layers.turns_chunks": "layers.transposes_chunks",
     "layers.shares_kept_inputs": "layers.shares_saved_inputs",

@@ -196,6 +196,8 @@ FUSED_ROUTER = (15.0, 4.0)
 OF_KERNEL: dict[str, tuple[float, float]] = {
     "rmsnorm": (0.0, 1.0),
     "layernorm": (0.0, 1.0),
+    "rmsnorm_torch": (0.0, 1.0),
+    "layernorm_torch": (0.0, 1.0),
     "rmsnorm_unfused": (7.0, 13.0),
     "rotary_unfused": (9.0, 9.0),
     "swiglu_unfused": (1.0, 2.0),

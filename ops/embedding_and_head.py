@@ -66,9 +66,9 @@ ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumu
 
 
 def _table_gradient(context: LayerContext) -> Pass:
-    """Returns the sum of a lookup's gradient, as large as a rank's table (PyTorch
-    aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda: at::zeros, whose write is not counted),
-    with that of earlier micro-batches, by a kernel of its own, since no product makes it (Megatron-Core
+    """Returns the zeros of a lookup's gradient, as large as a rank's table (PyTorch
+    aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda: at::zeros), and its sum with that of
+    earlier micro-batches, by a kernel of its own, since no product makes it (Megatron-Core
     core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one stage autograd adds it to the
     head's gradient instead, unless that product has added up its own."""
     layout, hidden = context.layout, context.layout.constant(context.model.hidden)
@@ -76,7 +76,8 @@ def _table_gradient(context: LayerContext) -> Pass:
     rows = ceil_div(embedding_elements(context), hidden)
     sums_with_head = (layout.pp == 1) & (context.model.tied_embeddings and accumulation not in ADDED_APART)
     table = OpKey(Module.EMBEDDING, Role.TABLE)
-    backward = []
+    zeros = table.served_by(Role.ZERO, "embedding.table.zeros")
+    backward = [memory_pass(zeros, Phase.WEIGHT_GRAD, "fill", rows, dtype, hidden)]
     if sums_with_head.any():
         what = table.served_by(Role.ACCUMULATE, "embedding.table.join")
         shared_rows = np.where(sums_with_head, rows, 0)

@@ -57,6 +57,9 @@ KERNELS: dict[str, KernelTraffic] = {
     "rmsnorm": KernelTraffic(1, 1, 2, 1, vectors=1),
     # weight and bias gradients are a second pass over input and output gradient (PyTorch, apex)
     "layernorm": KernelTraffic(1, 1, 4, 1, vectors=2),
+    # the same by torch's own kernels (torch.nn.LayerNorm, torch.nn.functional.rms_norm since 2.8)
+    "rmsnorm_torch": KernelTraffic(1, 1, 2, 1, vectors=1),
+    "layernorm_torch": KernelTraffic(1, 1, 4, 1, vectors=2),
     # width = rotated channels of q and k; in place would move the same bytes
     "rotary": KernelTraffic(1, 1, 1, 1),
     # width = ffn_hidden of the output: gate and up are read, one product written
@@ -206,6 +209,7 @@ def kernel(context: LayerContext, spec: Kernel) -> Pass:
 def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Pass:
     """Returns the model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
     hidden, kind, job = context.model.hidden, context.model.norm, context.job
+    owner = job.preset.layers.norm_kernel
     unfused = kind is NormKind.RMS and "norm" in job.unfused
     fp32 = job.fp32_norms and not unfused
     # Unfused, autograd keeps the input in fp32 (the input itself is not) and, for the weight's gradient, the scaled
@@ -217,7 +221,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
         context,
         Kernel(
             Identity(module=module, role=Role.NORM, name=name),
-            f"{kind.kernel}_unfused" if unfused else kind.kernel,
+            f"{kind.kernel}_{'unfused' if unfused else 'torch'}" if unfused or owner == "torch" else kind.kernel,
             rows,
             hidden,
             saved_bytes=element_bytes * rows * hidden,
@@ -225,7 +229,7 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
             dtype="fp32" if fp32 else "",
         ),
     )
-    if job.preset.layers.two_pass_norms and not unfused:
+    if owner == "apex" and not unfused:
         label = f"{name}.{Role.STATISTICS}" if name else ""
         statistics = Kernel(
             Identity(module=module, role=Role.STATISTICS, serves=Role.NORM, name=label),

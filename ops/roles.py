@@ -79,6 +79,7 @@ class Role(StrEnum):
     COPY = "copy"
     PAD = "pad"
     ACCUMULATE = "accumulate"
+    ZERO = "zero"
     # messages of activations
     MESSAGE = "message"
     ENTER = "enter"

@@ -106,7 +106,7 @@ def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
     rotated = (case.heads + case.kv_heads) * case.head_dim
     for direction in DIRECTIONS:
         for kernel, width in (
-            *[("rmsnorm", case.hidden)] * 2,
+            *[("rmsnorm_torch", case.hidden)] * 2,
             ("rotary_unfused", rotated),
             ("swiglu_unfused", case.ffn_hidden),
             *[("add", case.hidden)] * 2,

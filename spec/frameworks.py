@@ -214,9 +214,9 @@ class Layers:
     repeats_keys: bool = False
     """Keys and values are repeated for all query heads before a flash kernel (PyTorch's models before
     enable_gqa)."""
-    two_pass_norms: bool = False
-    """Fused norms are apex's: they read a row twice, three times in the backward, where persistent kernels read
-    it once."""
+    norm_kernel: Literal["fused", "apex", "torch"] = "fused"
+    """Whose norms run, where they are not written out: "fused" ones read a row once (Transformer Engine, a compiler), apex's
+    twice and in the backward three times, and torch's own do not reach the rate of HBM."""
     shares_saved_inputs: bool = False
     """Low-precision products save no copy of an input that attention or the router saves in full, unless scales
     come from earlier steps (Transformer Engine's save_original_input)."""

@@ -1,4 +1,5 @@
-"""Kernels outside the fast path of their library: PyTorch's over strided operands, and products of unaligned rows.
+"""Kernels outside the fast path of their library: PyTorch's over strided operands, its norms, and products of unaligned
+rows.
 
 PyTorch's elementwise kernel over strided, broadcast or mixed operands: bound by instructions, not by HBM.
 
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.memory_bound import bytes_moved_per_element
 from ops.op import BatchedGemm
 from ops.roles import Role
 from profdb.cases import Family
@@ -62,6 +64,7 @@ class StridedPasses:
 WIDENED = StridedPasses(passes=1, tensors=1.5, dtype="fp32")
 
 STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
+    ("cast", "forward"): (WIDENED,),
     # both limits read halves of the first product; in the backward three comparisons of a half, and two
     # selections from halves of a gradient (masks are a byte an element)
     ("clamp_glu_unfused", "forward"): (StridedPasses(passes=2, tensors=4),),
@@ -105,34 +108,58 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
 }
 
 
+# Torch's own norms (aten/src/ATen/native/cuda/layer_norm_kernel.cu), bytes that a clock and multiprocessor moves at most.
+# Measured on an H100, torch 2.11, 16-bit samples of 8 million elements and more (prof_data/h100-sxm.pt, medians): LayerNorm
+# 6.7 forward and 7.5 backward, RMSNorm 7.5 and 4.7. LayerNorm forward is 6.9 on A100 and H100 and 8.0 on B200, backward 8.1
+# and 8.6 on H100 and B200, in Liger Kernel's published runs (linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv).
+NORM_BYTES_PER_CLOCK: dict[tuple[str, str], float] = {
+    ("layernorm_torch", "forward"): 6.7,
+    ("layernorm_torch", "backward"): 7.5,
+    ("rmsnorm_torch", "forward"): 7.5,
+    ("rmsnorm_torch", "backward"): 4.7,
+}
+
+
 def excess_seconds(gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str) -> FloatArray | float:
-    """Returns the time of the strided passes of a kernel of ops.memory_bound over ``elements`` beyond streaming their
-    bytes; 0 for a kernel without any, and where PyTorch's kernels are others."""
-    passes = STRIDED.get((kernel, direction), ())
-    if not passes or gpu.architecture.own_elementwise:
+    """Returns the time of a kernel of ops.memory_bound over ``elements`` beyond streaming its bytes, for strided passes or
+    as one of torch's norms; 0 for other kernels, and where PyTorch's kernels are others."""
+    if not _is_slow(gpu, kernel, direction):
         return 0.0
-    return np.asarray(elements * sum(_excess_s(gpu, one, dtype) for one in passes), dtype=np.float64)
+    return np.asarray(elements * _excess_s(gpu, kernel, direction, dtype), dtype=np.float64)
 
 
 def longer_under_load(
     gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
 ) -> FloatArray | float:
-    """Returns the additional time of the same passes at the clock that a GPU sustains in a training step
+    """Returns the additional time of the same kernels at the clock that a GPU sustains in a training step
     (``training_clock_ratio``)."""
-    passes = STRIDED.get((kernel, direction), ())
-    if not passes or gpu.architecture.own_elementwise or gpu.training_clock_ratio == 1.0:
+    if not _is_slow(gpu, kernel, direction) or gpu.training_clock_ratio == 1.0:
         return 0.0
     loaded = replace(gpu, boost_clock_hz=gpu.boost_clock_hz * gpu.training_clock_ratio)
-    longer = sum(_excess_s(loaded, one, dtype) - _excess_s(gpu, one, dtype) for one in passes)
+    longer = _excess_s(loaded, kernel, direction, dtype) - _excess_s(gpu, kernel, direction, dtype)
     return np.asarray(elements * longer, dtype=np.float64)
 
 
-def _excess_s(gpu: GpuSpec, strided: StridedPasses, dtype: str) -> float:
-    """Returns seconds per element of passes of one kind beyond streaming their bytes."""
-    instructions_s = strided.passes / (ELEMENTS_PER_CLOCK * gpu.num_sms * gpu.boost_clock_hz)
-    moved_bytes = strided.tensors * dtype_bytes(strided.dtype or dtype)
-    streaming_s = moved_bytes / (gpu.memory_bandwidth * DRAM_EFFICIENCY)
-    return max(instructions_s - streaming_s, 0.0)
+def _is_slow(gpu: GpuSpec, kernel: str, direction: str) -> bool:
+    slow = (kernel, direction) in STRIDED or (kernel, direction) in NORM_BYTES_PER_CLOCK
+    return slow and not gpu.architecture.own_elementwise
+
+
+def _excess_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:
+    """Returns seconds per element beyond streaming: each pass waits for the longer of its instructions and its bytes."""
+    clocks_hz = gpu.num_sms * gpu.boost_clock_hz
+    streaming = gpu.memory_bandwidth * DRAM_EFFICIENCY
+    rate = NORM_BYTES_PER_CLOCK.get((kernel, direction))
+    if rate is not None:
+        moved = bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype)
+        return max(moved / (rate * clocks_hz) - moved / streaming, 0.0)
+    return sum(
+        max(
+            one.passes / (ELEMENTS_PER_CLOCK * clocks_hz) - one.tensors * dtype_bytes(one.dtype or dtype) / streaming,
+            0.0,
+        )
+        for one in STRIDED[kernel, direction]
+    )
 
 
 ALIGNMENT_BYTES = 16

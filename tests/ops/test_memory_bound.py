@@ -115,7 +115,7 @@ def test_internevo_repeats_adds_and_norms_of_layers_it_keeps() -> None:
     assert again == [f"{part} recompute" for part in parts]
 
 
-APEX = framework_preset("megatron").changed({"layers.two_pass_norms": True})
+APEX = framework_preset("megatron").changed({"layers.norm_kernel": "apex"})
 
 
 @pytest.mark.parametrize("norm", [NormKind.RMS, NormKind.LAYER])

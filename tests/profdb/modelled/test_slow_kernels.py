@@ -94,11 +94,37 @@ MOVED: dict[tuple[str, str], tuple[list[float], list[float]]] = {
     ("cross_entropy_unfused", "forward"): ([], [WIDENED]),
     ("cross_entropy", "forward"): ([], [READ_AND_WRITTEN] * 2 + [WIDENED]),
     ("cross_entropy", "backward"): ([], [READ_AND_WRITTEN]),
+    ("cast", "forward"): ([], [WIDENED]),
     ("bias", "forward"): ([READ_AND_WRITTEN], []),
     ("spread_unfused", "forward"): ([WRITTEN], []),
     ("strided_copy", "forward"): ([READ_AND_WRITTEN], []),
     ("strided_copy", "backward"): ([READ_AND_WRITTEN], []),
 }
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kernel", "direction", "dtype", "shape", "measured_us"),
+    [
+        # prof_data/h100-sxm.pt
+        ("h100-sxm", "layernorm_torch", "forward", "bf16", (16384, 8192), 301.9),
+        ("h100-sxm", "layernorm_torch", "backward", "bf16", (16384, 8192), 674.9),
+        ("h100-sxm", "rmsnorm_torch", "forward", "bf16", (16384, 8192), 274.3),
+        ("h100-sxm", "rmsnorm_torch", "backward", "bf16", (16384, 8192), 674.2),
+        ("h100-sxm", "cast", "forward", "bf16", (1923125248, 1), 5838.7),
+        # linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv, layer_norm of torch
+        ("a100-sxm-80g", "layernorm_torch", "forward", "fp32", (4096, 16384), 506.7),
+        ("h100-sxm", "layernorm_torch", "forward", "fp32", (4096, 16384), 306.8),
+        ("h100-sxm", "layernorm_torch", "backward", "fp32", (4096, 16384), 642.4),
+        ("b200", "layernorm_torch", "forward", "bf16", (8192, 4096), 63.4),
+        ("b200", "layernorm_torch", "backward", "bf16", (8192, 4096), 142.3),
+    ],
+)
+def test_torchs_norms_and_casts_take_what_was_measured(
+    cluster: str, kernel: str, direction: str, dtype: str, shape: tuple[int, int], measured_us: float
+) -> None:
+    gpu = read_cluster(cluster, root=ROOT).gpu
+    (predicted_s,) = memory_bound_seconds(gpu, kernel, direction, floats([shape[0] * shape[1]]), dtype)
+    assert predicted_s == pytest.approx(measured_us * 1e-6, rel=0.15)
 
 
 def test_every_kernel_with_strided_passes_is_counted() -> None:

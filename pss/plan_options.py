@@ -152,7 +152,7 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
             "--zero": {"help": "ZeRO stages to try: 0,1"},
             "--no_recompute": {"action": "store_true", "help": "no recomputation in the backward"},
             "--memory_gib": {"help": "GiB that a plan may need of each device"},
-            "--headroom": {"help": "share of the usable memory to leave free: 10%%"},
+            "--headroom": {"help": "share of the usable memory to leave free (default 10%%; 0 for all of it)"},
             "--keep_tp_in_node": {
                 "action": "store_true",
                 "help": "tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",

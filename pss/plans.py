@@ -13,6 +13,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -167,7 +168,8 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
             inputs.problem,
             inputs.times,
             assumed_framework=parsed.assumed_framework,
-            constraints=parsed.constraints,
+            # A given plan is priced whether it leaves memory free or not.
+            constraints=parsed.constraints if options.run_all_solu else replace(parsed.constraints, headroom=0.0),
         )
     ]
     print(text(sections), end="\n\n", flush=True)

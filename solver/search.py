@@ -12,12 +12,12 @@ Read from top to bottom it is the algorithm:
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ops.recompute import Recompute
-from solver.candidates.candidates import CandidatePool, Candidates, candidates_of, costs, with_own_layers
+from solver.candidates.candidates import CandidatePool, Candidates, candidates_of, costs, fastest_s, with_own_layers
 from solver.candidates.layer_partition import repartition
 from solver.candidates.recompute_search import MemorySplit, relax_on_stages, relax_recompute
 from solver.estimate import Estimate, estimate_memory
@@ -28,9 +28,11 @@ from solver.problem.problem import Problem
 from solver.problem.result import Answer
 from spec.arrays import BoolArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
+from spec.settings.constraints import Constraints
 
 OUT_OF_MEMORY = "does not fit in memory"
 OVER_LIMIT = "fits, but needs more memory than allowed"
+LACKS_HEADROOM = "fits, but leaves less memory free than --headroom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,8 @@ class Result:
     ``best`` are the top plans by step time, one of those that differ in ZeRO shards alone
     (solver.candidates.candidates); ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans that no other
     beats in both step time and memory; ``num_seen`` the plans enumerated, ``num_priced`` those of them that fit;
-    ``rejected`` the number of plans by reason; ``nearest_miss`` the plan that came closest to fitting, in words;
+    ``with_all_memory`` the fastest of those that fit the device and are faster than all of the best, but leave too
+    little memory free; ``rejected`` the number of plans by reason; ``nearest_miss`` the plan that came closest to fitting, in words;
     ``seconds`` the search took."""
 
     best: tuple[Answer, ...]
@@ -51,18 +54,20 @@ class Result:
     rejected: dict[str, int]
     nearest_miss: str
     seconds: float
+    with_all_memory: Answer | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts of a search: plans ``seen``, those ``rejected`` for each reason, and the bytes and words of the plan that
-    came closest to fitting."""
+    """Counts of a search: plans ``seen``, those ``rejected`` for each reason, the bytes and words of the plan that
+    came closest to fitting, and the rows of plans that fit the device, but leave too little memory free (``tight``)."""
 
     began: float
     seen: int = 0
     rejected: dict[str, int]
     miss_bytes: float = float("inf")
     miss: str = "none came as far as memory"
+    tight: list[tuple[Estimate, IntArray]] = field(default_factory=list)
 
     def reject(self, reason: str, count: int) -> None:
         """Counts plans that are rejected for a reason."""
@@ -111,7 +116,7 @@ def candidate_pool(
         if len(enumeration.plans):
             # Plans that differ in their recompute mode alone share their stages and most of their layers.
             table = estimate_memory(problem.model, problem.job, enumeration.plans, problem.cluster, like=table)
-            fits = split_by_memory(problem, table, limit, tally)
+            fits = split_by_memory(problem, space.constraints, table, tally)
             if fits.any():
                 rows = ints(np.flatnonzero(fits))
                 fitting.append(candidates_of(problem, with_own_layers(problem, table, rows)))
@@ -138,15 +143,19 @@ def candidate_pool(
     return pool, tally
 
 
-def split_by_memory(problem: Problem, table: Estimate, limit: float, tally: Tally) -> BoolArray:
-    """Returns which plans need at most ``limit`` bytes on their worst stage; the others are counted, and the one that
-    is nearest to the limit is remembered."""
+def split_by_memory(problem: Problem, constraints: Constraints, table: Estimate, tally: Tally) -> BoolArray:
+    """Returns which plans the memory is enough for that constraints leave to their worst stage; the others are counted,
+    and the one that is nearest to the limit is remembered."""
+    limit = limit_bytes(problem.cluster, constraints)
     needed = table.needed_bytes
     fits = np.asarray(needed <= limit, dtype=np.bool_)
     # A user's limit may be below what the device has.
     on_device = needed <= usable_bytes(problem.cluster)
     tally.reject(OUT_OF_MEMORY, int(np.count_nonzero(~fits & ~on_device)))
-    tally.reject(OVER_LIMIT, int(np.count_nonzero(~fits & on_device)))
+    only_headroom = constraints.memory_gib == np.inf
+    tally.reject(LACKS_HEADROOM if only_headroom else OVER_LIMIT, int(np.count_nonzero(~fits & on_device)))
+    if only_headroom and (tight := np.flatnonzero(~fits & on_device)).size:
+        tally.tight.append((table, ints(tight)))
     nearest = int(np.argmin(np.where(fits, np.inf, needed)))
     if not fits.all() and needed[nearest] < tally.miss_bytes:
         tally.miss_bytes = float(needed[nearest])
@@ -179,8 +188,27 @@ def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result
         num_priced=len(pool.row),
         rejected=tally.rejected,
         nearest_miss=tally.miss,
+        with_all_memory=fastest_tight(problem, tally, pool.incumbent_s),
         seconds=time.perf_counter() - tally.began,
     )
+
+
+def fastest_tight(problem: Problem, tally: Tally, incumbent_s: float) -> Answer | None:
+    """Returns the fastest of the plans that leave too little memory free, if it is faster than the incumbent."""
+    fastest: tuple[Candidates, int] | None = None
+    for table, rows in tally.tight:
+        one = candidates_of(problem, with_own_layers(problem, table, rows))
+        while one.step_s.min() < incumbent_s:
+            row = int(np.argmin(one.step_s))
+            if one.simulated[row]:
+                fastest, incumbent_s = (one, row), float(one.step_s[row])
+            fastest_s(one)
+    if fastest is None:
+        return None
+    one, row = fastest
+    return answers_of(
+        problem, one.table, [row], costs([(one, ints([row]))])[0].take(ints([row])), one.table.memory.take(ints([row]))
+    )[0]
 
 
 def _answers(problem: Problem, pool: CandidatePool, numbers: Sequence[int]) -> dict[int, Answer]:

@@ -21,9 +21,10 @@ from spec.settings.setting import parse_settings
 
 
 def obstacles(problem: Problem, answer: Answer, constraints: Constraints = NO_CONSTRAINTS) -> tuple[str, ...]:
-    """Returns the rules and constraints that a plan breaks, and the memory that it lacks; () if it can run."""
-    limit = limit_bytes(problem.cluster, constraints)
-    also = () if constraints == NO_CONSTRAINTS else constraint_rules(constraints)
+    """Returns the rules and constraints that a plan breaks, and the memory that it lacks; () if it can run, be it with
+    less headroom than a search leaves."""
+    limit = limit_bytes(problem.cluster, replace(constraints, headroom=0.0))
+    also = constraint_rules(constraints) if constraints.bounds or constraints.keep_tp_in_node else ()
     broken = broken_rules(problem, answer.plan, also)
     return broken if answer.needed_bytes <= limit else (*broken, needs_words(answer.needed_bytes, limit))
 
@@ -114,7 +115,7 @@ def answer_named(named: NamedPlan, displayed: Sequence[Answer]) -> Answer:
 class Candidate:
     """A plan that is compared with the best one, and the ``obstacles`` that keep it from running.
 
-    Where keys name it: the ``modes`` of which it is the best if they name no strategy, and ``best_of_keys``, the best
+    ``lacks_headroom`` says what it needs of the memory that a search uses, where that is more. Where keys name it: the ``modes`` of which it is the best if they name no strategy, and ``best_of_keys``, the best
     plan with these keys if a search chooses all others; None where no search does, or where ``none_runs``."""
 
     answer: Answer
@@ -122,6 +123,7 @@ class Candidate:
     modes: tuple[str, ...] = ()
     best_of_keys: Answer | None = None
     none_runs: bool = False
+    lacks_headroom: str = ""
 
 
 def candidate(named: NamedPlan, inputs: LoadedProblem, displayed: Sequence[Answer]) -> Candidate:
@@ -131,7 +133,13 @@ def candidate(named: NamedPlan, inputs: LoadedProblem, displayed: Sequence[Answe
     """
     answer = answer_named(named, displayed)
     check_believable((answer,), inputs.source)
-    return Candidate(answer=answer, obstacles=obstacles(inputs.problem, answer, inputs.constraints))
+    limit = limit_bytes(inputs.problem.cluster, inputs.constraints)
+    tight = answer.needed_bytes > limit and inputs.constraints.headroom > 0
+    return Candidate(
+        answer=answer,
+        obstacles=obstacles(inputs.problem, answer, inputs.constraints),
+        lacks_headroom=needs_words(answer.needed_bytes, limit) if tight else "",
+    )
 
 
 def are_searched(keys: Mapping[str, Any]) -> bool:

@@ -94,7 +94,7 @@ OVERLAPPED_STREAMS = 3
 """Pieces of an overlapped product run on (_NUM_MAX_UB_STREAMS)."""
 
 MOST_DECIMALS = 9
-NEARLY_ALL = 0.95
+NEARLY_ALL = 0.9
 
 
 def exchanging_axes(context: LayerContext) -> list[Axis]:
@@ -255,7 +255,7 @@ def needs_words(needed_bytes: float, limit_bytes: float) -> str:
 
 
 def nearly_all_words(needed_bytes: float, limit_bytes: float) -> str:
-    """Returns a warning when a plan leaves less than a twentieth of the memory free, else ""."""
+    """Returns a warning when a plan leaves less than a tenth of the memory free, else ""."""
     share = needed_bytes / limit_bytes
     if share <= NEARLY_ALL:
         return ""

@@ -24,7 +24,7 @@ from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import check_model_size, config_for_size, read_config
-from spec.settings.constraints import NO_CONSTRAINTS, Constraints, constraints_of, merged
+from spec.settings.constraints import DEFAULT_CONSTRAINTS, Constraints, merged, requested_constraints
 from spec.settings.job import DEFAULT_FRAMEWORK, JobRequest, job_of
 from spec.settings.plan import PlanSettings
 
@@ -84,7 +84,7 @@ class ParsedRequest:
     cluster: ClusterSpec
     job: JobSpec
     assumed_framework: bool
-    constraints: Constraints = NO_CONSTRAINTS
+    constraints: Constraints = DEFAULT_CONSTRAINTS
     file: ProfileFile | None = None
 
 
@@ -106,9 +106,9 @@ def read_request(request: Request, file: ProfileFile | None = None) -> ParsedReq
     ends = job.precision.high_precision_first_layers, job.precision.high_precision_last_layers
     if any(ends):
         config = replace(config, model=config.model.with_high_precision_ends(*ends))
-    constraints = NO_CONSTRAINTS
+    constraints = DEFAULT_CONSTRAINTS
     if config.constraints or request.constraints:
-        constraints = constraints_of(merged(config.constraints, request.constraints))
+        constraints = requested_constraints(merged(config.constraints, request.constraints))
         check_schedules(constraints)
         limit_bytes(whole_cluster, constraints)
     # Of an NVLink domain of several nodes the job gets a part.

@@ -3,7 +3,7 @@
 ``Answer`` is one plan with its cost, and ``check_believable`` refuses impossible ones.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import isfinite, sqrt
 from typing import Any
@@ -119,17 +119,6 @@ def check_believable(answers: Iterable[Answer], source: str) -> None:
                 f"{source}: its times give {answer.plan.label()} {100 * answer.mfu:.0f} % of the GPUs' peak FLOP/s, "
                 "which no GPU reaches: they are of another GPU or damaged; look at it with python -m profdb show"
             )
-
-
-HEADROOM_SHARE = 0.85
-"""Of the usable memory: engineers leave about so much to fragmentation, longer sequences and one more communicator."""
-
-
-def fastest_with_headroom(front: Sequence[Answer], usable_bytes: float, share: float = HEADROOM_SHARE) -> Answer | None:
-    """Returns the fastest plan that needs at most ``share`` of the memory, of a whole Pareto ``front``: whatever is
-    faster needs more, so it is on the front. None where every plan needs more."""
-    fitting = [answer for answer in front if answer.needed_bytes <= share * usable_bytes]
-    return min(fitting, key=lambda answer: answer.step_s, default=None)
 
 
 def is_tie(answer: Answer, other: Answer) -> bool:

@@ -8,7 +8,7 @@ from solver.analysis.explanation import Explanation, adjacent_equal, explain_pla
 from solver.analysis.named_plans import Candidate, NamedPlan, candidate, challenger, with_best_price
 from solver.analysis.sweep import SweepOutcome, tokens_per_s
 from solver.api import PlanText, Session, plan_keys
-from solver.memory.device import limit_bytes, usable_bytes
+from solver.memory.device import usable_bytes
 from solver.problem.loading import LoadedProblem
 from solver.problem.result import Answer
 from solver.report.html import check_report_requirements, write_page
@@ -148,7 +148,7 @@ def tiles(inputs: LoadedProblem, best: Answer) -> tuple[KeyFigure, ...]:
         "MFU": (f"{100 * best.mfu:.1f} %", f"of the dense peak of {problem.job.precision.compute}"),
         "memory": (
             f"{in_gib(best.needed_bytes)} GiB",
-            f"of {in_gib(limit_bytes(problem.cluster, inputs.constraints))} to use",
+            f"of {in_gib(usable_bytes(problem.cluster))} to use",
         ),
         "origin": (origin_words(best).split(" ")[0], origin_words(best)),
     }
@@ -171,7 +171,7 @@ def _illustrated(plans: Plans, sections: Sequence[ReportSection]) -> list[Report
     """Returns the sections with their pictures, then memory, pipeline and origins of the best plan."""
     problem = plans.inputs.problem
     explanation = explain_plan(problem, plans.best.plan)
-    usable, limit = usable_bytes(problem.cluster), limit_bytes(problem.cluster, plans.inputs.constraints)
+    usable = usable_bytes(problem.cluster)
     stages = adjacent_equal(explanation.stages)
     pictures: dict[str, Picture] = {"breakdown": breakdown_picture(plans.answers)}
     if plans.result is not None:
@@ -190,7 +190,7 @@ def _illustrated(plans: Plans, sections: Sequence[ReportSection]) -> list[Report
     memory = ReportSection(
         anchor="memory",
         title="Memory by stage",
-        pictures=(memory_picture(stages, limit),),
+        pictures=(memory_picture(stages, usable),),
         tables=(stages_table(stages),),
     )
     return [*illustrated, memory, _timeline(plans), _origins(plans, explanation)]

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from solver.analysis.explanation import StageMemory, memory_terms
-from solver.problem.result import HEADROOM_SHARE, Answer
+from solver.problem.result import Answer
 from solver.report.plans import PART_WORDS
 from solver.report.sections import Picture
 from solver.report.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes, shorten
+from spec.settings.constraints import HEADROOM
 from spec.units import bytes_to_gib, seconds_to_ms
 
 ROLES = {part: f"c{at}" for at, part in enumerate(PART_WORDS, start=1)} | {
@@ -141,7 +142,7 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
         for at in range(0, len(front), every):
             axes.annotate(f"{at + 1}", (across[at], up[at]), xytext=(5, 5), textcoords="offset points", fontsize=11)
         usable = bytes_to_gib(usable_bytes)
-        for share, style in ((1.0, "-"), (HEADROOM_SHARE, "--")):
+        for share, style in ((1.0, "-"), (1.0 - HEADROOM, "--")):
             axes.axvline(share * usable, color=colour("c2"), linewidth=1.2, linestyle=style)
             if share < 1.0:
                 words = f" {100 * share:g} %"
@@ -154,6 +155,6 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
         f"Step time against memory of {len(front)} plans that no other beats in both, from "
         f"{seconds_to_ms(min(one.step_s for one in front)):.1f} ms to {bytes_to_gib(last.needed_bytes):.1f} GiB. The table below has "
         "the figures.",
-        f"Lower is faster, left needs less memory. Lines: the usable memory and {100 * HEADROOM_SHARE:g} % of it.",
+        f"Lower is faster, left needs less memory. Lines: the usable memory and {100 * (1.0 - HEADROOM):g} % of it.",
     )
     return picture("pareto", draw, heights=(400, 340), words=words)

@@ -13,7 +13,7 @@ from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
 from solver.problem.model_flops import counts_whole_attention, logged_tflops, products
 from solver.problem.problem import Problem
-from solver.problem.result import HEADROOM_SHARE, Answer, fastest_with_headroom, is_tie
+from solver.problem.result import Answer, is_tie
 from solver.report.sections import ReportSection, Table
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
@@ -148,7 +148,7 @@ def search_sections(plans: Plans, result: "Result") -> list[ReportSection]:
             ),
             record=lambda: _search_record(plans, result),
         ),
-        breakdown_section(best, problem, result.best_of_mode, _neighbours(result, usable)),
+        breakdown_section(best, problem, result.best_of_mode, _neighbours(result, usable, plans.inputs.constraints)),
         front_section(result, usable),
         rejected_section(result),
         settings_section(best, problem),
@@ -270,28 +270,24 @@ def ties(best: Sequence[Answer]) -> list[int]:
     return [place for place, answer in enumerate(best[1:], start=2) if is_tie(best[0], answer)]
 
 
-def _neighbours(result: "Result", usable: float) -> list[tuple[str, str]]:
-    """Returns the preset, ties within the interval, and the fastest plan with headroom in memory."""
+def _neighbours(result: "Result", usable: float, constraints: Constraints) -> list[tuple[str, str]]:
+    """Returns the preset, ties within the interval, and what the memory left free would buy."""
     best, alike = result.best[0], ties(result.best)
     places = ", ".join(map(str, alike))
     plural = len(alike) > 1
     tie_words = f"plan{'s' * plural} {places} {'are' if plural else 'is'} tied with the best"
-    # Recomputation is chosen to fit into all of memory, not into this share of it.
-    search_words = f"(--headroom {100 - 100 * HEADROOM_SHARE:.0f}% searches for others)"
-    fitting_plan = fastest_with_headroom(result.pareto, usable)
-    if fitting_plan is None:
-        room = f"none of the plans priced {search_words}"
-    elif fitting_plan.plan == best.plan:
-        room = "the best plan"
+    tight = result.with_all_memory
+    if tight is None:
+        room = "no plan as searched is faster with every byte"
     else:
         room = (
-            f"{fitting_plan.plan.label()}: {in_ms(fitting_plan.step_s)} ms ({slower_by(fitting_plan, best)}), "
-            f"{in_gib(fitting_plan.needed_bytes)} GiB {search_words}"
+            f"with every byte (--headroom 0): {tight.plan.label()}: {in_ms(tight.step_s)} ms "
+            f"({slower_by(tight, best)}), {100 * tight.needed_bytes / usable:.0f} % full"
         )
     return [
         ("preset", best.plan.preset),
         ("ties", tie_words if alike else "none within the 80 % interval of the difference"),
-        ("headroom", f"fastest plan below {100 * HEADROOM_SHARE:g} % of memory: {room}"),
+        *([("headroom", room)] if constraints.headroom else []),
     ]
 
 
@@ -381,8 +377,7 @@ def _search_record(plans: Plans, result: "Result") -> dict[str, object]:
     from solver.report.files import answer_record, search_record
 
     problem = plans.inputs.problem
-    fitting_plan = fastest_with_headroom(result.pareto, usable_bytes(problem.cluster))
     return search_record(problem, result, plans.inputs.constraints) | {
         "ties": ties(result.best),
-        "with_headroom": None if fitting_plan is None else answer_record(fitting_plan),
+        "with_all_memory": None if result.with_all_memory is None else answer_record(result.with_all_memory),
     }

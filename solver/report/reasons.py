@@ -126,6 +126,8 @@ def _why_not(best: Answer, named: Candidate) -> list[str]:
     other = named.answer
     lines = [f"no strategy is named: this is the best of {', '.join(named.modes)}"] * (len(named.modes) > 1)
     lines += [f"it cannot run: {reason}" for reason in named.obstacles]
+    if named.lacks_headroom and not named.obstacles:
+        lines.append(f"it leaves less memory free than --headroom: {named.lacks_headroom}")
     if other.plan == best.plan:
         return [*lines, "it is the best plan"]
     lines.append(f"it {_loses(best, other)} against {best.plan.label()}{TIE * is_tie(best, other)}")

@@ -115,7 +115,7 @@ def _search() -> Schema:
         "nearest_miss": {"type": "string"},
         "seconds": {"type": "number"},
         "ties": type_schema(list[int]),
-        "with_headroom": _or_null(_of("answer")),
+        "with_all_memory": _or_null(_of("answer")),
     }
     optional = _other_settings() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
     return table_schema(always | optional, tuple(always))

@@ -31,8 +31,8 @@ class ConstraintSettings:
     """No recomputation in the backward."""
     memory_gib: Annotated[float | None, Number(least=1e-3, most=MOST_BYTES / GIB)] = None
     """GiB that a plan may need of each device."""
-    headroom: Annotated[float, Percentage()] = 0.0
-    """Share of a device's usable memory to leave free."""
+    headroom: Annotated[float, Percentage()] = 0.1
+    """Share of a device's usable memory that a search leaves free; 0 beside memory_gib."""
     keep_tp_in_node: bool = False
     """Tensor-parallel groups stay inside a node, or inside a larger NVLink domain."""
 
@@ -90,6 +90,9 @@ class Constraints:
 
 
 NO_CONSTRAINTS = Constraints()
+# Assumption: fragmentation, a longer sequence and one more communicator take so much of a device.
+HEADROOM = ConstraintSettings().headroom
+DEFAULT_CONSTRAINTS = Constraints(headroom=HEADROOM)
 
 
 def constraint_settings() -> Settings:
@@ -154,6 +157,13 @@ def constraints_of(values: Mapping[str, Any], where: str = "constraints") -> Con
         headroom=named.get("headroom", 0.0),
         keep_tp_in_node=named.get("keep_tp_in_node", False),
     )
+
+
+def requested_constraints(values: Mapping[str, Any]) -> Constraints:
+    """Returns the constraints of a user: those of constraints_of, with HEADROOM unless another limit on memory is
+    specified."""
+    limits = any(values.get(key) is not None for key in ("memory_gib", "headroom"))
+    return constraints_of(values if limits else {**values, "headroom": HEADROOM})
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

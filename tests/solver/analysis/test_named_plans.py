@@ -1,17 +1,34 @@
 """Plans named by rank or written out, and what is neither."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from solver.analysis.best_plans import best_plans
-from solver.analysis.named_plans import answer_named, are_searched, best_with, named_plan, with_best_price, with_price
+from solver.analysis.named_plans import (
+    NamedPlan,
+    answer_named,
+    are_searched,
+    best_with,
+    candidate,
+    named_plan,
+    obstacles,
+    with_best_price,
+    with_price,
+)
+from solver.memory.device import UNUSABLE_SHARE
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
+from solver.problem.loading import LoadedProblem
 from solver.problem.price import price_plan
 from solver.problem.requested_plan import parse_plan, plan_of
+from solver.report.reasons import why_not_section
 from solver.search import search
 from spec.errors import ConfigError
 from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of
+from spec.units import GIB
 from tests.solver.questions import question, small_model
 
 
@@ -98,3 +115,25 @@ def test_nothing_is_told_of_what_no_search_chooses_and_of_what_never_fits() -> N
     assert not are_searched({"tp": 2, "layout": "Et*2|t*2L"})
     assert not are_searched({})
     assert best_with({"tp": 7}, ASKED, Constraints()) is None
+
+
+def test_a_given_plan_that_lacks_headroom_can_run_and_is_said_to_lack_it() -> None:
+    asked = question(world_size=1, sequences=8)
+    answer = price_plan(asked, PlanTable.of(plan_of(parse_plan("tp=1"), asked, "a test")))[0]
+    full = answer.needed_bytes / (1.0 - UNUSABLE_SHARE)
+    cluster = replace(asked.cluster, gpu=replace(asked.cluster.gpu, memory_bytes=1.02 * full))
+    tight = replace(asked, cluster=cluster)
+    assert obstacles(tight, answer, Constraints(headroom=0.1)) == ()
+    assert obstacles(tight, answer, Constraints(memory_gib=0.9 * answer.needed_bytes / GIB)) != ()
+    inputs = LoadedProblem(
+        problem=tight,
+        config=None,  # type: ignore[arg-type]
+        times=None,  # type: ignore[arg-type]
+        profile_path=Path("p.pt"),
+        source="p.pt",
+        constraints=Constraints(headroom=0.1),
+    )
+    named = candidate(NamedPlan(option="--why_not", answer=answer), inputs, ())
+    assert named.obstacles == ()
+    assert named.lacks_headroom.startswith("needs ")
+    assert "leaves less memory free than --headroom" in why_not_section(1, answer, named).paragraphs[0]

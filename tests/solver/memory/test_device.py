@@ -289,8 +289,8 @@ def test_a_miss_has_the_digits_that_show_it(needed_gib: float, limit_gib: float,
     assert needs_words(needed_gib * GIB, limit_gib * GIB) == said
 
 
-def test_more_than_95_percent_is_warned_of() -> None:
-    assert nearly_all_words(95 * GIB, 100 * GIB) == ""
+def test_more_than_90_percent_is_warned_of() -> None:
+    assert nearly_all_words(90 * GIB, 100 * GIB) == ""
     assert nearly_all_words(95.1 * GIB, 100 * GIB).startswith("needs 95.1 GiB of 100.0, 95.1 %:")
 
 

@@ -10,7 +10,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.problem.problem import Problem
 from solver.problem.requested_plan import broken_rules
-from solver.search import OUT_OF_MEMORY, OVER_LIMIT, search
+from solver.search import LACKS_HEADROOM, OUT_OF_MEMORY, search
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.frameworks import framework_preset
 from spec.settings.constraints import Constraints, constraints_of
@@ -83,9 +83,15 @@ def test_memory_left_free_drops_plans_that_fit() -> None:
     limit = limit_bytes(asked.cluster, constraints)
     assert limit == pytest.approx(0.8 * usable_bytes(asked.cluster))
     left = search(asked, full_space(asked.model, asked.job, constraints))
-    assert left.rejected[OVER_LIMIT] > 0
+    assert left.rejected[LACKS_HEADROOM] > 0
     assert left.rejected.get(OUT_OF_MEMORY, 0) == free.rejected.get(OUT_OF_MEMORY, 0)
     assert all(answer.needed_bytes <= limit for answer in (*left.best, *left.pareto))
+    # The fastest plan of all needs the whole device; relaxed ones are not among the plans as searched.
+    tight = left.with_all_memory
+    assert tight is not None
+    assert limit < tight.needed_bytes <= usable_bytes(asked.cluster)
+    assert free.best[0].step_s <= tight.step_s < left.best[0].step_s
+    assert free.with_all_memory is None
     assert limit_bytes(asked.cluster, constraints_of({"memory_gib": 2})) == 2 * 2**30
 
 

@@ -8,7 +8,7 @@ import pytest
 from pss.plan_options import constraint_options, options_parser
 from spec.errors import ConfigError
 from spec.readers.read_config import read_config
-from spec.settings.constraints import Bound, bounded_settings, constraints_of, merged
+from spec.settings.constraints import HEADROOM, Bound, bounded_settings, constraints_of, merged, requested_constraints
 from spec.settings.plan import plan_settings
 
 TYPED = [
@@ -113,3 +113,22 @@ def test_a_list_and_bounds_leave_what_is_in_both() -> None:
     both = Bound(key="tp", among=(2, 4, 8)).within(Bound(key="tp", least=3, most=8))
     assert both.among == (4, 8)
     assert not both.empty
+
+
+@pytest.mark.parametrize(
+    ("written", "headroom", "memory_gib"),
+    [
+        ({}, HEADROOM, inf),
+        ({"fix": {"tp": 8}}, HEADROOM, inf),
+        ({"headroom": 0.0}, 0.0, inf),
+        ({"headroom": "20%"}, 0.2, inf),
+        ({"memory_gib": 72}, 0.0, 72.0),
+        ({"memory_gib": 72, "headroom": 0.1}, 0.1, 72.0),
+    ],
+)
+def test_a_tenth_of_memory_stays_free_unless_a_limit_is_specified(
+    written: dict[str, object], headroom: float, memory_gib: float
+) -> None:
+    asked = requested_constraints(written)
+    assert (asked.headroom, asked.memory_gib) == (headroom, memory_gib)
+    assert HEADROOM == 0.1

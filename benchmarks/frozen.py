@@ -77,7 +77,7 @@ def random_question(rng: random.Random, *, largest: int) -> Question:
             "framework": rng.choice(framework_names(legacy=True)),
             "precision": rng.choice(PRECISIONS),
         },
-        "constraints": {"headroom": 0},
+        "constraints": {"headroom": 0, "rank_by": "time"},
     }
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PROGRAM = "simulation_train_formulaic.py"
 
 
+PLANS_BY = ("simple", "time")
+"""Orders of plans; others are of the rows of a sweep."""
 LISTS = {
     "cluster": "cluster",
     "framework": "framework",
@@ -170,8 +172,9 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "help": "the best plan for every number of nodes up to --world_size",
             },
             "--rank_by": {
-                "choices": ("step", "goodput", "cost"),
-                "help": "order of the rows of a sweep (within one search every order is the same)",
+                "choices": (*PLANS_BY, "step", "goodput", "cost"),
+                "help": "first of the plans that no prediction tells apart: the simplest (default) or the fastest (time); "
+                "step, goodput, cost: order of the rows of a sweep",
             },
         },
         # Published defaults of what is not given: solver.analysis.goodput.
@@ -275,6 +278,8 @@ def constraint_options(options: argparse.Namespace) -> dict[str, object]:
             constraints[verb] = parse_settings(",".join(texts), keys_of(verb), f"--{verb}")
     for key, setting in constraint_settings().items():
         value = getattr(options, key)
+        if key == "rank_by" and value not in PLANS_BY:
+            continue
         if isinstance(setting.kind, Flag):
             constraints |= {key: True} if value else {}
         elif value is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pss.plan_options import (
+    PLANS_BY,
     PROGRAM,
     constraint_options,
     is_sweep,
@@ -334,9 +335,10 @@ def sweep(options: argparse.Namespace, request: Request) -> int:
         if row.answer is not None:
             check_believable((row.answer,), row.inputs.source)
     results = [judge(row, reliability, terms) for row in rows]
-    if options.rank_by:
-        results = rank_rows(results, options.rank_by)
-    sections = sweep_sections(rows, results, ranked_by=options.rank_by, by_nodes=options.every_node_count)
+    ranked_by = None if options.rank_by in PLANS_BY else options.rank_by
+    if ranked_by:
+        results = rank_rows(results, ranked_by)
+    sections = sweep_sections(rows, results, ranked_by=ranked_by, by_nodes=options.every_node_count)
     print(text(sections))
     if options.json:
         write_json(options.json, record(sections))

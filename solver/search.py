@@ -7,7 +7,8 @@ Read from top to bottom it is the algorithm:
     -> bound      a step that no schedule of the plan's pipeline is faster than
     -> simulate   the pipelines of plans that a bound cannot keep out of the answer (solver.candidates.candidates)
     -> relax      less recomputation where memory is short, and other layers on stages, of plans that could still win
-    -> rank       by step time; plans alike but for their ZeRO shards stand for each other
+    -> rank       by step time; plans alike but for their ZeRO shards stand for each other, and the simplest of the plans
+                  that no prediction tells from the fastest comes first (solver.plans.simplicity)
 """
 
 import time
@@ -25,7 +26,7 @@ from solver.memory.device import limit_bytes, needs_words, usable_bytes
 from solver.plans.space import Space, enumerate_block
 from solver.problem.price import answers_of
 from solver.problem.problem import Problem
-from solver.problem.result import Answer
+from solver.problem.result import Answer, is_tie
 from spec.arrays import BoolArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Constraints
@@ -39,7 +40,7 @@ LACKS_HEADROOM = "fits, but leaves less memory free than --headroom"
 class Result:
     """The answer to a search.
 
-    ``best`` are the top plans by step time, one of those that differ in ZeRO shards alone
+    ``best`` are the top plans by step time, after the simplest of those that no prediction tells apart; one of those that differ in ZeRO shards alone
     (solver.candidates.candidates); ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans that no other
     beats in both step time and memory; ``num_seen`` the plans enumerated, ``num_priced`` those of them that fit;
     ``with_all_memory`` the fastest of those that fit the device and are faster than all of the best, but leave too
@@ -90,7 +91,7 @@ def search(
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
     pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, everything=everything)
-    return ranked_result(problem, pool, tally)
+    return ranked_result(problem, pool, tally, space.constraints.rank_by)
 
 
 def candidate_pool(
@@ -163,22 +164,37 @@ def split_by_memory(problem: Problem, constraints: Constraints, table: Estimate,
     return fits
 
 
-def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally) -> Result:
+def ranked_result(problem: Problem, pool: CandidatePool, tally: Tally, rank_by: str) -> Result:
     """Returns the plans that a user sees: the leaders of groups of plans alike, the best of each strategy, and the
-    Pareto front. Only these are taken apart into all parts of their step and memory."""
+    Pareto front. Only these are taken apart into all parts of their step and memory. ``rank_by`` "simple" puts the
+    simplest of the plans first that are within 1 % of the fastest and tied with it."""
     ranked, groups = pool.rank(), pool.groups()
     modes = pool.modes[ranked]
     # Plans go by their number in the pool from here on.
     best = {str(mode): int(ranked[modes == mode][0]) for mode in dict.fromkeys(modes.tolist())}
-    leaders = [int(ranked[group.place]) for group in groups]
     front = [int(number) for number in pool.front()]
-    answers = _answers(problem, pool, [*leaders, *best.values(), *front])
+    near = pool.near_best() if rank_by == "simple" else []
+    if near:
+        groups = [one.led_by(one.simplest) for one in groups]
+    shown = [int(ranked[group.place]) for group in (*groups, *near[:1])]
+    answers = _answers(problem, pool, [int(ranked[0]), *shown, *best.values(), *front])
+    fastest = answers[int(ranked[0])]
+    for group in near:
+        number = int(ranked[group.place])
+        if number not in answers:
+            answers |= _answers(problem, pool, [number])
+        if is_tie(fastest, answers[number]):
+            home = next((one for one in groups if group.place in {place for place, *_ in one.members}), group)
+            others = (one for one in groups if one is not home)
+            groups = [home.led_by(group.place), *others][: pool.top_k]
+            break
+    leaders = [int(ranked[group.place]) for group in groups]
     return Result(
         best=tuple(
             replace(
                 answers[number],
-                also_zero_sizes=tuple(one.zero_size for one in group.others),
-                also_zero_stages=tuple(one.zero_stage for one in group.others),
+                also_zero_sizes=tuple(one.zero_size for *_, one in group.others),
+                also_zero_stages=tuple(one.zero_stage for *_, one in group.others),
             )
             for number, group in zip(leaders, groups, strict=True)
         ),

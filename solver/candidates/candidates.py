@@ -24,6 +24,7 @@ from solver.estimate import (
 from solver.pipeline.spans import spans_of
 from solver.plans.layers import layer_table
 from solver.plans.plan_table import Plan
+from solver.plans.simplicity import num_switches
 from solver.problem.problem import Problem, cost_under
 from solver.times.layer_times import LayerTimes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
@@ -41,12 +42,28 @@ ABOUT_AS_FAST = 1.01
 
 @dataclass(slots=True, kw_only=True)
 class SimilarPlans:
-    """The fastest plan, its place in the ranking, and the others that it stands for."""
+    """The fastest plan, its place in the ranking, and the others that it stands for with their places and steps."""
 
     place: int
     plan: Plan
     step_s: float
-    others: list[Plan] = field(default_factory=list)
+    others: list[tuple[int, float, Plan]] = field(default_factory=list)
+
+    @property
+    def members(self) -> list[tuple[int, float, Plan]]:
+        """Returns place, step and plan of all."""
+        return [(self.place, self.step_s, self.plan), *self.others]
+
+    @property
+    def simplest(self) -> int:
+        """Returns the place of the simplest plan, of equals the fastest."""
+        return min(self.members, key=lambda one: (num_switches(one[2]), one[0]))[0]
+
+    def led_by(self, leader: int) -> "SimilarPlans":
+        """Returns the group with the plan of that place as the one that stands for all."""
+        place, step_s, plan = next(one for one in self.members if one[0] == leader)
+        others = [one for one in self.members if one[0] != leader]
+        return SimilarPlans(place=place, plan=plan, step_s=step_s, others=others)
 
 
 def group_similar(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[SimilarPlans]:
@@ -58,7 +75,7 @@ def group_similar(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[
             break
         leader = next((newest[key] for key in _group_keys(plan) if key in newest), None)
         if leader is not None and step_s <= ABOUT_AS_FAST * leader.step_s:
-            leader.others.append(plan)
+            leader.others.append((place, step_s, plan))
         elif len(groups) < most:
             groups.append(SimilarPlans(place=place, plan=plan, step_s=step_s))
             newest.update(dict.fromkeys(_group_keys(plan), groups[-1]))
@@ -227,6 +244,15 @@ class CandidatePool:
         step_s = self.step_s
         in_order = ((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(self.rank()))
         return group_similar(in_order, self.top_k)
+
+    def near_best(self) -> list[SimilarPlans]:
+        """Returns all groups of plans alike that are about as fast as the fastest, each led by its simplest plan,
+        simple ones first; ``simulate_contenders`` simulates all of them."""
+        step_s, ranked = self.step_s, self.rank()
+        near = ranked[step_s[ranked] <= ABOUT_AS_FAST * step_s[ranked[0]]]
+        groups = group_similar(((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(near)), len(near))
+        led = [one.led_by(one.simplest) for one in groups]
+        return sorted(led, key=lambda one: (num_switches(one.plan), one.step_s))
 
     def front(self) -> IntArray:
         """Returns the simulated plans that no faster one needs less memory than, fastest first."""

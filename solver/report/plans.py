@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
 from solver.memory.device import nearly_all_words, retries_words, usable_bytes
+from solver.plans.simplicity import switches_beyond
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import LoadedProblem
 from solver.problem.model_flops import counts_whole_attention, logged_tflops, products
@@ -284,8 +285,17 @@ def _neighbours(result: "Result", usable: float, constraints: Constraints) -> li
             f"with every byte (--headroom 0): {tight.plan.label()}: {in_ms(tight.step_s)} ms "
             f"({slower_by(tight, best)}), {100 * tight.needed_bytes / usable:.0f} % full"
         )
+    faster = min(result.best, key=lambda one: one.step_s)
+    simple = ""
+    if faster is not best:
+        more = ", ".join(switches_beyond(faster.plan, best.plan))
+        simple = (
+            f"first as the simplest of its ties: plan {result.best.index(faster) + 1} ({slower_by(faster, best)}) has "
+            f"more: {more} (--rank_by time)"
+        )
     return [
         ("preset", best.plan.preset),
+        *([("simple", simple)] if simple else []),
         ("ties", tie_words if alike else "none within the 80 % interval of the difference"),
         *([("headroom", room)] if constraints.headroom else []),
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from spec.errors import ConfigError
 from spec.frameworks import STRATEGIES
@@ -35,6 +35,8 @@ class ConstraintSettings:
     """Share of a device's usable memory that a search leaves free; 0 beside memory_gib."""
     keep_tp_in_node: bool = False
     """Tensor-parallel groups stay inside a node, or inside a larger NVLink domain."""
+    rank_by: Literal["simple", "time"] = "simple"
+    """First of the plans that no prediction tells apart: the simplest one, or the one with the shortest step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +76,14 @@ class Bound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
     """A bound a key, the memory that a plan may need at most (``memory_gib``, inf for all there is) and must leave free
-    (``headroom``, a share), and whether tensor-parallel groups stay inside a node."""
+    (``headroom``, a share), whether tensor-parallel groups stay inside a node, and which of the plans that no
+    prediction tells apart comes first (``rank_by``)."""
 
     bounds: tuple[Bound, ...] = ()
     memory_gib: float = inf
     headroom: float = 0.0
     keep_tp_in_node: bool = False
+    rank_by: str = "time"
 
     def words(self) -> list[str]:
         """Returns each constraint in words."""
@@ -92,7 +96,7 @@ class Constraints:
 NO_CONSTRAINTS = Constraints()
 # Assumption: fragmentation, a longer sequence and one more communicator take so much of a device.
 HEADROOM = ConstraintSettings().headroom
-DEFAULT_CONSTRAINTS = Constraints(headroom=HEADROOM)
+DEFAULT_CONSTRAINTS = Constraints(headroom=HEADROOM, rank_by=ConstraintSettings().rank_by)
 
 
 def constraint_settings() -> Settings:
@@ -156,14 +160,16 @@ def constraints_of(values: Mapping[str, Any], where: str = "constraints") -> Con
         memory_gib=named.get("memory_gib", inf),
         headroom=named.get("headroom", 0.0),
         keep_tp_in_node=named.get("keep_tp_in_node", False),
+        rank_by=named.get("rank_by", "time"),
     )
 
 
 def requested_constraints(values: Mapping[str, Any]) -> Constraints:
-    """Returns the constraints of a user: those of constraints_of, with HEADROOM unless another limit on memory is
-    specified."""
+    """Returns the constraints of a user: those of constraints_of over DEFAULT_CONSTRAINTS, whose headroom another
+    limit on memory replaces."""
     limits = any(values.get(key) is not None for key in ("memory_gib", "headroom"))
-    return constraints_of(values if limits else {**values, "headroom": HEADROOM})
+    headroom = {} if limits else {"headroom": DEFAULT_CONSTRAINTS.headroom}
+    return constraints_of({"rank_by": DEFAULT_CONSTRAINTS.rank_by} | headroom | dict(values))
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def sharded(size: int, **changes: int) -> Plan:
 def shown(*ranked: tuple[float, Plan], most: int = 10) -> list[tuple[float, list[int]]]:
     """Seconds of each group's leader, and the sizes that it stands for."""
     groups = group_similar(((place, step_s, plan) for place, (step_s, plan) in enumerate(ranked)), most)
-    return [(group.step_s, [one.zero_size for one in group.others]) for group in groups]
+    return [(group.step_s, [one.zero_size for *_, one in group.others]) for group in groups]
 
 
 def test_within_a_hundredth_one_stands_for_all() -> None:

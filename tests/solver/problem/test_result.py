@@ -9,7 +9,7 @@ import pytest
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.price import price_plan
-from solver.problem.result import Answer, SlowestStage, check_believable, paired_error_s
+from solver.problem.result import Answer, SlowestStage, check_believable, is_tie, paired_error_s
 from spec.errors import ProfileError
 from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.questions import question, small_model
@@ -96,3 +96,10 @@ def test_errors_of_one_family_cancel_and_those_of_two_do_not() -> None:
     assert paired_error_s(one, priced(gemm=3.0)) == pytest.approx(4.0)
     assert paired_error_s(priced(gemm=3.0), priced(all_reduce=4.0)) == pytest.approx(5.0)
     assert paired_error_s(one, priced(gemm=1.0, attention=1.0)) == pytest.approx(sqrt(4.0 + 9.0))
+
+
+@pytest.mark.parametrize(("other_s", "tie"), [(1.009, True), (1.0095, False), (0.991, True), (0.99, False)])
+def test_two_runs_of_one_plan_differ_by_nine_tenths_of_a_per_cent(other_s: float, tie: bool) -> None:
+    """No error of curves: 1.2816 times 0.5 % of either step."""
+    one = replace(answer_of_step(), step_s=1.0, errors_s={})
+    assert is_tie(one, replace(one, step_s=other_s)) is tie

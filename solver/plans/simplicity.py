@@ -1,0 +1,52 @@
+"""How simple a plan is: the number of switches that whoever launches it must set and look after.
+
+Of plans that no prediction tells apart (solver.search) the one with the fewest is the first answer."""
+
+from collections.abc import Callable
+
+from ops.layout import Layout, ranks_and_stride
+from ops.recompute import Recompute
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
+
+
+def shards_a_part(plan: Plan) -> bool:
+    """Returns whether ZeRO shards over some of the ranks that hold the same weights: neither over one nor over all."""
+    if plan.zero_size == 1:
+        return False
+    copies = plan.sharding.traits.copies
+    layout = Layout.of(plan.world_size, tp=plan.tp, pp=plan.pp, cp=plan.cp, wp=plan.wp)
+    ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), layout)
+    return plan.zero_size < int(ranks[0])
+
+
+SWITCHES: tuple[tuple[str, Callable[[Plan], int]], ...] = (
+    ("tensor parallelism", lambda plan: plan.tp > 1),
+    ("context parallelism", lambda plan: plan.cp > 1),
+    ("pipeline stages", lambda plan: plan.pp > 1),
+    ("virtual chunks", lambda plan: plan.vpp > 1),
+    ("expert parallelism", lambda plan: plan.ep > 1),
+    ("tensor parallelism of experts", lambda plan: plan.etp > 1),
+    ("weight groups", lambda plan: plan.wp > 1),
+    ("ZeRO over a part of the ranks", shards_a_part),
+    ("another schedule than 1F1B", lambda plan: plan.schedule is not Schedule.ONE_F_ONE_B),
+    ("a layout written by hand", lambda plan: bool(plan.stage_layout)),
+    ("recomputation", lambda plan: plan.recompute is not Recompute.NONE or bool(plan.recompute_modules)),
+    ("recomputation of some layers", lambda plan: plan.recompute is Recompute.BLOCK),
+    ("recomputed parts of layers", lambda plan: len(plan.recompute_modules)),
+    ("an optimizer on the host", lambda plan: plan.optimizer_offload > 0.0),
+    ("a part of the optimizer on the host", lambda plan: 0.0 < plan.optimizer_offload < 1.0),
+    ("layers on the host", lambda plan: plan.offloaded_layers > 0),
+    ("parts of layers on the host", lambda plan: len(plan.offload_modules)),
+)
+"""What a plan may have, and how many switches it is."""
+
+
+def num_switches(plan: Plan) -> int:
+    """Returns the number of switches of a plan."""
+    return sum(int(count(plan)) for _, count in SWITCHES)
+
+
+def switches_beyond(plan: Plan, other: Plan) -> list[str]:
+    """Returns in words what a plan has more of than another one."""
+    return [words for words, count in SWITCHES if count(plan) > count(other)]

@@ -1,17 +1,27 @@
-"""The measurements of a run, and the readers of frameworks' logs."""
+"""The measurements of a run, and the steps of a framework's log."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from runner.comparison.log_forms import (
+    COLOUR,
+    FORMS,
+    LONGEST_LINE,
+    MEGATRON_DEGREES,
+    MEMORY,
+    SUFFIXES,
+    UNITS,
+    LogForm,
+    StepLine,
+)
 from solver.plans.plan_table import Plan
 from spec.errors import ConfigError
 from spec.job import JobSpec
-from spec.units import GIB, MIB, MS
+from spec.units import MS
 
 TRAIN = "train"
 """The form of a result of run_workload.py train."""
@@ -51,86 +61,8 @@ class MeasuredRun:
         return float(low_s), float(high_s)
 
 
-# What frameworks log of a step: one pattern per form, with groups named by quantity and unit.
-#
-# Groups: ``step`` (number), and one of ``ms``, ``seconds``, ``tgs`` (tokens per second and GPU), ``samples_per_s``;
-# ``batch`` (sequences of a step), ``consumed`` (tokens since the start), ``allocated_gib``, ``reserved_gib``.
-
-NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""A terminal's colour codes; torchtitan's lines have them."""
-LONGEST_LINE = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogForm:
-    """How a framework logs a step; every such line contains ``mark``."""
-
-    name: str
-    mark: str
-    step: re.Pattern[str]
-
-
-FORMS: tuple[LogForm, ...] = (
-    # Megatron-LM, megatron/training/training.py, training_log; Megatron-DeepSpeed's is the same up to what is read.
-    LogForm(
-        name="Megatron-LM log",
-        mark="elapsed time per iteration (ms):",
-        step=re.compile(
-            rf"iteration +(?P<step>[0-9]+)/ *[0-9]+ \|.*? elapsed time per iteration \(ms\): (?P<ms>{NUMBER}) \|"
-            r"(?:.*? global batch size: +(?P<batch>[0-9]+) \|)?"
-        ),
-    ),
-    # InternEvo, internlm/train/pipeline.py, record_current_batch_training_metrics; commas in earlier ones.
-    LogForm(
-        name="InternEvo log",
-        mark="tgs (tokens/gpu/second)=",
-        step=re.compile(
-            rf"\bstep=(?P<step>[0-9]+)[ ,].*?tgs \(tokens/gpu/second\)=(?P<tgs>{NUMBER})"
-            r"(?:.*?num_consumed_tokens=(?P<consumed>[0-9]+))?"
-        ),
-    ),
-    # torchtitan, torchtitan/components/metrics.py, MetricsProcessor.log; its memory is max_reserved.
-    LogForm(
-        name="torchtitan log",
-        mark="tps:",
-        step=re.compile(
-            rf"(?<!validate )step: *(?P<step>[0-9]+) .*?memory: *(?P<reserved_gib>{NUMBER})GiB\(.*?"
-            r"tps: (?P<tgs>[0-9,]+)"
-        ),
-    ),
-    # DeepSpeed, deepspeed/runtime/pipe/engine.py, train_batch.
-    LogForm(
-        name="DeepSpeed pipeline log",
-        mark="iter time (s):",
-        step=re.compile(rf"\bsteps: (?P<step>[0-9]+) loss: .*?iter time \(s\): (?P<seconds>{NUMBER}) "),
-    ),
-    # DeepSpeed, deepspeed/utils/timer.py, ThroughputTimer.stop; a GB of it is 1024**3 bytes, a sample a sequence.
-    LogForm(
-        name="DeepSpeed log",
-        mark="CurrSamplesPerSec=",
-        step=re.compile(
-            rf"global_step=(?P<step>[0-9]+), RunningAvgSamplesPerSec=\S+ CurrSamplesPerSec=(?P<samples_per_s>{NUMBER})"
-            rf"(?:.*?MaxMemAllocated=(?P<allocated_gib>{NUMBER})GB)?"
-        ),
-    ),
-)
-
-MEGATRON_MEMORY = re.compile(
-    rf"memory \(MB\) \| allocated: {NUMBER} \| max allocated: (?P<allocated_mib>{NUMBER})"
-    rf" \| reserved: {NUMBER} \| max reserved: (?P<reserved_mib>{NUMBER})"
-)
-"""megatron/training/utils/common_utils.py, report_memory; an MB of it is 1024**2 bytes."""
-MEGATRON_DEGREES = re.compile(
-    r"using world size: (?P<world_size>[0-9]+), .*?context-parallel size: (?P<cp>[0-9]+),? "
-    r".*?tensor-model-parallel size: (?P<tp>[0-9]+), pipeline-model-parallel size: (?P<pp>[0-9]+)"
-)
-"""megatron/training/arguments.py, validate_args."""
-
-
 # The steps of a framework's log, whose form is recognised.
 
-StepLine = Mapping[str, str | None]
 WARMUP = 3
 """Default number of steps of a log to leave out: the first ones compile, connect and fill the allocator."""
 
@@ -139,7 +71,7 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
     """The run of a log, which should be of this job and plan.
 
     A line counts if all steps that it may cover come after ``warmup`` steps. If the run was restarted, the last one
-    counts; a step that several ranks log counts once. Raises ConfigError for a log of an unknown form, of another batch,
+    counts; a step that several ranks log counts once; lines without a number are counted, as if each were a step. Raises ConfigError for a log of an unknown form, of another batch,
     world or degrees, or without a step after the warm-up.
     """
     lines = [COLOUR.sub("", line) for line in text.splitlines() if len(line) <= LONGEST_LINE]
@@ -147,7 +79,7 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
     _check_degrees(path, lines, plan)
     steps = (
         [one for before, one in pairwise(step_lines) if _after_warmup(step_lines, before, warmup)]
-        if warmup
+        if warmup and not form.whole_run
         else step_lines
     )
     if not steps:
@@ -170,20 +102,22 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
 
 
 def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[StepLine]]:
-    """The form of the log and its lines of steps, by increasing number."""
+    """Returns the form of the log and its lines of steps, by increasing number."""
     for form in FORMS:
         step_lines: list[StepLine] = []
-        for line in lines:
+        for line in _entries(lines) if form.indented else lines:
             match = form.step.search(line) if form.mark in line else None
             if match is None:
                 continue
-            number, last = int(match["step"]), _number(step_lines[-1]) if step_lines else -1
+            found = match.groupdict()
+            found.setdefault("step", str(len(step_lines) + 1))
+            number, last = int(found["step"]), _number(step_lines[-1]) if step_lines else -1
             if number < last:  # the run was restarted
                 step_lines.clear()
             if number != last:
-                step_lines.append(match.groupdict())
+                step_lines.append(found)
         if step_lines:
-            return form, step_lines
+            return form, _of_intervals(step_lines)
     names = ", ".join(form.name for form in FORMS)
     raise ConfigError(
         where=str(path),
@@ -193,16 +127,57 @@ def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[StepLine]]:
     )
 
 
+def _entries(lines: Sequence[str]) -> Iterator[str]:
+    """Yields each line together with the indented ones below it."""
+    entry = ""
+    for line in lines:
+        if line[:1].isspace():
+            entry += line
+        else:
+            yield entry
+            entry = line
+    yield entry
+
+
+def _of_intervals(step_lines: list[StepLine]) -> list[StepLine]:
+    """Returns the lines with the seconds of a step since the line before, where they have means since the start."""
+    if not {"mean_s", "mean_per_s"} & set(step_lines[0]):
+        return step_lines
+    start = _start(step_lines)
+    elapsed_s, number = 0.0, start
+    result: list[StepLine] = []
+    for one in step_lines:
+        steps = _number(one)
+        # a rate counts the steps of earlier runs too, seconds of a step those of this one
+        rate, mean_s = one.get("mean_per_s"), one.get("mean_s")
+        until_s = (steps - start) * _value(mean_s) if mean_s else steps / _value(rate) if rate else 0.0
+        result.append({"step": one["step"], "seconds": str((until_s - elapsed_s) / (steps - number or 1))})
+        elapsed_s, number = until_s, steps
+    return result
+
+
 def _number(one: StepLine) -> int:
     return int(one["step"] or 0)
+
+
+def _value(text: str | None) -> float:
+    """Returns a number that may have commas, or a suffix such as K."""
+    plain = (text or "0").replace(",", "")
+    return float(plain.rstrip("".join(SUFFIXES))) * SUFFIXES.get(plain[-1], 1.0)
+
+
+def _start(step_lines: Sequence[StepLine]) -> int:
+    """Returns the step before the run: 0, or one interval before the first line of one that resumed from a checkpoint."""
+    first = _number(step_lines[0])
+    return 0 if first <= 1 or len(step_lines) == 1 else first - (_number(step_lines[1]) - first)
 
 
 def _after_warmup(step_lines: Sequence[StepLine], before: StepLine, warmup: int) -> bool:
     """True if the line after ``before`` covers steps after the warm-up alone. Steps count from 0 or 1, or from one
     interval before the first line of a run that resumed from a checkpoint."""
     first = _number(step_lines[0])
-    interval = 1 if first <= 1 else _number(step_lines[1]) - first
-    return _number(before) >= first - interval + warmup
+    start = first - 1 if first <= 1 else _start(step_lines)
+    return _number(before) >= start + warmup
 
 
 def _check_degrees(path: Path, lines: Sequence[str], plan: Plan) -> None:
@@ -240,28 +215,27 @@ def _check_batch(path: Path, counted: Sequence[StepLine], job: JobSpec) -> None:
 
 
 def _seconds(path: Path, one: StepLine, job: JobSpec) -> float:
-    """Seconds of a step from its line; ConfigError where the line gives none."""
-    kind = next(kind for kind in ("ms", "seconds", "tgs", "samples_per_s") if one.get(kind))
-    value = float((one[kind] or "").replace(",", ""))
+    """Returns the seconds of a step from its line; ConfigError where the line gives none."""
+    work = {
+        "tgs": job.global_batch_tokens / job.world_size,
+        "tokens_per_s": job.global_batch_tokens,
+        "samples_per_s": job.global_batch_sequences,
+        "steps_per_s": 1.0,
+    }
+    kind = next(kind for kind in ("ms", "seconds", *work) if one.get(kind))
+    value = _value(one[kind])
     if not 0.0 < value < float("inf"):
         raise ConfigError(where=f"{path}, step {_number(one)}", key=kind, value=one[kind], allowed="more than 0")
-    if kind == "ms":
-        return value * MS
-    if kind == "seconds":
-        return value
-    if kind == "tgs":
-        return job.global_batch_tokens / (job.world_size * value)
-    return job.global_batch_sequences / value
+    return work[kind] / value if kind in work else value * (MS if kind == "ms" else 1.0)
 
 
 def _memory(lines: Sequence[str], step_lines: Sequence[StepLine]) -> dict[str, float]:
-    """The largest allocated and reserved bytes of any line."""
+    """Returns the largest allocated and reserved bytes of any line, whichever framework wrote it."""
     most: dict[str, float] = {}
-    reports = [match.groupdict() for line in lines if (match := MEGATRON_MEMORY.search(line))]
+    reports = [match.groupdict() for line in lines for form in MEMORY if (match := form.search(line))]
     for one in (*reports, *step_lines):
         for key, value in one.items():
-            unit = re.fullmatch(r"(allocated|reserved)_(gib|mib)", key)
-            if unit is not None and value is not None:
-                size_bytes = float(value) * (GIB if unit[2] == "gib" else MIB)
-                most[unit[1]] = max(most.get(unit[1], 0.0), size_bytes)
+            kind, _, unit = key.partition("_")
+            if kind in ("allocated", "reserved") and value is not None:
+                most[kind] = max(most.get(kind, 0.0), float(value) * UNITS[unit])
     return most

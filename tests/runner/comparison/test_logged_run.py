@@ -12,6 +12,7 @@ from solver.problem.request import Request, read_request
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.units import GIB, MIB
+from tests.runner.comparison import made_logs
 from tests.runner.comparison.made_logs import DEEPSPEED, DEEPSPEED_PIPELINE, INTERNEVO, MEGATRON, TORCHTITAN
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,6 +79,39 @@ def test_deepspeed(job: JobSpec) -> None:
     assert pipeline.form == "DeepSpeed pipeline log"
 
 
+@pytest.mark.parametrize(
+    ("name", "steps_s", "memory_bytes"),
+    [
+        ("DEEPSPEED_BEFORE", (8 / 64, 8 / 80), (1.75 * GIB, None)),
+        ("BRIDGE", (1.25, 1.1), (1.75e9, 2.5e9)),
+        ("NANOTRON", (1.25, 0.988), (1536 * MIB, 2048 * MIB)),
+        ("NEMO", (1.25, 1.125), (None, None)),
+        ("NEMO_BAR", (1.25, 1.125), (None, None)),
+        ("AUTOMODEL", (2048 / 1024,), (1.75 * GIB, None)),
+        ("MAXTEXT", (1.25, 1.5), (None, None)),
+        ("FOUNDRY", (8 / 6.4, 8 / 8), (1.75e9, 2.5e9)),
+        ("OLMO", (1 / 0.8, 1 / 0.5), (None, 2.5 * GIB)),
+        ("SWIFT", (0.5, 0.35), (None, 2.5 * GIB)),
+        ("SWIFT_MEGATRON", (0.5, 0.35), (None, 2.5 * GIB)),
+        ("AXOLOTL", (2048 / (4 * 512), 2048 / (4 * 256)), (1.75 * GIB, 2.5 * GIB)),
+        ("HUGGINGFACE", (8 / 6.4,), (None, None)),
+    ],
+)
+def test_logs_of_further_frameworks(
+    job: JobSpec, name: str, steps_s: tuple[float, ...], memory_bytes: tuple[float | None, float | None]
+) -> None:
+    run = logged_run(PATH, getattr(made_logs, name), job, PLAN)
+    assert run.steps_s == pytest.approx(steps_s)
+    assert (run.allocated_bytes, run.reserved_bytes) == memory_bytes
+
+
+def test_memory_counts_whichever_framework_reports_it(job: JobSpec) -> None:
+    """MS-Swift on DeepSpeed: steps of the one, memory of both."""
+    run = logged_run(PATH, DEEPSPEED + made_logs.SWIFT, job, PLAN)
+    assert run.form == "DeepSpeed log"
+    assert (run.allocated_bytes, run.reserved_bytes) == (1.75 * GIB, 2.5 * GIB)
+
+
 def test_the_last_of_two_runs_counts(job: JobSpec) -> None:
     twice = MEGATRON.replace("102.0", "555.0") + MEGATRON
     assert logged_run(PATH, twice, job, PLAN).steps_s == logged_run(PATH, MEGATRON, job, PLAN).steps_s
@@ -90,6 +124,7 @@ def test_the_last_of_two_runs_counts(job: JobSpec) -> None:
         (MEGATRON, replace(PLAN, tp=4, dp=1), "tp = 2: 4, as requested"),
         (MEGATRON.replace("world size: 4", "world size: 8"), PLAN, "world_size = 8: 4, as requested"),
         (MEGATRON.replace("batch size:     8", "batch size:    16"), PLAN, "global batch size = 16: 8 seq"),
+        (made_logs.NEMO.replace("size: 8", "size: 16"), PLAN, "global batch size = 16: 8 seq"),
         (INTERNEVO.replace("consumed_tokens=10240", "consumed_tokens=12288"), PLAN, "step 4: tokens of the step"),
         (TORCHTITAN.replace("tps: 5,120", "tps: 0"), PLAN, "tgs = '0': more than 0"),
         (MEGATRON.split("       4/")[0], PLAN, "steps = 3: one after 3 of warm-up"),

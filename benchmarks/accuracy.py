@@ -1,12 +1,13 @@
 """Predict published training runs and print the errors of the predictions.
 
-    python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] [--calibrate N] \\
-        [--scorer SCORE.py] --out PRED.csv
+    python benchmarks/accuracy.py --measurements PATH [PATH ...] [--new PATH ...] [--curves DIR] [--profiles DIR] \\
+        [--calibrate N] [--scorer SCORE.py] --out PRED.csv
 
 PATH is a CSV file or a folder of them; each row states a run with its whole question (benchmarks/published_rows.py). If
 there is no such file, the script says so and predicts nothing. Every row gets a line in PRED.csv: dataset, row_id,
 pred_step_s, pred_mem_gib, shares of the step by origin and by part, the plan, what is not modelled, and the reason if
-it cannot be predicted. PRED.csv is never calibrated; --calibrate prints a table of its own.
+it cannot be predicted. ``--new`` are sources that no formula was checked against: their intervals are as wide as the other
+new sources lie off. PRED.csv is never calibrated; --calibrate prints a table of its own.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import csv
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,13 +25,16 @@ from benchmarks.measured_times import measured_times  # noqa: E402
 from benchmarks.published_rows import Pricing, RowPrediction, read_rows  # noqa: E402
 from benchmarks.row_calibration import calibration_tables  # noqa: E402
 from benchmarks.row_scores import (  # noqa: E402
+    NEW,
     coverage_lines,
     gap_lines,
     interval,
     memory_gib,
     residual_lines,
 )
+from benchmarks.source_spread import spread_lines, spreads_without  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
+from solver.problem.interval import SourceSpread  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.files import atomic_path  # noqa: E402
@@ -58,6 +62,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="accuracy against published training runs")
     parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
+    parser.add_argument("--new", type=Path, nargs="+", default=[], help="the same, of sources that nobody looked at")
     parser.add_argument("--curves", type=Path, help="folder of measured curves in the generic CSV form")
     parser.add_argument(
         "--profiles", type=Path, help="folder of measured profiles, such as prof_data, beside the curves"
@@ -70,8 +75,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def as_cells(one: RowPrediction) -> dict[str, str]:
-    """One line of the predictions file; numbers with all their digits."""
+def as_cells(one: RowPrediction, spread: SourceSpread | None) -> dict[str, str]:
+    """One line of the predictions file; numbers with all their digits. ``spread`` of a new source."""
     cells = {"dataset": one.row.dataset, "row_id": one.row.row_id, "reason": one.reason}
     cells["missing"] = "; ".join(one.gaps)
     if one.answer is None:
@@ -81,7 +86,7 @@ def as_cells(one: RowPrediction) -> dict[str, str]:
     cells["pred_mem_gib"] = f"{memory_gib(one):.15g}"
     cells["standard_error_s"] = f"{answer.standard_error_s:.15g}"
     cells["carried_error_s"] = f"{answer.errors_s.get(CARRIED, 0.0):.15g}"
-    bounds = interval(one)
+    bounds = interval(one, spread)
     if bounds is not None:
         cells["interval_low_s"], cells["interval_high_s"] = (f"{bound:.15g}" for bound in bounds)
     cells["plan"] = answer.plan.label()
@@ -92,34 +97,40 @@ def as_cells(one: RowPrediction) -> dict[str, str]:
     return cells
 
 
-def write(path: Path, predictions: Sequence[RowPrediction]) -> None:
+def write(path: Path, predictions: Sequence[RowPrediction], spreads: Mapping[str, SourceSpread]) -> None:
     """Writes the predictions file, whole or not at all."""
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, COLUMNS, restval="")
         writer.writeheader()
-        writer.writerows(as_cells(one) for one in predictions)
+        writer.writerows(as_cells(one, spreads.get(one.row.dataset)) for one in predictions)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, price, write, print."""
     options = arguments(argv)
     began = time.perf_counter()
-    missing = [str(path) for path in options.measurements if not path.exists()]
+    missing = [str(path) for path in (*options.measurements, *options.new) if not path.exists()]
     if missing:
         print(f"skipped: there is no {', '.join(missing)}")
         return 0
     try:
-        rows = read_rows(options.measurements)
-        predictions = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model).predict(rows)
-        write(options.out, predictions)
+        rows, new_rows = (read_rows(paths) for paths in (options.measurements, options.new))
+        pricing = Pricing(cost_model=measured_times(options.curves, options.profiles).cost_model)
+        known, new = pricing.predict(rows), pricing.predict(new_rows)
+        spreads = spreads_without(new)
+        write(options.out, [*known, *new], spreads)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    predictions = [*known, *new]
     priced = sum(one.answer is not None for one in predictions)
-    print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {options.out}\n")
+    print(f"{len(predictions)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {options.out}\n")
     print("\n".join(gap_lines(predictions)), end="\n\n")
     print("\n".join(residual_lines(predictions)))
-    print("\n" + "\n".join(coverage_lines(predictions)))
+    print("\n" + "\n".join(coverage_lines(known)))
+    if new:
+        print("\n" + "\n".join(coverage_lines(new, NEW, spreads)))
+        print("\n" + "\n".join(spread_lines(new)))
     if options.calibrate:
         seeds = range(options.seed, options.seed + options.seeds)
         print("\n" + "\n".join(calibration_tables(predictions, options.calibrate, seeds)), flush=True)

@@ -52,7 +52,8 @@ MACRO = "**macro mean, 9 rows and more**"
 TIME = PrintedTable(r"dataset +n +cover +MAPE% +medAPE%", 8)
 RANK = PrintedTable(r"dataset +groups +plans", 10)
 MEMORY = PrintedTable(r"dataset +n +cover +MAPE% +med%", 6)
-INTERVAL = PrintedTable(r"80 % interval +rows", 5)
+INTERVAL = PrintedTable(r"80 % interval +rows", 7)
+NEW_INTERVAL = PrintedTable(r"80 % interval, new +rows", 7)
 DATASETS = PrintedTable(r"calibrated on \d+ rows of a dataset", 7)
 
 
@@ -112,13 +113,17 @@ def memory(runs: PrintedRuns, old: Rows) -> list[list[str]]:
     ]
 
 
-def intervals(runs: PrintedRuns, old: Rows) -> list[list[str]]:
-    """Rows inside and above the interval."""
-    return [
-        [name, rows, rounded(inside, 0), rounded(above, 0), half]
-        for name, (rows, _, inside, above, half) in INTERVAL.read(runs.curves).items()
-        if rows.isdecimal() and int(rows) >= FEWEST_SCORED
-    ]
+def intervals_of(table: PrintedTable, fewest: int = 1) -> Callable[[PrintedRuns, Rows], list[list[str]]]:
+    """Rows inside and above the interval, of datasets with ``fewest`` rows and more; its widths and score."""
+
+    def rows_of(runs: PrintedRuns, old: Rows) -> list[list[str]]:
+        return [
+            [name, rows, rounded(inside, 0), rounded(above, 0), *widths]
+            for name, (rows, _, inside, above, *widths) in table.read(runs.curves).items()
+            if int(rows) >= fewest
+        ]
+
+    return rows_of
 
 
 def calibrated(runs: PrintedRuns, old: Rows) -> list[list[str]]:
@@ -136,7 +141,8 @@ TABLES: dict[str, Callable[[PrintedRuns, Rows], list[list[str]]]] = {
     "| dataset | rows | MAPE % with curves |": steps,
     "| dataset | groups | plans |": ranking,
     "| dataset | rows | MAPE % | bias % |": memory,
-    "| dataset | rows | inside % | above % |": intervals,
+    "| dataset | rows | inside % | above % |": intervals_of(INTERVAL, FEWEST_SCORED),
+    "| new source | rows | inside % | above % |": intervals_of(NEW_INTERVAL),
     "| five rows of a dataset |": calibrated,
 }
 

@@ -6,7 +6,8 @@ Megatron-Core without it (72 B s l h^2 (1 + s/6h + V/12lh)).
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from benchmarks.published_rows import UNEVEN_BATCH, PublishedRow, RowPrediction
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.plan_table import PlanTable
-from solver.problem.interval import EIGHTY_PERCENT, UNPRICED, interval_of
+from solver.problem.interval import SourceSpread, interval_of
 from spec.arrays import floats
 from spec.units import GIB, TERA
 
@@ -37,6 +38,9 @@ DECIMAL_GB = 1e9
 # Fitted: as solver.problem.interval.WIDTHS. Width that a feature adds which a run uses and the solver does not model; the
 # solver itself refuses such a question.
 GAP_STD = 0.04
+INSIDE = 0.8
+KNOWN, NEW, ALL_ROWS = "80 % interval", "80 % interval, new", "all rows"
+NO_SPREADS: Mapping[str, SourceSpread] = MappingProxyType({})
 SPLITS: tuple[tuple[str, Callable[[PublishedRow], str]], ...] = (
     ("dataset", lambda row: row.dataset),
     ("tp", lambda row: row.text("tp")),
@@ -121,42 +125,48 @@ def memory_gib(one: RowPrediction) -> float | None:
     return answer.needed_bytes / GIB
 
 
-def interval(one: RowPrediction) -> tuple[float, float] | None:
-    """The 80 % interval of a row's step in seconds, widened for features that are not modelled; None without an answer."""
+def interval(one: RowPrediction, spread: SourceSpread | None = None) -> tuple[float, float] | None:
+    """The 80 % interval of a row's step in seconds, of a source with ``spread`` or, without one, of a source that was looked
+    at; widened for features that are not modelled. None without an answer."""
     if one.answer is None:
         return None
-    own_std = (math.log(one.answer.interval_high_s / one.answer.step_s) - UNPRICED) / EIGHTY_PERCENT
     missing = len(set(one.gaps) - {UNEVEN_BATCH})
-    std = math.hypot(own_std, GAP_STD * math.sqrt(missing))
-    low, high = interval_of(floats(one.step_s), floats(std))
+    own = math.hypot(math.hypot(*one.answer.scatter_s.values()) / one.answer.step_s, GAP_STD * math.sqrt(missing))
+    std = floats(own) if spread is None else spread.interval_std(floats(own), floats(0.0))
+    low, high = interval_of(floats(one.step_s), std)
     return float(low[0]), float(high[0])
 
 
-def coverage_lines(predictions: Sequence[RowPrediction]) -> list[str]:
-    """A line for each dataset and one for all rows: share below, inside and above, median half-width in %."""
-    predicted: dict[str, list[tuple[float, float, float, float]]] = {}
+def coverage_lines(
+    predictions: Sequence[RowPrediction], title: str = KNOWN, spreads: Mapping[str, SourceSpread] = NO_SPREADS
+) -> list[str]:
+    """A line for each dataset and one for all rows: share below, inside and above, median and mean half-width, and the mean
+    interval score of log(measured / predicted) (Gneiting and Raftery 2007, eq. 43), all in %. ``spreads`` by dataset."""
+    predicted: dict[str, list[tuple[float, ...]]] = {}
     for one in predictions:
-        measured, bounds = measured_step_s(one.row), interval(one)
+        measured, bounds = measured_step_s(one.row), interval(one, spreads.get(one.row.dataset))
         if not measured or bounds is None:
             continue
         low, high = bounds
+        missed = max(math.log(low / measured), math.log(measured / high), 0.0)
+        score = math.log(high / low) + 2.0 / (1.0 - INSIDE) * missed
+        half = (high - low) / 2.0 / one.step_s
         predicted.setdefault(one.row.dataset, []).append(
-            (measured < low, low <= measured <= high, measured > high, (high - low) / 2.0 / one.step_s)
+            (measured < low, low <= measured <= high, measured > high, half, score)
         )
-    lines = [f"{'80 % interval':24} {'rows':>5} {'below %':>8} {'inside %':>9} {'above %':>8} {'half-width %':>13}"]
+    heads = f"{'below %':>8} {'inside %':>9} {'above %':>8} {'half-width %':>13} {'mean %':>7} {'score %':>8}"
+    lines = [f"{title:24} {'rows':>5} {heads}"]
     for dataset, rows in sorted(predicted.items()):
         lines.append(_line(dataset, np.array(rows, dtype=np.float64)))
     if predicted:
-        lines.append(
-            _line("all rows", np.concatenate([np.array(rows, dtype=np.float64) for rows in predicted.values()]))
-        )
+        lines.append(_line(ALL_ROWS, np.concatenate([np.array(rows, np.float64) for rows in predicted.values()])))
     return lines
 
 
 def _line(name: str, rows: np.ndarray) -> str:
-    below, inside, above = 100.0 * rows[:, :3].mean(axis=0)
+    below, inside, above, mean, score = 100.0 * rows.mean(axis=0)
     half = 100.0 * float(np.median(rows[:, 3]))
-    return f"{name:24} {len(rows):5d} {below:8.1f} {inside:9.1f} {above:8.1f} {half:13.1f}"
+    return f"{name:24} {len(rows):5d} {below:8.1f} {inside:9.1f} {above:8.1f} {half:13.1f} {mean:7.1f} {score:8.1f}"
 
 
 def residual_lines(predictions: Iterable[RowPrediction]) -> list[str]:

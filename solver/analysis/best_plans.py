@@ -18,6 +18,7 @@ from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
+from solver.problem.interval import standard_errors_s
 from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.price import interval_s
 from solver.problem.problem import Problem
@@ -215,7 +216,7 @@ def _columns(problem: Problem, block: Candidates, cost: StepTime) -> dict[str, l
     plans = [block.table.plans.plan(row) for row in range(len(block.simulated))]
     settings = [asdict(plan.settings) for plan in plans]
     memory = block.table.memory
-    low_s, high_s = interval_s(problem, cost)
+    low_s, high_s = interval_s(problem, cost, standard_errors_s(problem.job, cost.parts, cost.std_s))
     numbers = {
         "step_s": cost.step_s,
         "standard_error_s": cost.standard_error_s,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
 from solver.problem.cluster_times import ClusterTimes, times_of
+from solver.problem.interval import Evidence
 from solver.problem.problem import Problem
 from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
 from spec.readers.config_file import ConfigFile
@@ -44,17 +45,20 @@ def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, tim
     """Returns the problem of a parsed request with ``times``. Raises ConfigError for a calibration that does not fit it."""
     cluster = parsed.cluster
     op_timer = times.op_timer(cluster)
-    calibration = None
+    # Only the profiler names the torch it ran on; what an importer read was measured on another machine.
+    own = not times.source and times.profile.machine.torch and times.profile.is_measured
+    evidence, calibration = Evidence.PROFILE if own else Evidence.SPEC, None
     if request.calibration:
         from solver.problem.calibration import read_calibration
 
-        calibration = read_calibration(request.calibration, cluster)
+        evidence, calibration = Evidence.CALIBRATION, read_calibration(request.calibration, cluster)
     return LoadedProblem(
         problem=Problem(
             model=parsed.config.model,
             job=parsed.job,
             cluster=cluster,
             op_timer=op_timer,
+            evidence=evidence,
             calibration=calibration,
         ),
         config=parsed.config,

@@ -1,11 +1,20 @@
 """The answers of given plans: step time and memory of every row of a table, whether it fits or not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.memory.terms import TERM_NAMES, MemoryEstimate
 from solver.plans.plan_table import PlanTable
-from solver.problem.interval import calibrated_interval, causes, interval_of, relative_std
+from solver.problem.interval import (
+    NEW_SOURCES,
+    Evidence,
+    calibrated_interval,
+    interval_of,
+    measured_share,
+    standard_errors_s,
+)
 from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.problem import Problem, cost_under
 from solver.problem.result import Answer, SlowestStage
@@ -24,7 +33,8 @@ def answers_of(
     """Returns the answers of the ``rows`` of a table, one after another in ``cost`` and ``memory``."""
     utilisation = mfu(problem.model, problem.job, problem.cluster, cost.step_s)
     tgs = tokens_per_gpu_per_s(problem.job, cost.step_s)
-    low_s, high_s = interval_s(problem, cost)
+    scatter_s = standard_errors_s(problem.job, cost.parts, cost.std_s)
+    low_s, high_s = interval_s(problem, cost, scatter_s)
     stages, kinds = table.stages, problem.model.blocks
     answers: list[Answer] = []
     for place, row in enumerate(rows):
@@ -61,13 +71,16 @@ def answers_of(
                 ),
                 interval_low_s=float(low_s[place]),
                 interval_high_s=float(high_s[place]),
+                scatter_s={cause: float(error[place]) for cause, error in scatter_s.items()},
             )
         )
     return tuple(answers)
 
 
-def interval_s(problem: Problem, cost: StepTime) -> tuple[FloatArray, FloatArray]:
-    """Returns the 80 % interval of the steps (solver.problem.interval)."""
+def interval_s(problem: Problem, cost: StepTime, scatter_s: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
+    """Returns the 80 % interval of the steps (solver.problem.interval), which scatter by ``scatter_s``."""
     if problem.calibration:
         return calibrated_interval(cost.step_s, problem.calibration.residual_std)
-    return interval_of(cost.step_s, relative_std(causes(problem.job, cost.parts, cost.std_s)))
+    own = np.sqrt(np.sum(np.square(list(scatter_s.values())), axis=0)) / cost.step_s
+    measured = measured_share(cost.origins) if problem.evidence is Evidence.PROFILE else np.zeros_like(own)
+    return interval_of(cost.step_s, NEW_SOURCES.interval_std(own, measured))

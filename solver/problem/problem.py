@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from solver.estimate import Estimate, StepTime, step_time
+from solver.problem.interval import Evidence
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Which model, under which job, on which cluster, priced by which cost model; ``calibration`` holds the
-    factors of the user's cluster where they are requested."""
+    """Which model, under which job, on which cluster, priced by which cost model; ``evidence`` is what the times rest
+    on, and ``calibration`` holds the factors of the user's cluster where they are requested."""
 
     model: ModelSpec
     job: JobSpec
     cluster: ClusterSpec
     op_timer: OpTimer
+    evidence: Evidence = Evidence.SPEC
     calibration: "Calibration | None" = None
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import hypot, isfinite, sqrt
 from typing import Any
 
@@ -44,7 +44,8 @@ class SlowestStage:
 class Answer:
     """One plan with its cost.
 
-    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.problem.interval).
+    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.problem.interval); ``scatter_s`` is
+    the standard error by cause that one cluster's steps scatter by, in which "formulas" is each plan's own.
     ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
     ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
@@ -70,6 +71,7 @@ class Answer:
     host_bytes: float = 0.0
     interval_low_s: float = 0.0
     interval_high_s: float = 0.0
+    scatter_s: dict[str, float] = field(default_factory=dict)
     also_zero_sizes: tuple[int, ...] = ()
     also_zero_stages: tuple[int, ...] = ()
 
@@ -133,7 +135,9 @@ def is_tie(answer: Answer, other: Answer) -> bool:
 
 
 def paired_error_s(answer: Answer, other: Answer) -> float:
-    """Standard error of the difference of two plans in seconds: what both take from one family of curves errs alike
-    and cancels."""
-    families = answer.errors_s.keys() | other.errors_s.keys()
-    return sqrt(sum((answer.errors_s.get(f, 0.0) - other.errors_s.get(f, 0.0)) ** 2 for f in families))
+    """Returns the standard error of the difference of two plans in seconds. What lies off for the whole cluster cancels, and
+    so does what both take from one cause; the formulas' own error is each plan's."""
+    causes = answer.scatter_s.keys() | other.scatter_s.keys()
+    own = {"formulas"}
+    shared = sum((answer.scatter_s.get(one, 0.0) - other.scatter_s.get(one, 0.0)) ** 2 for one in causes - own)
+    return sqrt(shared + sum(one.scatter_s.get("formulas", 0.0) ** 2 for one in (answer, other)))

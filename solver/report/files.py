@@ -37,6 +37,7 @@ def question_record(problem: Problem) -> dict[str, object]:
         "seq_len": job.seq_len,
         "global_batch_tokens": job.global_batch_tokens,
         "preset": job.preset.name,
+        "evidence": problem.evidence.value,
     }
 
 

@@ -11,6 +11,7 @@ from profdb.sample import ProfileDatabase
 from solver.memory.device import nearly_all_words, retries_words, usable_bytes
 from solver.plans.simplicity import switches_beyond
 from solver.problem.cluster_times import ClusterTimes
+from solver.problem.interval import Evidence
 from solver.problem.loading import LoadedProblem
 from solver.problem.model_flops import counts_whole_attention, logged_tflops, products
 from solver.problem.problem import Problem
@@ -49,6 +50,12 @@ PART_WORDS = {part: words for part, (_, words) in PART_NAMES.items()}
 
 PRINTED_FRONT, PAGE_FRONT = 8, 60
 """Plans of a Pareto front in print, and on a page; --json has all."""
+INTERVAL_WORDS = {
+    Evidence.SPEC: "of a cluster that nothing was measured on: a profile of it (pss profile) narrows it, "
+    "and a few measured steps (--calibration) more",
+    Evidence.PROFILE: "of a cluster with a profile of its own; a few measured steps (--calibration) narrow it",
+    Evidence.CALIBRATION: "of a cluster that was calibrated by measured steps",
+}
 TIE = "; a tie: within the 80 % interval of their difference"
 
 
@@ -171,7 +178,7 @@ def plans_table(answers: Sequence[Answer], caption: str, names: Sequence[str] = 
             *(in_ms(one.parts_s[part]) for part in parts),
             origin_words(one),
         ]
-        for name, one in zip(names or [one.label() for one in answers], answers, strict=True)
+        for name, one in zip(names or map(Answer.label, answers), answers, strict=True)
     ]
     header = ["question" if names else "plan", "step ms", "80 % interval", "TGS", "MFU %", "GiB"]
     header += [*(PART_TITLES[part] for part in parts), "origin"]
@@ -192,7 +199,6 @@ def breakdown_section(
 ) -> ReportSection:
     """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
     utilisation, memory and origins, and more ``facts``."""
-    others = [answer for mode, answer in best_of_mode.items() if mode != best.plan.strategy]
     compute = sum(best.parts_s[part] for part in COMPUTE_PARTS)
     parts = ", ".join(
         f"{PART_WORDS[part]} {100 * seconds / best.step_s:.1f} %"
@@ -213,17 +219,17 @@ def breakdown_section(
     limit = usable_bytes(problem.cluster)
     tight = best.needed_bytes <= limit and nearly_all_words(best.needed_bytes, limit)
     warnings = (tight, retries_words(best.needed_bytes, best.device_bytes, limit))
-    origins = [
+    origins = (
         f"{name} {100 * best.origins_s[name] / best.step_s:.1f} %"
         for name in ORIGIN_NAMES
         if best.origins_s.get(name, 0.0) > 0
-    ]
+    )
     return ReportSection(
         anchor="breakdown",
         title="Where the time goes",
         paragraphs=[
             f"{100 * compute / best.step_s:.1f} % of the step computes: {parts}",
-            *(difference(best, other) for other in others),
+            *(difference(best, other) for mode, other in best_of_mode.items() if mode != best.plan.strategy),
         ],
         facts=[
             ("slowest", f"{best.slowest.words()}; the columns are of it"),
@@ -231,6 +237,7 @@ def breakdown_section(
             ("memory", memory),
             *(("warning", words) for words in warnings if words),
             ("origin", ", ".join(origins)),
+            ("interval", INTERVAL_WORDS[problem.evidence]),
             *facts,
         ],
     )

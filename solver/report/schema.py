@@ -76,7 +76,7 @@ def _plan() -> Schema:
 
 
 def _question() -> dict[str, Schema]:
-    words = ("model", "cluster", "gpu", "preset")
+    words = ("model", "cluster", "gpu", "preset", "evidence")
     counts = ("world_size", "seq_len", "global_batch_tokens")
     return {word: {"type": "string"} for word in words} | {count: {"type": "integer", "minimum": 1} for count in counts}
 

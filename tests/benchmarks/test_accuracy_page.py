@@ -10,10 +10,14 @@ from spec.errors import ConfigError
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 CURVES = """
-80 % interval             rows  below %  inside %  above %  half-width %
-small                        2      0.0     100.0      0.0          14.1
-large                       30      3.3      83.4     13.3           9.2
-all rows                    32      3.1      84.4     12.5           9.5
+80 % interval             rows  below %  inside %  above %  half-width %  mean %  score %
+small                        2      0.0     100.0      0.0          14.1    15.0     30.2
+large                       30      3.3      83.4     13.3           9.2     9.9     24.4
+all rows                    32      3.1      84.4     12.5           9.5    10.1     25.0
+
+80 % interval, new        rows  below %  inside %  above %  half-width %  mean %  score %
+fresh                        4      0.0      75.0     25.0          28.1    28.5     60.3
+all rows                     4      0.0      75.0     25.0          28.1    28.5     60.3
 
 calibrated on 5 rows of a dataset          scored  before %  after %  in 80 %  half %  one factor %  by cause %
 large                                          25      6.15     4.02     79.6     8.8          3.52        3.11
@@ -56,8 +60,10 @@ def test_every_table_is_written_from_what_was_printed() -> None:
         "| large | 3 | 30 | 0.863 | 6.2 | 0.863 | 6.2 |",
         "| ALL | 3 | 30 | 0.863 | 6.2 | 0.863 | 6.2 |",
         "| large | 21 | 3.9 | -2.8 |",
-        "| large | 30 | 83 | 13 | 9.2 |",
-        "| all rows | 32 | 84 | 12 | 9.5 |",
+        "| large | 30 | 83 | 13 | 9.2 | 9.9 | 24.4 |",
+        "| all rows | 32 | 84 | 12 | 9.5 | 10.1 | 25.0 |",
+        "| fresh | 4 | 75 | 25 | 28.1 | 28.5 | 60.3 |",
+        "| all rows | 4 | 75 | 25 | 28.1 | 28.5 | 60.3 |",
         "| large | 25 | 6.2 | 4.0 | 3.5 | 3.1 | 80 | 8.8 |",
         "| **macro mean** |  | 6.2 | 4.0 | 3.5 | 3.1 | 80 | 8.8 |",
     ]

@@ -13,7 +13,7 @@ from benchmarks.accuracy import COLUMNS as PREDICTED
 from benchmarks.accuracy import main
 from benchmarks.published_rows import UNEVEN_BATCH, current_words, parse_row, read_rows
 from benchmarks.row_scores import GAP_STD, gap_lines, interval, measured_step_s, memory_gib, residual_lines
-from solver.problem.interval import EIGHTY_PERCENT, UNPRICED
+from solver.problem.interval import EIGHTY_PERCENT, NEW_SOURCES, UNPRICED
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.units import GIB
@@ -170,7 +170,7 @@ def test_every_missing_piece_widens_the_interval_once(tmp_path: Path) -> None:
         assert bounds is not None
         return (math.log(bounds[1] / plain.step_s) - UNPRICED) / EIGHTY_PERCENT
 
-    assert interval(plain) == pytest.approx((plain.answer.interval_low_s, plain.answer.interval_high_s))
+    assert interval(plain, NEW_SOURCES) == pytest.approx((plain.answer.interval_low_s, plain.answer.interval_high_s))
     assert std(UNEVEN_BATCH) == pytest.approx(std())
     assert std("one", "one") == pytest.approx(math.hypot(std(), GAP_STD))
     assert std("one", "other") == pytest.approx(math.hypot(std(), GAP_STD, GAP_STD))

@@ -93,7 +93,7 @@ def test_the_report_names_ties_room_and_front(answered: tuple[Result, tuple[What
     assert {"ties", "headroom"} <= facts.keys()
     printed = text(sections)
     assert all(answer.plan.label() in printed for answer in result.pareto[:8])
-    same = replace(result.best[0], errors_s={"gemm": 1.0})
+    same = replace(result.best[0], scatter_s={"gemm": 1.0})
     assert ties([result.best[0], same, result.best[0]]) == [2]
     section = sensitivity_section(result.best[0], found)
     assert "40 GB more memory a GPU" in text([section])

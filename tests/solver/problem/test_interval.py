@@ -12,17 +12,22 @@ from hypothesis import strategies as st
 from profdb.modelled.flash_generations import LENGTHS
 from solver.estimate import STEP_PARTS
 from solver.problem.interval import (
+    EIGHTY_PERCENT,
     EXPERTS,
     NETWORK,
+    NEW_SOURCES,
     UNPRICED,
     WIDTHS,
     calibrated_interval,
     causes,
     interval_of,
+    measured_share,
     relative_std,
+    standard_errors_s,
 )
 from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray, floats
+from spec.origin import Origin
 from tests.ops.layouts import job
 
 
@@ -124,6 +129,40 @@ def test_parts_of_one_cause_add_up() -> None:
 def test_residuals_of_a_calibration_take_the_place_of_all_errors() -> None:
     low, high = calibrated_interval(floats(1.0), 0.01)
     assert (low[0], high[0]) == pytest.approx((np.exp(-0.012816), np.exp(0.012816)))
+
+
+def test_seconds_of_error_by_cause_are_those_of_the_width() -> None:
+    seconds = parts(gemm=2.0, attention=1.0, dp_comm=0.5, host=0.5)
+    std_s = {"gemm": floats(0.3), "host": floats(0.1), CARRIED: floats(0.2)}
+    errors_s = standard_errors_s(job(), seconds, std_s)
+    width = relative_std(causes(job(), seconds, std_s))
+    assert np.sqrt(np.sum(np.square(list(errors_s.values())))) == pytest.approx(4.0 * width[0])
+    assert errors_s["curves of gemm"] == pytest.approx(WIDTHS["curves"] * 0.3)
+
+
+def test_a_new_source_lies_inside_as_often_as_the_known_ones_say() -> None:
+    """Six sources of an unknown spread and a seventh: its step lies within the interval that the six give eight times in ten."""
+    rng = np.random.default_rng(0)
+    known, new = rng.normal(0.0, 0.2, (20_000, 6)), rng.normal(0.0, 0.2, 20_000)
+    std = np.sqrt((known**2).mean(axis=1))
+    assert (np.abs(new) < NEW_SOURCES.reach * std).mean() == pytest.approx(0.8, abs=0.012)
+    none, nothing = floats(0.0), floats(0.0)
+    assert NEW_SOURCES.interval_std(none, nothing) * EIGHTY_PERCENT == pytest.approx(
+        NEW_SOURCES.reach * NEW_SOURCES.std
+    )
+    assert NEW_SOURCES.interval_std(floats(0.3), nothing)[0] ** 2 == pytest.approx(
+        0.3**2 + NEW_SOURCES.interval_std(none, nothing)[0] ** 2
+    )
+
+
+def test_a_profile_takes_the_machine_out_of_the_spread_as_far_as_it_measured() -> None:
+    whole, half, rest = (NEW_SOURCES.interval_std(floats(0.0), floats(share))[0] ** 2 for share in (0.0, 0.5, 1.0))
+    assert rest == pytest.approx((1.0 - NEW_SOURCES.machine) * whole)
+    # Of the half that was not measured, the whole error in seconds is left.
+    assert half - rest == pytest.approx(0.25 * (whole - rest))
+    seconds = {Origin.MEASURED: 2.0, Origin.EXTRAPOLATED: 1.0, Origin.MODELLED: 1.0, Origin.DERIVED: 5.0}
+    assert measured_share({origin: floats(value) for origin, value in seconds.items()}) == pytest.approx(0.75)
+    assert measured_share({Origin.DERIVED: floats(1.0)}) == 0.0
 
 
 def test_eight_draws_in_ten_lie_inside() -> None:

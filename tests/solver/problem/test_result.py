@@ -88,18 +88,20 @@ def test_errors_of_one_family_cancel_and_those_of_two_do_not() -> None:
     plan = Plan(strategy="mtp", preset="internevo", num_micro=4)
     any_answer = price_plan(question(world_size=1, sequences=4), PlanTable.of(plan))[0]
 
-    def priced(**errors_s: float) -> Answer:
-        return replace(any_answer, errors_s=errors_s)
+    def priced(**scatter_s: float) -> Answer:
+        return replace(any_answer, scatter_s=scatter_s)
 
     one = priced(gemm=3.0, attention=4.0)
     assert paired_error_s(one, one) == 0.0
     assert paired_error_s(one, priced(gemm=3.0)) == pytest.approx(4.0)
     assert paired_error_s(priced(gemm=3.0), priced(all_reduce=4.0)) == pytest.approx(5.0)
     assert paired_error_s(one, priced(gemm=1.0, attention=1.0)) == pytest.approx(sqrt(4.0 + 9.0))
+    # What formulas err by differs from plan to plan.
+    assert paired_error_s(priced(gemm=3.0, formulas=1.0), priced(gemm=3.0, formulas=2.0)) == pytest.approx(sqrt(5.0))
 
 
 @pytest.mark.parametrize(("other_s", "tie"), [(1.009, True), (1.0095, False), (0.991, True), (0.99, False)])
 def test_two_runs_of_one_plan_differ_by_nine_tenths_of_a_per_cent(other_s: float, tie: bool) -> None:
-    """No error of curves: 1.2816 times 0.5 % of either step."""
-    one = replace(answer_of_step(), step_s=1.0, errors_s={})
+    """No error of the prediction: 1.2816 times 0.5 % of either step."""
+    one = replace(answer_of_step(), step_s=1.0, scatter_s={})
     assert is_tie(one, replace(one, step_s=other_s)) is tie

@@ -104,11 +104,11 @@ def test_neighbours_that_hold_the_same_are_shown_together() -> None:
 
 
 def test_a_difference_names_the_largest_parts_and_a_tie() -> None:
-    best = replace(ANSWERS[0], errors_s={"gemm": 1e-3})
+    best = replace(ANSWERS[0], scatter_s={"gemm": 1e-3})
     slower_by = 0.01 * best.step_s
     parts = best.parts_s | {"gemm": best.parts_s["gemm"] + slower_by}
     other = replace(best, step_s=best.step_s + slower_by, parts_s=parts)
     assert "1.0 % slower: matrix products +" in difference(best, other)
     assert "a tie" not in difference(best, other)
-    unlike = replace(other, errors_s={"all_reduce": slower_by})
+    unlike = replace(other, scatter_s={"all_reduce": slower_by})
     assert "a tie: within the 80 % interval" in difference(best, unlike)

@@ -42,7 +42,7 @@ def test_losses_by_term_sum_to_the_whole() -> None:
 def test_a_plan_that_wins_has_no_losses_and_a_faster_one_that_cannot_run_gains() -> None:
     assert why_not(BEST) == ["it is the best plan"]
     assert not why_not_section(1, BEST, Candidate(answer=BEST, obstacles=())).tables
-    faster = replace(BEST, step_s=0.9 * BEST.step_s, plan=OTHER.plan, errors_s={"gemm": BEST.step_s})
+    faster = replace(BEST, step_s=0.9 * BEST.step_s, plan=OTHER.plan, scatter_s={"gemm": BEST.step_s})
     words = why_not(faster, ("needs 9 GiB of 8",))[1]
     assert "would gain 10.0 %" in words
     assert words.endswith("a tie: within the 80 % interval of their difference")

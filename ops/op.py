@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ops.experts.routing import Routing
-from ops.roles import Identity, OpKey
+from ops.roles import Identity, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -317,8 +317,8 @@ class MemoryBound(Op, KernelCall[IntArray]):
 
     @property
     def backward(self) -> bool:
-        """Returns whether the backward kernel runs."""
-        return self.phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+        """Returns whether the backward kernel runs; zeros are set by one kernel in either direction."""
+        return self.phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD) and self.role is not Role.ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,3 +141,10 @@ def test_a_lookups_gradient_is_added_up_whole(framework: str, tied: bool, pp: in
     table = float(first.forward[0].parameters[0])
     moved = [(op.kernel, float(bytes_moved(op)[0]) / table) for op in added if op.rows[0]]
     assert moved == told
+
+
+def test_the_gradient_of_an_embedding_begins_as_zeros() -> None:
+    """2 bytes written for each element of a rank's table, though autograd sets them in the backward."""
+    (zeros,) = (op for op in ops_of().embedding.backward if op.role is Role.ZERO)
+    assert isinstance(zeros, MemoryBound)
+    assert float(bytes_moved(zeros)[0]) == 2.0 * VOCAB / 2 * HIDDEN

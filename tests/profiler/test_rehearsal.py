@@ -192,7 +192,7 @@ def test_a_dry_run_waits_for_the_compiler_once_a_graph() -> None:
     swiglu = MemoryBoundCase(kernel="swiglu", direction="forward", rows=512, width=512)
     others = [replace(swiglu, direction="backward"), replace(swiglu, dtype="fp32"), replace(swiglu, kernel="quantize")]
     again = [replace(swiglu, rows=1024), WarmKernelCase(**asdict(swiglu))]
-    never = [replace(swiglu, kernel="rmsnorm"), replace(swiglu, kernel="add")]
+    never = [replace(swiglu, kernel="rmsnorm_torch"), replace(swiglu, kernel="add")]
     cases = [swiglu, *others, *again, *never]
     waits_s = expected_s(cases, None, TrialPlan()) - expected_s(never[1:], None, TrialPlan())
     assert waits_s.tolist() == pytest.approx([3.0] * 4 + [0.0] * 4)

@@ -152,10 +152,10 @@ def test_the_mask_reaches_the_kernel(mask: str) -> None:
 
 LOSSES = ("16bit", "fused", "unfused")
 KERNEL_OPERATIONS = {
-    ("rmsnorm", "forward"): ("_fused_rms_norm", "pow"),
-    ("rmsnorm", "backward"): ("_fused_rms_norm_backward", "mul"),
-    ("layernorm", "forward"): ("native_layer_norm",),
-    ("layernorm", "backward"): ("native_layer_norm_backward",),
+    **{(f"rmsnorm{one}", "forward"): ("_fused_rms_norm", "pow") for one in ("", "_torch")},
+    **{(f"rmsnorm{one}", "backward"): ("_fused_rms_norm_backward", "mul") for one in ("", "_torch")},
+    **{(f"layernorm{one}", "forward"): ("native_layer_norm",) for one in ("", "_torch")},
+    **{(f"layernorm{one}", "backward"): ("native_layer_norm_backward",) for one in ("", "_torch")},
     ("rotary", "forward"): ("cat",),
     ("rotary", "backward"): ("mul",),
     ("swiglu", "forward"): ("silu",),

@@ -85,7 +85,7 @@ def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
     [
         ("silu", "swiglu_halves_unfused", 1.0),  # one a layer
         ("neg", "rotary_unfused", 4.0),  # of queries and of keys, forward and backward
-        ("rsqrt", "rmsnorm", 2.5),  # two a layer and the last
+        ("rsqrt", "rmsnorm_torch", 2.5),  # two a layer and the last
     ],
 )
 def test_the_passes_of_a_layer_are_those_priced(operation: str, kernel: str, calls: float) -> None:

@@ -183,15 +183,17 @@ def launch_files(count: int) -> Iterator[object]:
 def command_words(question: Question, plan: str) -> list[str]:
     """A question and a plan as command-line options."""
     job = question["job"]
-    words = ["--config", question["model"], "--cluster", question["cluster"], "--plan", plan]
+    words = ["--config", question["model"], "--cluster", question["cluster"], "--plan", plan, "--force"]
     words += ["--world_size", str(job["world_size"]), "--framework", job["framework"]]
     words += ["--precision", job["precision"], "--seq_len", str(job["seq_len"])]
     return [*words, "--global_batch_size", str(job["global_batch_tokens"])]
 
 
 def plan_text(plan: PlanSettings) -> str:
-    """A plan as for --plan, without empty values."""
-    values = {key: value for key, value in asdict(plan).items() if value not in (None, (), "", 0)}
+    """A plan as for --plan, without empty values but for the ZeRO stage, which frameworks have defaults of."""
+    values = {
+        key: value for key, value in asdict(plan).items() if value not in (None, (), "", 0) or key == "zero_stage"
+    }
     texts = {key: "+".join(value) if isinstance(value, tuple) else value for key, value in values.items()}
     return ",".join(f"{key}={value}" for key, value in texts.items() if key in plan_option_settings())
 

@@ -71,7 +71,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         version=True,
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
         epilog="Exit status: 0, 2 for wrong input or when no plan fits, 3 for a priced plan that breaks a rule of "
-        "its framework or does not fit (priced and written all the same, but for launch settings of a framework that refuses it).",
+        "its framework or does not fit (priced and written all the same, but for launch settings: without --force, or of a framework that refuses it).",
     )
     for title, options in option_groups().items():
         group = parser.add_argument_group(title)
@@ -261,6 +261,10 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "type": whole(1, MOST_SHOWN),
                 "default": 1,
                 "help": "which of the ranked plans to export (default 1)",
+            },
+            "--force": {
+                "action": "store_true",
+                "help": "write launch files of a plan that does not fit, with a warning",
             },
             "--strict_export": {
                 "action": "store_true",

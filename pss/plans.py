@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 NOT_FEASIBLE = 3
 """Exit status for a priced plan that breaks a rule or does not fit; the results are written all the same, and
-launch settings where the framework runs it."""
+launch settings with --force where the framework runs it."""
 ROOT = shipped_folder()
 
 
@@ -394,7 +394,7 @@ def hand_on(options: argparse.Namespace, plans: "Plans") -> "Answer":
     if files := launch_files(options):
         from workload.launch_files import write_launch_files
 
-        announce(*write_launch_files(inputs.problem, chosen.plan, files))
+        announce(*write_launch_files(inputs.problem, chosen.plan, files, force=options.force))
     return chosen
 
 

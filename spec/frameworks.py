@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from spec.errors import ConfigError
 from spec.files import CONFIGS, read_toml, shipped_folder
-from spec.program.kinds import Several, Text, Whole
+from spec.program.kinds import Several, Text, Whole, Word
 from spec.settings.setting import section_values, settings_of
 
 STRATEGIES = ("mtp", "fsp", "msp", "isp", "ulysses")
@@ -67,6 +67,8 @@ class TensorParallel:
 
     strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies"), least=1)] = ("mtp",)
     """Tensor-parallel strategies that it supports."""
+    default_strategy: Annotated[str, Word(STRATEGIES)] = "mtp"
+    """Strategy of a plan with tensor parallelism that names none."""
     axes: frozenset[Literal["tp", "cp", "pp", "ep"]] = frozenset({"tp", "cp", "pp", "ep"})
     """Axes that can split a model: matrices of layers (tp), sequences (cp), layers (pp), experts (ep)."""
     partial_attention: Literal["fused", "torch"] = "fused"
@@ -261,6 +263,8 @@ class DataParallel:
 
     zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)] = (0, 1)
     """ZeRO stages that it supports."""
+    default_zero_stage: Annotated[int, Whole(least=0, most=3)] = 0
+    """ZeRO stage of a plan that names neither a stage nor a size."""
     hybrid_zero: bool = True
     """zero_size may be smaller than the data-parallel group."""
     fp32_gradients: bool = False

@@ -5,7 +5,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from solver.plans.plan_table import Plan
+from solver.estimate import estimate_memory
+from solver.memory.device import needs_words, usable_bytes
+from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from solver.problem.requested_plan import broken_rules
 from spec.errors import ExportError
@@ -17,7 +19,7 @@ from workload.settings.bridge import bridge_settings, check_bridge
 from workload.settings.deepspeed import check_deepspeed, deepspeed_settings
 from workload.settings.frameworks import WRITTEN, check_framework
 from workload.settings.internevo import check_internevo, internevo_settings
-from workload.settings.launch_file import LaunchText
+from workload.settings.launch_file import LaunchText, with_warning
 from workload.settings.megatron import check_megatron, megatron_settings
 from workload.settings.step_trace import trace_text
 from workload.settings.swift import check_swift, swift_settings
@@ -75,14 +77,27 @@ def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
             EXPORTERS[name].check[job.preset.name](model, job)
 
 
-def write_launch_files(problem: Problem, plan: Plan, files: Mapping[str, Path]) -> tuple[list[Path], list[str]]:
-    """Write ``files``, exporter to path, all of them or none: the paths, and the notes of each.
+def write_launch_files(
+    problem: Problem, plan: Plan, files: Mapping[str, Path], *, force: bool = False
+) -> tuple[list[Path], list[str]]:
+    """Write ``files``, exporter to path, all of them or none: the paths, and the notes of each. With ``force`` a plan
+    that does not fit gets a warning in the first line of files that have comments.
 
-    Raises ExportError for a plan that its framework does not run, or a file that cannot be written.
+    Raises ExportError for a plan that its framework does not run or, without ``force``, that does not fit, or a file
+    that cannot be written.
     """
     check_framework(files, plan.preset)
     check_exports(files, problem.model, problem.job)
     texts = {name: _composed(name, problem, plan) for name in files}
+    needed = estimate_memory(problem.model, problem.job, PlanTable.of(plan), problem.cluster).needed_bytes[0]
+    usable = usable_bytes(problem.cluster)
+    # A trace launches nothing.
+    launched = [name for name in files if EXPORTERS[name].of_any is None] if needed > usable else []
+    lacks = needs_words(needed, usable) if launched else ""
+    for name in launched:
+        if not force:
+            raise ExportError(f"--export_{name}: {plan.label()} {lacks}: --force writes it with a warning")
+        texts[name] = with_warning(texts[name], f"does not fit: {lacks}")
     with ExitStack() as stack:
         handles = {name: stack.enter_context(atomic_file(path)) for name, path in files.items()}
         for name, text in texts.items():

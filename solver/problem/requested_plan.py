@@ -1,5 +1,6 @@
 """A plan from the user's settings: those of a config, or of --plan tp=8,pp=4,..."""
 
+from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def parse_plan(text: str, where: str = "--plan") -> PlanSettings:
 
 
 def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
-    """Returns the plan of the settings, with defaults for open ones and the batch of the job.
+    """Returns the plan of the settings, with what the framework would run for open ones and the batch of the job.
 
     Raises ConfigError when the degrees do not divide the world or the batch.
     """
@@ -51,6 +52,11 @@ def plan_of(settings: PlanSettings, problem: "Problem", where: str) -> Plan:
             f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
             f"dp {dp} x micro_batch {micro_batch}",
         )
+    preset = job.preset
+    if settings.strategy is None and tp > 1:
+        settings = replace(settings, strategy=preset.tensor_parallel.default_strategy)
+    if settings.zero_stage is None and settings.zero_size is None:
+        settings = replace(settings, zero_stage=preset.data_parallel.default_zero_stage)
     sharding = strategy_of(settings, where)
     zero_stage, zero_size = zero_of(settings, sharding, job.world_size, where)
     offloads = settings.optimizer_offload or settings.offloaded_layers or settings.offload_modules

@@ -16,6 +16,7 @@ from spec.frameworks import framework_preset
 from spec.model import MoeSpec
 from spec.readers.read_config import read_config
 from spec.settings.job import JobRequest, job_of, job_settings
+from spec.units import GIB
 from tests.solver.questions import ROOT, question, small_model
 from tests.spec.settings.test_job import other_value
 from tests.workload.settings.problems import asked, known, with_block
@@ -81,6 +82,23 @@ def test_a_plan_that_breaks_a_rule_of_its_framework_is_not_written(tmp_path: Pat
         write_launch_files(asked(uncut), uncut, {"megatron": tmp_path / "m.txt"})
     assert not list(tmp_path.iterdir())
     write_launch_files(asked(uncut), uncut, {"trace": tmp_path / "t.json"})
+
+
+def test_a_plan_that_does_not_fit_is_written_by_force_alone_and_with_a_warning(tmp_path: Path) -> None:
+    question = asked(PLAN)
+    gpu = replace(question.cluster.gpu, memory_bytes=2.0 * GIB)
+    small = replace(question, cluster=replace(question.cluster, gpu=gpu))
+    path = tmp_path / "m.txt"
+    with pytest.raises(ExportError, match=r"--export_megatron: fsp tp2 dp2 mb1x1 needs .* GiB of 2\.0: --force writes"):
+        write_launch_files(small, PLAN, {"megatron": path})
+    assert not path.exists()
+    _, notes = write_launch_files(small, PLAN, {"megatron": path}, force=True)
+    assert path.read_text().startswith("# WARNING: does not fit: needs ")
+    assert "WARNING: does not fit" in notes[0]
+    # Nothing is launched by a trace, and JSON has no comments.
+    write_launch_files(small, PLAN, {"trace": tmp_path / "t.json"})
+    write_launch_files(question, PLAN, {"megatron": path}, force=True)
+    assert "WARNING" not in path.read_text()
 
 
 def test_every_exporter_composes_the_plans_of_its_frameworks() -> None:
@@ -297,7 +315,8 @@ def test_what_is_found_is_written_or_refused_by_name(exporter: str, form: str, t
             write_launch_files(question, plan, {exporter: path})
         assert not path.exists()
         return
-    write_launch_files(question, plan, {exporter: path})
+    # Without parallelism it fits nowhere.
+    write_launch_files(question, plan, {exporter: path}, force=True)
     text = path.read_text()
     settled = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     if exporter == "bridge":

@@ -28,6 +28,12 @@ def launch_text(plan: Plan, usage: str, notes: Iterable[str], lines: Iterable[st
     return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=clauses)
 
 
+def with_warning(text: LaunchText, words: str) -> LaunchText:
+    """Returns a file with a warning as its first line, where it has comments, and among its notes."""
+    head = f"# WARNING: {words}\n" if text.text.startswith("#") else ""
+    return LaunchText(text=head + text.text, notes=(f"WARNING: {words}", *text.notes))
+
+
 def true_notes(notes: Mapping[str, bool]) -> tuple[str, ...]:
     """Returns the notes that hold."""
     return tuple(note for note, holds in notes.items() if holds)
@@ -67,6 +73,7 @@ def refuse_other_keys(plan: Plan, keys: Collection[str], framework: str) -> None
 PERMITS = frozenset(
     str.split(
         "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.axes "
+        "data_parallel.default_zero_stage tensor_parallel.default_strategy "
         "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
         "pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
         "recomputation.modules offload.activations"

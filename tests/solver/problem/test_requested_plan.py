@@ -2,8 +2,9 @@
 
 import pytest
 
-from solver.problem.requested_plan import plan_of, strategy_of
+from solver.problem.requested_plan import parse_plan, plan_of, strategy_of
 from spec.errors import ConfigError
+from spec.frameworks import framework_preset
 from spec.settings.plan import PlanSettings
 from tests.solver.questions import question
 
@@ -34,3 +35,25 @@ def test_zero_cannot_shard_over_more_ranks_than_hold_the_same_weights() -> None:
     with pytest.raises(ConfigError, match="mine: zero_size = 3: at most the 1 ranks that hold"):
         plan_of(PlanSettings(tp=8, zero_size=3), asked, "mine")
     assert plan_of(PlanSettings(tp=2, zero_size=4), asked, "mine").zero_size == 4
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "plan"),
+    [
+        ("megatron", "tp=2", ("fsp", 1, 4)),
+        ("megatron", "tp=1", ("mtp", 1, 8)),
+        ("megatron", "tp=2,strategy=mtp", ("mtp", 1, 4)),
+        ("megatron", "tp=2,zero_stage=0", ("fsp", 0, 1)),
+        ("megatron", "tp=2,zero_size=1", ("fsp", 0, 1)),
+        ("megatron", "tp=2,zero_size=2", ("fsp", 1, 2)),
+        ("megatron", "tp=8", ("fsp", 0, 1)),
+        ("megatron-bridge", "tp=2", ("fsp", 1, 4)),
+        ("fsdp", "tp=1", ("mtp", 3, 8)),
+        ("deepspeed", "tp=2", ("mtp", 0, 1)),
+        ("internevo", "tp=2", ("mtp", 0, 1)),
+    ],
+)
+def test_open_keys_are_what_the_framework_would_run(framework: str, text: str, plan: tuple[str, int, int]) -> None:
+    asked = question(world_size=8, sequences=8, preset=framework_preset(framework))
+    found = plan_of(parse_plan(text), asked, "a test")
+    assert (found.strategy, found.zero_stage, found.zero_size) == plan

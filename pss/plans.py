@@ -168,7 +168,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
         question_section(
             inputs.problem,
             inputs.times,
-            assumed_framework=parsed.assumed_framework,
+            framework_origin=framework_origin(options, parsed),
             # A given plan is priced whether it leaves memory free or not.
             constraints=parsed.constraints if options.run_all_solu else replace(parsed.constraints, headroom=0.0),
         )
@@ -179,6 +179,8 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
         plans, results = (
             search_plans(options, inputs) if options.run_all_solu else price_given_plan(options, inputs, plan)
         )
+        if options.run_all_solu and options.framework is None:
+            sections.append(under_other_frameworks(request, parsed, plans))
         sections += results
         if reliability or terms:
             sections += run_sections(reliability, terms, plans)
@@ -196,6 +198,13 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     chosen = hand_on(options, plans)
     runs = options.run_all_solu or not obstacles(inputs.problem, chosen, inputs.constraints)
     return 0 if runs else NOT_FEASIBLE
+
+
+def framework_origin(options: argparse.Namespace, parsed: ParsedRequest) -> str:
+    """Returns why the framework is the one that it is; "" where the command names it."""
+    if options.framework is not None:
+        return ""
+    return "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
 
 
 def first_named_plan(named: "dict[str, tuple[NamedPlan, ...]]") -> PlanSettings | None:
@@ -302,6 +311,18 @@ def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportS
         results = sensitivities(request, parsed, plans.inputs, tick=bar.update)
     check_believable([one.answer for one in results if one.answer is not None], plans.inputs.source)
     return sensitivity_section(plans.best, results)
+
+
+def under_other_frameworks(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportSection":
+    """Returns what the two most likely other frameworks would give."""
+    from solver.analysis.sensitivity import NUM_OTHERS, other_frameworks
+    from solver.problem.result import check_believable
+    from solver.report.reasons import frameworks_section
+
+    with progress(NUM_OTHERS, "other frameworks", "framework") as bar:
+        results = other_frameworks(request, parsed, plans.inputs, tick=bar.update)
+    check_believable([one.answer for one in results if one.answer is not None], plans.inputs.source)
+    return frameworks_section(plans.best, results)
 
 
 def write_results(options: argparse.Namespace, plans: "Plans", sections: "Sequence[ReportSection]") -> None:

@@ -83,14 +83,15 @@ def search(
     top_k: int = 10,
     tick: Callable[[], object] = lambda: None,
     everything: bool = False,
+    relaxes: bool = True,
 ) -> Result:
     """Returns the plans of the space ranked by step time. ``tick`` is called after each block. With ``everything`` the
     pipelines that a bound keeps out of the result are simulated too (solver.candidates.candidates), which changes no
-    result.
+    result. Without ``relaxes`` plans are as enumerated: a quick answer, and a plan's step is at most that.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
-    pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, everything=everything)
+    pool, tally = candidate_pool(problem, space, top_k=top_k, tick=tick, everything=everything, relaxes=relaxes)
     return ranked_result(problem, pool, tally, space.constraints.rank_by)
 
 
@@ -101,6 +102,7 @@ def candidate_pool(
     top_k: int = 10,
     tick: Callable[[], object] = lambda: None,
     everything: bool = False,
+    relaxes: bool = True,
 ) -> tuple[CandidatePool, Tally]:
     """Returns the plans of the space that fit, with those that could win simulated, and the counts; arguments and
     errors as of ``search``."""
@@ -129,15 +131,18 @@ def candidate_pool(
     pool.simulate_contenders()
     # From here on new plans are made, and only those whose bound is below the fastest plan so far.
     split = MemorySplit(fitting=fitting, oom=oom, limit_bytes=limit)
-    relaxed, short = relax_recompute(problem, space.constraints, split, pool.incumbent_s)
-    pool = pool.merge(relaxed)
-    repartitions = repartition(
-        problem,
-        [*pool.candidates, *short],
-        (limit, pool.incumbent_s),
-        lambda plain: relax_on_stages(problem, space.constraints, plain, limit),
-    )
-    pool = pool.merge(repartitions)
+    relaxed: list[Candidates] = []
+    repartitions: list[Candidates] = []
+    if relaxes:
+        relaxed, short = relax_recompute(problem, space.constraints, split, pool.incumbent_s)
+        pool = pool.merge(relaxed)
+        repartitions = repartition(
+            problem,
+            [*pool.candidates, *short],
+            (limit, pool.incumbent_s),
+            lambda plain: relax_on_stages(problem, space.constraints, plain, limit),
+        )
+        pool = pool.merge(repartitions)
     if not pool.candidates:
         raise NoFeasiblePlanError(rejected=tally.rejected, nearest_miss=tally.miss)
     tally.seen += sum(len(one.needed_bytes) for one in (*relaxed, *repartitions))

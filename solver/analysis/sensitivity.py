@@ -1,4 +1,5 @@
-"""How the best plan changes with one improvement of cluster or job: a search for each, all else equal."""
+"""How the best plan changes with one improvement of cluster or job, or under another framework: a search for each, all
+else equal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from spec.units import GIB
 
 FASTER_NETWORK = 2.0
 MORE_MEMORY_BYTES = 40e9
+LIKELY = ("megatron", "fsdp", "deepspeed")
+"""Assumption: the frameworks that most large models are trained with, in this order."""
+NUM_OTHERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +50,28 @@ def sensitivities(
     return tuple(answers)
 
 
-def _best(problem: Problem, constraints: Constraints) -> Answer | None:
+def other_frameworks(
+    request: Request, parsed: ParsedRequest, inputs: LoadedProblem, tick: Callable[[], object] = lambda: None
+) -> tuple[WhatIf, ...]:
+    """Returns the best plans as enumerated (solver.search) under the first NUM_OTHERS of LIKELY that are not the
+    question's own framework: whole searches could only shorten their steps. ``tick`` is called after each."""
+    file = parsed.file or find_profile(request)
+    results = []
+    for name in [one for one in LIKELY if one != parsed.job.preset.name][:NUM_OTHERS]:
+        try:
+            other = read_request(replace(request, framework=name), file)
+            problem = problem_with(request, other, file, inputs.times).problem
+            results.append(WhatIf(words=name, answer=best_of(problem, inputs.constraints, relaxes=False)))
+        except (ConfigError, MissingCurveError) as error:
+            results.append(WhatIf(words=name, why_none=str(error)))
+        tick()
+    return tuple(results)
+
+
+def best_of(problem: Problem, constraints: Constraints, *, relaxes: bool = True) -> Answer | None:
+    """Returns the first plan of a search; None where none fits. ``relaxes`` as in solver.search."""
     try:
-        return search(problem, full_space(problem.model, problem.job, constraints), top_k=1).best[0]
+        return search(problem, full_space(problem.model, problem.job, constraints), top_k=1, relaxes=relaxes).best[0]
     except NoFeasiblePlanError:
         return None
 
@@ -66,7 +89,7 @@ def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProbl
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(file, changed, missing=request.missing)
         problem = replace(inputs.problem, cluster=changed, op_timer=OpTimer.on(changed, times.cost_model))
-        return _best(problem, inputs.constraints)
+        return best_of(problem, inputs.constraints)
 
     outer = cluster.domains[-1]
     faster = replace(
@@ -93,7 +116,7 @@ def _more_memory(request: Request, parsed: ParsedRequest, inputs: LoadedProblem)
     limit = GIB * inputs.constraints.memory_gib + usable_bytes(larger) - usable_bytes(cluster)
     memory_gib = limit / GIB if limit < usable_bytes(larger) else inf
     more = replace(inputs.constraints, memory_gib=memory_gib)
-    return WhatIf(words="40 GB more memory a GPU", answer=_best(problem, more))
+    return WhatIf(words="40 GB more memory a GPU", answer=best_of(problem, more))
 
 
 def _fp8_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:
@@ -109,7 +132,7 @@ def _fp8_products(request: Request, parsed: ParsedRequest, inputs: LoadedProblem
         problem = problem_with(request, with_fp8, file, inputs.times).problem
         words = f"products in fp8 ({recipe})"
         try:
-            return WhatIf(words=words, answer=_best(problem, inputs.constraints))
+            return WhatIf(words=words, answer=best_of(problem, inputs.constraints))
         except MissingCurveError as error:
             return WhatIf(words=words, why_none=str(error))
     return WhatIf(words="products in fp8", why_none=f"{parsed.cluster.gpu.name} has none")

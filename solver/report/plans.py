@@ -92,11 +92,11 @@ def question_section(
     problem: Problem,
     times: ClusterTimes,
     *,
-    assumed_framework: bool = False,
+    framework_origin: str = "",
     constraints: Constraints = NO_CONSTRAINTS,
 ) -> ReportSection:
     """Returns the question: model, job, settings that differ from the framework's own, constraints, cluster,
-    and the source of the times. ``assumed_framework``: it is the default."""
+    and the source of the times. ``framework_origin`` says why the framework is what it is, where no command names it."""
     model, job, cluster = problem.model, problem.job, problem.cluster
     nodes = cluster.nodes_for(job.world_size)
     settings = non_default_settings(job, cluster.gpu.architecture)
@@ -105,7 +105,8 @@ def question_section(
         "model": f"{model.name}: {num_parameters(model).total:,} parameters, {model.num_layers} layers, "
         f"hidden {model.hidden}",
         "job": f"{job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
-        f"{job.seq_len:,}), {job.preset.name} preset" + " (assumed; --framework names another)" * assumed_framework,
+        f"{job.seq_len:,}), {job.preset.name} preset",
+        "framework": framework_origin and f"{job.preset.name}, {framework_origin}; --framework names another",
         "settings": ", ".join(f"{key}={setting_text(value)}" for key, value in settings.items()),
         "limits": "" if constraints == NO_CONSTRAINTS else "; ".join(constraints.words()),
         "cluster": f"{cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",

@@ -228,6 +228,22 @@ def sensitivity_section(now: Answer, changes: Sequence[WhatIf]) -> ReportSection
     )
 
 
+def frameworks_section(now: Answer, others: Sequence[WhatIf]) -> ReportSection:
+    """Returns what other frameworks would give."""
+    facts = []
+    for row in others:
+        words = row.why_none or "no plan fits"
+        if row.answer is not None:
+            words = f"at most {in_ms(row.answer.step_s)} ms ({slower_by(row.answer, now)}): {row.answer.plan.label()}"
+        facts.append((row.words, f"{words} (--framework {row.words})"))
+    return ReportSection(
+        anchor="frameworks",
+        title="Under other frameworks",
+        facts=facts,
+        record=lambda: {"frameworks": [_sensitivity_record(row) for row in others]},
+    )
+
+
 def _sensitivity_record(change: WhatIf) -> dict[str, object]:
     return {
         "what": change.words,

@@ -117,7 +117,8 @@ def _search() -> Schema:
         "ties": type_schema(list[int]),
         "with_all_memory": _or_null(_of("answer")),
     }
-    optional = _other_settings() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
+    changes = _list(table_schema(what_if, tuple(what_if)))
+    optional = _other_settings() | {"sensitivity": changes, "frameworks": changes}
     return table_schema(always | optional, tuple(always))
 
 

@@ -5,15 +5,16 @@ from math import inf
 
 import pytest
 
-from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
+from solver.analysis.sensitivity import WhatIf, _more_memory, best_of, other_frameworks, sensitivities
 from solver.memory.device import usable_bytes
 from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem, load_parsed
 from solver.problem.request import Request, read_request
 from solver.report.plans import Plans, search_sections, ties
-from solver.report.reasons import sensitivity_section
+from solver.report.reasons import frameworks_section, sensitivity_section
 from solver.report.sections import record, text
 from solver.search import Result, search
+from spec.settings.constraints import Constraints
 from spec.units import GIB
 from tests.solver.questions import ROOT
 
@@ -100,3 +101,34 @@ def test_the_report_names_ties_room_and_front(answered: tuple[Result, tuple[What
     changes = record([section])["sensitivity"]
     assert isinstance(changes, list)
     assert [one["what"] for one in changes] == [one.words for one in found]
+
+
+def test_other_frameworks_are_the_first_two_likely_ones() -> None:
+    request = replace(REQUEST, framework=None, cluster="h100-sxm")
+    asked = read_request(request)
+    inputs = load_parsed(request, asked)
+    ticks: list[int] = []
+    others = other_frameworks(request, asked, inputs, tick=lambda: ticks.append(1))
+    assert [one.words for one in others] == ["fsdp", "deepspeed"]
+    assert len(ticks) == 2
+    assert all(one.answer is not None and one.answer.plan.preset == one.words for one in others)
+    facts = dict(frameworks_section(others[0].answer, others).facts)  # type: ignore[arg-type]
+    assert facts["fsdp"].startswith("at most ")
+    assert "(+0.0 %)" in facts["fsdp"]
+    # What a framework does not run is a reason, and no plan.
+    refused = replace(request, constraints={"fix": {"tp": 7}})
+    parsed = read_request(refused)
+    none = other_frameworks(refused, parsed, load_parsed(refused, parsed))
+    assert [one.answer for one in none] == [None, None]
+
+
+def test_without_relaxation_a_search_is_quick_and_never_faster_than_the_whole_one() -> None:
+    asked = read_request(replace(REQUEST, constraints={}))
+    problem = load_parsed(REQUEST, asked).problem
+    tight = Constraints(memory_gib=20.0)
+    quick = best_of(problem, tight, relaxes=False)
+    whole = best_of(problem, tight)
+    assert quick is not None
+    assert whole is not None
+    assert whole.step_s < quick.step_s
+    assert not quick.plan.recompute_modules

@@ -27,7 +27,7 @@ CASE = question(model=small_model(layers=8), world_size=8, sequences=16, preset=
 ANSWERS = tuple(price_plan(CASE, PlanTable.of(plan))[0] for plan in PLANS)
 
 
-def facts(*, assumed: bool = False, **settings: object) -> dict[str, str]:
+def facts(*, origin: str = "", **settings: object) -> dict[str, str]:
     times = ClusterTimes(
         cost_model=FlatCostModel(),
         profile=ProfileDatabase(machine=MachineFacts(gpu="flat", cluster="flat"), samples=()),
@@ -40,11 +40,14 @@ def facts(*, assumed: bool = False, **settings: object) -> dict[str, str]:
         settings={key.replace("__", "."): value for key, value in settings.items()},
     )
     here = replace(question(preset=framework_preset("megatron")), job=job_of(asked))
-    return dict(question_section(here, times, assumed_framework=assumed).facts)
+    return dict(question_section(here, times, framework_origin=origin).facts)
 
 
 def test_an_assumed_framework_is_named() -> None:
-    assert facts(assumed=True)["job"].endswith("megatron preset (assumed; --framework names another)")
+    assert facts(origin="assumed, as nothing names one")["framework"] == (
+        "megatron, assumed, as nothing names one; --framework names another"
+    )
+    assert "framework" not in facts()
     assert facts()["job"].endswith("megatron preset")
 
 

@@ -1,10 +1,11 @@
 """The best plans under constraints: a search and, where no plan is left, the cheapest change that lets one fit.
 
-That is to give up the fewest constraints, by the least; where that is not enough, an optimizer on the host, or more
+That is to give up the fewest constraints, by the least; an optimizer on the host; gradients in fewer bits; or more
 GPUs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,21 @@ from solver.memory.device import limit_bytes, usable_bytes
 from solver.memory.terms import TERM_NAMES
 from solver.plans.constraints import CONSTRAINT, MODULE_KEYS, constraint_rules
 from solver.plans.plan_columns import plan_columns
-from solver.plans.plan_table import PlanTable
+from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
 from solver.problem.interval import standard_errors_s
 from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
-from solver.problem.price import interval_s
+from solver.problem.price import interval_s, price_plan
 from solver.problem.problem import Problem
+from solver.problem.result import Answer
 from solver.search import Result, candidate_pool, search
 from spec.arrays import FloatArray
 from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Bound, Constraints
-from spec.units import bytes_to_gib
+from spec.units import bytes_to_gib, seconds_to_ms
 
+MOST_CHANGES = 3
 MOST_DOUBLINGS = 6
 """How often the number of GPUs is doubled to find one that fits: up to 64 times as many."""
 
@@ -41,6 +44,7 @@ class Nearest:
     doublings: float
     needed_bytes: float
     words: str
+    plan: Plan
 
     @property
     def distance(self) -> tuple[int, float, float]:
@@ -48,45 +52,95 @@ class Nearest:
         return self.broken, self.doublings, self.needed_bytes
 
 
-def cheapest_change(problem: Problem, constraints: Constraints) -> str:
-    """Returns what to change so that a plan fits, in words: constraints, the fewest and by the least; where none helps,
-    the optimizer on the host; else more GPUs. "" where none of it helps."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What to change so that a plan fits, in words, and the plan that then fits."""
+
+    words: str
+    answer: Answer
+
+    def text(self) -> str:
+        """Returns the change with its price and the plan."""
+        return f"{self.words} ({seconds_to_ms(self.answer.step_s):,.0f} ms a step: {self.answer.plan.label()})"
+
+
+def cheapest_changes(problem: Problem, constraints: Constraints) -> tuple[Change, ...]:
+    """Returns up to MOST_CHANGES changes after which a plan fits, each alone: constraints, the fewest and by the least;
+    the optimizer on the host; gradients in fewer bits; more GPUs. () where none of it helps."""
+    changes = (_other_constraints, _host_optimizer, _narrow_gradients, _more_gpus)
+    found = (change(problem, constraints) for change in changes)
+    return tuple(islice(filter(None, found), MOST_CHANGES))
+
+
+def best_of(problem: Problem, constraints: Constraints, *, relaxes: bool = True) -> Answer | None:
+    """Returns the first plan of a search; None where none fits. ``relaxes`` as in solver.search."""
+    try:
+        return search(problem, full_space(problem.model, problem.job, constraints), top_k=1, relaxes=relaxes).best[0]
+    except NoFeasiblePlanError:
+        return None
+
+
+def _changed(words: str, problem: Problem, constraints: Constraints) -> Change | None:
+    answer = best_of(problem, constraints, relaxes=False)
+    return None if answer is None else Change(words=words, answer=answer)
+
+
+def _other_constraints(problem: Problem, constraints: Constraints) -> Change | None:
     nearest = _nearest(problem, constraints)
-    if nearest is not None and nearest.words:
-        return nearest.words
-    offload = Bound(key="optimizer_offload", among=(1.0,))
-    of_preset, host = problem.job.preset.offload, problem.cluster.host
-    if of_preset.optimizer and host is not None and _fits(problem, constraints, offload):
-        return "optimizer_offload = 1, the optimizer on the host"
+    if nearest is None or not nearest.words:
+        return None
+    return Change(words=nearest.words, answer=price_plan(problem, PlanTable.of(nearest.plan))[0])
+
+
+def _host_optimizer(problem: Problem, constraints: Constraints) -> Change | None:
+    """Returns the optimizer on the host, where the framework and the cluster have that and no constraint is on it."""
+    key = "optimizer_offload"
+    has_host = problem.job.preset.offload.optimizer and problem.cluster.host is not None
+    if not has_host or any(bound.key == key for bound in constraints.bounds):
+        return None
+    on_host = replace(constraints, bounds=(*constraints.bounds, Bound(key=key, among=(1.0,))))
+    return _changed(f"{key} = 1, the optimizer on the host", problem, on_host)
+
+
+def _narrow_gradients(problem: Problem, constraints: Constraints) -> Change | None:
+    """Returns gradients in 16 bits (Megatron-LM --grad-reduce-in-bf16, DeepSpeed data_types.grad_accum_dtype), where
+    they are wider."""
+    precision = problem.job.precision
+    if precision.gradient != "fp32" or precision.compute != "bf16":
+        return None
+    narrow = replace(problem.job, precision=replace(precision, gradient="bf16", reduce="bf16"))
+    words = "precision.gradient = bf16 and precision.reduce = bf16, gradients in 16 bits"
+    return _changed(words, replace(problem, job=narrow), constraints)
+
+
+def _more_gpus(problem: Problem, constraints: Constraints) -> Change | None:
+    """Returns the fewest GPUs that a plan fits on: between two doublings of their number every number of nodes is
+    tried, of many nodes every eighth of the doubling."""
+    world, cluster = problem.job.world_size, problem.cluster
+
+    def on(gpus: int) -> Change | None:
+        larger = replace(problem, job=replace(problem.job, world_size=gpus))
+        return _changed(f"{gpus:,} GPUs instead of {world:,}", larger, constraints)
+
     for doublings in range(1, MOST_DOUBLINGS + 1):
-        world = problem.job.world_size * 2**doublings
-        if problem.cluster.nodes_for(world) > problem.cluster.max_nodes:
-            break
-        larger = replace(problem, job=replace(problem.job, world_size=world))
-        nearest = _nearest(larger, constraints)
-        if nearest is not None:
-            also = f", and {nearest.words}" if nearest.words else ""
-            return f"{world:,} GPUs instead of {problem.job.world_size:,}{also}"
-    return ""
+        most = world * 2**doublings
+        if cluster.nodes_for(most) > cluster.max_nodes:
+            return None
+        change = on(most)
+        if change is not None:
+            step = cluster.gpus_per_node * max(most // 2 // cluster.gpus_per_node // 8, 1)
+            fewer = range(most // 2 // step * step + step, most, step)
+            return next(filter(None, map(on, fewer)), change)
+    return None
 
 
-def _fits(problem: Problem, constraints: Constraints, also: Bound) -> bool:
-    """Returns whether a plan within the bound ``also`` meets all constraints and fits."""
-    rest = tuple(bound for bound in constraints.bounds if bound.key != also.key)
-    if len(rest) < len(constraints.bounds):
-        return False
-    nearest = _nearest(problem, replace(constraints, bounds=rest), always=(also,))
-    return nearest is not None and not nearest.words
-
-
-def _nearest(problem: Problem, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
-    """Returns the plan that fits the device and is nearest to the constraints, of those within ``always``; None where
-    none fits."""
+def _nearest(problem: Problem, constraints: Constraints) -> Nearest | None:
+    """Returns the plan that fits the device and is nearest to the constraints; None where none fits."""
     # Modules are no numbers: a plan cannot be near to a constraint on them, so it stays a constraint.
     shared = tuple(bound for bound in constraints.bounds if bound.key in MODULE_KEYS)
     space = replace(
-        full_space(problem.model, problem.job, replace(constraints, bounds=(*constraints.bounds, *always))),
-        constraints=Constraints(bounds=(*shared, *always)),
+        full_space(problem.model, problem.job, constraints),
+        constraints=Constraints(bounds=shared),
     )
     result = (_nearest_of(problem, constraints, plans) for plans in _plans(problem, space))
     return min(filter(None, result), key=lambda one: one.distance, default=None)
@@ -121,13 +175,17 @@ def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) ->
     best = int(np.lexsort((needed, doublings, count))[0])
     violated = [rule for rule, violates in zip(rules, violations, strict=True) if violates[best]]
     words = _changes(plans, best, violated, bounds, rules)
-    if over[best]:
+    if over[best] and constraints.memory_gib < np.inf:
         words.append(f"{_gib_up(needed[best])} GiB a device instead of {bytes_to_gib(limit):.1f}")
+    elif over[best]:
+        free = np.floor(100.0 * (1.0 - needed[best] / usable_bytes(problem.cluster)))
+        words.append(f"headroom {free:.0f}% instead of {100 * constraints.headroom:g}%")
     return Nearest(
         broken=int(count[best]),
         doublings=float(doublings[best]),
         needed_bytes=float(needed[best]),
         words=" and ".join(words),
+        plan=plans.plan(best),
     )
 
 
@@ -177,7 +235,7 @@ def best_plans(
 ) -> Result:
     """Returns the result of a search under the constraints. ``tick`` as in solver.search.
 
-    Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change.
+    Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest changes.
     """
     space = full_space(problem.model, problem.job, constraints)
     try:
@@ -186,7 +244,7 @@ def best_plans(
         raise NoFeasiblePlanError(
             rejected=error.rejected,
             nearest_miss=error.nearest_miss,
-            change=cheapest_change(problem, constraints),
+            change="; or ".join(one.text() for one in cheapest_changes(problem, constraints)),
         ) from None
 
 

@@ -5,18 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
+from solver.analysis.best_plans import best_of
 from solver.memory.device import usable_bytes
-from solver.plans.space import full_space
 from solver.problem.cluster_times import suits_network, without_profile
 from solver.problem.loading import LoadedProblem, problem_with
-from solver.problem.problem import Problem
 from solver.problem.request import ParsedRequest, Request, find_profile, read_request
 from solver.problem.result import Answer
-from solver.search import search
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec
-from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError
-from spec.settings.constraints import Constraints
+from spec.errors import ConfigError, MissingCurveError
 from spec.settings.job import PRECISIONS
 from spec.units import GIB
 
@@ -66,14 +63,6 @@ def other_frameworks(
             results.append(WhatIf(words=name, why_none=str(error)))
         tick()
     return tuple(results)
-
-
-def best_of(problem: Problem, constraints: Constraints, *, relaxes: bool = True) -> Answer | None:
-    """Returns the first plan of a search; None where none fits. ``relaxes`` as in solver.search."""
-    try:
-        return search(problem, full_space(problem.model, problem.job, constraints), top_k=1, relaxes=relaxes).best[0]
-    except NoFeasiblePlanError:
-        return None
 
 
 def _faster_network(request: Request, parsed: ParsedRequest, inputs: LoadedProblem) -> WhatIf:

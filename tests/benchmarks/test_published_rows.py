@@ -83,7 +83,7 @@ def test_the_fastest_plan_that_fits_is_taken(tmp_path: Path) -> None:
 def test_a_smaller_last_micro_batch_costs_its_share(tmp_path: Path) -> None:
     """10 sequences on 4 ranks are 2.5 micro-batches: half of the third's way; 2 alone where nothing lies beyond."""
     (one,) = predict(row(tmp_path, global_batch_sequences=10, plans="tp=2,micro_batch=1,num_micro=2,beyond=0.5"))
-    two, three = (asked(tmp_path, "strategy=mtp,tp=2,micro_batch=1", sequences=n).step_s for n in (8, 12))
+    two, three = (asked(tmp_path, "strategy=mtp,zero_stage=0,tp=2,micro_batch=1", sequences=n).step_s for n in (8, 12))
     assert one.step_s == pytest.approx((two + three) / 2, rel=1e-12)
     assert one.gaps == (UNEVEN_BATCH,)
     (alone,) = predict(row(tmp_path, global_batch_sequences=10, plans="tp=2,micro_batch=1,num_micro=2"))
@@ -93,7 +93,7 @@ def test_a_smaller_last_micro_batch_costs_its_share(tmp_path: Path) -> None:
 def test_an_interleaved_pipeline_turns_pp_micro_batches_at_once(tmp_path: Path) -> None:
     plan = "pp=2,vpp=2,micro_batch=1"
     (one,) = predict(row(tmp_path, global_batch_sequences=10, plans=f"{plan},num_micro=2,beyond=0.25"))
-    two, four = (asked(tmp_path, f"strategy=mtp,{plan}", sequences=n).step_s for n in (8, 16))
+    two, four = (asked(tmp_path, f"strategy=mtp,zero_stage=0,{plan}", sequences=n).step_s for n in (8, 16))
     assert one.step_s == pytest.approx(two + 0.25 * (four - two), rel=1e-12)
 
 

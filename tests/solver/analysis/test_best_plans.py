@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solver.analysis import best_plans as cheapest_change_file
-from solver.analysis.best_plans import best_plans, cheapest_change
+from solver.analysis.best_plans import best_plans, cheapest_changes
 from solver.estimate import estimate_memory
 from solver.memory.device import usable_bytes
 from solver.plans.space import enumerate_block, full_space
@@ -14,9 +14,14 @@ from solver.search import search
 from spec.cluster.cluster import HostSpec
 from spec.errors import NoFeasiblePlanError
 from spec.frameworks import framework_preset
-from spec.settings.constraints import Constraints, constraints_of
+from spec.settings.constraints import NO_CONSTRAINTS, Constraints, constraints_of
 from spec.units import GIB
 from tests.solver.questions import question, small_model
+
+
+def cheapest_change(asked: Problem, constraints: Constraints) -> str:
+    """The words of the first change."""
+    return next((one.words for one in cheapest_changes(asked, constraints)), "")
 
 
 def test_the_nearest_value_of_the_one_constraint_that_stands_in_the_way() -> None:
@@ -89,16 +94,68 @@ def test_more_gpus_where_nothing_else_helps() -> None:
         search(half, full_space(half.model, half.job))
 
 
-@pytest.mark.parametrize(("enough", "words"), [(64, "64 GPUs instead of 1"), (128, "")])
-def test_no_more_than_64_times_as_many_are_asked_for(enough: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fits them: a plan fits ``enough`` GPUs and more."""
-    fits = cheapest_change_file.Nearest(broken=0, doublings=0.0, needed_bytes=1.0, words="")
+@pytest.mark.parametrize(
+    ("world", "enough", "words"),
+    [
+        (1, 64, "64 GPUs instead of 1"),
+        (1, 128, ""),
+        (16, 24, "24 GPUs instead of 16"),
+        (64, 112, "112 GPUs instead of 64"),
+        (256, 1024, "1,024 GPUs instead of 256"),
+        (256, 900, "960 GPUs instead of 256"),
+    ],
+)
+def test_every_number_of_nodes_is_tried_up_to_64_times_as_many(
+    world: int, enough: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fits them: a plan fits ``enough`` GPUs and more; from 512 GPUs on every eighth of the doubling, 64 GPUs."""
+    plan = search(question(), full_space(question().model, question().job), top_k=1).best[0]
+    monkeypatch.setattr(cheapest_change_file, "_nearest", lambda *_: None)
     monkeypatch.setattr(
-        cheapest_change_file, "_nearest", lambda asked, *_, **__: fits if asked.job.world_size >= enough else None
+        cheapest_change_file, "best_of", lambda asked, *_, **__: plan if asked.job.world_size >= enough else None
     )
-    asked = question(world_size=1, sequences=256, preset=framework_preset("megatron"))
-    asked = replace(asked, cluster=replace(asked.cluster, max_nodes=enough // 8))
+    asked = question(world_size=world, sequences=1024, preset=framework_preset("megatron"))
+    asked = replace(asked, cluster=replace(asked.cluster, max_nodes=max(64 * world // 8 - (enough == 128) * 8, 1)))
     assert cheapest_change(asked, constraints_of({})) == words
+
+
+def test_up_to_three_changes_each_with_its_price() -> None:
+    alone = small(3.6)
+    host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
+    timer = replace(alone.op_timer, host=host)
+    asked = replace(alone, op_timer=timer, cluster=replace(alone.cluster, host=host))
+    found = cheapest_changes(asked, NO_CONSTRAINTS)
+    assert [one.words.split(",")[0] for one in found] == ["optimizer_offload = 1", "4 GPUs instead of 2"]
+    for one in found:
+        assert one.answer.needed_bytes <= usable_bytes(asked.cluster)
+        assert f"{1000 * one.answer.step_s:,.0f} ms a step: {one.answer.plan.label()}" in one.text()
+    with pytest.raises(NoFeasiblePlanError, match=r"cheapest change: optimizer_offload.* ms a step: .*; or 4 GPUs"):
+        best_plans(asked, NO_CONSTRAINTS)
+
+
+def test_gradients_in_16_bits_are_a_change_where_they_are_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = search(question(), full_space(question().model, question().job), top_k=1).best[0]
+    asked = question(preset=framework_preset("megatron"))
+    wide = replace(asked.job.precision, gradient="fp32", reduce="fp32")
+    asked = replace(asked, job=replace(asked.job, precision=wide))
+    monkeypatch.setattr(cheapest_change_file, "_nearest", lambda *_: None)
+    monkeypatch.setattr(
+        cheapest_change_file,
+        "best_of",
+        lambda one, *_, **__: plan if one.job.precision.gradient == one.job.precision.reduce == "bf16" else None,
+    )
+    words = "precision.gradient = bf16 and precision.reduce = bf16, gradients in 16 bits"
+    assert [one.words for one in cheapest_changes(asked, NO_CONSTRAINTS)] == [words]
+
+
+def test_headroom_is_given_up_in_whole_per_cents() -> None:
+    asked = question(world_size=4, sequences=4, preset=framework_preset("megatron"))
+    least = search(asked, full_space(asked.model, asked.job)).pareto[-1].needed_bytes
+    share = 1.0 - 0.95 * least / usable_bytes(asked.cluster)
+    words = cheapest_change(asked, constraints_of({"headroom": share}))
+    enough = float(words.removeprefix("headroom ").split("%")[0]) / 100.0
+    assert 0 <= 1.0 - least / usable_bytes(asked.cluster) - enough < 0.01
+    best_plans(asked, constraints_of({"headroom": enough}))
 
 
 @pytest.mark.nightly
@@ -110,7 +167,8 @@ def test_the_host_is_asked_before_more_gpus_are() -> None:
     alone = small(3.6)
     assert cheapest_change(alone, constraints_of({})) == "4 GPUs instead of 2"
     host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
-    asked = replace(alone, cluster=replace(alone.cluster, host=host))
+    timer = replace(alone.op_timer, host=host)
+    asked = replace(alone, cluster=replace(alone.cluster, host=host), op_timer=timer)
     for kept in ({}, {"min": {"micro_batch": 1}}):
         assert cheapest_change(asked, constraints_of(kept)).startswith("optimizer_offload = 1")
     on_device = {"fix": {"optimizer_offload": 0.0}}

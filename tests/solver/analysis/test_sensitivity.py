@@ -5,7 +5,8 @@ from math import inf
 
 import pytest
 
-from solver.analysis.sensitivity import WhatIf, _more_memory, best_of, other_frameworks, sensitivities
+from solver.analysis.best_plans import best_of
+from solver.analysis.sensitivity import WhatIf, _more_memory, other_frameworks, sensitivities
 from solver.memory.device import usable_bytes
 from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem, load_parsed

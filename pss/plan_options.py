@@ -226,6 +226,12 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "help": "with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, "
                 "products in fp8",
             },
+            "--try": {
+                "dest": "tried",
+                "metavar": "SWITCHES",
+                "help": "with --run_all_solu: the best plan with each of these settings of the job turned, and with all "
+                "that help: tensor_parallel.overlap,precision, or auto",
+            },
             "--compare": {"metavar": "PLAN", "nargs": "+", "action": "extend", "help": "plans side by side"},
         },
         "results": {
@@ -363,6 +369,8 @@ def named_plans(options: argparse.Namespace) -> dict[str, "tuple[NamedPlan, ...]
         raise _refused("why_not", options.why_not, "with --run_all_solu, whose best plan wins")
     if options.sensitivity and not options.run_all_solu:
         raise _refused("sensitivity", True, "with --run_all_solu, whose best plan it changes")
+    if options.tried and not options.run_all_solu:
+        raise _refused("try", options.tried, "with --run_all_solu, whose best plan it changes")
     if options.compare and not 2 <= len(options.compare) <= MOST_COMPARED:
         raise _refused("compare", options.compare, f"2 to {MOST_COMPARED} plans")
     if not (options.explain or options.why_not or options.compare):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
     from solver.analysis.goodput import Reliability, RunTerms
     from solver.analysis.named_plans import NamedPlan
+    from solver.analysis.switches import Values
     from solver.problem.loading import LoadedProblem
     from solver.problem.result import Answer
     from solver.report.plans import Plans
@@ -156,6 +157,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     from solver.report.plans import question_section
 
     named, (reliability, terms) = named_plans(options), run_options(options)
+    tried = switches_of(options, parsed)
     if parsed.config.plan is None:
         plan = plan or first_named_plan(named)
     if exports := launch_files(options):
@@ -187,9 +189,11 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
         for option, of_option in named.items():
             sections += reason_sections(option, of_option, plans)
         print(text(sections[1:]))
-        if options.sensitivity:
-            sections.append(what_if(request, parsed, plans))
-            print("", text(sections[-1:]), sep="\n")
+        changes = [what_if(request, parsed, plans)] if options.sensitivity else []
+        changes += [try_section(request, parsed, plans, tried)] if tried else []
+        for section in changes:
+            print("", text([section]), sep="\n")
+        sections += changes
     finally:
         if device is not None:
             save_measurements(options, inputs, device)
@@ -311,6 +315,29 @@ def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportS
         results = sensitivities(request, parsed, plans.inputs, tick=bar.update)
     check_believable([one.answer for one in results if one.answer is not None], plans.inputs.source)
     return sensitivity_section(plans.best, results)
+
+
+def switches_of(options: argparse.Namespace, parsed: ParsedRequest) -> "tuple[Values, ...]":
+    """Returns the settings that --try tries."""
+    if not options.tried:
+        return ()
+    from solver.analysis.switches import tried_switches
+
+    return tried_switches(options.tried, parsed)
+
+
+def try_section(
+    request: Request, parsed: ParsedRequest, plans: "Plans", tried: "tuple[Values, ...]"
+) -> "ReportSection":
+    """Returns what the switches of --try would bring."""
+    from solver.analysis.switches import try_switches
+    from solver.problem.result import check_believable
+    from solver.report.reasons import sensitivity_section
+
+    with progress(len(tried), "switches", "search") as bar:
+        results = try_switches(request, parsed, plans.inputs, tried, plans.best, tick=bar.update)
+    check_believable([one.answer for one in results if one.answer is not None], plans.inputs.source)
+    return sensitivity_section(plans.best, results, tried=True)
 
 
 def under_other_frameworks(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportSection":

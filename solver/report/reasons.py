@@ -204,8 +204,8 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
     return rows + [[f"{term} GiB", *(f"{bytes_to_gib(size):.2f}" for size in of_all)] for term, of_all in sizes.items()]
 
 
-def sensitivity_section(now: Answer, changes: Sequence[WhatIf]) -> ReportSection:
-    """Returns the plan as it is, and the best one with each change."""
+def sensitivity_section(now: Answer, changes: Sequence[WhatIf], *, tried: bool = False) -> ReportSection:
+    """Returns the plan as it is, and the best one with each change; of ``tried`` switches or of cluster and job."""
     rows = [["baseline", in_ms(now.step_s), "", in_gib(now.needed_bytes), now.plan.label()]]
     for row in changes:
         if row.answer is None:
@@ -215,16 +215,16 @@ def sensitivity_section(now: Answer, changes: Sequence[WhatIf]) -> ReportSection
         size = in_gib(row.answer.needed_bytes)
         rows.append([row.words, in_ms(row.answer.step_s), change, size, row.answer.plan.label()])
     shown = Table(
-        caption="what if: the best plan after one change, all else equal",
+        caption=f"{'switches tried' if tried else 'what if'}: the best plan after one change, all else equal",
         header=("change", "step ms", "step", "GiB", "best plan"),
         rows=rows,
         words=frozenset({0, 4}),
     )
     return ReportSection(
-        anchor="what-if",
-        title="What if",
+        anchor="tried" if tried else "what-if",
+        title="Switches tried" if tried else "What if",
         tables=(shown,),
-        record=lambda: {"sensitivity": [_sensitivity_record(row) for row in changes]},
+        record=lambda: {"tried" if tried else "sensitivity": [_sensitivity_record(row) for row in changes]},
     )
 
 

@@ -118,7 +118,7 @@ def _search() -> Schema:
         "with_all_memory": _or_null(_of("answer")),
     }
     changes = _list(table_schema(what_if, tuple(what_if)))
-    optional = _other_settings() | {"sensitivity": changes, "frameworks": changes}
+    optional = _other_settings() | {"sensitivity": changes, "tried": changes, "frameworks": changes}
     return table_schema(always | optional, tuple(always))
 
 

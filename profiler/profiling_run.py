@@ -332,7 +332,11 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
     best = ", ".join(f"{flops / 1e12:.3g} TFLOP/s {name}" for name, flops in machine.best_flops.items())
     lines = [
         f"measured in {result.seconds:.1f} s: {labels}"
-        + (f"; {result.num_remaining} left by the budget (continue with --resume)" if result.num_remaining else ""),
+        + (
+            f"; {result.num_remaining} remain, as the budget ran out (continue with --resume)"
+            if result.num_remaining
+            else ""
+        ),
         f"{output}: {len(report.profile.samples)} samples of {machine.gpu}"
         + (f" (cluster {machine.cluster})" if machine.cluster else "")
         + (f", best {best}" if best else "")

@@ -224,7 +224,7 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
     if report is None:
         return []
-    remaining = f", {report.sweep.num_remaining} were left by the budget" if report.sweep.num_remaining else ""
+    remaining = f", {report.sweep.num_remaining} remain, as the budget ran out" if report.sweep.num_remaining else ""
     return [
         f"{report.sweep.statuses['ok']} of {len(cases)} kinds of kernel ran in {report.sweep.seconds:.1f} s{remaining}",
         *(

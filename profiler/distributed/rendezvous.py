@@ -77,7 +77,7 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
         speaker = LastWord(store, layout.rank).claim()
         absent = [rank for rank in range(layout.size) if speaker == layout.rank and not store.check([f"here/{rank}"])]
         raise RankFailedError(
-            f"{rank_names(absent)} of {layout.size} did not come within {timeout_s:g} s (--timeout_s)", speaker=speaker
+            f"{rank_names(absent)} of {layout.size} did not join within {timeout_s:g} s (--timeout_s)", speaker=speaker
         )
     return store
 

@@ -1,7 +1,7 @@
 """Watchdog of the ranks: when a run makes no progress, one line names the ranks that are gone or hang.
 
 A thread of every rank writes heartbeats to the store: a count that grows while the process lives, the number of its
-steps, and its current operation. A process that is gone or stopped sends no heartbeats. One that hangs sends them, but is
+steps, and its current operation. A process that is exited or stopped sends no heartbeats. One that hangs sends them, but is
 behind the others. A rank that cannot go on claims the report in the store, and the others end without a message once it
 has reported. A rank that compiles kernels counts as making progress, and so do those that wait for it.
 """
@@ -21,7 +21,7 @@ from spec.program.command import WRONG_INPUT, print_error
 
 BEAT_S = 0.5
 LISTENS = 4
-"""Beats between two readings: a process whose count did not grow in between is gone or stopped."""
+"""Beats between two readings: a process whose count did not grow in between is exited or stopped."""
 
 LISTEN_S = LISTENS * BEAT_S
 
@@ -169,11 +169,11 @@ class Watchdog:
         # If all ranks are equally far, none is to blame: a deadlock, or a collective of different operations.
         late = list(self.behind(living))
         if len(late) == self.size:
-            return self._line(f"all ranks stand still{differences(living)}", cause)
+            return self._line(f"no rank makes progress{differences(living)}", cause)
         return self._line(f"{self._names(late)} behind the others", cause, living[late[0]].doing)
 
     def _gone(self, ranks: Sequence[int], cause: str = "") -> str:
-        return self._line(f"{self._names(ranks)} gone or stopped", cause)
+        return self._line(f"{self._names(ranks)} exited or stopped", cause)
 
     def _names(self, ranks: Sequence[int]) -> str:
         """Returns the ranks by number, with their hosts if the run has several."""

@@ -211,6 +211,6 @@ def test_a_budget_too_short_to_measure_says_so_and_draws_nothing(
     assert run("--device", "cpu", "--output", output, "--budget_minutes", "0.001") == 0
     said = capsys.readouterr().out
     assert "measured in 0.0 s: nothing; " in said
-    assert "left by the budget" in said
+    assert "remain, as the budget ran out" in said
     assert f"{output}: not written, as nothing is measured yet" in said
     assert list(tmp_path.iterdir()) == []

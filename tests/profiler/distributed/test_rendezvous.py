@@ -46,7 +46,7 @@ def test_who_has_not_come_is_named_within_the_timeout(store: dist.Store, monkeyp
     assert 0.05 <= clock.now_s <= 0.05 + 2 * rendezvous.POLL_S
     # eight by name; the first that knows says it
     assert str(missed.value) == (
-        "ranks 1, 3, 4, 5, 6, 7, 8, 9 and 4 more of 14 did not come within 0.05 s (--timeout_s)"
+        "ranks 1, 3, 4, 5, 6, 7, 8, 9 and 4 more of 14 did not join within 0.05 s (--timeout_s)"
     )
     assert missed.value.speaker == 2
 

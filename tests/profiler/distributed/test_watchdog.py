@@ -32,7 +32,7 @@ def test_a_rank_that_beats_no_more_is_named_by_the_first_who_knows(store: dist.S
     second.step("all_reduce over tp_group")
     third.stop()
     found = second.diagnose("connection closed")
-    assert str(found) == "rank 2 gone or stopped in all_reduce over tp_group (rank 1: connection closed)"
+    assert str(found) == "rank 2 exited or stopped in all_reduce over tp_group (rank 1: connection closed)"
     assert found.speaker == 1
     assert first.diagnose().speaker == 1
     first.stop()
@@ -153,7 +153,7 @@ def test_a_rank_that_beats_no_more_ends_a_run_whose_others_may_still_wait(
     watches[2].stop()
     assert ends.came.wait(20.0)
     # A watch of the test before may still print the line with which it ends.
-    assert "error: rank 2 on node-2 gone or stopped in all_reduce" in capfd.readouterr().err.splitlines()
+    assert "error: rank 2 on node-2 exited or stopped in all_reduce" in capfd.readouterr().err.splitlines()
     for one in watches:
         one.stop()
 

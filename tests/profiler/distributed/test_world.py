@@ -154,8 +154,8 @@ def test_a_device_that_is_lost_on_one_rank_starts_all_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("way", "said", "kept"),
     [
-        ("dies", "rank 1 gone or stopped in all_reduce(", 1),
-        pytest.param("stops", "rank 1 gone or stopped in all_reduce(", 1, marks=pytest.mark.nightly),
+        ("dies", "rank 1 exited or stopped in all_reduce(", 1),
+        pytest.param("stops", "rank 1 exited or stopped in all_reduce(", 1, marks=pytest.mark.nightly),
         pytest.param("hangs", "rank 1 behind the others in linear(batch=1, m=16", 2, marks=pytest.mark.nightly),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     (alone,) = started("well", tmp_path / "data.pt", LIMIT_S, ranks=(0,))
     _, said = alone.communicate(timeout=PATIENCE_S)
     assert alone.returncode == 2
-    assert said == "rank 1 of 2 did not come within 6 s (--timeout_s)\n"
+    assert said == "rank 1 of 2 did not join within 6 s (--timeout_s)\n"
 
 
 @pytest.mark.nightly

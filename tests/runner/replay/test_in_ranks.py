@@ -91,10 +91,10 @@ def test_a_run_that_is_well(workload: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("way", "line_pattern", "status"),
     [
-        ("dies", r"error: rank 3 gone or stopped in \w+ .* over \w+_group \(.*row \d+\), iteration 1", 7),
+        ("dies", r"error: rank 3 exited or stopped in \w+ .* over \w+_group \(.*row \d+\), iteration 1", 7),
         (
             "stops",
-            r"error: rank 3 gone or stopped in \w+ .* over \w+_group \(.*row \d+\), iteration 1",
+            r"error: rank 3 exited or stopped in \w+ .* over \w+_group \(.*row \d+\), iteration 1",
             -signal.SIGKILL,
         ),
         ("hangs", r"error: rank 3 behind the others in \w+ .* \(.*row \d+\), iteration 1", 2),
@@ -142,7 +142,7 @@ def test_torchrun_ends_the_others_of_a_rank_that_dies(workload: Path, tmp_path: 
     assert ran.returncode != 0
     lines = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, ran.stderr
-    assert re.match(r"error: rank 3 gone or stopped in .* over \w+_group \(.*\), iteration 1", lines[0])
+    assert re.match(r"error: rank 3 exited or stopped in .* over \w+_group \(.*\), iteration 1", lines[0])
     assert Log.load(tmp_path / "comm_logs" / "tiny_log.csv").incomplete
 
 

@@ -163,10 +163,10 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
         result = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
         runs = {each["way"]: (each["statuses"], each["said"].splitlines()) for each in result}
         patterns = {
-            "dies": ([2, 7], r"error: rank 1 gone or stopped in step 2 \(rank 0: the backward: .*\)"),
+            "dies": ([2, 7], r"error: rank 1 exited or stopped in step 2 \(rank 0: the backward: .*\)"),
             "hangs": (
                 [2, 2],
-                r"error: all ranks stand still \(rank 0 in step 2, in reduce_scatter\w* over cp \(ranks 0, 1\) in "
+                r"error: no rank makes progress \(rank 0 in step 2, in reduce_scatter\w* over cp \(ranks 0, 1\) in "
                 r"the backward; rank 1 in step 2, in FeedForward of blocks\.\d\) in step 2",
             ),
             "fills": (

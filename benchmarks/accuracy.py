@@ -1,7 +1,7 @@
 """Predict published training runs and print the errors of the predictions.
 
     python benchmarks/accuracy.py --measurements PATH [PATH ...] [--new PATH ...] [--curves DIR] [--profiles DIR] \\
-        [--calibrate N] [--scorer SCORE.py] --out PRED.csv
+        [--calibrate] [--scorer SCORE.py] --out PRED.csv
 
 PATH is a CSV file or a folder of them; each row states a run with its whole question (benchmarks/published_rows.py). If
 there is no such file, the script says so and predicts nothing. Every row gets a line in PRED.csv: dataset, row_id,
@@ -23,7 +23,12 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_times import measured_times  # noqa: E402
 from benchmarks.published_rows import Pricing, RowPrediction, read_rows  # noqa: E402
-from benchmarks.row_calibration import calibration_tables  # noqa: E402
+from benchmarks.row_calibration import (  # noqa: E402
+    CALIBRATED,
+    LARGE,
+    calibration_lines,
+    large_from_small_lines,
+)
 from benchmarks.row_scores import (  # noqa: E402
     NEW,
     coverage_lines,
@@ -67,7 +72,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--profiles", type=Path, help="folder of measured profiles, such as prof_data, beside the curves"
     )
-    parser.add_argument("--calibrate", type=int, metavar="N", help="fit factors to N rows of each dataset")
+    parser.add_argument("--calibrate", action="store_true", help="fit factors to a few rows of each source")
     parser.add_argument("--seed", type=int, default=0, help="which rows (default 0)")
     parser.add_argument("--seeds", type=int, default=40, help="draws that are averaged (default 40)")
     parser.add_argument("--scorer", type=Path, help="a script that is handed PRED.csv to judge it")
@@ -133,7 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n" + "\n".join(spread_lines(new)))
     if options.calibrate:
         seeds = range(options.seed, options.seed + options.seeds)
-        print("\n" + "\n".join(calibration_tables(predictions, options.calibrate, seeds)), flush=True)
+        for more, ones in (("", known), (", new", new)):
+            tables = calibration_lines(ones, CALIBRATED + more, seeds, spreads)
+            print("\n" + "\n".join([*tables, "", *large_from_small_lines(ones, LARGE + more)]), flush=True)
     return run_scorer(options.scorer, options.out) if options.scorer else 0
 
 

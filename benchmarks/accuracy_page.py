@@ -1,6 +1,6 @@
 """Update the tables of docs/accuracy.md with what the benchmarks printed.
 
-    python benchmarks/accuracy.py ... --curves DIR --calibrate 5 --scorer SCORE.py --out PRED.csv > curves.txt
+    python benchmarks/accuracy.py ... --new ... --curves DIR --calibrate --scorer SCORE.py --out PRED.csv > curves.txt
     python benchmarks/accuracy.py ... --scorer SCORE.py --out SHIPPED.csv > shipped.txt
     python benchmarks/accuracy_page.py --curves curves.txt --shipped shipped.txt --page docs/accuracy.md
 
@@ -54,7 +54,10 @@ RANK = PrintedTable(r"dataset +groups +plans", 10)
 MEMORY = PrintedTable(r"dataset +n +cover +MAPE% +med%", 6)
 INTERVAL = PrintedTable(r"80 % interval +rows", 7)
 NEW_INTERVAL = PrintedTable(r"80 % interval, new +rows", 7)
-DATASETS = PrintedTable(r"calibrated on \d+ rows of a dataset", 7)
+CALIBRATED = PrintedTable(r"calibrated +rows", 12)
+NEW_CALIBRATED = PrintedTable(r"calibrated, new +rows", 12)
+LARGE = PrintedTable(r"large from small +jobs", 4)
+NEW_LARGE = PrintedTable(r"large from small, new +jobs", 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +129,13 @@ def intervals_of(table: PrintedTable, fewest: int = 1) -> Callable[[PrintedRuns,
     return rows_of
 
 
-def calibrated(runs: PrintedRuns, old: Rows) -> list[list[str]]:
-    """Errors before and after calibration on a few rows, the least possible error, and the intervals of the rest."""
-    result = []
-    for name, own in DATASETS.read(runs.curves).items():
-        *rows, before, after, inside, half, one_factor, by_cause = own
-        figures = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
-        figures += [rounded(inside, 0), rounded(half, 1)]
-        result.append([name if rows else f"**{name}**", *(rows or [""]), *figures])
-    return result
+def as_printed(table: PrintedTable) -> Callable[[PrintedRuns, Rows], list[list[str]]]:
+    """Rows as they are printed."""
+
+    def rows_of(runs: PrintedRuns, old: Rows) -> list[list[str]]:
+        return [[name, *[""] * (table.cells - len(cells)), *cells] for name, cells in table.read(runs.curves).items()]
+
+    return rows_of
 
 
 TABLES: dict[str, Callable[[PrintedRuns, Rows], list[list[str]]]] = {
@@ -143,7 +144,10 @@ TABLES: dict[str, Callable[[PrintedRuns, Rows], list[list[str]]]] = {
     "| dataset | rows | MAPE % | bias % |": memory,
     "| dataset | rows | inside % | above % |": intervals_of(INTERVAL, FEWEST_SCORED),
     "| new source | rows | inside % | above % |": intervals_of(NEW_INTERVAL),
-    "| five rows of a dataset |": calibrated,
+    "| calibrated, known source |": as_printed(CALIBRATED),
+    "| calibrated, new source |": as_printed(NEW_CALIBRATED),
+    "| large from small, known source |": as_printed(LARGE),
+    "| large from small, new source |": as_printed(NEW_LARGE),
 }
 
 

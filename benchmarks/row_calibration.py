@@ -1,7 +1,7 @@
-"""Calibration (solver.calibrate.fit) on a few rows of each dataset or cluster, scored on the other rows; and the least
-error that factors fitted to all rows leave, which no calibration by such factors can beat."""
+"""Calibration (solver.calibrate.fit) on a few rows of each source, scored on its other rows, and on small sizes of a job,
+scored on its large ones; and the least error that factors fitted to all rows leave, which no calibration can beat."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -9,28 +9,22 @@ import numpy as np
 from scipy.optimize import linprog
 
 from benchmarks.published_rows import PublishedRow, RowPrediction
-from benchmarks.row_scores import measured_step_s
-from solver.calibrate.fit import PricedStep, Steps, concatenate_steps, fit
+from benchmarks.row_scores import ALL_ROWS, INSIDE, measured_step_s
+from solver.calibrate.fit import PricedStep, Steps, calibrations, concatenate_steps
 from solver.calibrate.measured_steps import priced_step
 from solver.problem.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
-from solver.problem.interval import calibrated_interval
-from spec.arrays import FloatArray
+from solver.problem.interval import NEW_SOURCES, SourceSpread, interval_of
+from spec.arrays import FloatArray, IntArray
 
 # Fewer rows than this in a dataset leave too few to score.
 FEWEST_ROWS = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationScore:
-    """Score on the ``rows`` that were left out: mean absolute errors, share of rows inside the 80 % interval and its mean
-    half-width, as fractions."""
-
-    group: str
-    rows: int
-    before: float
-    after: float
-    covered: float
-    half_width: float
+FITTED = (1, 3, 5)
+"""Rows that are fitted to."""
+LARGE, CALIBRATED = "large from small", "calibrated"
+SHARES = np.linspace(0.0, 1.0, 21)
+JOB = ("cluster", "preset", "model_name", "precision", "seq_len", "tp", "pp", "vpp", "cp", "ep", "zero_stage")
+JOB += ("micro_batch", "recompute", "sp")
+"""Columns of a job, which is one whatever its GPUs and batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +50,20 @@ def priced_rows(predictions: Sequence[RowPrediction]) -> list[PricedRow]:
     return result
 
 
-def by_dataset(row: PublishedRow) -> str:
-    """Key of all rows of a source."""
-    return row.dataset
-
-
-def by_cluster(row: PublishedRow) -> str:
-    """Key of the rows of a source with one GPU, framework and precision, which stand for one user's cluster."""
-    return " ".join((row.dataset, row.text("gpu"), row.text("framework"), row.text("precision")))
-
-
-def steps_by(rows: Sequence[PricedRow], key: Callable[[PublishedRow], str]) -> dict[str, Steps]:
-    """The steps of every group with enough rows."""
+def steps_by_source(rows: Sequence[PricedRow]) -> dict[str, tuple[Steps, IntArray]]:
+    """The steps of every source with enough rows, and a number of the machine and framework of each: a calibration is of
+    one."""
     members: dict[str, list[PricedRow]] = {}
     for one in rows:
-        members.setdefault(key(one.row), []).append(one)
-    return {
-        name: concatenate_steps([one.priced for one in ones], [one.measured_s for one in ones])
-        for name, ones in sorted(members.items())
-        if len(ones) >= FEWEST_ROWS
-    }
+        members.setdefault(one.row.dataset, []).append(one)
+    result = {}
+    for name, ones in sorted(members.items()):
+        if len(ones) < FEWEST_ROWS:
+            continue
+        words = [(one.row.text("cluster"), one.row.text("preset")) for one in ones]
+        steps = concatenate_steps([one.priced for one in ones], [one.measured_s for one in ones])
+        result[name] = (steps, np.array([sorted(set(words)).index(each) for each in words], dtype=np.int64))
+    return result
 
 
 def least_error(steps: Steps, *, by_cause: bool) -> float:
@@ -95,75 +83,114 @@ def least_error(steps: Steps, *, by_cause: bool) -> float:
     return float(result.fun)
 
 
-def least_errors(groups: dict[str, Steps]) -> dict[str, tuple[float, float]]:
-    """Returns the errors of every group, with one factor and with one a cause."""
-    return {
-        name: (least_error(steps, by_cause=False), least_error(steps, by_cause=True)) for name, steps in groups.items()
-    }
+def calibrated(steps: Steps, machine: IntArray, drawn: FloatArray, spread: SourceSpread | None) -> FloatArray:
+    """Means over draws and the rows that are left out: error, inside, half-width and interval score, fractions (4).
 
-
-def calibration_scores(groups: dict[str, Steps], rows: int, seed: int) -> list[CalibrationScore]:
-    """The scores of each group after calibration on ``rows`` of its steps, drawn by ``seed``."""
-    result = []
-    for name, steps in groups.items():
-        count = len(steps.measured_s)
-        if count < rows + 1:
-            continue
-        order = np.random.default_rng([seed, crc32(name.encode())]).permutation(count)
-        factors = fit(steps.take(order[:rows])).factors
-        rest = steps.take(order[rows:])
-        after = rest.predicted_s(factors)
-        low, high = calibrated_interval(after, factors.residual_std)
-        inside = (rest.measured_s >= low) & (rest.measured_s <= high)
-        result.append(
-            CalibrationScore(
-                group=name,
-                rows=count - rows,
-                before=_mape(rest.priced_s, rest.measured_s),
-                after=_mape(after, rest.measured_s),
-                covered=float(inside.mean()),
-                half_width=float(((high - low) / 2.0 / after).mean()),
+    ``drawn`` (draws, rows) is 1 for a row that is fitted to, with the others of its machine. A machine without one is
+    predicted as it is, with the interval of a source of ``spread``, or of a known one."""
+    prior = spread or NEW_SOURCES
+    own = steps.priced.std
+    bare = spread.interval_std(own, np.zeros_like(own)) if spread else own
+    scores = np.empty((len(drawn), len(own), 4))
+    for number in np.unique(machine):
+        rows = np.flatnonzero(machine == number)
+        its, kept = steps.take(rows), drawn[:, rows]
+        some = kept.sum(axis=1) > 0
+        found = iter(calibrations(its, kept[some], prior) if some.any() else [])
+        for draw, is_fitted in enumerate(some.tolist()):
+            factors = next(found) if is_fitted else None
+            after = its.predicted_s(factors) if factors else its.priced_s
+            bounds = (
+                interval_of(after, factors.interval_std(own[rows]), unpriced=0.0)
+                if factors
+                else interval_of(after, bare[rows])
             )
-        )
-    return result
+            scores[draw, rows] = _scores(after, *bounds, its.measured_s)
+    rest = drawn == 0
+    return np.asarray(scores[rest].mean(axis=0), dtype=np.float64)
 
 
-def _mape(predicted_s: FloatArray, measured_s: FloatArray) -> float:
-    return float(np.abs(predicted_s / measured_s - 1.0).mean())
+def _scores(after: FloatArray, low: FloatArray, high: FloatArray, measured_s: FloatArray) -> FloatArray:
+    missed = np.maximum(np.maximum(np.log(low / measured_s), np.log(measured_s / high)), 0.0)
+    inside = (low <= measured_s) & (measured_s <= high)
+    score = np.log(high / low) + 2.0 / (1.0 - INSIDE) * missed
+    return np.stack([np.abs(after / measured_s - 1.0), inside, (high - low) / 2.0 / after, score], axis=1)
 
 
-def calibration_tables(predictions: Sequence[RowPrediction], rows: int, seeds: Iterable[int]) -> list[str]:
-    """Errors on the rest after a fit to a few rows: of a whole dataset, and of one cluster in it."""
-    priced = priced_rows(predictions)
-    draws = list(seeds)
-    lines: list[str] = []
-    for title, key in (("dataset", by_dataset), ("cluster", by_cluster)):
-        groups = steps_by(priced, key)
-        runs = [calibration_scores(groups, rows, seed) for seed in draws]
-        head = f"calibrated on {rows} rows of a {title}"
-        lines += [*calibration_lines(runs, least_errors(groups), head), ""]
-    return lines
+def draws_of(name: str, count: int, rows: int, seeds: Sequence[int]) -> FloatArray:
+    """Returns (draws, count) 1 for each of ``rows`` that are drawn of a source's."""
+    drawn = np.zeros((len(seeds), count))
+    for draw, seed in enumerate(seeds):
+        drawn[draw, np.random.default_rng([seed, crc32(name.encode())]).permutation(count)[:rows]] = 1.0
+    return drawn
 
 
 def calibration_lines(
-    runs: Sequence[Sequence[CalibrationScore]], least: Mapping[str, tuple[float, float]], title: str
+    predictions: Sequence[RowPrediction], title: str, seeds: Sequence[int], spreads: Mapping[str, SourceSpread]
 ) -> list[str]:
-    """A line for each group, and the macro mean: means over the seeds, and the least errors of all rows."""
-    names = ("before", "after", "covered", "half_width")
-    heads = f"{'one factor %':>13} {'by cause %':>11}"
-    lines = [f"{title:70} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7} {heads}"]
-    means = []
-    for same in zip(*runs, strict=True):
-        values = [100 * float(np.mean([getattr(one, name) for one in same])) for name in names]
-        values += [100 * error for error in least[same[0].group]]
-        means.append(values)
-        lines.append(_line(same[0].group, str(same[0].rows), values))
-    if means:
-        lines.append(_line("macro mean", "", np.mean(means, axis=0).tolist()))
+    """A line for each source, their mean and that of all rows: the error before and after calibration on some of its rows,
+    what one factor a source or one a cause leaves of it, which no fit to some rows can beat, and the intervals."""
+    heads = f"{'rows':>5} {'before %':>9}" + "".join(f"{f'after {count} %':>10}" for count in FITTED)
+    heads += f"{'one factor %':>13} {'by cause %':>11}" + "".join(f"{f'in 80 % of {count}':>13}" for count in FITTED)
+    lines = [f"{title:34} {heads} {'half-width %':>13} {'score %':>8}"]
+    sources = steps_by_source(priced_rows(predictions))
+    values, counts = [], [len(steps.measured_s) for steps, _ in sources.values()]
+    for (name, (steps, machine)), count in zip(sources.items(), counts, strict=True):
+        after = [calibrated(steps, machine, draws_of(name, count, rows, seeds), spreads.get(name)) for rows in FITTED]
+        before = float(np.abs(steps.priced_s / steps.measured_s - 1.0).mean())
+        least = [least_error(steps, by_cause=by_cause) for by_cause in (False, True)]
+        errors, inside = ([float(one[column]) for one in after] for column in (0, 1))
+        values.append([before, *errors, *least, *inside, *after[-1][2:]])
+        lines.append(_line(name, str(count), values[-1]))
+    if values:
+        lines.append(_line(ALL_ROWS, str(sum(counts)), np.average(values, axis=0, weights=counts).tolist()))
+        lines.append(_line("macro mean", "", np.mean(values, axis=0).tolist()))
+        best = ", ".join(f"{100 * best_share_error(sources, rows, seeds):.1f} %" for rows in FITTED)
+        lines.append(f"all rows, moved by the share of the drawn rows' median miss that is best for them: {best}")
+    return lines
+
+
+def best_share_error(sources: Mapping[str, tuple[Steps, IntArray]], rows: int, seeds: Sequence[int]) -> float:
+    """Returns the error of all rows where each machine's rest moves by a share of its drawn rows' median miss, with the share
+    that turns out best: what rows of a source say of its others is bounded by how they scatter."""
+    totals = np.zeros(len(SHARES))
+    for name, (steps, machine) in sources.items():
+        count, slower = len(steps.measured_s), steps.slower
+        for drawn in draws_of(name, count, rows, seeds) > 0:
+            miss = np.zeros(count)
+            for number in np.unique(machine[drawn]):
+                miss[machine == number] = np.median(slower[drawn & (machine == number)])
+            errors = np.abs(np.expm1(SHARES[:, None] * miss[~drawn] - slower[~drawn])).mean(axis=1)
+            totals += count * errors / len(seeds)
+    return float(totals.min() / sum(len(steps.measured_s) for steps, _ in sources.values()))
+
+
+def large_from_small_lines(predictions: Sequence[RowPrediction], title: str) -> list[str]:
+    """A line for each source with jobs of three sizes and more, a job being one plan but for its data parallelism: errors of the
+    larger sizes before and after a calibration on the smallest two."""
+    jobs: dict[tuple[str, ...], list[PricedRow]] = {}
+    for one in priced_rows(predictions):
+        jobs.setdefault((one.row.dataset, *map(one.row.text, JOB)), []).append(one)
+    errors: dict[str, list[FloatArray]] = {}
+    for (name, *_), ones in sorted(jobs.items()):
+        gpus = np.array([one.row.number("num_gpus") for one in ones])
+        sizes = np.unique(gpus)
+        if len(sizes) < 3:
+            continue
+        steps = concatenate_steps([one.priced for one in ones], [one.measured_s for one in ones])
+        large = gpus > sizes[1]
+        (factors,) = calibrations(steps, 1.0 - large[None, :])
+        both = np.stack([steps.priced_s, steps.predicted_s(factors)]) / steps.measured_s
+        errors.setdefault(name, []).append(np.abs(both - 1.0)[:, large])
+    lines = [f"{title:24} {'jobs':>5} {'rows':>5} {'before %':>9} {'after %':>8}"]
+    for name, each in errors.items():
+        before, after = 100.0 * np.hstack(each).mean(axis=1)
+        lines.append(f"{name:24} {len(each):5d} {np.hstack(each).shape[1]:5d} {before:9.1f} {after:8.1f}")
     return lines
 
 
 def _line(name: str, rows: str, values: Sequence[float]) -> str:
-    before, after, covered, half, one_factor, by_cause = values
-    figures = f"{before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f} {one_factor:13.2f} {by_cause:11.2f}"
-    return f"{name:70} {rows:>6} {figures}"
+    widths = (9, *[10] * len(FITTED), 13, 11, *[13] * len(FITTED), 14, 9)
+    return f"{name:34} {rows:>5} " + "".join(
+        f"{100 * value:{width}.1f}" for value, width in zip(values, widths, strict=True)
+    )

@@ -287,7 +287,13 @@ def compare(options: argparse.Namespace, root: Path) -> int:
         print("\n".join(["", *operation_lines(operations)]))
         values["operations"] = operation_record(operations)
     if options.append:
-        source = RowSource(config=options.config, request=loaded.request, problem=problem, answer=answers[0])
+        source = RowSource(
+            config=options.config,
+            cluster=recorded.cluster if recorded else problem.cluster.name,
+            request=loaded.request,
+            problem=problem,
+            answer=answers[0],
+        )
         append_row(options.append, source, run.step_s)
         print(f"appended to {options.append}")
     if options.json:

@@ -142,14 +142,15 @@ def _plan(where: str, plan: Mapping[str, Any]) -> PlanSettings:
 
 # A measured step as a row of the CSV that ``python -m solver.calibrate`` reads.
 
-COLUMNS = ("config", "world_size", "global_batch", "measured_step_s", "plan", "seq_len", "framework", "job")
+COLUMNS = ("config", "world_size", "global_batch", "measured_step_s", "plan", "seq_len", "framework", "job", "cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:
-    """What a row holds beside its time."""
+    """What a row holds beside its time; ``cluster`` is the one that ran it."""
 
     config: Path
+    cluster: str
     request: Request
     problem: Problem
     answer: Answer
@@ -172,6 +173,7 @@ def append_row(path: Path, source: RowSource, step_s: float) -> None:
         "seq_len": str(problem.job.seq_len),
         "framework": problem.job.preset.name,
         "job": job_words(request, problem.job),
+        "cluster": source.cluster,
     }
     names = (*columns, *(name for name in COLUMNS if name not in columns))
     with atomic_file(path) as handle:

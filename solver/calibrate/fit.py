@@ -1,16 +1,16 @@
 """Efficiencies of a cluster from a few measured steps: ``python -m solver.calibrate --steps STEPS.csv``.
 
-Fitted: Bayesian linear regression of measured over predicted seconds on shares of the step (``expected_logs``). It
+Fitted: Bayesian linear regression of measured over predicted seconds on shares of the step (``posterior_of``). It
 moves a factor from 1 only as far as the steps support it.
 
     model    with s_c the share of a cause c in a step and e_c the log of how much longer the cause takes,
              log(measured / predicted) = sum_c s_c e_c + noise, to first order
-    prior    e_c = common + own_c around 0, as wide as the interval of predictions has it for each cause
-             (solver.problem.interval); the common part is Student's t, so that a cluster far outside of the interval is
-             believed where its steps agree
+    prior    e_c = common + own_c around 0: the common part is the spread between sources of runs, Student's t as
+             the interval of a new source has it, and own_c as wide as the interval has each cause
+             (solver.problem.interval). Causes move apart only where steps differ in their shares
     noise    Student's t, by iteratively reweighted least squares (Lange, Little and Taylor 1989, JASA 84(408)), in units
              of each step's own standard error, so that an outlier, or a step with a wide interval, counts little
-    scales   how much of the interval the steps of a cluster share, and how much each of them scatters, is unknown: a
+    scales   how much of the prior the steps of a cluster share, and how much each of them scatters, is unknown: a
              grid of both is averaged by the evidence of each point (MacKay 1992, Neural Computation 4(3)). One point is
              that they share nothing, and factors stay at 1
 """
@@ -31,15 +31,10 @@ from solver.problem.calibration import (
     calibrated_parts,
     cause_shares,
 )
-from solver.problem.interval import WIDTHS
+from solver.problem.interval import NEW_SOURCES, WIDTHS, SourceSpread
 from spec.arrays import FloatArray, IntArray
-from spec.errors import UserError
 
 EFFICIENCIES = tuple(CAUSES)
-# Assumption: measured steps repeat to 3 %: no interval is narrower.
-NOISE = 0.03
-# One step cannot say how well others are predicted.
-FEWEST_STEPS = 2
 # The width of a cause in the interval of predictions; causes that are not here have that of their curves.
 CAUSE_WIDTHS = {
     "expert_efficiency": WIDTHS["experts"],
@@ -47,30 +42,39 @@ CAUSE_WIDTHS = {
     "intra_comm_efficiency": WIDTHS["network"],
     "inter_comm_efficiency": WIDTHS["network"],
 }
-# Assumption: the grid of noise over a step's standard error, twice as much half as likely, as steps of one cluster
-# repeat better than clusters agree; and of the part of the prior's widths that the steps of one cluster share.
+# The grid of noise over a step's standard error, every octave as likely, and of the part of the prior that the steps of one
+# cluster share.
 NOISES = (0.25, 0.5, 1.0, 2.0, 4.0)
 SHARED = (0.0, 0.5, 1.0)
-# Assumption: degrees of freedom of the noise and of the common part, few as for any robust fit (Lange et al. sec. 1).
+# Assumption: degrees of freedom of the noise, few as for any robust fit (Lange et al. sec. 1).
 DEGREES = 3.0
-# The tail of Student's t as a mixture of wider normals: a scale v has the density v^-degrees of log v.
-WIDER = (1.0, 2.0, 4.0, 8.0, 16.0)
+# Scales of the normals that make up the common part's Student's t.
+WIDER = np.array([0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0])
 ITERATIONS = 5
 """Iterations of the reweighting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """The prior of logs: each step's standard error (R), the standard deviation common to all causes, and each cause's
-    own (C)."""
+    """The prior of logs: each step's standard error (R), the spread common to all causes, and each cause's own (C)."""
 
     std: FloatArray
-    common: float
+    common: SourceSpread
     own: FloatArray
 
 
-def expected_logs(shares: FloatArray, slower: FloatArray, included: FloatArray, prior: Prior) -> FloatArray:
-    """Returns (B, C) the expected log of how much longer each cause takes, for B subsets of the rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What B subsets of steps say of the logs of how much longer each cause takes: their mean (B, C) and covariance (B, C, C),
+    and the noise in units of the steps' standard errors (B)."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    noise: FloatArray
+
+
+def posterior_of(shares: FloatArray, slower: FloatArray, included: FloatArray, prior: Prior) -> Posterior:
+    """Returns the posterior for B subsets of the rows.
 
     ``shares`` (R, C) of the causes in each step, ``slower`` (R) log of measured over predicted, ``included`` (B, R) 1
     for the rows of a subset and 0 for the others. Axes below: b subset, g grid point, r row, c cause, j independent
@@ -95,7 +99,16 @@ def expected_logs(shares: FloatArray, slower: FloatArray, included: FloatArray, 
         weights = included[:, None, :] * (DEGREES + 1.0) / (DEGREES + misses**2 * precision)
     probability = likely * np.exp(evidence - evidence.max(axis=1, keepdims=True))
     probability /= probability.sum(axis=1, keepdims=True)
-    return np.asarray(np.einsum("bg,gcj,bgj->bc", probability, roots, means), dtype=np.float64)
+    logs = np.einsum("gcj,bgj->bgc", roots, means)
+    mean = np.einsum("bg,bgc->bc", probability, logs)
+    # Covariance of a mixture: the mean covariance, and that of the means.
+    within = np.einsum("bg,gcj,bgji,gdi->bcd", probability, roots, np.linalg.inv(inner), roots, optimize=True)
+    away = logs - mean[:, None]
+    return Posterior(
+        mean=np.asarray(mean, dtype=np.float64),
+        covariance=np.asarray(within + np.einsum("bg,bgc,bgd->bcd", probability, away, away), dtype=np.float64),
+        noise=np.exp(probability @ np.log(scatter)),
+    )
 
 
 def _noise_evidence(weights: FloatArray, included: FloatArray, noise: FloatArray) -> FloatArray:
@@ -112,9 +125,11 @@ def _grid(prior: Prior) -> tuple[FloatArray, FloatArray, FloatArray]:
     grid = list(itertools.product(NOISES, SHARED, WIDER))
     ones = np.ones((len(prior.own), 1))
     # Columns: the common normal, and one for each cause.
-    roots = [shared * np.hstack([wider * prior.common * ones, np.diag(prior.own)]) for _, shared, wider in grid]
+    roots = [shared * np.hstack([wider * prior.common.std * ones, np.diag(prior.own)]) for _, shared, wider in grid]
     scatter, _, wider = np.array(grid).T
-    return scatter, np.array(roots), wider**-DEGREES / scatter
+    # A normal whose precision is gamma-distributed is Student's t: density of the logarithm of its scale.
+    degrees = prior.common.sources
+    return scatter, np.array(roots), wider**-degrees * np.exp(-0.5 * degrees / wider**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +185,11 @@ class Steps:
         """Returns log(measured / predicted without factors)."""
         return np.log(self.measured_s / self.priced_s)
 
-    @property
-    def prior(self) -> Prior:
-        """Returns the prior by the interval of predictions: the width of the formulas is common to all causes."""
+    def prior(self, spread: SourceSpread = NEW_SOURCES) -> Prior:
+        """Returns the prior by the interval of predictions, for sources with a ``spread``."""
         curves = WIDTHS["curves"] * float(self.priced.curves.mean())
         own = np.array([CAUSE_WIDTHS.get(name, curves) for name in EFFICIENCIES])
-        return Prior(std=self.priced.std, common=WIDTHS["formulas"], own=own)
+        return Prior(std=self.priced.std, common=spread, own=own)
 
 
 def concatenate_steps(priced: Sequence[PricedStep], measured_s: Sequence[float]) -> Steps:
@@ -198,31 +212,34 @@ def concatenate_steps(priced: Sequence[PricedStep], measured_s: Sequence[float])
     )
 
 
-def fit(steps: Steps) -> Fit:
-    """Returns the factors from all steps, and the error of each step by factors from the others (leave one out), whose
-    spread is that of the residuals.
-
-    Raises UserError for fewer than two steps.
-    """
+def fit(steps: Steps, spread: SourceSpread = NEW_SOURCES) -> Fit:
+    """Returns the factors from all steps, one or more, and the error of each step by factors from the others (leave one
+    out). ``spread`` is that of the sources that the cluster is one of."""
     count = len(steps.measured_s)
-    if count < FEWEST_STEPS:
-        raise UserError(f"calibration needs {FEWEST_STEPS} measured steps or more, not {count}")
     # All rows, then all but each.
-    included = np.vstack([np.ones(count), 1.0 - np.eye(count)])
-    logs = expected_logs(cause_shares(steps.terms), steps.slower, included, steps.prior)
-    left_out = np.log(_without(steps, logs[1:]) / steps.measured_s)
-    # The root mean square, but no less than the noise of repeated steps: few rows may agree by chance.
-    spread = max(float(np.sqrt(np.mean(left_out**2))), NOISE)
-    return Fit(factors=_factors(logs[0], residual_std=spread), left_out=left_out)
+    included = np.vstack([np.ones(count), 1.0 - np.eye(count)])[: count + 1 if count > 1 else 1]
+    factors, *others = calibrations(steps, included, spread)
+    left_out = [
+        float(np.log(steps.take(np.array([row])).predicted_s(one)[0] / steps.measured_s[row]))
+        for row, one in enumerate(others)
+    ]
+    return Fit(factors=factors, left_out=np.array(left_out), priced=-steps.slower)
 
 
-def _without(steps: Steps, logs: FloatArray) -> FloatArray:
-    """Returns each step under the factors of its own row of ``logs``."""
-    rows = (np.array([row], dtype=np.int64) for row in range(len(logs)))
-    return np.array([steps.take(row).predicted_s(_factors(one))[0] for row, one in zip(rows, logs, strict=True)])
+def calibrations(steps: Steps, included: FloatArray, spread: SourceSpread = NEW_SOURCES) -> list[Calibration]:
+    """Returns the factors by each of B subsets of the steps, ``included`` (B, R) 1 or 0; ``spread`` as for ``fit``."""
+    shares = cause_shares(steps.terms)
+    found = posterior_of(shares, steps.slower, included, steps.prior(spread))
+    # Of steps like those that were fitted to.
+    weights = included / included.sum(axis=1, keepdims=True)
+    stds = np.sqrt(np.einsum("br,rc,bcd,rd->b", weights, shares, found.covariance, shares, optimize=True))
+    return [
+        _factors(logs, factors_std=float(std), scatter=float(noise))
+        for logs, std, noise in zip(found.mean, stds, found.noise, strict=True)
+    ]
 
 
-def _factors(logs: FloatArray, *, residual_std: float = 0.0) -> Calibration:
+def _factors(logs: FloatArray, *, factors_std: float, scatter: float) -> Calibration:
     """Returns the efficiencies of causes that take exp(``logs``) times as long, within their bounds."""
     efficiencies = np.clip(np.exp(-logs), LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY).tolist()
-    return Calibration(**dict(zip(EFFICIENCIES, efficiencies, strict=True)), residual_std=residual_std)
+    return Calibration(**dict(zip(EFFICIENCIES, efficiencies, strict=True)), factors_std=factors_std, scatter=scatter)

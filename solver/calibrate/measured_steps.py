@@ -2,7 +2,8 @@
 
 Columns: ``world_size`` (GPUs), ``global_batch`` (tokens a step), ``measured_step_s`` (seconds), ``config`` (a model
 config, relative to the file); a plan, either in ``plan`` in the form of --plan or in columns of its keys (tp, pp, ...);
-and, if the config does not have them, ``seq_len``, ``framework`` and settings of the ``job`` in the form of --job."""
+and, if the config does not have them, ``seq_len``, ``framework`` and settings of the ``job`` in the form of --job. ``cluster``
+names the cluster that ran it, which must be that of the calibration."""
 
 import csv
 import io
@@ -10,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from solver.calibrate.fit import PricedStep, Steps, concatenate_steps
 from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.calibration import terms_of
 from solver.problem.interval import causes, relative_std
 from solver.problem.loading import load_problem
+from solver.problem.model_flops import mfu
 from solver.problem.problem import Problem
 from solver.problem.request import Request
 from solver.problem.requested_plan import check_order, parse_plan, plan_of
@@ -29,7 +33,7 @@ from spec.settings.setting import parse_settings
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
 PLAN_KEYS = tuple(plan_option_settings())
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 1e6
-ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework", "job")
+ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework", "job", "cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +127,21 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
         )
     plan = plan_of(settings, inputs.problem, where)
     check_order(plan, inputs.problem, where)
-    return MeasuredStep(
-        where=where,
-        problem=inputs.problem,
-        plan=plan,
-        measured_s=_seconds(where, line["measured_step_s"]),
-    )
+    measured_s = _seconds(where, line["measured_step_s"])
+    _check_machine(where, line, inputs.problem, measured_s)
+    return MeasuredStep(where=where, problem=inputs.problem, plan=plan, measured_s=measured_s)
+
+
+def _check_machine(where: str, line: Mapping[str, str], problem: Problem, measured_s: float) -> None:
+    """Raises ConfigError for a step of another cluster, and for one that is shorter than its FLOPs take at the peak."""
+    cluster = line.get("cluster", "").strip()
+    if cluster not in ("", problem.cluster.name):
+        allowed = f"a step of {problem.cluster.name}, which these factors are of (--cluster)"
+        raise ConfigError(where=where, key="cluster", value=cluster, allowed=allowed)
+    used = float(mfu(problem.model, problem.job, problem.cluster, np.array([measured_s]))[0])
+    if used > 1.0:
+        allowed = f"seconds: this is {100 * used:.0f} % of the peak FLOP/s of {problem.job.world_size} {problem.cluster.gpu.name}"
+        raise ConfigError(where=where, key="measured_step_s", value=line["measured_step_s"], allowed=allowed)
 
 
 def _plan_settings(where: str, line: Mapping[str, str]) -> PlanSettings | None:

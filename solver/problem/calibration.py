@@ -15,6 +15,7 @@ from ops.layout import group_of
 from ops.op import Axis
 from solver.estimate import Estimate, StepTime, estimate_memory, step_time
 from solver.plans.plan_table import PlanTable
+from solver.problem.interval import EIGHTY_PERCENT, EIGHTY_PERCENT_T3
 from solver.times.op_times import OpTimer
 from spec.arrays import BoolArray, FloatArray
 from spec.cluster.cluster import ClusterSpec
@@ -24,12 +25,15 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
 
-SCHEMA = 2
+SCHEMA = 3
 
 LONGEST_S = 1e6
 """Seconds that a factor may add to a micro-batch or a step."""
 WIDEST_STD = 3.0
 """Largest standard deviation of the logarithm of a step: eight in ten within a factor of 47."""
+WIDEST_SCATTER = 100.0
+# Assumption: measured steps repeat to 3 %: no interval is narrower.
+REPEAT_STD = 0.03
 
 # Parts of a step by what may make them slow together.
 COMPUTE = ("gemm", "attention")
@@ -64,8 +68,8 @@ PER_MICRO_BATCH = (*COMPUTE, *EXPERTS, "memory_bound", "tp_comm", "cp_comm", "ep
 class Calibration:
     """Efficiencies (fitted: CAUSES) divide the priced seconds of their parts (1: as priced, 0.8: a quarter longer);
     ``overlap`` is the share that is hidden of the communication priced as hidden; the fixed seconds are
-    added for every micro-batch of a stage and once a step. ``residual_std`` is the spread of
-    log(predicted / measured) of rows left out of the fit."""
+    added for every micro-batch of a stage and once a step. ``factors_std`` is the standard deviation of a step's log
+    that they leave, and ``scatter`` how many times as far as WIDTHS of solver.problem.interval have it steps scatter about it."""
 
     compute_efficiency: float = 1.0
     expert_efficiency: float = 1.0
@@ -76,20 +80,35 @@ class Calibration:
     overlap: float = 1.0
     fixed_per_micro_batch_s: float = 0.0
     fixed_per_step_s: float = 0.0
-    residual_std: float = 0.0
+    factors_std: float = 0.0
+    scatter: float = 1.0
+
+    def interval_std(self, own: FloatArray) -> FloatArray:
+        """Returns the standard deviation of a normal with the 80 % interval of calibrated steps, whose ``own`` is by
+        WIDTHS; steps scatter by Student's t with three degrees of freedom (solver.calibrate.fit)."""
+        scatter = self.scatter * EIGHTY_PERCENT_T3 / EIGHTY_PERCENT * own
+        std: FloatArray = np.maximum(np.hypot(self.factors_std, scatter), REPEAT_STD)
+        return std
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Factors, and the signed log(predicted / measured) of every step by a fit without it."""
+    """Factors; the signed log(predicted / measured) of every step without factors, and by a fit to the others, which one
+    step alone does not have."""
 
     factors: Calibration
+    priced: FloatArray
     left_out: FloatArray
 
     @property
-    def leave_one_out_error(self) -> float:
-        """Mean absolute leave-one-out error, a fraction."""
-        return float(np.abs(np.expm1(self.left_out)).mean())
+    def priced_error(self) -> float:
+        """Mean absolute error without factors, a fraction."""
+        return float(np.abs(np.expm1(self.priced)).mean())
+
+    @property
+    def leave_one_out_error(self) -> float | None:
+        """Mean absolute leave-one-out error, a fraction; None for a single step."""
+        return float(np.abs(np.expm1(self.left_out)).mean()) if len(self.left_out) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,13 +249,14 @@ def calibration_path(profile: Path) -> Path:
     return profile.with_suffix(".calibration.json")
 
 
-def write_calibration(path: Path, fit: Fit, cluster: ClusterSpec) -> None:
+def write_calibration(path: Path, fit: Fit, cluster: ClusterSpec, framework: str) -> None:
     """Writes the factors and the cluster that they are valid for, atomically."""
     record = {
         "schema": SCHEMA,
         "cluster": cluster.name,
         "gpu": cluster.gpu.name,
-        "steps": len(fit.left_out),
+        "framework": framework,
+        "steps": len(fit.priced),
         "leave_one_out_error": fit.leave_one_out_error,
         "factors": asdict(fit.factors),
     }
@@ -245,10 +265,10 @@ def write_calibration(path: Path, fit: Fit, cluster: ClusterSpec) -> None:
         handle.write("\n")
 
 
-def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
-    """Returns the factors of a file, for the cluster they were fitted on.
+def read_calibration(path: Path, cluster: ClusterSpec, framework: str) -> Calibration:
+    """Returns the factors of a file, for the cluster and the framework preset they were fitted on.
 
-    Raises ConfigError for a file that cannot be read, is no calibration or is another cluster's.
+    Raises ConfigError for a file that cannot be read, is no calibration or is another cluster's or framework's.
     """
     where = str(path)
     try:
@@ -260,7 +280,7 @@ def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         schema = record.get("schema") if isinstance(record, dict) else None
         raise ConfigError(where, "schema", schema, f"a calibration of schema {SCHEMA}")
-    for key, own in (("cluster", cluster.name), ("gpu", cluster.gpu.name)):
+    for key, own in (("cluster", cluster.name), ("gpu", cluster.gpu.name), ("framework", framework)):
         if record.get(key) != own:
             raise ConfigError(where, key, record.get(key), f"factors of {own}: its own calibration")
     return _factors(where, record.get("factors"))
@@ -286,4 +306,5 @@ def bounds(name: str) -> tuple[float, float]:
     """Returns the lowest and highest value of a factor, with a tolerance for rounding of fitted ones."""
     if name.endswith("_efficiency"):
         return LOWEST_EFFICIENCY * (1 - 1e-9), HIGHEST_EFFICIENCY * (1 + 1e-9)
-    return (0.0, 1.0) if name == "overlap" else (0.0, LONGEST_S if name.endswith("_s") else WIDEST_STD)
+    highest = {"overlap": 1.0, "factors_std": WIDEST_STD, "scatter": WIDEST_SCATTER}
+    return 0.0, highest.get(name, LONGEST_S)

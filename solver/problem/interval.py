@@ -17,8 +17,9 @@ from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
 from spec.origin import Origin
 
-# Half of an 80 % interval of a normal distribution, in standard deviations.
+# Half of an 80 % interval of a normal distribution, and of Student's t with three degrees of freedom, in their scale.
 EIGHTY_PERCENT = 1.2816
+EIGHTY_PERCENT_T3 = 1.6377
 # Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also
 # chooses them without each dataset and scores it). curves: of the standard error that the curves state;
 # formulas: of every step. carried is not chosen: a constant's stated error (profdb.modelled.slow_kernels)
@@ -158,9 +159,3 @@ def interval_of(step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED)
     log(measured / predicted), of which the middle is ``unpriced``. The step itself lies inside."""
     reach = EIGHTY_PERCENT * std
     return step_s * np.exp(np.minimum(unpriced - reach, 0.0)), step_s * np.exp(unpriced + reach)
-
-
-def calibrated_interval(step_s: FloatArray, residual_std: float) -> tuple[FloatArray, FloatArray]:
-    """Returns the interval of a calibrated step: ``residual_std``, the spread of what the calibration left, holds
-    all errors."""
-    return interval_of(step_s, np.full_like(step_s, residual_std), unpriced=0.0)

@@ -51,7 +51,10 @@ def problem_with(request: Request, parsed: ParsedRequest, file: ProfileFile, tim
     if request.calibration:
         from solver.problem.calibration import read_calibration
 
-        evidence, calibration = Evidence.CALIBRATION, read_calibration(request.calibration, cluster)
+        evidence, calibration = (
+            Evidence.CALIBRATION,
+            read_calibration(request.calibration, cluster, parsed.job.preset.name),
+        )
     return LoadedProblem(
         problem=Problem(
             model=parsed.config.model,

@@ -10,7 +10,6 @@ from solver.plans.plan_table import PlanTable
 from solver.problem.interval import (
     NEW_SOURCES,
     Evidence,
-    calibrated_interval,
     interval_of,
     measured_share,
     standard_errors_s,
@@ -79,8 +78,8 @@ def answers_of(
 
 def interval_s(problem: Problem, cost: StepTime, scatter_s: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
     """Returns the 80 % interval of the steps (solver.problem.interval), which scatter by ``scatter_s``."""
-    if problem.calibration:
-        return calibrated_interval(cost.step_s, problem.calibration.residual_std)
     own = np.sqrt(np.sum(np.square(list(scatter_s.values())), axis=0)) / cost.step_s
+    if problem.calibration:
+        return interval_of(cost.step_s, problem.calibration.interval_std(own), unpriced=0.0)
     measured = measured_share(cost.origins) if problem.evidence is Evidence.PROFILE else np.zeros_like(own)
     return interval_of(cost.step_s, NEW_SOURCES.interval_std(own, measured))

@@ -13,7 +13,8 @@ FACTORS = {
     "overlap": 0.9,
     "fixed_per_micro_batch_s": 1e-4,
     "fixed_per_step_s": 1e-3,
-    "residual_std": 0.05,
+    "factors_std": 0.05,
+    "scatter": 1.0,
 }
 PLANS = {
     "llama_2_7b": PLAN,
@@ -35,7 +36,14 @@ def searches() -> dict[str, Command]:
     def hugging_face(name: str, plan: str) -> Command:
         return ask(f"--seq_len 2048 {plan}", "config.json", (SHAPES / f"{name}.json").read_bytes())
 
-    record = {"schema": SCHEMA, "cluster": "h200", "gpu": "H200-SXM-141GB", "steps": 3, "factors": FACTORS}
+    record = {
+        "schema": SCHEMA,
+        "cluster": "h200",
+        "gpu": "H200-SXM-141GB",
+        "framework": "megatron",
+        "steps": 3,
+        "factors": FACTORS,
+    }
     calibration = json.dumps({**record, "leave_one_out_error": 0.02}, indent=1).encode()
     exports = "--export_simai w.txt --export_trace t.json --csv a.csv --export_megatron m.txt"
     sheet = "configs/architectures/hopper.toml"

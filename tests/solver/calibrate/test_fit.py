@@ -19,10 +19,10 @@ from solver.problem.calibration import (
     CalibrationTerms,
     cause_shares,
 )
+from solver.problem.interval import NEW_SOURCES
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.result import Answer
-from spec.errors import UserError
 from spec.origin import Origin
 from tests.solver.questions import question, small_model
 
@@ -67,8 +67,10 @@ def test_factors_that_made_the_steps_are_found() -> None:
         assert getattr(found.factors, name) == pytest.approx(getattr(true, name), rel=near[name])
     assert found.factors.inter_comm_efficiency > found.factors.intra_comm_efficiency + 0.05
     assert measured.predicted_s(found.factors) == pytest.approx(measured.measured_s, rel=0.02)
+    assert found.leave_one_out_error is not None
     assert found.leave_one_out_error < 0.02
-    assert found.factors.residual_std == 0.03  # what steps repeat to, however well these agree
+    assert found.factors.scatter == pytest.approx(0.25, rel=0.1)  # the least of the grid
+    assert found.factors.factors_std < 0.02
 
 
 def test_steps_as_priced_move_nothing() -> None:
@@ -182,13 +184,42 @@ def test_steps_that_scatter_about_the_price_leave_it() -> None:
     found = fit(scattered)
     for name in EFFICIENCIES:
         assert getattr(found.factors, name) == pytest.approx(1.0, abs=0.01)
-    assert found.left_out == pytest.approx(-np.log(scattered.measured_s), abs=0.03)
-    assert found.factors.residual_std == pytest.approx(np.sqrt(np.mean(found.left_out**2)))
+    assert found.left_out == pytest.approx(-np.log(scattered.measured_s), abs=0.04)
+    assert found.factors.scatter > 2.0
+    assert found.priced == pytest.approx(-np.log(scattered.measured_s))
 
 
-def test_one_step_is_too_few() -> None:
-    with pytest.raises(UserError, match="2 measured steps or more, not 1"):
-        fit(steps(Calibration(), PLANS[:1]))
+def test_one_step_moves_part_of_the_way_and_leaves_the_rest_uncertain() -> None:
+    """Its scatter and the cluster's bias are not told apart; more steps that say the same are believed, and narrow it."""
+    one, many = (fit(made_up(np.zeros(count), np.full(count, 0.3))) for count in (1, 8))
+    assert one.leave_one_out_error is None
+    assert 0.03 < -np.log(one.factors.compute_efficiency) < 0.27
+    assert -np.log(many.factors.compute_efficiency) == pytest.approx(0.3, abs=0.03)
+    own = np.array([0.07])
+    unlike = NEW_SOURCES.interval_std(own, np.zeros(1))
+    assert many.factors.interval_std(own) < 0.6 * one.factors.interval_std(own)
+    assert many.factors.interval_std(own) < 0.5 * unlike
+
+
+def test_a_wider_spread_of_sources_believes_a_step_more() -> None:
+    lone = made_up(np.zeros(1), np.full(1, 0.3))
+    narrow, wide = (fit(lone, replace(NEW_SOURCES, std=std)).factors.compute_efficiency for std in (0.05, 0.3))
+    assert wide < 0.95 * narrow
+
+
+def test_the_interval_holds_the_factors_error_and_the_scatter_of_steps() -> None:
+    factors = Calibration(factors_std=0.05, scatter=2.0)
+    # Half of 80 % of Student's t with three degrees of freedom is 1.638 of its scale.
+    assert factors.interval_std(np.array([0.04])) == pytest.approx(np.hypot(0.05, 2.0 * 0.04 * 1.6377 / 1.2816))
+    assert Calibration().interval_std(np.array([0.0])) == pytest.approx(0.03)  # what steps repeat to
+    answers = priced(QUESTION), priced(replace(QUESTION, calibration=factors))
+    for bare, calibrated in zip(*answers, strict=True):
+        low, high = (
+            np.log(bound / calibrated.step_s) for bound in (calibrated.interval_low_s, calibrated.interval_high_s)
+        )
+        assert high == pytest.approx(-low)
+        own = np.hypot.reduce(list(bare.scatter_s.values())) / bare.step_s
+        assert high == pytest.approx(1.2816 * factors.interval_std(np.array([own]))[0], rel=1e-9)
 
 
 def priced(asked: Problem) -> list[Answer]:

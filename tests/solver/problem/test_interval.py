@@ -18,7 +18,6 @@ from solver.problem.interval import (
     NEW_SOURCES,
     UNPRICED,
     WIDTHS,
-    calibrated_interval,
     causes,
     interval_of,
     measured_share,
@@ -124,11 +123,6 @@ def test_parts_of_one_cause_add_up() -> None:
     assert std_of(gemm=2.0, tp_comm=1.0, dp_comm=1.0) == pytest.approx(
         np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS["network"])
     )
-
-
-def test_residuals_of_a_calibration_take_the_place_of_all_errors() -> None:
-    low, high = calibrated_interval(floats(1.0), 0.01)
-    assert (low[0], high[0]) == pytest.approx((np.exp(-0.012816), np.exp(0.012816)))
 
 
 def test_seconds_of_error_by_cause_are_those_of_the_width() -> None:

@@ -40,6 +40,8 @@ class Role(StrEnum):
     Q_UP = "q_up"
     KV_DOWN = "kv_down"
     KV_UP = "kv_up"
+    INDEX_Q = "index_q"
+    INDEX_K = "index_k"
     OUT = "out"
     GATE = "gate"
     UP = "up"
@@ -55,6 +57,8 @@ class Role(StrEnum):
     # attention: one kernel, or its later steps over a ring; unfused the kernels around two products
     CORE = "core"
     RING = "ring"
+    INDEX_SCORES = "index_scores"
+    INDEX_LOSS = "index_loss"
     SOFTMAX = "softmax"
     DROPOUT = "dropout"
     JOIN_HEADS = "join_heads"

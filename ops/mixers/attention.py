@@ -184,12 +184,18 @@ def _mla_projections(context: LayerContext, attention: AttentionSpec) -> Pass:
 
         shares = not keeps_low_precision(context)
     q_inputs = q_rank or hidden
+    index = Pass()
+    if attention.index_heads:
+        from ops.mixers.indexer import index_projections
+
+        index = index_projections(context, attention)
     return sequence(
         down("q", q_rank, 0, own_input) if q_rank else Pass(),
         up(Role.Q_UP, q_inputs, heads * attention.qk_dim, q_inputs),
         down("kv", kv_rank, attention.rope_dim, 0.0 * own_input if shares else own_input),
         up(Role.KV_UP, kv_rank, heads * (nope + attention.v_dim), kv_rank + attention.rope_dim),
         _rotary(context, rows, (heads + 1) * attention.rope_dim),
+        index,
     )
 
 
@@ -199,6 +205,10 @@ def core(context: LayerContext, attention: AttentionSpec) -> Pass:
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135 sec. 3.1); without
     it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and the dropped output.
     """
+    if attention.index_topk:
+        from ops.mixers.indexer import absorbed, sparse_core
+
+        return sparse_core(context, attention, core(context, absorbed(attention)))
     layout, job = context.layout, context.job
     low_precision = job.precision.low_precision_attention
     heads, length = core_heads(context, attention.num_heads), context.core_sequence
@@ -313,12 +323,21 @@ def _with_sinks(context: LayerContext, core: Pass, owned: IntArray, rows: IntArr
     )
 
 
+def refused_exchanges(attention: AttentionSpec) -> frozenset[str]:
+    """Returns the kinds of context parallelism that cannot cut its sequences: a selection needs every key of a sequence,
+    and all of its own heads; sinks all keys of a head at once."""
+    if attention.index_topk:
+        return CONTEXT_PARALLEL
+    return CONTEXT_PARALLEL - {"all_to_all"} if attention.sinks else frozenset()
+
+
+CONTEXT_PARALLEL = frozenset({"ring", "all_gather", "all_to_all"})
 ATTENTION = MixerRow(
     module=Module.ATTENTION,
     projections=projections,
     core=core,
     output=output,
     core_tensors=core_tensors,
-    context_parallel=frozenset({"ring", "all_gather", "all_to_all"}),
-    whole_rows=lambda attention: attention.sinks,
+    context_parallel=CONTEXT_PARALLEL,
+    refuses=refused_exchanges,
 )

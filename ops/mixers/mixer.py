@@ -15,8 +15,8 @@ from spec.arrays import IntArray, ceil_div
 Spec = TypeVar("Spec")
 
 
-def _never(_: object) -> bool:
-    return False
+def _nothing(_: object) -> frozenset[str]:
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class MixerRow(Generic[Spec]):
     """The activations that the core reads and gives: they travel where ranks hold tokens outside the core and heads inside."""
     context_parallel: frozenset[str] = frozenset()
     """The kinds of context parallelism (JobSpec.context_parallel) under which the core can work."""
-    whole_rows: Callable[[Spec], bool] = _never
-    """Returns whether a core needs all keys of its heads at once, so that all-to-all alone can cut sequences."""
+    refuses: Callable[[Spec], frozenset[str]] = _nothing
+    """Returns those of them under which a core of this spec cannot."""
 
     def cuts_sequences(self, spec: Spec, kind: str) -> bool:
         """Returns whether the core of ``spec`` can work under this ``kind`` of context parallelism."""
-        return kind in self.context_parallel and (kind == "all_to_all" or not self.whole_rows(spec))
+        return kind in self.context_parallel and kind not in self.refuses(spec)
 
 
 # The linears in and out of a mixer, and the share of it that a rank holds.

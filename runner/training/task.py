@@ -192,7 +192,7 @@ def _block(block: BlockSpec) -> Iterator[Refusal]:
         name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
         yield "mixer", str(name), "multi-head or grouped-query attention"
         return
-    for key in ("sinks", "gates", "softcap", "alibi", "chunk"):
+    for key in ("sinks", "gates", "softcap", "alibi", "chunk", "index_topk"):
         if getattr(mixer, key):
             yield key, getattr(mixer, key), "none"
     if mixer.qk_norm and mixer.qk_norm_weights not in (QkNormWeights.HEAD, QkNormWeights.NONE):

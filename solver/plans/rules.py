@@ -55,9 +55,19 @@ def feed_forward_divides(d: PlanColumns) -> BoolArray:
     return bools(np.all([width % shards == 0 for width in widths], axis=0))
 
 
-def mixers_cut_sequences(d: PlanColumns) -> bool:
-    """Returns whether every token mixer can shard sequences in the job's way (ring or all-to-all)."""
-    return all(MIXERS[type(mixer)].cuts_sequences(mixer, d.job.context_parallel) for mixer in d.model.mixers)
+def mixers_cut_sequences(d: PlanColumns) -> BoolArray:
+    """Returns where sequences are whole, or every token mixer can shard them in the job's way (ring or all-to-all)."""
+    whole = bools(d["cp"] == 1)
+    if whole.all():
+        return whole
+    return whole | all(MIXERS[type(mixer)].cuts_sequences(mixer, d.job.context_parallel) for mixer in d.model.mixers)
+
+
+def mixers_exchange_heads(d: PlanColumns) -> BoolArray:
+    """Returns where no token mixer refuses to exchange tokens for heads, as strategies over tp may."""
+    if not d.traits.exchanges_heads:
+        return bools(True)
+    return bools((d["tp"] == 1) | all("all_to_all" not in MIXERS[type(one)].refuses(one) for one in d.model.mixers))
 
 
 # Schedules, stages and their chunks.
@@ -353,7 +363,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a layer of the model does not support this kind of context parallelism",
         "cp",
-        lambda d: (d["cp"] == 1) | mixers_cut_sequences(d),
+        mixers_cut_sequences,
+    ),
+    Rule(
+        "sparse attention needs whole sequences, and the strategy exchanges tokens for heads",
+        "tp",
+        mixers_exchange_heads,
     ),
     Rule(
         "the framework does not support this schedule",

@@ -65,7 +65,9 @@ class AttentionSpec:
     directly. ``output_gate``: the query projection also gives a gate for each channel of the heads' outputs,
     which their sigmoid multiplies (Qwen3-Next), or with ``head_gate`` one for each head (Step 3.5). ``softcap``: scores are cap * tanh(scores / cap) (Gemma 2).
     ``alibi``: a slope times the distance is added to the scores (arXiv 2108.12409). ``chunk``: tokens attend
-    within chunks of this many tokens, as if these were documents (Llama 4).
+    within chunks of this many tokens, as if these were documents (Llama 4). ``index_topk``: tokens attend to this many
+    others, which ``index_heads`` heads of ``index_dim`` channels select (DeepSeek-V3.2, arXiv 2512.02556 sec. 2.1);
+    without heads a layer takes the selection of the one before.
     """
 
     name: ClassVar[str] = "attention"
@@ -89,6 +91,9 @@ class AttentionSpec:
     sinks: bool = False
     output_gate: bool = False
     head_gate: bool = False
+    index_topk: int = 0
+    index_heads: int = 0
+    index_dim: int = 0
 
     @classmethod
     def read(cls, section: Section, hidden: int) -> Self:
@@ -116,6 +121,11 @@ class AttentionSpec:
         for key in ("output_gate", "head_gate"):
             if latent and getattr(attention, key):
                 section.fail(key, "false: latent attention with output gates is not priced")
+        if attention.index_topk and not (latent and attention.q_lora_rank):
+            section.fail("index_topk", "0: without latents of queries and keys no indexer is priced")
+        heads, dim = attention.index_heads, attention.index_dim
+        if bool(heads) != bool(dim) or (heads and not attention.index_topk):
+            section.fail("index_heads", "heads of index_dim channels that select index_topk tokens")
         section.close()
         return attention
 
@@ -176,6 +186,11 @@ class AttentionSpec:
         yield norm_module(f"{prefix}.kv_norm", rank)
         width = self.num_heads * (self.qk_dim - self.rope_dim + self.v_dim)
         yield linear_module(f"{prefix}.kv_up", (width, rank))
+        if self.index_heads:
+            yield linear_module(f"{prefix}.index_q", (self.index_heads * self.index_dim, self.q_lora_rank))
+            yield linear_module(f"{prefix}.index_k", (self.index_dim, hidden))
+            yield norm_module(f"{prefix}.index_norm", self.index_dim, bias=True)
+            yield linear_module(f"{prefix}.index_weights", (self.index_heads, hidden))
 
 
 def attention_of(mixer: Mixer | None, reader: str) -> AttentionSpec:

@@ -113,7 +113,9 @@ def _layers(model: ModelSpec) -> tuple[BlockSpec, AttentionSpec]:
 
 def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section:
     plain = attention.kind is not AttentionKind.MLA and attention.qk_dim == attention.v_dim
-    require(plain and not (attention.sinks or attention.gates), f"the attention of {model.name}")
+    require(
+        plain and not (attention.sinks or attention.gates or attention.index_topk), f"the attention of {model.name}"
+    )
     require(not (attention.softcap or attention.chunk), "soft-capped or chunked attention")
     require(not attention.alibi, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD

@@ -57,6 +57,7 @@ def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     require(not (attention.softcap or attention.chunk), "soft-capped or chunked attention")
     require(not attention.alibi, "ALiBi")
     require(not attention.head_gate, "gates of whole heads")
+    require(not attention.index_topk, "sparse attention")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
     require(plain_norms, "norms of queries and keys without one weight vector for all heads")
     flags: Flags = {"--num-attention-heads": attention.num_heads}

@@ -117,6 +117,7 @@ def differences(model: ModelSpec, flavor: Flavor) -> list[str]:
         "norms elsewhere than before each half": not before,
         "soft-capped or chunked attention": any(each.softcap or each.chunk for each in attentions),
         "ALiBi": any(each.alibi for each in attentions),
+        "sparse attention": any(each.index_topk for each in attentions),
         f"{windows} of {flavor.module}": windowed != flavor.windowed,
         "norms of queries and keys without weights": any(
             each.qk_norm and each.qk_norm_weights is plain for each in attentions

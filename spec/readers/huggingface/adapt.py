@@ -58,6 +58,28 @@ def gpt_neo(top: Section, facts: TypeFacts) -> TypeFacts:
     return replace(facts, values={"layer_types": kinds})
 
 
+def glm_moe_dsa(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns layers that take the selection of the one before: by ``indexer_types``, a pattern of F and S, or how often
+    and from where on others make one."""
+    layers = read_layers(top)
+    freq, offset = top.integer("index_topk_freq", 1), top.integer("index_skip_topk_offset", 2, minimum=0)
+    words = {"full": False, "F": False, "shared": True, "S": True}
+    listed = top.values.get("indexer_types") or top.values.get("index_topk_pattern")
+    if listed is None:
+        shared = [max(index - offset + 1, 0) % freq > 0 for index in range(layers)]
+    elif (
+        isinstance(listed, (list, str))
+        and len(listed) == layers
+        and set(listed) <= set(words)
+        and words[listed[0]] is False
+    ):
+        shared = [words[word] for word in listed]
+    else:
+        top.fail("indexer_types", f"full or shared for each of {layers} layers, full for the first")
+    borrowed: dict[str, object] = {"index_n_heads": 0, "index_head_dim": 0}
+    return replace(facts, changes={index: borrowed for index, borrows in enumerate(shared) if borrows})
+
+
 def hunyuan_moe(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns one number where a list has the same for every layer."""
     values: dict[str, object] = {}
@@ -178,6 +200,7 @@ ADAPT: dict[str, Adapt] = {
         falcon,
         gpt_bigcode,
         gpt_neo,
+        glm_moe_dsa,
         hunyuan_moe,
         hyperclovax,
         laguna,

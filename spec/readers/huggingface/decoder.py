@@ -15,7 +15,13 @@ from spec.section import REQUIRED, Section
 
 FULL, WINDOW, CHUNK, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 """Kinds of layers, by the names that transformers has for them."""
-SAME_KINDS = {"attention": FULL, "global": FULL, "local": WINDOW, "reference_sliding_attention": WINDOW}
+SAME_KINDS = {
+    "attention": FULL,
+    "indexed_attention": FULL,
+    "global": FULL,
+    "local": WINDOW,
+    "reference_sliding_attention": WINDOW,
+}
 
 
 def read_decoder(top: Section, facts: TypeFacts, name: str) -> ModelSpec:
@@ -138,7 +144,7 @@ def _mlp(top: Section, facts: TypeFacts) -> MlpSpec:
 def _attention(top: Section, facts: TypeFacts, kind: str) -> AttentionSpec:
     windowed = not facts.window_flag or top.flag(facts.window_flag, False)
     return replace(
-        latent_attention(top) if facts.latent else read_attention(top, facts),
+        latent_attention(top, facts) if facts.latent else read_attention(top, facts),
         window=top.integer("sliding_window", None) if kind == WINDOW and windowed else None,
         chunk=top.integer("attention_chunk_size", None) if kind == CHUNK else None,
         sinks=facts.sinks if isinstance(facts.sinks, bool) else facts.sinks == kind,
@@ -172,8 +178,9 @@ def read_attention(top: Section, facts: TypeFacts) -> AttentionSpec:
     )
 
 
-def latent_attention(top: Section) -> AttentionSpec:
-    """Returns MLA (arXiv 2405.04434 sec. 2.1); ``q_lora_rank`` null projects queries directly."""
+def latent_attention(top: Section, facts: TypeFacts) -> AttentionSpec:
+    """Returns MLA (arXiv 2405.04434 sec. 2.1); ``q_lora_rank`` null projects queries directly. An indexer selects keys
+    (arXiv 2512.02556 sec. 2.1); ``index_n_heads`` is 0 in layers that take the selection of the one before."""
     heads, rope_dim = top.integer("num_attention_heads"), top.integer("qk_rope_head_dim")
     top.only("attention_bias", (False,), "biases of latent attention are not priced")
     return AttentionSpec(
@@ -185,6 +192,9 @@ def latent_attention(top: Section) -> AttentionSpec:
         rope_dim=rope_dim,
         q_lora_rank=top.integer("q_lora_rank", 0),
         kv_lora_rank=top.integer("kv_lora_rank"),
+        index_topk=top.integer("index_topk") if facts.indexed else 0,
+        index_heads=top.integer("index_n_heads", minimum=0) if facts.indexed else 0,
+        index_dim=top.integer("index_head_dim", minimum=0) if facts.indexed else 0,
     )
 
 

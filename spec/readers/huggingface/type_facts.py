@@ -48,6 +48,7 @@ class TypeFacts:
     sinks: Choice = False
     alibi: Choice = False
     latent: bool = False
+    indexed: bool = False
 
     pattern: list[str] = field(default_factory=lambda: ["full_attention"])
     period: str = ""

@@ -211,6 +211,29 @@ def test_key_and_value_heads_divide_or_are_shared_evenly(
     assert ("kv heads do not divide by tp" in broken(asked, f"strategy={strategy},tp={tp}")) is refused
 
 
+CUTS = "a layer of the model does not support this kind of context parallelism"
+EXCHANGES = "sparse attention needs whole sequences, and the strategy exchanges tokens for heads"
+
+
+@pytest.mark.parametrize(
+    ("preset", "text", "refused"),
+    [
+        ("megatron", "tp=2", False),
+        ("megatron", "cp=2", True),
+        ("internevo", "strategy=isp,tp=2,wp=2", True),  # exchanges tokens for heads
+        ("internevo", "strategy=isp,wp=2", False),
+    ],
+)
+def test_a_selection_of_keys_needs_whole_sequences(preset: str, text: str, refused: bool) -> None:
+    model = small_model()
+    (run,) = model.blocks
+    for index_topk in (0, 256):
+        mixer = replace(run.block.mixer, index_topk=index_topk)
+        sparse = replace(model, blocks=(replace(run, block=replace(run.block, mixer=mixer)),))
+        reasons = broken(problem(preset, model=sparse), text)
+        assert bool(reasons & {CUTS, EXCHANGES}) is (refused and index_topk > 0)
+
+
 STAGES = "the framework has no pipeline stages"
 LAYERS = "the framework has no tensor parallelism"
 RANKS = "the framework has no expert parallelism"

@@ -187,6 +187,7 @@ KEYS: dict[str, Change] = {
     "sinks": attention(sinks=True),
     "output_gate": attention(output_gate=True),
     "head_gate": attention(head_gate=True),
+    "index_topk": attention(index_topk=512),
     "qkv_bias": attention(qkv_bias=True),
     "tied_embeddings": of_model(tied_embeddings=True),
     "head_bias": of_model(head_bias=True),

@@ -144,6 +144,27 @@ def test_heads_and_gates_of_single_types(tmp_path: Path) -> None:
     assert refusal(tmp_path, {"model_type": "laguna", **few, "gating": "none"}).key == "gating"
 
 
+@pytest.mark.parametrize(
+    ("says", "borrows"),
+    [
+        ({}, [False] * 6),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 2}, [False, False, True, False, True, False]),
+        ({"index_topk_pattern": "FSSFFS"}, [False, True, True, False, False, True]),
+        ({"indexer_types": ["full", "shared"] * 3}, [False, True] * 3),
+    ],
+)
+def test_layers_that_take_the_selection_of_the_one_before(
+    tmp_path: Path, says: dict[str, Any], borrows: list[bool]
+) -> None:
+    """transformers configuration_glm_moe_dsa.py, __post_init__."""
+    model = load(tmp_path, {"model_type": "glm_moe_dsa", "num_hidden_layers": 6, **says})
+    mixers = [run.block.mixer for run in model.main_blocks for _ in range(run.count)]
+    assert [each.index_heads == 0 for each in mixers] == borrows
+    assert {each.index_topk for each in mixers} == {2048}
+    short = {"model_type": "glm_moe_dsa", "num_hidden_layers": 6, "indexer_types": ["shared"] * 6}
+    assert refusal(tmp_path, short).key == "indexer_types"
+
+
 def test_modules_that_predict_further_tokens(tmp_path: Path) -> None:
     """MiniMaxAI/MiniMax-M2 writes use_mtp, num_mtp_modules and mtp_transformer_layers."""
     says = {

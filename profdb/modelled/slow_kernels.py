@@ -118,12 +118,14 @@ NORM_BYTES_PER_CLOCK: dict[tuple[str, str], float] = {
     ("rmsnorm_torch", "forward"): 7.5,
     ("rmsnorm_torch", "backward"): 4.7,
 }
+SLOW = frozenset((*STRIDED, *NORM_BYTES_PER_CLOCK))
+"""Kernels and directions that streaming does not price."""
 
 
 def excess_seconds(gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str) -> FloatArray | float:
     """Returns the time of a kernel of ops.memory_bound over ``elements`` beyond streaming its bytes, for strided passes or
     as one of torch's norms; 0 for other kernels, and where PyTorch's kernels are others."""
-    if not _is_slow(gpu, kernel, direction):
+    if (kernel, direction) not in SLOW or gpu.architecture.own_elementwise:
         return 0.0
     return np.asarray(elements * _excess_s(gpu, kernel, direction, dtype), dtype=np.float64)
 
@@ -133,16 +135,11 @@ def longer_under_load(
 ) -> FloatArray | float:
     """Returns the additional time of the same kernels at the clock that a GPU sustains in a training step
     (``training_clock_ratio``)."""
-    if not _is_slow(gpu, kernel, direction) or gpu.training_clock_ratio == 1.0:
+    if (kernel, direction) not in SLOW or gpu.architecture.own_elementwise or gpu.training_clock_ratio == 1.0:
         return 0.0
     loaded = replace(gpu, boost_clock_hz=gpu.boost_clock_hz * gpu.training_clock_ratio)
     longer = _excess_s(loaded, kernel, direction, dtype) - _excess_s(gpu, kernel, direction, dtype)
     return np.asarray(elements * longer, dtype=np.float64)
-
-
-def _is_slow(gpu: GpuSpec, kernel: str, direction: str) -> bool:
-    slow = (kernel, direction) in STRIDED or (kernel, direction) in NORM_BYTES_PER_CLOCK
-    return slow and not gpu.architecture.own_elementwise
 
 
 def _excess_s(gpu: GpuSpec, kernel: str, direction: str, dtype: str) -> float:

@@ -252,7 +252,8 @@ def difference(best: Answer, other: Answer) -> str:
     cheaper = sorted((d, part) for part, d in deltas.items() if d < -worth_saying)[:2]
     pays = ", ".join(f"{PART_WORDS[part]} +{in_ms(d)} ms" for d, part in dearer)
     saves = ", ".join(f"{PART_WORDS[part]} {in_ms(d)} ms" for d, part in cheaper)
-    words = f"{other.plan.label()} is {100 * (other.step_s / best.step_s - 1.0):.1f} % slower"
+    slower = 100 * (other.step_s / best.step_s - 1.0)
+    words = f"{other.plan.label()} is {abs(slower):.1f} % {'slower' if slower >= 0.0 else 'faster'}"
     words += f": {pays}" if pays else ""
     words += f" (against {saves})" if saves else ""
     return words + TIE * is_tie(best, other)

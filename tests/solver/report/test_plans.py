@@ -112,6 +112,7 @@ def test_a_difference_names_the_largest_parts_and_a_tie() -> None:
     parts = best.parts_s | {"gemm": best.parts_s["gemm"] + slower_by}
     other = replace(best, step_s=best.step_s + slower_by, parts_s=parts)
     assert "1.0 % slower: matrix products +" in difference(best, other)
+    assert "1.0 % faster" in difference(other, best)
     assert "a tie" not in difference(best, other)
     unlike = replace(other, scatter_s={"all_reduce": slower_by})
     assert "a tie: within the 80 % interval" in difference(best, unlike)

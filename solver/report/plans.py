@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
-from solver.memory.device import nearly_all_words, retries_words, usable_bytes
+from solver.memory.device import likelihood_words, retries_words, usable_bytes
 from solver.plans.simplicity import switches_beyond
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.interval import Evidence
@@ -211,15 +211,15 @@ def breakdown_section(
         for name, size in sorted(best.memory_bytes.items(), key=itemgetter(1), reverse=True)
         if size >= MIB
     )
+    limit = usable_bytes(problem.cluster)
     memory = (
-        f"needs {in_gib(best.needed_bytes)} GiB: {in_gib(best.allocated_bytes)} allocated ({terms}); "
+        f"needs {in_gib(best.needed_bytes)} GiB of {in_gib(limit)}, {likelihood_words(best.needed_bytes, limit)}: "
+        f"{in_gib(best.allocated_bytes)} allocated ({terms}); "
         f"the allocator reserves {in_gib(best.reserved_bytes)} if it can, {in_gib(best.device_bytes)} on the device"
     )
     if best.host_bytes:
         memory += f"; {in_gib(best.host_bytes)} in the host's memory"
-    limit = usable_bytes(problem.cluster)
-    tight = best.needed_bytes <= limit and nearly_all_words(best.needed_bytes, limit)
-    warnings = (tight, retries_words(best.needed_bytes, best.device_bytes, limit))
+    warning = retries_words(best.needed_bytes, best.device_bytes, limit)
     origins = (
         f"{name} {100 * best.origins_s[name] / best.step_s:.1f} %"
         for name in ORIGIN_NAMES
@@ -236,7 +236,7 @@ def breakdown_section(
             ("slowest", f"{best.slowest.words()}; the columns are of it"),
             ("mfu", utilisation_words(best, problem)),
             ("memory", memory),
-            *(("warning", words) for words in warnings if words),
+            *([("warning", warning)] if warning else []),
             ("origin", ", ".join(origins)),
             ("interval", INTERVAL_WORDS[problem.evidence]),
             *facts,

@@ -17,7 +17,7 @@ from solver.memory.device import (
     communicator_bytes,
     dispatcher_bytes,
     exchanging_axes,
-    nearly_all_words,
+    likelihood_words,
     needs_words,
     retries_words,
     transformer_engine_bytes,
@@ -289,9 +289,19 @@ def test_a_miss_has_the_digits_that_show_it(needed_gib: float, limit_gib: float,
     assert needs_words(needed_gib * GIB, limit_gib * GIB) == said
 
 
-def test_more_than_90_percent_is_warned_of() -> None:
-    assert nearly_all_words(90 * GIB, 100 * GIB) == ""
-    assert nearly_all_words(95.1 * GIB, 100 * GIB).startswith("needs 95.1 GiB of 100.0, 95.1 %:")
+@pytest.mark.parametrize(
+    ("needed_gib", "words"),
+    [
+        (83.5, "fits for sure"),  # 100 exp(-1.2816 * 0.14) is 83.57
+        (83.7, "probably fits"),
+        (100.0, "probably fits"),
+        (100.1, "probably does not fit"),
+        (119.6, "probably does not fit"),
+        (119.7, "does not fit"),
+    ],
+)
+def test_nine_times_in_ten_a_plan_fits_for_sure_or_does_not(needed_gib: float, words: str) -> None:
+    assert likelihood_words(needed_gib * GIB, 100 * GIB) == words
 
 
 @pytest.mark.parametrize(

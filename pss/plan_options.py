@@ -105,6 +105,11 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "help": f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
             },
             "--precision": {"choices": PRECISIONS, "help": "products of linear layers (default bf16)"},
+            "--mfu": {
+                "choices": ("full", "causal"),
+                "help": "part of a causal attention matrix that MFU counts (default: full, unless attention is more than "
+                "a third of the FLOPs)",
+            },
             "--job": {
                 "action": "append",
                 "default": [],

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         cluster=first(options.cluster),
         framework=first(options.framework),
         precision=options.precision,
-        job=parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {},
+        job=job_options(options),
         missing=options.missing,
         calibration=options.calibration,
         transfer=options.transfer,
@@ -96,6 +96,12 @@ def run(options: argparse.Namespace) -> int:
     if files := launch_files(options):
         check_framework(files, parsed.job.preset.name)
     return answer(options, request, parsed, plan)
+
+
+def job_options(options: argparse.Namespace) -> dict[str, object]:
+    """Returns the settings of the job of --job and --mfu."""
+    settings = parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {}
+    return settings | ({"mfu": options.mfu} if options.mfu else {})
 
 
 def first(values: tuple[Value, ...] | None) -> Value | None:

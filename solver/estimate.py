@@ -95,7 +95,8 @@ class StepTime:
     ``std_s[family]`` are the standard errors that each curve family brings in.
 
     The parts are those of the slowest stage, which works longest on a micro-batch: the row ``stage`` of the
-    plans' StageTable. Its waiting is ``bubble``, of which messages cost ``pp_comm``.
+    plans' StageTable. Its waiting is ``bubble``, of which messages cost ``pp_comm``. ``mean_parts`` are of all GPUs on
+    average: those of plans with different slowest stages compare, and they sum to ``step_s`` as well.
     """
 
     step_s: FloatArray
@@ -103,6 +104,7 @@ class StepTime:
     origins: dict[Origin, FloatArray]
     std_s: dict[str, FloatArray]
     stage: IntArray
+    mean_parts: dict[str, FloatArray]
 
     @property
     def standard_error_s(self) -> FloatArray:
@@ -117,6 +119,7 @@ class StepTime:
             origins={key: value[rows] for key, value in self.origins.items()},
             std_s={key: value[rows] for key, value in self.std_s.items()},
             stage=self.stage[rows],
+            mean_parts={key: value[rows] for key, value in self.mean_parts.items()},
         )
 
 
@@ -313,4 +316,13 @@ def assemble_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray, 
     # as they do.
     longer = 1.0 + np.divide(idle, busy.seconds, out=np.zeros_like(idle), where=busy.seconds > 0)
     std_s = busy.take(np.arange(len(plans)), longer).std_s
-    return StepTime(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)
+    rows = np.arange(len(stages.plan))
+    on_stages = [per_micro.take(rows, plans.num_micro[stages.plan]), step.reduction, step.update, step.gather]
+    mean_parts = dict.fromkeys(PARTS, zero)
+    idle = step_s
+    for part, seconds in total_by_part(on_stages, len(rows)).parts.items():
+        mean_parts[part] = np.add.reduceat(seconds * stages.count, stages.starts) / plans.layout.pp
+        idle = idle - mean_parts[part]
+    mean_parts["pp_comm"] = np.clip(p2p, 0.0, np.maximum(idle, 0.0))
+    mean_parts["bubble"] = np.maximum(idle, 0.0) - mean_parts["pp_comm"]
+    return StepTime(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage, mean_parts=mean_parts)

@@ -170,6 +170,9 @@ class JobSpec:
     expandable_segments: bool = False
     """The allocator's segments can grow, which avoids fragmentation
     (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)."""
+    mfu: Literal["full", "causal", ""] = ""
+    """Part of a causal attention matrix that MFU counts: "full", "causal" for half; "" for full unless attention is
+    more than a third of the model's FLOPs."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Optimizer of the layers' matrices: AdamW, or Muon (arXiv 2502.16982), which has one moment and needs whole
     matrices; everything else uses AdamW."""

@@ -32,7 +32,7 @@ from profiler.outcome import OOM, error_status
 from runner.groups.agreement import agree, check_same
 from runner.training.task import TrainRequest, TrainTask, read_task
 from runner.training.trainer import Trainer
-from solver.problem.model_flops import counts_whole_attention, mfu, products, tokens_per_gpu_per_s
+from solver.problem.model_flops import attention_counted, mfu, products, tokens_per_gpu_per_s
 from spec.errors import ExportError
 from spec.files import atomic_file, atomic_path
 from spec.parameters import num_parameters
@@ -225,7 +225,9 @@ def lines(measured: TrainingResult) -> list[str]:
     steps, memory, problem = measured.steps_s, measured.memory, measured.task.problem
     spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
     attention_note = (
-        "" if counts_whole_attention(products(problem.model, problem.job)) else ", half of the attention matrix"
+        ""
+        if attention_counted(products(problem.model, problem.job), problem.job.mfu) == "full"
+        else ", half of the attention matrix"
     )
     if memory.allocated_bytes is None or memory.reserved_bytes is None:
         memory_text = f"resident {memory.resident_bytes / GIB:.3f} GiB"

@@ -14,6 +14,7 @@ from solver.analysis.goodput import Goodput, Reliability, RunCost, RunTerms, goo
 from solver.plans.space import full_space
 from solver.problem.cluster_times import ClusterTimes, times_of
 from solver.problem.loading import LoadedProblem, problem_with
+from solver.problem.model_flops import attention_counted, products
 from solver.problem.request import ParsedRequest, ProfileFile, Request, find_profile, read_request
 from solver.problem.result import Answer
 from solver.search import search
@@ -93,6 +94,13 @@ def run_sweep(
     """
     cache = cache or ProfileCache()
     questions = [(values, request, read_request(request, cache.file(request))) for values, request in requests]
+    # One convention of MFU for all rows: where one counts half of the attention matrix, all do.
+    counted = {attention_counted(products(one.config.model, one.job), one.job.mfu) for *_, one in questions}
+    if len(counted) > 1:
+        causal = [
+            (values, request, replace(one, job=replace(one.job, mfu="causal"))) for values, request, one in questions
+        ]
+        questions = causal
     rows = []
     for values, request, parsed in questions:
         inputs = cache.open(request, parsed)

@@ -235,7 +235,15 @@ def calibrated_cost(
     origins: dict[Origin, FloatArray] = {origin: value * unchanged_share for origin, value in cost.origins.items()}
     origins[Origin.CALIBRATED] = origins.get(Origin.CALIBRATED, np.zeros_like(step_s)) + changed
     longer = step_s / cost.step_s
+    # What all GPUs do on average grows as on the slowest stage; the rest of the step they wait.
+    mean_parts, idle = dict(cost.mean_parts), step_s
+    for name in (one for one in mean_parts if one != "bubble"):
+        ratio = np.divide(parts[name], cost.parts[name], out=np.ones_like(step_s), where=cost.parts[name] > 0)
+        mean_parts[name] = mean_parts[name] * ratio
+        idle = idle - mean_parts[name]
+    mean_parts["bubble"] = idle
     return StepTime(
+        mean_parts=mean_parts,
         stage=cost.stage,
         step_s=step_s,
         parts=parts,

@@ -59,10 +59,13 @@ def products(model: ModelSpec, job: JobSpec) -> list[ModelProduct]:
     return result
 
 
-def counts_whole_attention(counted: Sequence[ModelProduct]) -> bool:
-    """Returns whether the whole attention matrix counts, or what causal masks leave of it."""
+def attention_counted(counted: Sequence[ModelProduct], convention: str = "") -> str:
+    """Returns the part of causal attention matrices that counts, "full" or "causal": the job's ``convention``, or by
+    attention's share."""
+    if convention:
+        return convention
     attention = sum(product.flops for product in counted if product.is_halved)
-    return attention <= MOST_WHOLE * sum(product.flops for product in counted)
+    return "full" if attention <= MOST_WHOLE * sum(product.flops for product in counted) else "causal"
 
 
 def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
@@ -81,7 +84,7 @@ def mfu(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, step_s: FloatArray
         allowed = f"a figure for {dtype}; the hardware spec has {', '.join(peaks)}"
         raise ConfigError(where=cluster.name, key=f"gpu.peak_flops.{dtype}", value=None, allowed=allowed)
     counted = products(model, job)
-    half = 1.0 if counts_whole_attention(counted) else 0.5
+    half = 1.0 if attention_counted(counted, job.mfu) == "full" else 0.5
     sequence_s = sum(
         product.flops * (half if product.is_halved else 1.0) / max(peaks[dtype], peaks.get(product.op.dtype, 0.0))
         for product in counted

@@ -49,6 +49,7 @@ def answers_of(
                 step_s=float(cost.step_s[place]),
                 standard_error_s=float(cost.standard_error_s[place]),
                 parts_s={part: float(value[place]) for part, value in cost.parts.items()},
+                mean_parts_s={part: float(value[place]) for part, value in cost.mean_parts.items()},
                 origins_s={origin.name.lower(): float(value[place]) for origin, value in cost.origins.items()},
                 memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[place]) for name in TERM_NAMES},
                 allocated_bytes=float(memory.allocated_bytes[place]),

@@ -50,7 +50,8 @@ class Answer:
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
     ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
     tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
-    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage. ``also_zero_sizes`` and, one
+    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage,
+    ``mean_parts_s`` of all GPUs on average. ``also_zero_sizes`` and, one
     of each, ``also_zero_stages``: plans that differ in nothing else, of steps within 1 %.
     """
 
@@ -58,6 +59,7 @@ class Answer:
     step_s: float
     standard_error_s: float
     parts_s: dict[str, float]
+    mean_parts_s: dict[str, float]
     origins_s: dict[str, float]
     memory_bytes: dict[str, float]
     allocated_bytes: float

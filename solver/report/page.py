@@ -18,6 +18,7 @@ from solver.report.plans import (
     front_of,
     in_gib,
     in_ms,
+    mfu_convention,
     origin_words,
     plan_sections,
     plans_table,
@@ -70,7 +71,7 @@ def sweep_page(outcomes: Sequence[SweepOutcome], sections: Sequence[ReportSectio
         anchor="shares",
         title="Where the time goes in each",
         pictures=(shares_picture(named),),
-        tables=(plans_table(answers, "parts of the step, ms", names),),
+        tables=(plans_table(answers, "parts of the step, ms", mfu_convention(best.inputs.problem), names),),
     )
     plans = Plans(inputs=best.inputs, answers=(best.answer,))
     problem = question_section(best.inputs.problem, best.inputs.times, constraints=best.inputs.constraints)

@@ -36,15 +36,15 @@ def breakdown_picture(answers: Sequence[Answer]) -> Picture:
     """Returns one bar a plan, the parts of its step one after another, in ms."""
     shown = answers[:MOST_BARS]
     best = shown[0]
-    largest = max(PART_WORDS, key=lambda part: best.parts_s[part])
-    share = 100 * best.parts_s[largest] / best.step_s
+    largest = max(PART_WORDS, key=lambda part: best.mean_parts_s[part])
+    share = 100 * best.mean_parts_s[largest] / best.step_s
     words = (
         f"Stacked bars of the step's parts of {len(shown)} plans; {PART_WORDS[largest]} take {share:.0f} % of the best "
         f"one's {seconds_to_ms(best.step_s):.1f} ms. The table below has the figures.",
-        "Parts of the step of the slowest pipeline stage, by plan.",
+        "Parts of the step of all GPUs on average, by plan.",
     )
     bars = [
-        (f"{place}  {one.plan.label()}", {part: seconds_to_ms(s) for part, s in one.parts_s.items()})
+        (f"{place}  {one.plan.label()}", {part: seconds_to_ms(s) for part, s in one.mean_parts_s.items()})
         for place, one in enumerate(shown, start=1)
     ]
     return stacked("breakdown", bars, "step, ms", words)
@@ -55,10 +55,10 @@ def shares_picture(named: Sequence[tuple[str, Answer]]) -> Picture:
     words = (
         f"Stacked bars of the shares of the step's parts for {len(named[:MOST_BARS])} questions. The table below has "
         "the figures.",
-        "Shares of the step of the slowest pipeline stage, by question.",
+        "Shares of the step of all GPUs on average, by question.",
     )
     bars = [
-        (f"{name}:  {one.plan.label()}", {part: 100 * s / one.step_s for part, s in one.parts_s.items()})
+        (f"{name}:  {one.plan.label()}", {part: 100 * s / one.step_s for part, s in one.mean_parts_s.items()})
         for name, one in named[:MOST_BARS]
     ]
     return stacked("shares", bars, "% of the step", words)

@@ -13,7 +13,7 @@ from solver.plans.simplicity import switches_beyond
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.interval import Evidence
 from solver.problem.loading import LoadedProblem
-from solver.problem.model_flops import counts_whole_attention, logged_tflops, products
+from solver.problem.model_flops import attention_counted, logged_tflops, products
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, is_tie
 from solver.report.sections import ReportSection, Table
@@ -133,7 +133,9 @@ def plan_sections(plans: Plans, obstacles: Sequence[str] = ()) -> list[ReportSec
         ReportSection(
             anchor="ranking",
             title="The plan",
-            tables=(plans_table([plans.best], "the plan (parts of the step in ms)"),),
+            tables=(
+                plans_table([plans.best], "the plan (parts of the step in ms)", mfu_convention(plans.inputs.problem)),
+            ),
             record=lambda: _priced_record(plans),
         ),
         breakdown_section(plans.best, plans.inputs.problem, {}),
@@ -152,8 +154,10 @@ def search_sections(plans: Plans, result: "Result") -> list[ReportSection]:
             anchor="ranking",
             title="Ranking",
             tables=(
-                plans_table(result.best, f"best {len(result.best)} plans (parts of the step in ms)"),
-                plans_table(modes, "best of each mode"),
+                plans_table(
+                    result.best, f"best {len(result.best)} plans (parts of the step in ms)", mfu_convention(problem)
+                ),
+                plans_table(modes, "best of each mode", mfu_convention(problem)),
             ),
             record=lambda: _search_record(plans, result),
         ),
@@ -164,10 +168,15 @@ def search_sections(plans: Plans, result: "Result") -> list[ReportSection]:
     ]
 
 
-def plans_table(answers: Sequence[Answer], caption: str, names: Sequence[str] = ()) -> Table:
-    """Returns a row a plan: step, throughput, memory, and every part of the step in ms; ``names`` label the rows
-    instead of the plans where they are given."""
-    parts = [part for part in PART_NAMES if any(one.parts_s[part] > 1e-9 * one.step_s for one in answers)]
+def mfu_convention(problem: Problem) -> str:
+    """Returns the part of causal attention matrices that MFU counts: full or causal (--mfu)."""
+    return attention_counted(products(problem.model, problem.job), problem.job.mfu)
+
+
+def plans_table(answers: Sequence[Answer], caption: str, mfu: str, names: Sequence[str] = ()) -> Table:
+    """Returns a row a plan: step, throughput, MFU by that convention, memory, and every part of the step in ms;
+    ``names`` label the rows instead of the plans where they are given."""
+    parts = [part for part in PART_NAMES if any(one.mean_parts_s[part] > 1e-9 * one.step_s for one in answers)]
     rows = [
         [
             name,
@@ -176,12 +185,12 @@ def plans_table(answers: Sequence[Answer], caption: str, names: Sequence[str] = 
             f"{one.tgs:.0f}",
             f"{100 * one.mfu:.1f}",
             in_gib(one.needed_bytes),
-            *(in_ms(one.parts_s[part]) for part in parts),
+            *(in_ms(one.mean_parts_s[part]) for part in parts),
             origin_words(one),
         ]
         for name, one in zip(names or map(Answer.label, answers), answers, strict=True)
     ]
-    header = ["question" if names else "plan", "step ms", "80 % interval", "TGS", "MFU %", "GiB"]
+    header = ["question" if names else "plan", "step ms", "80 % interval", "TGS", f"MFU % ({mfu})", "GiB"]
     header += [*(PART_TITLES[part] for part in parts), "origin"]
     return Table(caption=caption, header=header, rows=rows, words=frozenset({0, len(header) - 1}))
 
@@ -200,10 +209,10 @@ def breakdown_section(
 ) -> ReportSection:
     """Returns where the best plan's time goes and what every other mode's best pays more, then its slowest stage,
     utilisation, memory and origins, and more ``facts``."""
-    compute = sum(best.parts_s[part] for part in COMPUTE_PARTS)
+    compute = sum(best.mean_parts_s[part] for part in COMPUTE_PARTS)
     parts = ", ".join(
         f"{PART_WORDS[part]} {100 * seconds / best.step_s:.1f} %"
-        for part, seconds in sorted(best.parts_s.items(), key=itemgetter(1), reverse=True)
+        for part, seconds in sorted(best.mean_parts_s.items(), key=itemgetter(1), reverse=True)
         if seconds >= 0.002 * best.step_s
     )
     terms = ", ".join(
@@ -233,7 +242,7 @@ def breakdown_section(
             *(difference(best, other) for mode, other in best_of_mode.items() if mode != best.plan.strategy),
         ],
         facts=[
-            ("slowest", f"{best.slowest.words()}; the columns are of it"),
+            ("slowest", f"{best.slowest.words()}; the parts are of all GPUs on average"),
             ("mfu", utilisation_words(best, problem)),
             ("memory", memory),
             *([("warning", warning)] if warning else []),
@@ -246,7 +255,7 @@ def breakdown_section(
 
 def difference(best: Answer, other: Answer) -> str:
     """Returns in which parts the other plan takes longer and in which less, in ms."""
-    deltas = {part: other.parts_s[part] - best.parts_s[part] for part in PART_NAMES}
+    deltas = {part: other.mean_parts_s[part] - best.mean_parts_s[part] for part in PART_NAMES}
     worth_saying = 0.0005 * best.step_s
     dearer = sorted((d, part) for part, d in deltas.items() if d > worth_saying)[::-1][:3]
     cheaper = sorted((d, part) for part, d in deltas.items() if d < -worth_saying)[:2]
@@ -265,8 +274,8 @@ def utilisation_words(answer: Answer, problem: Problem) -> str:
     linear = f", of {precision.linear} for linear layers" if precision.linear != precision.compute else ""
     counted = (
         "counts the whole attention matrix, causal or not (PaLM's convention)"
-        if counts_whole_attention(products(problem.model, problem.job))
-        else "counts what causal masks leave of the attention matrix, as the sequence is long"
+        if mfu_convention(problem) == "full"
+        else "counts what causal masks leave of the attention matrix"
     )
     logged = logged_tflops(problem.model, problem.job, answer.plan.recompute, answer.step_s)
     words = "" if logged is None else f"; {problem.job.preset.name} would log {logged:.1f} TFLOP/s a GPU"

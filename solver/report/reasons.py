@@ -153,9 +153,9 @@ def _loses(best: Answer, other: Answer) -> str:
 def _losses(best: Answer, other: Answer) -> list[list[str]]:
     """Returns every part of the step of both plans, and the difference."""
     terms = [
-        (words, best.parts_s[part], other.parts_s[part])
+        (words, best.mean_parts_s[part], other.mean_parts_s[part])
         for part, words in PART_WORDS.items()
-        if max(seconds_to_ms(one.parts_s[part]) for one in (best, other)) >= SMALLEST_MS
+        if max(seconds_to_ms(one.mean_parts_s[part]) for one in (best, other)) >= SMALLEST_MS
     ]
     return [
         [words, in_ms(of_best), in_ms(this), f"{seconds_to_ms(this - of_best):+.1f}"]
@@ -171,7 +171,7 @@ def compare_section(plans: Sequence[Candidate]) -> ReportSection:
         (name, f"cannot run: {reason}") for name, one in zip(letters, plans, strict=True) for reason in one.obstacles
     ]
     shown = Table(
-        caption="plans side by side; the parts of a step are of its slowest stage",
+        caption="plans side by side; the parts of a step are of all GPUs on average",
         header=("", *letters),
         rows=_compared([one.answer for one in plans]),
     )
@@ -195,8 +195,8 @@ def _compared(answers: Sequence[Answer]) -> list[list[str]]:
         ["MFU %", *(f"{100 * one.mfu:.1f}" for one in answers)],
     ]
     for part, words in PART_WORDS.items():
-        if any(seconds_to_ms(one.parts_s[part]) >= SMALLEST_MS for one in answers):
-            rows.append([f"{words} ms", *(in_ms(one.parts_s[part]) for one in answers)])
+        if any(seconds_to_ms(one.mean_parts_s[part]) >= SMALLEST_MS for one in answers):
+            rows.append([f"{words} ms", *(in_ms(one.mean_parts_s[part]) for one in answers)])
     sizes = {term: [one.memory_bytes[term] for one in answers] for term in answers[0].memory_bytes}
     sizes = {term: of_all for term, of_all in sizes.items() if bytes_to_gib(max(of_all)) >= SMALLEST_GIB}
     rest = [one.needed_bytes - one.allocated_bytes for one in answers]

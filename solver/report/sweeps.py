@@ -14,7 +14,7 @@ from solver.analysis.sweep import (
     tokens_per_s,
 )
 from solver.report.files import answer_record, question_record
-from solver.report.plans import in_gib, in_ms
+from solver.report.plans import in_gib, in_ms, mfu_convention
 from solver.report.sections import ReportSection, Table
 from spec.units import DAY_S, bytes_to_gib
 
@@ -66,7 +66,12 @@ def sweep_table(rows: Sequence[SweepOutcome]) -> Table:
     cost = any(one.cost for one in rows)
     price = any(one.cost is not None and one.cost.price is not None for one in rows)
     header = [*(TITLES.get(axis, axis) for axis in axes), "step ms", "tokens/s", "TGS"]
-    header += [*["efficiency"] * scaled, "MFU %", "GiB", *["goodput"] * goodput]
+    header += [
+        *["efficiency"] * scaled,
+        f"MFU % ({mfu_convention(rows[0].row.inputs.problem)})",
+        "GiB",
+        *["goodput"] * goodput,
+    ]
     header += ["days", "GPU-hours", *["price"] * price, "MWh"] if cost else []
     cells = []
     for one, efficiency in zip(rows, efficiencies(outcomes.row for outcomes in rows), strict=True):

@@ -6,7 +6,7 @@ import pytest
 
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan, PlanTable
-from solver.problem.model_flops import counts_whole_attention, logged_tflops, mfu, products
+from solver.problem.model_flops import attention_counted, logged_tflops, mfu, products
 from solver.problem.price import price_plan
 from solver.report.plans import utilisation_words
 from spec.arrays import floats
@@ -68,7 +68,7 @@ def peak_s(asked: JobSpec, **peaks: float) -> float:
 
 def test_of_short_sequences_the_whole_attention_matrix_counts() -> None:
     model, asked = small_model(layers=2, kv_heads=8), job(seq_len=1024, world_size=1)
-    assert counts_whole_attention(products(model, asked))
+    assert attention_counted(products(model, asked)) == "full"
     assert peak_s(asked) == pytest.approx(model_flops(model, asked) / 100e12, rel=1e-12)
 
 
@@ -77,7 +77,7 @@ def test_of_long_sequences_what_the_causal_mask_leaves() -> None:
     s, h, f, vocab, layers = 65_536, 512, 2048, 4096, 2
     model, asked = small_model(layers=layers, kv_heads=8), job(seq_len=s, world_size=1)
     weights = layers * (4 * h * h + 3 * h * f) + h * vocab
-    assert not counts_whole_attention(products(model, asked))
+    assert attention_counted(products(model, asked)) == "causal"
     assert peak_s(asked) == pytest.approx(s * (6 * weights + layers * 6 * s * h) / 100e12, rel=1e-12)
 
 
@@ -147,3 +147,15 @@ def test_an_answer_says_what_the_log_would() -> None:
     assert f"megatron would log {tflops:.1f} TFLOP/s a GPU, half of a causal matrix" in utilisation_words(answer, asked)
     silent = replace(asked, job=replace(asked.job, preset=framework_preset("hf-trainer")))
     assert "would log" not in utilisation_words(answer, silent)
+
+
+@pytest.mark.parametrize("seq_len", [1024, 65_536])
+def test_a_convention_by_name_holds_for_every_length(seq_len: int) -> None:
+    """12 L s h of the whole attention against 6 weights a token, 6 L s h of its half."""
+    h, f, vocab, layers = 512, 2048, 4096, 2
+    asked = job(seq_len=seq_len, world_size=1)
+    weights = layers * (4 * h * h + 3 * h * f) + h * vocab
+    for convention, factor in (("full", 12), ("causal", 6)):
+        named = replace(asked, mfu=convention)
+        flops = seq_len * (6 * weights + layers * factor * seq_len * h)
+        assert peak_s(named) == pytest.approx(flops / 100e12, rel=1e-12)

@@ -105,3 +105,18 @@ def test_two_runs_of_one_plan_differ_by_nine_tenths_of_a_per_cent(other_s: float
     """No error of the prediction: 1.2816 times 0.5 % of either step."""
     one = replace(answer_of_step(), step_s=1.0, scatter_s={})
     assert is_tie(one, replace(one, step_s=other_s)) is tie
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(8, 4), (10, 4), (8, 1)])
+def test_mean_parts_are_of_all_gpus_and_sum_to_the_step(layers: int, pp: int) -> None:
+    """Matrix products of all stages together, by the flat cost model, over the stages: 10 layers on four as well."""
+    plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
+    asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
+    one = price_plan(asked, PlanTable.of(plan))[0]
+    h, f, vocab = 512, 2048, 4096
+    flops = 3 * 2 * 1024 * (layers * (4 * h * h + 3 * h * f) + h * vocab)
+    assert one.mean_parts_s["gemm"] == pytest.approx(8 * flops / pp / 100e12, rel=1e-9)
+    assert sum(one.mean_parts_s.values()) == pytest.approx(one.step_s, rel=1e-12)
+    assert one.mean_parts_s["gemm"] <= one.parts_s["gemm"] * (1 + 1e-12)
+    assert one.mean_parts_s["bubble"] >= one.parts_s["bubble"] - 1e-12
+    assert one.mean_parts_s["pp_comm"] == pytest.approx(one.parts_s["pp_comm"])

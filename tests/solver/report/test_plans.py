@@ -77,7 +77,8 @@ def test_the_rate_counts_feasible_plans_alone() -> None:
 
 
 def test_the_parts_of_a_step_sum_to_it() -> None:
-    shown = plans_table(ANSWERS, "plans")
+    shown = plans_table(ANSWERS, "plans", "causal")
+    assert "MFU % (causal)" in shown.header
     for row, answer in zip(shown.rows, ANSWERS, strict=True):
         cells = dict(zip(shown.header, row, strict=True))
         step_ms = seconds_to_ms(answer.step_s)
@@ -109,8 +110,8 @@ def test_neighbours_that_hold_the_same_are_shown_together() -> None:
 def test_a_difference_names_the_largest_parts_and_a_tie() -> None:
     best = replace(ANSWERS[0], scatter_s={"gemm": 1e-3})
     slower_by = 0.01 * best.step_s
-    parts = best.parts_s | {"gemm": best.parts_s["gemm"] + slower_by}
-    other = replace(best, step_s=best.step_s + slower_by, parts_s=parts)
+    parts = best.mean_parts_s | {"gemm": best.mean_parts_s["gemm"] + slower_by}
+    other = replace(best, step_s=best.step_s + slower_by, mean_parts_s=parts)
     assert "1.0 % slower: matrix products +" in difference(best, other)
     assert "1.0 % faster" in difference(other, best)
     assert "a tie" not in difference(best, other)

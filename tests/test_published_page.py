@@ -44,5 +44,5 @@ def test_a_published_question_is_answered_as_the_page_shows(
 
 
 def test_the_page_asks_what_it_promises() -> None:
-    assert len(ASKED) == 6
-    assert sum("megatron-bridge" in command for command, _ in ASKED) == 4
+    assert len(ASKED) == 9
+    assert sum("megatron-bridge" in command for command, _ in ASKED) == 6

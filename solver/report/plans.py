@@ -1,9 +1,11 @@
 """Sections about one question's plans: the question, the ranking, where the time goes, memory, what was rejected."""
 
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ops.recompute import Recompute
@@ -17,6 +19,7 @@ from solver.problem.model_flops import attention_counted, logged_tflops, product
 from solver.problem.problem import Problem
 from solver.problem.result import Answer, is_tie
 from solver.report.sections import ReportSection, Table
+from spec.files import shipped_folder
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints
@@ -48,6 +51,7 @@ PART_NAMES: dict[str, tuple[str, str]] = {
 PART_TITLES = {part: title for part, (title, _) in PART_NAMES.items()}
 PART_WORDS = {part: words for part, (_, words) in PART_NAMES.items()}
 
+PUBLISHED = Path("configs") / "published" / "runs.toml"
 PRINTED_FRONT, PAGE_FRONT = 8, 60
 """Plans of a Pareto front in print, and on a page; --json has all."""
 INTERVAL_WORDS = {
@@ -247,10 +251,34 @@ def breakdown_section(
             ("memory", memory),
             *([("warning", warning)] if warning else []),
             ("origin", ", ".join(origins)),
+            *(("published", words) for words in published_words(problem, best)),
             ("interval", INTERVAL_WORDS[problem.evidence]),
             *facts,
         ],
     )
+
+
+def published_words(problem: Problem, answer: Answer) -> list[str]:
+    """Returns the steps of published runs of the same model, GPUs, batch and format of products, and whether each lies
+    inside the answer's interval."""
+    job = problem.job
+    question = {
+        "model": problem.model.name,
+        "gpu": problem.cluster.gpu.name,
+        "world_size": job.world_size,
+        "seq_len": job.seq_len,
+        "global_batch_tokens": job.global_batch_tokens,
+        "linear": job.precision.linear,
+    }
+    runs = tomllib.loads((shipped_folder() / PUBLISHED).read_text(encoding="utf-8"))["run"]
+    lines = []
+    for run in (one for one in runs if question.items() <= one.items()):
+        inside = answer.interval_low_s <= run["step_s"] <= answer.interval_high_s
+        where = "inside" if inside else "OUTSIDE"
+        lines.append(
+            f"a run with a plan of its own took {in_ms(run['step_s'])} ms ({run['source']}), {where} the 80 % interval"
+        )
+    return lines
 
 
 def difference(best: Answer, other: Answer) -> str:

@@ -1,5 +1,7 @@
 """What a report says of the question, of its plans, and of the search: the answer's own figures."""
 
+import re
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -9,15 +11,24 @@ from profdb.sample import MachineFacts, ProfileDatabase
 from solver.analysis.explanation import adjacent_equal, explain_plan, memory_terms
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import ClusterTimes
+from solver.problem.loading import load_problem
 from solver.problem.price import price_plan
-from solver.report.plans import difference, plans_table, question_section, rejected_section
+from solver.problem.request import Request
+from solver.report.plans import (
+    PUBLISHED,
+    difference,
+    plans_table,
+    published_words,
+    question_section,
+    rejected_section,
+)
 from solver.report.reasons import stages_table
 from solver.search import Result
 from spec.frameworks import framework_preset
 from spec.settings.job import JobRequest, job_of
 from spec.units import bytes_to_gib, seconds_to_ms
 from tests.solver.flat_cost_model import FlatCostModel
-from tests.solver.questions import question, small_model
+from tests.solver.questions import ROOT, question, small_model
 
 PLANS = (
     Plan(strategy="fsp", preset="megatron", tp=2, pp=4, num_micro=16),
@@ -117,3 +128,37 @@ def test_a_difference_names_the_largest_parts_and_a_tie() -> None:
     assert "a tie" not in difference(best, other)
     unlike = replace(other, scatter_s={"all_reduce": slower_by})
     assert "a tie: within the 80 % interval" in difference(best, unlike)
+
+
+def test_a_published_run_of_the_question_is_told_and_whether_it_lies_inside_the_interval() -> None:
+    """11.3 GPU-hours of 2,048 GPUs for 62,914,560 of 10^12 tokens are 19.9 s."""
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "671B_deepseek_v3.toml",
+        cluster="h800",
+        framework="hai-llm",
+        precision="fp8-blockwise",
+        world_size=2048,
+        global_batch_tokens=62_914_560,
+    )
+    problem = load_problem(request).problem
+    (inside,) = published_words(problem, replace(ANSWERS[0], interval_low_s=19.0, interval_high_s=20.0))
+    assert inside.startswith("a run with a plan of its own took 19900.0 ms (arXiv 2412.19437 table 1")
+    assert inside.endswith(", inside the 80 % interval")
+    (outside,) = published_words(problem, replace(ANSWERS[0], interval_low_s=15.0, interval_high_s=19.0))
+    assert outside.endswith(", OUTSIDE the 80 % interval")
+    other = replace(problem, job=replace(problem.job, global_batch_tokens=2 * 62_914_560))
+    assert published_words(other, ANSWERS[0]) == []
+
+
+def test_steps_of_published_runs_follow_from_what_was_published() -> None:
+    runs = tomllib.loads((ROOT / PUBLISHED).read_text())["run"]
+    for run in runs:
+        if hours := re.search(r"(\d+) thousand GPU-hours a trillion tokens", run["source"]):
+            step_s = 3.6e6 * int(hours[1]) * run["global_batch_tokens"] / 1e12 / run["world_size"]
+        else:
+            rate = re.search(r"([\d,]+) tokens/s a GPU", run["source"])
+            assert rate is not None
+            step_s = run["global_batch_tokens"] / run["world_size"] / int(rate[1].replace(",", ""))
+        assert run["step_s"] == pytest.approx(step_s, rel=2e-3), run
+    assert len(runs) == 4

@@ -318,7 +318,7 @@ def assemble_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray, 
     std_s = busy.take(np.arange(len(plans)), longer).std_s
     rows = np.arange(len(stages.plan))
     on_stages = [per_micro.take(rows, plans.num_micro[stages.plan]), step.reduction, step.update, step.gather]
-    mean_parts = dict.fromkeys(PARTS, zero)
+    mean_parts: dict[str, FloatArray] = dict.fromkeys(PARTS, zero)
     idle = step_s
     for part, seconds in total_by_part(on_stages, len(rows)).parts.items():
         mean_parts[part] = np.add.reduceat(seconds * stages.count, stages.starts) / plans.layout.pp

@@ -6,12 +6,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, LayerCase
+from profdb.cases import (
+    FAMILY_OF,
+    AttentionCase,
+    Case,
+    CollectiveCase,
+    GemmCase,
+    GroupedCase,
+    GroupedGemmCase,
+    LayerCase,
+)
 from profdb.sample import Sample, WorldShape
 from profiler.benchmarks.host import HostStopwatch
 from profiler.benchmarks.launched import Launched, Launcher, Stopwatch
 from profiler.clocks import MOST_DROP, ClockMonitor
 from profiler.distributed.world import World
+from profiler.links.slower import PeerTimes
 from profiler.outcome import DeviceLostError, Outcome, run_on_all_ranks
 from profiler.sample_quality import AGAIN, CLOCK
 from profiler.timing import (
@@ -48,6 +58,8 @@ class Bench:
     host_clock: Stopwatch | None = None
     shared_clock: Stopwatch | None = None
     clocks: ClockMonitor = field(default_factory=ClockMonitor)
+    ranks: PeerTimes = field(default_factory=PeerTimes)
+    """Who is slower than its peers, over the cases so far."""
 
     def clock_for(self, launched: Launched) -> Stopwatch:
         """Returns the stopwatch for a launched case: its own, the host's for host costs, wall time for collectives,
@@ -155,11 +167,33 @@ def read(measurement: Measurement, bench: Bench) -> Outcome:
         if isinstance(bench.clock_for(launched), ColdStopwatch):
             measurement.notes["timed"] = "CPU seconds, caches swept"
         measurement.notes |= bench.clocks.notes()
+        if world.size > 1:
+            measurement.notes |= note_ranks(launched.case, bench, float(np.median(own)))
         if launched.sustained_s:
             # Falling clocks are the result of a sustained case, not a disturbance.
             measurement.drop = 0.0
             measurement.notes |= bench.clocks.each()
     return outcome
+
+
+def note_ranks(case: Case, bench: Bench, own_s: float) -> Notes:
+    """Notes of a case on every rank's median: shortest, middle, longest, and whose; of ranks that rest, none."""
+    world = bench.world
+    if isinstance(case, CollectiveCase) and case.siblings < world.domain_ranks // case.intra:
+        return {}
+    seconds = np.array([one_s for (one_s,) in world.gather_rows([(own_s,)])])
+    kind = FAMILY_OF[type(case)].value
+    if isinstance(case, GroupedCase):
+        kind = f"collectives {'inside a domain' if case.inter == 1 else 'across domains'}"
+    bench.ranks.add(kind, seconds)
+    low, high = int(np.argmin(seconds)), int(np.argmax(seconds))
+    return {
+        "rank_min_s": float(seconds[low]),
+        "rank_median_s": float(np.median(seconds)),
+        "rank_max_s": float(seconds[high]),
+        "fastest_rank": low,
+        "slowest_rank": high,
+    }
 
 
 def warm_up(launched: Launched, bench: Bench) -> list[float]:

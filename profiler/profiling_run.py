@@ -3,6 +3,7 @@
 import datetime
 import logging
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from profiler.distributed.restart import MOST_RESTARTS, restart_program, restart
 from profiler.distributed.termination import install_abort_hook
 from profiler.distributed.world import World, open_world
 from profiler.journal import Journal
+from profiler.links.slower import slow_rank_lines
 from profiler.machine import HardwareSpec, domain_of_spec, find_hardware_spec, machine_facts, with_best_flops
 from profiler.measurement import Bench
 from profiler.outcome import DeviceLostError
@@ -73,6 +75,8 @@ class RunReport:
     skipped: int
     differences: tuple[Difference, ...] = ()
     quality: SampleQuality = field(default_factory=SampleQuality)
+    slow: tuple[str, ...] = ()
+    """Lines on ranks that are slower than their peers."""
     notes: tuple[str, ...] = ()
 
 
@@ -149,6 +153,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     # The first cases would otherwise run at idle clocks.
     raise_clocks(world.device)
     result = run_sweep(remaining, bench, earlier.journal, budget, date)
+    hosts = world.gather(socket.gethostname())
     # Before the fits, for which the others need not wait. After a failure the groups are left to the end of the
     # process: destroying them would wait for ranks that are gone.
     world.close()
@@ -160,7 +165,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     report = merge_into_profile(options, machine, earlier, result, notes)
     # Closed once its samples are in the profile: until then no other run may open it.
     earlier.journal.close()
-    return report
+    return replace(report, slow=tuple(slow_rank_lines(bench.ranks, hosts)))
 
 
 def silence_torch() -> None:
@@ -351,4 +356,4 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
             lines.append(
                 f"  {describe(results.case)}: {results.first_s * 1e6:.4g} us, now {results.second_s * 1e6:.4g} us"
             )
-    return [*lines, *(f"note: {note}" for note in report.notes)]
+    return [*lines, *report.slow, *(f"note: {note}" for note in report.notes)]

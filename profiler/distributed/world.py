@@ -1,5 +1,6 @@
 """All processes of a profiling run: their groups, and agreement between them."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -180,6 +181,10 @@ class World:
         if words is None:
             raise self.failure("no word of it")
         return words
+
+    def gather_rows(self, rows: Sequence[Sequence[float]]) -> list[list[float]]:
+        """The rows of all ranks, by rank."""
+        return [row for word in self.gather(json.dumps(rows)) for row in json.loads(word)]
 
     def align(self) -> None:
         """Queues a barrier over the whole world on the device."""

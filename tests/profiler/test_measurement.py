@@ -1,10 +1,16 @@
 """What becomes of the first launch of a case."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from profdb.cases import Case, GemmCase
+from profdb.cases import Case, CollectiveCase, GemmCase
 from profiler.benchmarks.launched import Launched
-from profiler.measurement import Bench, measure
+from profiler.distributed.rank_layout import RankLayout
+from profiler.distributed.world import World
+from profiler.measurement import Bench, measure, note_ranks
+from spec.collectives import Collective
 from tests.profiler.fakes import FakeClock, single_world
 
 CASE = GemmCase(m=8, k=8, n=8)
@@ -45,3 +51,24 @@ def test_a_call_that_takes_long_by_itself_is_warmed_up_twice() -> None:
     assert launcher.count == 0
     sample = measure(CASE, bench, "2026-01-01")
     assert launcher.count == 2 + len(sample.trials_s)
+
+
+class FourRanks(World):
+    """Rank 0 of 4 whose peers' medians are known."""
+
+    def gather_rows(self, rows: Sequence[Sequence[float]]) -> list[list[float]]:
+        return [*([float(one) for one in row] for row in rows), [3.0], [2.0], [9.0]]
+
+
+def test_a_measurement_says_which_rank_took_how_long() -> None:
+    layout = RankLayout(rank=0, size=4, local_rank=0, local_size=4)
+    bench = Bench(
+        world=FourRanks(layout=layout, device=single_world().device, domain_ranks=4), launcher=Compiling(1.0, 1.0)
+    )
+    notes = note_ranks(CASE, bench, 4.0)
+    assert notes == {"rank_min_s": 2.0, "rank_median_s": 3.5, "rank_max_s": 9.0, "fastest_rank": 2, "slowest_rank": 3}
+    alone = CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=8, intra=2, inter=1, siblings=1)
+    # two of the four ranks rest: their seconds say nothing
+    assert note_ranks(alone, bench, 4.0) == {}
+    note_ranks(replace(alone, siblings=2), bench, 4.0)
+    assert list(bench.ranks.sums) == ["gemm", "collectives inside a domain"]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError
 from spec.files import shipped_folder
-from spec.program.command import OneLineParser, decimal, whole
-from spec.program.kinds import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
+from spec.program.command import OneLineParser, byte_count, decimal, whole
+from spec.program.kinds import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
 from spec.readers.read_config import ASSUME
 
 if TYPE_CHECKING:
@@ -41,16 +41,6 @@ OF_MEASURING = (
     "max_size",
     "compile",
 )
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def byte_count(text: str) -> int:
-    """Returns the bytes of ``64MiB``, ``1G``, ``4096``."""
-    match = re.fullmatch(r"([0-9]{1,16})\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    size = int(match.group(1)) * UNITS[match.group(2)] if match else 0
-    if not 0 < size <= MOST_BYTES:
-        raise ValueError(f"{text[:40]!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
-    return size
 
 
 def number_list(text: str) -> tuple[int, ...]:

@@ -72,6 +72,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "show": Subcommand(summary="summarise a profile", module="profdb.commands.show"),
     "launch": Subcommand(summary="start profile, run or train on many hosts", module=WORKLOAD, part="launch"),
     "preflight": Subcommand(summary="look at all hosts before a launch", module=WORKLOAD, part="preflight"),
+    "links": Subcommand(summary="measure links and name the slow ones (torchrun)", module=WORKLOAD, part="links"),
     "run": Subcommand(summary="run a workload on real process groups (torchrun)", module=WORKLOAD, part="run"),
     "train": Subcommand(summary="time steps of a reference transformer (torchrun)", module=WORKLOAD, part="train"),
     "compare": Subcommand(summary="compare a measured run with its prediction", module=WORKLOAD, part="compare"),

@@ -13,10 +13,11 @@ from runner.compare_verb import add_compare, compare
 from runner.launch.verb import add_launch, add_preflight, launch, look
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
 from solver.problem.request import Request
+from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.files import check_outputs
 from spec.frameworks import framework_names
-from spec.program.command import decimal, whole, without_interrupts
+from spec.program.command import byte_count, comma_separated, decimal, whole, without_interrupts
 from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.readers.read_config import add_config, assumption_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
@@ -95,6 +96,65 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--results", type=Path, default=Path("results"), help="folder (default results)")
     how.add_argument("--quiet", action="store_true", help="print the summary alone, no line for each operation")
+
+
+def add_links(verb: argparse.ArgumentParser) -> None:
+    """All options of ``links``."""
+    verb.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    verb.add_argument(
+        "--timeout_s",
+        type=decimal(1e-3, MOST_SECONDS),
+        default=120.0,
+        help="longest wait of one rank for another (default 120)",
+    )
+    table = verb.add_argument_group("nccl-tests' tables")
+    table.add_argument(
+        "--collectives",
+        type=comma_separated(Collective),
+        help="default all_reduce,all_gather,reduce_scatter,all2all,broadcast",
+    )
+    table.add_argument("--min_bytes", type=byte_count, default=1024, help="smallest size (default 1KiB)")
+    table.add_argument("--max_bytes", type=byte_count, default=128 << 20, help="largest size (default 128MiB)")
+    table.add_argument("--factor", type=whole(2, 1024), default=2, help="from size to size (default 2)")
+    table.add_argument("--iters", type=whole(1, MOST_EPOCHS), default=20, help="calls of a time (default 20)")
+    table.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=5, help="calls before (default 5)")
+    table.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the buffers (default bf16)")
+    table.add_argument("--symmetric", action="store_true", help="also by torch's symmetric memory (NVLink)")
+    table.add_argument("--no_table", action="store_true", help="pairs alone")
+    pairs = verb.add_argument_group("pairs of nodes, or of the ranks of one node")
+    pairs.add_argument("--pair_bytes", type=byte_count, default=64 << 20, help="size of a message (default 64MiB)")
+    pairs.add_argument("--picture", type=Path, help="draw the matrix of bandwidths")
+
+
+def links(options: argparse.Namespace, root: Path) -> int:
+    """Measure collectives, every pair, and who is slower than its peers, on the processes of this launch."""
+    with without_interrupts():
+        from profiler.links.nccl_table import NAMES, TableRequest
+        from profiler.links.run import LinksOptions, run_links
+
+    unknown = [kind.value for kind in options.collectives or () if kind not in NAMES]
+    if unknown:
+        allowed = f"some of {', '.join(kind.value for kind in NAMES)}"
+        raise ConfigError(where="links", key="--collectives", value=unknown[0], allowed=allowed)
+    check_outputs({"--picture": options.picture}, folders={}, inputs={})
+    request = TableRequest(
+        collectives=options.collectives or tuple(NAMES),
+        least_bytes=options.min_bytes,
+        most_bytes=options.max_bytes,
+        factor=options.factor,
+        iterations=options.iters,
+        warmup=options.warmup,
+        dtype=options.dtype,
+        symmetric=options.symmetric,
+    )
+    links_options = LinksOptions(
+        device=options.device,
+        timeout_s=options.timeout_s,
+        table=None if options.no_table else request,
+        pair_bytes=options.pair_bytes,
+        picture=options.picture,
+    )
+    return _print_in_ranks(lambda layout: run_links(links_options, layout), "interrupted")
 
 
 def add_analyse(verb: argparse.ArgumentParser) -> None:
@@ -335,6 +395,11 @@ VERBS: dict[str, WorkloadVerb] = {
     ),
     "preflight": WorkloadVerb(
         what="releases, GPUs, links, memory and clocks of all hosts in one table", add_flags=add_preflight, run=look
+    ),
+    "links": WorkloadVerb(
+        what="nccl-tests' tables, every pair's bandwidth, and who is slower than its peers (torchrun)",
+        add_flags=add_links,
+        run=links,
     ),
     "train": WorkloadVerb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
     "compare": WorkloadVerb(

@@ -10,7 +10,7 @@ from pathlib import Path
 from spec.errors import ConfigError
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
-PROGRAMS = ("profile", "run", "train", "workload")
+PROGRAMS = ("profile", "links", "run", "train", "workload")
 """Verbs of pss that run on ranks; ``workload suite`` is one of the last."""
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -7,6 +7,7 @@ An error is one line and exit status 2, Ctrl-C is 130. An answer that cannot be 
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from spec.errors import CommandLineError, UserError
-from spec.program.kinds import decimal_number, shortened, whole_number
+from spec.program.kinds import MOST_BYTES, decimal_number, shortened, whole_number
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -223,3 +224,15 @@ def token_count(text: str) -> float:
     except ValueError as error:
         raise ValueError(f"{error} (15T, 300B, 2e12)") from None
     return number * scale
+
+
+BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def byte_count(text: str) -> int:
+    """Returns, for argparse, the bytes of ``64MiB``, ``1G``, ``4096``."""
+    match = re.fullmatch(r"([0-9]{1,16})\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    size = int(match.group(1)) * BYTE_UNITS[match.group(2)] if match else 0
+    if not 0 < size <= MOST_BYTES:
+        raise ValueError(f"{text[:40]!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
+    return size

@@ -110,7 +110,7 @@ def test_variables_are_given_or_taken_from_here() -> None:
 
 @pytest.mark.parametrize("words", [(), ("search",)])
 def test_only_programs_of_ranks_are_launched(words: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="one of profile, run, train"):
+    with pytest.raises(ConfigError, match="one of profile, links, run, train"):
         launch(words=words)
 
 

@@ -41,6 +41,7 @@ READERS = ROOT / "spec" / "readers" / "huggingface"
 DEFAULTS = READERS / "class_defaults.json"
 NEEDED: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}},
+    "dbrx": {"attn_config": {"rope_theta": 10_000.0}},
     "deepseek_ocr2_text": {"num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + 31 * ["sparse"]},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},

@@ -9,7 +9,7 @@ from ops.op import Linear, Pass, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.dtypes import dtype_bytes
-from spec.model import MlpSpec
+from spec.model import ACTIVATION_PARAMETERS, MlpSpec
 
 
 def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_input: bool = True) -> Pass:
@@ -51,7 +51,7 @@ def feed_forward(context: LayerContext, mlp: MlpSpec, module: Module, *, keeps_i
     return sequence(
         *(column_parallel(context, layer, first=layer is inward[0]) for layer in inward),
         *((_join_gradients(context, inward[0], rows),) if fused_gate and not fused else ()),
-        activation(context, mlp.gated, rows, width, module),
+        activation(context, mlp.gated, rows, width, module, ACTIVATION_PARAMETERS.get(mlp.activation, 0)),
         row_parallel(context, down),
     )
 
@@ -63,7 +63,9 @@ def _join_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Pas
     return Pass(backward=kernel(context, copied).backward)
 
 
-def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Pass:
+def activation(
+    context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module, parameters: int = 0
+) -> Pass:
     """Returns the activation function, which keeps its inputs: one tensor plain; gated gate and up, and unfused also
     silu(gate)."""
     # Saved tensors of the activation: its input (gelu), gate and up (fused), and silu(gate) as well (autograd over
@@ -77,7 +79,8 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
     fp8_inputs = context.job.fp8_activation_inputs
     fp8 = gated and (fp8_inputs == "all" or (fp8_inputs == "experts" and module is not Module.MLP))
     what = OpKey(module, Role.ACTIVATION)
-    activated = kernel(context, Kernel(what, kernel_name, rows, width, saved_bytes=saved_bytes * (0.0 if fp8 else 1.0)))
+    kept_bytes = saved_bytes * (0.0 if fp8 else 1.0)
+    activated = kernel(context, Kernel(what, kernel_name, rows, width, saved_bytes=kept_bytes, parameters=parameters))
     return sequence(activated, _fp8_copy(context, rows, 2 * width, module)) if fp8 else activated
 
 

@@ -81,6 +81,10 @@ class MlpSpec:
     activation: str = "silu"
 
 
+ACTIVATION_PARAMETERS = {"xielu": 2}
+"""Learned numbers of an activation, in each layer (arXiv 2411.13010)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
     """Routed experts, and experts every token passes through.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from spec.mixers.mixer import mixer_parameters
 from spec.model import (
+    ACTIVATION_PARAMETERS,
     BlockSpec,
     MlpSpec,
     ModelSpec,
@@ -84,7 +85,7 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:
     """Parameters of a dense feed-forward layer: three matrices when gated, else two."""
-    return _ffn(hidden, mlp.ffn_hidden, gated=mlp.gated, bias=mlp.bias)
+    return _ffn(hidden, mlp.ffn_hidden, gated=mlp.gated, bias=mlp.bias) + ACTIVATION_PARAMETERS.get(mlp.activation, 0)
 
 
 def moe_parameters(moe: MoeSpec, hidden: int) -> int:

@@ -17,6 +17,7 @@ from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
+from workload.aicb.data_parallel import model_units
 
 HIDDEN, HEADS, SEQ = 1024, 16, 2048
 
@@ -163,6 +164,17 @@ def test_op_list_and_parameter_count_agree(name: str) -> None:
         if run.block.moe is not None and run.block.moe.router_bias
     )
     assert op_parameters(model) == count.total + count.mtp - untrained
+
+
+def test_numbers_of_an_activation_are_owned() -> None:
+    """xIELU learns two in each layer (arXiv 2411.13010 eq. 8)."""
+    model = read_config(ROOT / "configs" / "7B_llama2.py").model
+    run = model.blocks[0]
+    learned = replace(run, block=replace(run.block, mlp=replace(run.block.mlp, activation="xielu")))
+    apertus = replace(model, blocks=(learned, *model.blocks[1:]))
+    assert op_parameters(apertus) - op_parameters(model) == 2 * run.count
+    assert num_parameters(apertus).total - num_parameters(model).total == 2 * run.count
+    assert sum(module.elements for unit in model_units(apertus) for module in unit.modules) == op_parameters(apertus)
 
 
 def test_half_layers_do_what_the_halves_of_a_whole_one_do() -> None:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from spec.mixers.mixer import LeafModule, Tensor, linear_module, norm_module
-from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
+from spec.mixers.mixer import LeafModule, Tensor, linear_module, norm_module, parameter_module
+from spec.model import ACTIVATION_PARAMETERS, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
 from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 
 ELEMENT_BYTES = 2  # bf16 or fp16 parameters and gradients
@@ -144,6 +144,8 @@ def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[LeafModule]:
     names = ("gate", "up") if mlp.gated else ("up",)
     for name in names:
         yield linear_module(f"{prefix}.{name}", (mlp.ffn_hidden, hidden), bias=mlp.bias)
+    if mlp.activation in ACTIVATION_PARAMETERS:
+        yield parameter_module(f"{prefix}.activation", (ACTIVATION_PARAMETERS[mlp.activation],))
     yield linear_module(f"{prefix}.down", (hidden, mlp.ffn_hidden), bias=mlp.bias)
 
 

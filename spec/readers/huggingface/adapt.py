@@ -13,6 +13,19 @@ from spec.section import Section
 FULL, WINDOW = "full_attention", "sliding_attention"
 
 
+def dbrx(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns the keys of attention and experts, which stand in sections of their own."""
+    attention, experts = top.section("attn_config"), top.section("ffn_config")
+    values: dict[str, object] = {
+        "num_key_value_heads": attention.integer("kv_n_heads", 1),
+        "rope_theta": attention.number("rope_theta", 10_000.0),
+        "moe_intermediate_size": experts.integer("ffn_hidden_size", 3584),
+        "num_experts": experts.integer("moe_num_experts", 4),
+        "num_experts_per_tok": experts.integer("moe_top_k", 1),
+    }
+    return replace(facts, values=values)
+
+
 def exaone4(top: Section, facts: TypeFacts) -> TypeFacts:
     """Returns windows by a text such as LLLG or a number; none where ``sliding_window`` is null."""
     written = top.values.get("sliding_window_pattern")
@@ -78,6 +91,11 @@ def glm_moe_dsa(top: Section, facts: TypeFacts) -> TypeFacts:
         top.fail("indexer_types", f"full or shared for each of {layers} layers, full for the first")
     borrowed: dict[str, object] = {"index_n_heads": 0, "index_head_dim": 0}
     return replace(facts, changes={index: borrowed for index, borrows in enumerate(shared) if borrows})
+
+
+def gpt_neox_japanese(top: Section, facts: TypeFacts) -> TypeFacts:
+    """Returns a bias of attention's output in the last layer alone."""
+    return replace(facts, changes={read_layers(top) - 1: {"dense_bias": True}})
 
 
 def hunyuan_moe(top: Section, facts: TypeFacts) -> TypeFacts:
@@ -196,11 +214,13 @@ Adapt = Callable[[Section, TypeFacts], TypeFacts]
 ADAPT: dict[str, Adapt] = {
     each.__name__: each
     for each in (
+        dbrx,
         exaone4,
         falcon,
         gpt_bigcode,
         gpt_neo,
         glm_moe_dsa,
+        gpt_neox_japanese,
         hunyuan_moe,
         hyperclovax,
         laguna,

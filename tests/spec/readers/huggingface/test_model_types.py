@@ -28,10 +28,10 @@ def test_a_reader_counts_what_transformers_does(row: dict[str, Any], tmp_path: P
 
 
 def test_every_type_is_counted() -> None:
-    """InternLM2's model lies beside its weights alone; some types stand only behind images or sound."""
+    """InternLM2's and Ling 2.0's models lie beside their weights alone; some types stand only behind images or sound."""
     counted = {row["says"]["model_type"] for row in ROWS}
     inside = {nested_defaults(outer).get("text") for outer in counted}
-    assert set(known_types()) - counted - inside == {"internlm2"}
+    assert set(known_types()) - counted - inside == {"internlm2", "bailing_moe_v2"}
 
 
 PAGE = Path(__file__).parents[4] / "docs" / "models.md"
@@ -163,6 +163,60 @@ def test_layers_that_take_the_selection_of_the_one_before(
     assert {each.index_topk for each in mixers} == {2048}
     short = {"model_type": "glm_moe_dsa", "num_hidden_layers": 6, "indexer_types": ["shared"] * 6}
     assert refusal(tmp_path, short).key == "indexer_types"
+
+
+def test_dbrx_has_its_keys_in_sections(tmp_path: Path) -> None:
+    """databricks/dbrx-base: 132B, of which 36B are active (its README)."""
+    says = {
+        "model_type": "dbrx",
+        "d_model": 6144,
+        "n_heads": 48,
+        "n_layers": 40,
+        "vocab_size": 100352,
+        "attn_config": {"kv_n_heads": 8, "rope_theta": 500000},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    }
+    model = load(tmp_path, says)
+    counted = num_parameters(model)
+    assert (round(counted.total / 1e9), round(counted.active / 1e9)) == (132, 36)
+    assert model.rope is not None
+    assert model.rope.base == 500_000
+
+
+def test_ling_2_is_as_large_as_published(tmp_path: Path) -> None:
+    """arXiv 2510.22115 table 1: Ling-mini-2.0 has 16B parameters, 1.4B of them active; shapes of its config.json."""
+    says = {
+        "model_type": "bailing_moe_v2",
+        "hidden_size": 2048,
+        "intermediate_size": 5120,
+        "moe_intermediate_size": 512,
+        "num_hidden_layers": 20,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 157184,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 8,
+        "topk_group": 4,
+        "score_function": "sigmoid",
+    }
+    model = load(tmp_path, says)
+    counted = num_parameters(model)
+    assert (round(counted.total / 1e9), round(counted.active / 1e9, 1)) == (16, 1.4)
+    first, rest = (run.block for run in model.blocks)
+    assert first.mlp is not None
+    assert (rest.moe.score, rest.moe.router_bias, rest.moe.route_groups) == ("sigmoid", True, 8)
+    assert rest.mixer.qk_norm
+    assert not rest.mixer.qkv_bias
+
+
+def test_a_bias_of_the_last_layer_alone(tmp_path: Path) -> None:
+    """transformers modeling_gpt_neox_japanese.py, GPTNeoXJapaneseLayer."""
+    model = load(tmp_path, {"model_type": "gpt_neox_japanese", "num_hidden_layers": 3})
+    assert [(run.count, run.block.mixer.out_bias) for run in model.blocks] == [(2, False), (1, True)]
 
 
 def test_modules_that_predict_further_tokens(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profdb.cases import GemmCase
 from profdb.modelled.flash_generations import LENGTHS
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store.data_file import save_profile
 from solver.estimate import STEP_PARTS
 from solver.problem.interval import (
     EIGHTY_PERCENT,
@@ -18,16 +21,20 @@ from solver.problem.interval import (
     NEW_SOURCES,
     UNPRICED,
     WIDTHS,
+    Evidence,
     causes,
     interval_of,
     measured_share,
     relative_std,
     standard_errors_s,
 )
+from solver.problem.loading import load_problem
+from solver.problem.request import Request
 from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray, floats
 from spec.origin import Origin
 from tests.ops.layouts import job
+from tests.solver.questions import ROOT
 
 
 def parts(**seconds: float) -> dict[str, FloatArray]:
@@ -157,6 +164,32 @@ def test_a_profile_takes_the_machine_out_of_the_spread_as_far_as_it_measured() -
     seconds = {Origin.MEASURED: 2.0, Origin.EXTRAPOLATED: 1.0, Origin.MODELLED: 1.0, Origin.DERIVED: 5.0}
     assert measured_share({origin: floats(value) for origin, value in seconds.items()}) == pytest.approx(0.75)
     assert measured_share({Origin.DERIVED: floats(1.0)}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("facts", "cluster", "evidence"),
+    [
+        ({"torch": "2.9.0"}, "h100-sxm", Evidence.PROFILE),
+        ({}, "h100-sxm", Evidence.SPEC),  # imported: measured on another machine
+        ({"torch": "2.9.0"}, "h200", Evidence.SPEC),  # of another GPU
+    ],
+)
+def test_only_a_profile_of_the_cluster_itself_narrows(
+    tmp_path: Path, facts: dict[str, str], cluster: str, evidence: Evidence
+) -> None:
+    sample = Sample(case=GemmCase(m=4096, k=4096, n=4096), trials_s=(2e-4,))
+    machine = MachineFacts(gpu="H100-SXM-80GB", cluster="h100-sxm", **facts)  # type: ignore[arg-type]
+    save_profile(tmp_path / "p.pt", ProfileDatabase(machine=machine, samples=(sample,)))
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "7B_llama2.py",
+        world_size=8,
+        global_batch_tokens=2**20,
+        profile=tmp_path / "p.pt",
+        cluster=cluster,
+        missing="modelled",
+    )
+    assert load_problem(request).problem.evidence is evidence
 
 
 def test_eight_draws_in_ten_lie_inside() -> None:

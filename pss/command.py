@@ -8,13 +8,14 @@ quiet_interrupts()
 import json
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from pss.subcommands import SUBCOMMANDS, plans_first
 from spec.errors import CommandLineError
 from spec.program.command import VERSION_LINE
 
 NAME = "pss"
-COMPLETION, SCHEMA = "completion", "schema"
+COMPLETION, SCHEMA, LIST = "completion", "schema", "list"
 HELP_OPTIONS = frozenset({"-h", "--help", "--version"})
 
 
@@ -63,7 +64,13 @@ def run_own(words: Sequence[str]) -> int:
     if first == SCHEMA:
         print(schema_text(words[1:]))
         return 0
-    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*SUBCOMMANDS, SCHEMA, COMPLETION))}")
+    if first == LIST:
+        print("\n".join(known_names(words[1:])))
+        return 0
+    verbs = (*SUBCOMMANDS, SCHEMA, COMPLETION, LIST)
+    near = get_close_matches(first, verbs, n=1, cutoff=0.6)
+    meant = f", such as {near[0]}" if near else ""
+    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join(verbs)}{meant}")
 
 
 def schema_text(words: Sequence[str]) -> str:
@@ -76,10 +83,31 @@ def schema_text(words: Sequence[str]) -> str:
     return json.dumps(names[words[0]], indent=1)
 
 
+def known_names(words: Sequence[str]) -> list[str]:
+    """Returns the names that an option takes: models of --config, clusters, frameworks, keys of --plan and --job."""
+    from spec.cluster.reader import cluster_names
+    from spec.files import CONFIGS, shipped_folder
+    from spec.frameworks import framework_names
+    from spec.settings.job import job_settings
+    from spec.settings.plan import plan_option_settings
+
+    files = (shipped_folder() / CONFIGS).glob("*.*")
+    names: dict[str, Sequence[str]] = {
+        "models": sorted(one.stem for one in files if one.is_file()),
+        "clusters": cluster_names(shipped_folder()),
+        "frameworks": framework_names(),
+        "keys": [*plan_option_settings(), *job_settings()],
+    }
+    if len(words) != 1 or words[0] not in names:
+        raise CommandLineError(f"{NAME} {LIST}: {' or '.join(names)}")
+    return list(names[words[0]])
+
+
 def help_lines() -> list[str]:
     """Returns every subcommand with its summary."""
     verbs = {name: one.summary for name, one in SUBCOMMANDS.items()}
     verbs[SCHEMA] = "print the JSON Schema of --json's answer, or of a config's plan, job or constraints"
+    verbs[LIST] = "list the models, clusters, frameworks or keys that options take"
     verbs[COMPLETION] = "print the completion script of bash, zsh or fish"
     width = max(map(len, verbs))
     lines = [f"usage: {NAME} VERB [OPTIONS], {NAME} VERB --help, {NAME} --version", ""]

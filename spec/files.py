@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from spec.errors import ConfigError, ExportError
+from spec.names import known_name
 from spec.section import Section
 
 MAX_FILE_BYTES = 1_000_000
@@ -137,14 +138,18 @@ def shipped_folder() -> Path:
 
 def shipped_config(path: Path) -> Path:
     """``path`` where it is there; else, for a relative one, the shipped file of that path
-    (configs/70B_llama3.py) or, without a folder, the shipped model of that name (70B_llama3); ``path`` itself
+    (configs/70B_llama3.py) or, without a folder, the shipped model of that name (70B_llama3, llama3-70b); ``path`` itself
     where nothing is."""
     if path.is_absolute() or os.path.exists(path):
         return path
     if len(path.parts) > 1:
         result = shipped_folder() / path
         return result if path.parts[0] == CONFIGS and ".." not in path.parts and result.is_file() else path
-    named = [one for one in (shipped_folder() / CONFIGS).glob("*.*") if path.name in (one.name, one.stem)]
+    files = list((shipped_folder() / CONFIGS).glob("*.*"))
+    named = [one for one in files if path.name in (one.name, one.stem)]
+    if not named and not path.suffix:
+        stem = known_name(path.name, {one.stem for one in files})
+        named = [one for one in files if one.stem == stem]
     return named[0] if len(named) == 1 else path
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from spec.errors import ConfigError
 from spec.files import CONFIGS, read_toml, shipped_folder
+from spec.names import known_name
 from spec.program.kinds import Several, Text, Whole, Word
 from spec.settings.setting import section_values, settings_of
 
@@ -389,22 +390,34 @@ def framework_names(*, legacy: bool = False) -> tuple[str, ...]:
     return tuple(sorted(_files(legacy=legacy)))
 
 
+ALIASES = {
+    "megatron-lm": "megatron",
+    "megatron-core": "megatron",
+    "mcore": "megatron",
+    "fsdp2": "fsdp",
+    "pytorch": "fsdp",
+    "transformers": "hf-trainer",
+}
+"""What people call a framework -> its preset."""
+
+
 @cache
 def framework_preset(name: str) -> FrameworkPreset:
     """Returns the preset of a framework, legacy ones too, by the name of its file.
 
     Raises ConfigError for an unknown name, and for a file with an unknown key or a value that a key does not take.
     """
-    file = _files(legacy=True).get(name)
+    files = _files(legacy=True)
+    file = files.get(name) or files.get(known_name(name, framework_names(), ALIASES) or "")
     if file is None:
         allowed = f"one of {', '.join(framework_names())}"
         raise ConfigError(where="--framework", key="framework", value=name, allowed=allowed)
     top = read_toml(file)
     choices = section_values(top, settings_of(FrameworkPreset))
     # Bases are presets themselves, and may have bases.
-    base = framework_preset(top.text("base")) if top.has("base") else FrameworkPreset(name=name)
+    base = framework_preset(top.text("base")) if top.has("base") else FrameworkPreset(name=file.stem)
     top.close()
-    return replace(base, name=name).changed(choices)
+    return replace(base, name=file.stem).changed(choices)
 
 
 def _files(*, legacy: bool) -> dict[str, Path]:

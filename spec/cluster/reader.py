@@ -7,7 +7,6 @@ shows the form.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,11 +27,19 @@ from spec.cluster.cluster import (
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ConfigError
 from spec.files import read_toml
+from spec.names import known_name, nearest
 from spec.section import Range, Section
 
 ARCHITECTURE_FOLDER = Path("configs") / "architectures"
 CLUSTER_FOLDER = Path("configs") / "clusters"
-MOST_NAMED = 8
+USUAL_CARDS = {
+    "h100": "h100-sxm",
+    "a100": "a100-sxm-80g",
+    "dgx-h100": "h100-sxm",
+    "dgx-h200": "h200",
+    "dgx-a100": "a100-sxm-80g",
+}
+"""GPUs of several hardware specs, and the one that is meant where nothing else is said: a DGX of the largest memory."""
 MAX_DOMAINS = 3
 MAX_TILES = 16
 TILE_SIDES = range(16, 1025, 16)
@@ -58,8 +65,11 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     source.
     """
     names, path = cluster_names(root), Path(name_or_path)
-    if name_or_path in names:
-        path = root / CLUSTER_FOLDER / f"{name_or_path}.toml"
+    name = name_or_path if name_or_path in names else None
+    if name is None and path.suffix != ".toml":
+        name = known_name(name_or_path, names, USUAL_CARDS)
+    if name is not None:
+        path = root / CLUSTER_FOLDER / f"{name}.toml"
     elif path.suffix != ".toml" or not os.path.isfile(path):
         allowed = f"a .toml file or one of {_nearest(path.stem, names)}"
         raise ConfigError(where="cluster", key="name or path", value=name_or_path, allowed=allowed)
@@ -97,7 +107,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
 
 def _nearest(name: str, names: tuple[str, ...]) -> str:
     """Returns the known names that are nearest, and how many more there are."""
-    near = get_close_matches(name, names, n=MOST_NAMED, cutoff=0.0)
+    near = nearest(name, names)
     more = f" and {len(names) - len(near)} more in {CLUSTER_FOLDER}" if len(names) > len(near) else ""
     return f"{', '.join(near)}{more}" if near else "(no hardware specs found)"
 

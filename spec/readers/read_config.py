@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from spec.errors import ConfigError
-from spec.files import shipped_config
+from spec.files import CONFIGS, shipped_config, shipped_folder
 from spec.model import ModelSpec
+from spec.names import nearest
 from spec.parameters import num_parameters
 from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface.reader import ASSUMABLE, read_huggingface_model
@@ -115,5 +116,8 @@ def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
     if reader is None:
         endings = ", ".join((*READERS, HUGGING_FACE))
         allowed = f"a file ending in {endings}"
+        if not os.path.exists(path):
+            shipped = {one.stem for one in (shipped_folder() / CONFIGS).glob("*.*")}
+            allowed += f", or a shipped model such as {', '.join(nearest(path.name, shipped))}"
         raise ConfigError(where=str(path), key="config", value=path.name, allowed=allowed)
     return reader(path)

@@ -142,6 +142,21 @@ def setting_text(value: object) -> str:
     return str(value) or "none"
 
 
+KEYS_OF_FRAMEWORKS = {
+    "mbs": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "micro_bsz": "micro_batch",
+    "tensor_model_parallel_size": "tp",
+    "tensor_parallel": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "pipeline_parallel": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "zero": "zero_stage",
+}
+"""What Megatron-LM, InternEvo and DeepSpeed call a key -> the key."""
+
+
 def keys_near(key: str, settings: Settings) -> str:
     """Returns the keys to suggest for an unknown one: all of a short table, the most similar ones of a long table."""
     if len(settings) <= MAX_LISTED_KEYS:
@@ -160,6 +175,8 @@ def parse_settings(text: str, settings: Settings, where: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = (part.strip() for part in entry.partition("="))
+        if key not in settings:
+            key = KEYS_OF_FRAMEWORKS.get(key.lower().replace("-", "_"), key)
         if key not in settings or not value:
             allowed = f"key=value with a key of {keys_near(key, settings)}"
             raise ConfigError(where=where, key=key, value=value, allowed=allowed)

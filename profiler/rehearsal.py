@@ -116,15 +116,14 @@ def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPl
 
 
 def first_compiled(cases: Sequence[Case]) -> set[int]:
-    """Returns the rows of the cases that start the compiler: the first of each kernel that only it fuses, direction
-    and format (profiler.benchmarks.memory_bound.compile_forward caches the result). The few further graphs for odd
-    shapes are not counted."""
-    # A compiled kernel is compiled for any shape once, per direction and format.
+    """Returns the rows of the cases that start the compiler: the first of each kernel that only it fuses, direction,
+    format and width (profiler.benchmarks.memory_bound.compile_forward caches the result). The few further graphs for
+    arrays of 2^31 elements are not counted."""
     fused = compiled_kernels()
     first: dict[Hashable, int] = {}
     for row, case in enumerate(cases):
         if isinstance(case, (MemoryBoundCase, WarmKernelCase)) and case.kernel in fused:
-            first.setdefault((case.kernel, case.direction, case.dtype), row)
+            first.setdefault((case.kernel, case.direction, case.dtype, case.width), row)
     return set(first.values())
 
 

@@ -50,35 +50,53 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     fuse = case.kernel in compiled_kernels()
     if fuse and not compiled:
         raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
-    backward = case.direction == "backward"
-    moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
+    moved = moved_bytes(case)
     if moved <= 0.0:
         raise UnsupportedCaseError(f"{case.kernel} moves nothing in the {case.direction}")
     where = device.torch_device
 
-    def calls_of(forward: Callable[..., torch.Tensor]) -> tuple[Call, ...]:
-        return rotating_calls(lambda: kernel_call(case, function, forward, where), moved, device)
+    def calls_of(function: KernelFunction) -> tuple[Call, ...]:
+        return rotating_calls(lambda: kernel_call(case, function, where), moved, device)
 
     if fuse:
-        return Launched(case=case, calls=compiled_calls(case.kernel, calls_of), implementation="torch.compile")
+        calls, shapes = compiled_calls(replace(function, forward=compile_forward(case.kernel)), calls_of)
+        return Launched(case=case, calls=calls, implementation=f"torch.compile for {shapes}")
     # A stand-in's name is its description, which is stored with the sample.
     name = "torch" if function.one_kernel else "torch, several kernels"
-    return Launched(case=case, calls=calls_of(function.forward), implementation=function.stand_in or name)
+    return Launched(case=case, calls=calls_of(function), implementation=function.stand_in or name)
+
+
+def moved_bytes(case: MemoryBoundCase | WarmKernelCase) -> float:
+    """Returns the bytes that one launch reads and writes."""
+    backward = case.direction == "backward"
+    return bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
 
 
 def compiled_calls(
-    kernel: str, calls_of: Callable[[Callable[..., torch.Tensor]], tuple[Call, ...]]
-) -> tuple[Call, ...]:
-    """Returns calls of the compiled kernel: for any shape, or for this shape alone where the compiler fails with
-    unknown sizes (torch 2.11 in the backward of rotary: torch/_inductor/tiling_utils.py, get_pw_red_splits)."""
+    function: KernelFunction, calls_of: Callable[[KernelFunction], tuple[Call, ...]]
+) -> tuple[tuple[Call, ...], str]:
+    """Returns calls of the compiled kernel, and for which shapes: for any number of rows of this width, as a framework's
+    batches differ and its widths do not, or for this shape alone where the compiler fails with unknown sizes (torch
+    2.11 in the backward of rotary: torch/_inductor/tiling_utils.py, get_pw_red_splits)."""
     from torch._inductor.exc import InductorError
 
     try:
-        calls = calls_of(compile_forward(kernel))
+        calls = calls_of(replace(function, operands=lambda case, where: any_rows(function.operands(case, where))))
         calls[0]()
     except InductorError:
-        return calls_of(compile_forward(kernel, dynamic=False))
-    return calls
+        return calls_of(function), "this shape"
+    return calls, "any rows of this width"
+
+
+def any_rows(operands: Operands) -> Operands:
+    """Returns the operands, their rows marked as a number that the compiler must not rely on."""
+    from torch._dynamo import mark_dynamic
+
+    for operand in operands:
+        # Weights and masks have one number for each column, targets (of int64) one for each row.
+        if operand.ndim > 1 or operand.dtype == torch.int64:
+            mark_dynamic(operand, 0)
+    return operands
 
 
 def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False) -> Launched:
@@ -90,9 +108,8 @@ def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False)
     cold = MemoryBoundCase(
         kernel=case.kernel, direction=case.direction, rows=case.rows, width=case.width, dtype=case.dtype
     )
-    backward = case.direction == "backward"
     if case.kernel in KERNELS and device.cache_bytes:
-        moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
+        moved = moved_bytes(case)
         # A kernel that does not fit would be timed from memory under the name of a warm one.
         if moved > device.cache_bytes:
             raise UnsupportedCaseError(f"moves {moved:.0f} bytes, the cache holds {device.cache_bytes}")
@@ -112,16 +129,16 @@ def compiled_kernels() -> frozenset[str]:
 
 
 MOST_GRAPHS = 64
-"""Graphs of one kernel; a sweep needs 2 to 8."""
+"""Graphs of one kernel; a sweep needs 4 to 16, where the rows cannot be left open 50."""
 
 
 @lru_cache
-def compile_forward(kernel: str, *, dynamic: bool = True) -> Callable[..., torch.Tensor]:
-    """Returns a kernel's forward through torch.compile, for any shape if ``dynamic``; compiled once.
+def compile_forward(kernel: str) -> Callable[..., torch.Tensor]:
+    """Returns a kernel's forward through torch.compile, for the sizes of its operands that are not marked as unknown.
 
     A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process sets
-    otherwise for as long as it runs. Formats, gradients, equal sizes and arrays of 2^31 elements each need a graph of
-    their own. Beyond torch's limit of 8 a function silently runs as several kernels again, unless it has to be whole
+    otherwise for as long as it runs. Widths, formats, gradients and arrays of 2^31 elements each need a graph of their
+    own. Beyond torch's limit of 8 a function silently runs as several kernels again, unless it has to be whole
     (torch/_dynamo/convert_frame.py, RUN_ONLY); then it refuses.
     """
     from torch._dynamo import config as graphs
@@ -130,23 +147,18 @@ def compile_forward(kernel: str, *, dynamic: bool = True) -> Callable[..., torch
     # The backward is timed again and again on one forward's buffers.
     config.donated_buffer = False
     graphs.recompile_limit = MOST_GRAPHS
-    compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=dynamic, fullgraph=True)
+    compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=False, fullgraph=True)
     return compile_for
 
 
-def kernel_call(
-    case: MemoryBoundCase,
-    function: KernelFunction,
-    forward: Callable[..., torch.Tensor],
-    where: torch.device,
-) -> Call:
+def kernel_call(case: MemoryBoundCase, function: KernelFunction, where: torch.device) -> Call:
     """Returns one kernel on its own operands."""
     operands = function.operands(case, where)
     if case.direction == "forward":
 
         def run_forward() -> None:
             with torch.no_grad():
-                forward(*operands)
+                function.forward(*operands)
 
         return run_forward
     if function.backward is not None:
@@ -155,7 +167,7 @@ def kernel_call(
             gradient = torch.randn_like(function.forward(*operands))
         backward = function.backward
         return lambda: backward(operands, gradient)
-    return autograd_backward(operands, forward)
+    return autograd_backward(operands, function.forward)
 
 
 def autograd_backward(operands: Operands, forward: Callable[..., torch.Tensor]) -> Call:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from ops.memory_bound import KERNELS, Width, bytes_moved_per_element
 from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase, WarmKernelCase
+from profiler.benchmarks.memory_bound import compiled_kernels
 from profiler.cases.model_widths import TINY_MODEL
 from profiler.cases.tiers import PlannedCase, in_tier
 
@@ -78,6 +79,7 @@ def shard_calls(kernel: str, elements: Iterable[int], dtype: str) -> list[Memory
 def gpu_kernel_cases() -> list[PlannedCase]:
     """Returns every kernel of ops.memory_bound on rows of a micro-batch."""
     plans: list[PlannedCase] = []
+    compiled = compiled_kernels()
     for kernel in WHOLE_SHARD:
         for dtype in ("fp32", "bf16"):
             plans += in_tier(0, kernel_calls(kernel, SHARD_ELEMENTS, (1,), dtype))
@@ -86,7 +88,10 @@ def gpu_kernel_cases() -> list[PlannedCase]:
         for dtype in ("fp32", "bf16"):
             plans += in_tier(2, shard_calls(kernel, (*SHARD_ELEMENTS, *MORE_SHARD_ELEMENTS), dtype))
     for kernel in ROW_KERNELS:
-        widths = WIDTHS[KERNELS[kernel].width]
+        widths, more = WIDTHS[KERNELS[kernel].width], MORE_WIDTHS[KERNELS[kernel].width]
+        if kernel in compiled:
+            # Each width is a graph to compile: one that is usual, the narrowest and the widest.
+            widths = tuple(dict.fromkeys((widths[0], min(*widths, *more), max(*widths, *more))))
         # Per kernel: two row counts first, then more rows and widths, then few rows and the extremes.
         plans += in_tier(0, kernel_calls(kernel, (4096, 16384), widths[:1], "bf16"))
         plans += in_tier(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
@@ -95,8 +100,9 @@ def gpu_kernel_cases() -> list[PlannedCase]:
         # A gradient's shape is that of its weight, not of activations.
         if kernel.startswith("accumulate"):
             plans += in_tier(2, kernel_calls(kernel, GRADIENT_ROWS, GRADIENT_WIDTHS, "bf16"))
+        elif kernel in compiled:
+            plans += in_tier(3, kernel_calls(kernel, LONGEST_ROWS, widths, "bf16"))
         elif KERNELS[kernel].fused:
-            more = MORE_WIDTHS[KERNELS[kernel].width]
             plans += in_tier(3, kernel_calls(kernel, (*GPU_ROWS, GPU_MORE_ROWS[0], GPU_MORE_ROWS[-1]), more, "bf16"))
             plans += in_tier(3, kernel_calls(kernel, LONGEST_ROWS, (*widths, *more), "bf16"))
     plans += in_tier(1, router_calls(GPU_ROWS))

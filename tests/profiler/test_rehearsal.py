@@ -188,13 +188,18 @@ def test_layers_priced_together_are_those_priced_one_by_one() -> None:
 
 
 def test_a_dry_run_waits_for_the_compiler_once_a_graph() -> None:
-    """Three seconds for each kernel, direction and format that only torch.compile fuses, whatever their sizes."""
+    """Three seconds for each kernel, direction, format and width that only torch.compile fuses, for all rows."""
     swiglu = MemoryBoundCase(kernel="swiglu", direction="forward", rows=512, width=512)
     others = [replace(swiglu, direction="backward"), replace(swiglu, dtype="fp32"), replace(swiglu, kernel="quantize")]
+    others.append(replace(swiglu, width=1024))
     again = [replace(swiglu, rows=1024), WarmKernelCase(**asdict(swiglu))]
     never = [replace(swiglu, kernel="rmsnorm_torch"), replace(swiglu, kernel="add")]
     cases = [swiglu, *others, *again, *never]
     waits_s = expected_s(cases, None, TrialPlan()) - expected_s(never[1:], None, TrialPlan())
-    assert waits_s.tolist() == pytest.approx([3.0] * 4 + [0.0] * 4)
+    assert waits_s.tolist() == pytest.approx([3.0] * 5 + [0.0] * 4)
     # beside its launches, which nobody knows without a sheet: a millisecond each
     assert expected_s(never, None, TrialPlan())[0] == pytest.approx(0.075 + launches_s(never[0], 1e-3, TrialPlan()))
+
+
+def test_a_sweep_waits_for_the_compiler_three_minutes_at_most() -> None:
+    assert rehearsal.COMPILE_S * len(rehearsal.first_compiled(GPU_CASES)) < 180.0

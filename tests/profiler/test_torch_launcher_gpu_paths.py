@@ -206,7 +206,7 @@ def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.Monke
     for rows in (12, 20):
         case = MemoryBoundCase(kernel="swiglu", direction="backward", rows=rows, width=32)
         launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
-        assert launched.implementation == "torch.compile"
+        assert launched.implementation == "torch.compile for any rows of this width"
         first, second = launched.calls[0](), launched.calls[0]()
         assert torch.equal(first[0], second[0])  # type: ignore[index]
     memory_bound.compile_forward.cache_clear()
@@ -239,7 +239,7 @@ def test_a_kernel_whose_backward_cannot_be_compiled_for_any_shape_is_compiled_fo
 
     def compile_for(forward: Any, *, dynamic: bool, fullgraph: bool) -> Any:
         def run(*operands: Any) -> Any:
-            if dynamic:
+            if any(hasattr(operand, "_dynamo_dynamic_indices") for operand in operands):
                 raise error
             return forward(*operands)
 
@@ -251,8 +251,35 @@ def test_a_kernel_whose_backward_cannot_be_compiled_for_any_shape_is_compiled_fo
     launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
     gradients = launched.calls[0]()
     memory_bound.compile_forward.cache_clear()
-    assert launched.implementation == "torch.compile"
+    assert launched.implementation == "torch.compile for this shape"
     assert gradients[0].shape == (4, 1, 32)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kernel", sorted(memory_bound.compiled_kernels()))
+def test_a_graph_serves_all_rows_of_one_width(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a row is as long as there are rows; each further width is a graph of its own, of fixed sizes."""
+    whole = torch.compile
+    graphs: list[list[Any]] = []
+
+    def backend(module: Any, inputs: list[Any]) -> Any:
+        values = [node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder")]
+        graphs.append([value.shape for value in values if isinstance(value, torch.Tensor)])
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend=backend, **words))
+    torch._dynamo.reset()
+    memory_bound.compile_forward.cache_clear()
+    for width, rows in ((32, 32), (32, 8), (32, 64), (64, 8)):
+        case = MemoryBoundCase(kernel=kernel, direction="forward", rows=rows, width=width)
+        launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
+        launched.calls[0]()
+        assert launched.implementation == "torch.compile for any rows of this width"
+    memory_bound.compile_forward.cache_clear()
+    torch._dynamo.reset()
+    assert len(graphs) == 2
+    for shapes in graphs:
+        assert isinstance(shapes[0][0], torch.SymInt)
+        assert all(isinstance(size, int) for shape in shapes for size in shape[1:])
 
 
 class Seen:

@@ -19,6 +19,7 @@ from profdb.store.data_file import load_profile
 from profdb.store.journal import JournalContent, journal_path, read_journal
 from profdb.store.merge import Difference
 from profiler.benchmarks.collectives import tilings_of
+from profiler.benchmarks.fp8 import scale_recipes
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import compiled_kernels
 from profiler.cases.model_cases import ModelRequest
@@ -113,7 +114,7 @@ def run_profiling(
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     # each sample is in the journal when its case ends: nothing more to save
     install_abort_hook(world)
-    plan = sweep_plan(options, device.kind, domain, layout)
+    plan = sweep_plan(options, device, domain, layout)
     cases = plan_cases(plan, model_cases) if options.cases is None else cases_here(options.cases, plan)
     # Tests measure with launchers of their own.
     launcher: Launcher = TorchLauncher(world=world, compiled=compiles(options, device.kind))
@@ -159,7 +160,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     world.close()
     if earlier.journal is None:
         return None
-    plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.layout)
+    plan = sweep_plan(options, world.device, world.domain_ranks, world.layout)
     notes = [*earlier.notes, *notes_on(world, hardware), *skip_notes(options.cases, plan)]
     notes += [ABSENT] * (world.device.kind == "cuda" and clocks.source is None)
     report = merge_into_profile(options, machine, earlier, result, notes)
@@ -271,12 +272,14 @@ def compiles(options: RunOptions, device_kind: str) -> bool:
     return device_kind == "cuda" if options.compiled is None else options.compiled
 
 
-def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout: RankLayout) -> SweepPlan:
+def sweep_plan(options: RunOptions, device: Device, domain_ranks: int, layout: RankLayout) -> SweepPlan:
     """Returns the plan for the ranks of ``layout`` in domains of ``domain_ranks``."""
     return SweepPlan(
-        device_kind=device_kind,
+        device_kind=device.kind,
         domain_ranks=domain_ranks,
-        excluded_kernels=frozenset() if compiles(options, device_kind) else compiled_kernels(),
+        excluded_kernels=frozenset() if compiles(options, device.kind) else compiled_kernels(),
+        fp8_scales=scale_recipes(device),
+        cache_bytes=device.cache_bytes,
         domains=layout.size // domain_ranks,
         node_ranks=layout.local_size,
         only=options.only,

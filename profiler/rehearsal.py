@@ -76,7 +76,7 @@ def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
     device, hardware = device_and_spec(options, layout)
     domain = domain_of(options, hardware, layout)
     model_cases = options.model.cases() if options.model is not None else []
-    plan = sweep_plan(options, device.kind, domain, layout)
+    plan = sweep_plan(options, device, domain, layout)
     plans = plan_tiers(plan, model_cases)
     if options.cases is not None:
         plans = in_tier(0, cases_here(options.cases, plan))
@@ -212,7 +212,7 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
     Keeps no samples. Raises UserError as run_profiling."""
     device, hardware = device_and_spec(options, layout)
     domain = domain_of(options, hardware, layout)
-    cases = smoke_cases(plan_cases(sweep_plan(options, device.kind, domain, layout)))
+    cases = smoke_cases(plan_cases(sweep_plan(options, device, domain, layout)))
     # The same folder after a restart, which keeps the process id: the journal in it names the case to skip.
     folder = Path(tempfile.gettempdir()) / f"smoke-{os.getpid()}"
     folder.mkdir(mode=0o700, exist_ok=restarts(os.environ) > 0)

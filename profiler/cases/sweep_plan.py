@@ -21,6 +21,7 @@ from profdb.cases import (
     SustainedCase,
     WarmKernelCase,
 )
+from profiler.benchmarks.memory_bound import moved_bytes
 from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, step_cases
 from profiler.cases.group_tilings import why_untiled
 from profiler.cases.tiers import PlannedCase, in_order
@@ -53,7 +54,8 @@ BENCHMARKS: tuple[str, ...] = (
 class SweepPlan:
     """Selection of a sweep: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the device's
     usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound kernels
-    without ``excluded_kernels``."""
+    without ``excluded_kernels``, fp8 products by the device's ``fp8_scales`` (None: any), and warm operands that fit its
+    ``cache_bytes`` (0: any)."""
 
     device_kind: str
     domain_ranks: int = 1
@@ -62,10 +64,18 @@ class SweepPlan:
     only: tuple[str, ...] = ()
     max_bytes: int = 0
     excluded_kernels: frozenset[str] = frozenset()
+    fp8_scales: tuple[str, ...] | None = None
+    cache_bytes: int = 0
+
+    def runs(self, case: Case) -> bool:
+        """Returns whether the device has the kernel, and for warm operands the cache."""
+        if isinstance(case, GemmCase | SustainedCase) and case.dtype_in == "fp8":
+            return self.fp8_scales is None or case.scale_recipe in self.fp8_scales
+        return not isinstance(case, WarmKernelCase) or not self.cache_bytes or moved_bytes(case) <= self.cache_bytes
 
     def takes(self, case: Case) -> bool:
         """Returns whether the case is among the selected benchmarks and small enough."""
-        if self.only and benchmark_of(case) not in self.only:
+        if (self.only and benchmark_of(case) not in self.only) or not self.runs(case):
             return False
         if isinstance(case, MemoryBoundCase | WarmKernelCase) and case.kernel in self.excluded_kernels:
             return False
@@ -213,6 +223,8 @@ def skip_reason(case: Case, plan: SweepPlan) -> str:
     """Returns why a case is not measured here; "" if it is."""
     if isinstance(case, MemoryBoundCase) and case.kernel in plan.excluded_kernels:
         return "fused only by a compiler (--compile)"
+    if not plan.runs(case):
+        return "not of this device: a recipe of fp8 that it lacks, or more than its cache holds"
     if not plan.takes(case):
         return "left out by --only or --max_size"
     if isinstance(case, GroupedCase):

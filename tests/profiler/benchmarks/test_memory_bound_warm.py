@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from profdb.cases import FAMILY_OF, Family, MemoryBoundCase, WarmKernelCase
+from profdb.cases import FAMILY_OF, Family, GemmCase, MemoryBoundCase, WarmKernelCase
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound, launch_warm
-from profiler.cases.sweep_plan import SweepPlan, gpu_compute
+from profiler.cases.sweep_plan import SweepPlan, gpu_compute, skip_reason
 from profiler.device import Device
 from tests.profiler.fakes import device_like
 
@@ -45,3 +45,17 @@ def test_a_sweep_without_a_compiler_leaves_out_what_only_it_fuses() -> None:
     warm = [item.case for item in gpu_compute() if isinstance(item.case, WarmKernelCase)]
     assert {case.kernel for case in warm} == {"rmsnorm", "layernorm", "swiglu", "gelu", "add"}
     assert {case.kernel for case in warm if plan.takes(case)} == {"rmsnorm", "layernorm", "gelu", "add"}
+
+
+def test_a_sweep_leaves_out_what_the_device_cannot_run() -> None:
+    """An H100 has no products scaled by MXFP8, and a processor none in fp8; 2,048 rows of RMSNorm's backward move 50 MB."""
+    cases = [item.case for item in gpu_compute()]
+    plan = SweepPlan(device_kind="cuda", fp8_scales=("tensor", "row"), cache_bytes=50_000_000)
+    left = [case for case in cases if not plan.takes(case)]
+    assert {case.scale_recipe for case in left if isinstance(case, GemmCase)} == {"block", "mx"}
+    warm = {(case.kernel, case.direction, case.rows) for case in left if isinstance(case, WarmKernelCase)}
+    assert ("rmsnorm", "backward", 2048) in warm
+    assert ("rmsnorm", "forward", 2048) not in warm
+    assert all("not of this device" in skip_reason(case, plan) for case in left)
+    whole = SweepPlan(device_kind="cuda")
+    assert all(whole.takes(case) for case in cases)

@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec.errors import ConfigError
 from spec.frameworks import framework_names
-from spec.program.command import OneLineParser, comma_separated, decimal, non_empty, token_count, tokens, whole
+from spec.program.command import OneLineParser, batch_tokens, comma_separated, decimal, non_empty, token_count, whole
 from spec.program.kinds import (
     MOST_GPUS,
     MOST_MINUTES,
@@ -93,11 +94,11 @@ def option_groups() -> dict[str, dict[str, dict[str, Any]]]:
                 "help": "GPUs; 64,128 is a list (sweeps)",
             },
             "--global_batch_size": {
-                "type": comma_separated(tokens(1, MOST_STEP_TOKENS)),
+                "type": comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_STEP_TOKENS)),
                 "help": "tokens per optimizer step, such as 4194304 or 4Mi, or a list",
             },
             "--seq_len": {
-                "type": comma_separated(tokens(1, MOST_SEQUENCE_TOKENS)),
+                "type": comma_separated(partial(batch_tokens, minimum=1, maximum=MOST_SEQUENCE_TOKENS)),
                 "help": "tokens per sequence, or a list (default: the config's)",
             },
             "--framework": {

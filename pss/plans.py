@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
     """Searches or prices, prints, and writes what was requested; NOT_FEASIBLE for a priced plan that cannot run."""
     check_options(options)
     plan = None if options.plan is None else parse_plan(options.plan)
+    settings = parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {}
     request = Request(
         root=ROOT,
         profile=options.pre_profiling_data_path,
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         cluster=first(options.cluster),
         framework=first(options.framework),
         precision=options.precision,
-        job=job_options(options),
+        job=settings | ({"mfu": options.mfu} if options.mfu else {}),
         missing=options.missing,
         calibration=options.calibration,
         transfer=options.transfer,
@@ -96,12 +97,6 @@ def run(options: argparse.Namespace) -> int:
     if files := launch_files(options):
         check_framework(files, parsed.job.preset.name)
     return answer(options, request, parsed, plan)
-
-
-def job_options(options: argparse.Namespace) -> dict[str, object]:
-    """Returns the settings of the job of --job and --mfu."""
-    settings = parse_settings(",".join(options.job), job_settings(), "--job") if options.job else {}
-    return settings | ({"mfu": options.mfu} if options.mfu else {})
 
 
 def first(values: tuple[Value, ...] | None) -> Value | None:
@@ -163,7 +158,10 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     from solver.report.plans import question_section
 
     named, (reliability, terms) = named_plans(options), run_options(options)
-    tried = switches_of(options, parsed)
+    # Why the framework is the one that it is, where the command does not name it.
+    origin = "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
+    origin = "" if options.framework else origin
+    tried = switches_of(options.tried, parsed) if options.tried else ()
     if parsed.config.plan is None:
         plan = plan or first_named_plan(named)
     if exports := launch_files(options):
@@ -176,7 +174,7 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
         question_section(
             inputs.problem,
             inputs.times,
-            framework_origin=framework_origin(options, parsed),
+            framework_origin=origin,
             # A given plan is priced whether it leaves memory free or not.
             constraints=parsed.constraints if options.run_all_solu else replace(parsed.constraints, headroom=0.0),
         )
@@ -208,13 +206,6 @@ def answer(options: argparse.Namespace, request: Request, parsed: ParsedRequest,
     chosen = hand_on(options, plans)
     runs = options.run_all_solu or not obstacles(inputs.problem, chosen, inputs.constraints)
     return 0 if runs else NOT_FEASIBLE
-
-
-def framework_origin(options: argparse.Namespace, parsed: ParsedRequest) -> str:
-    """Returns why the framework is the one that it is; "" where the command names it."""
-    if options.framework is not None:
-        return ""
-    return "assumed, as nothing names one" if parsed.assumed_framework else f"that of {parsed.config.path}"
 
 
 def first_named_plan(named: "dict[str, tuple[NamedPlan, ...]]") -> PlanSettings | None:
@@ -323,13 +314,11 @@ def what_if(request: Request, parsed: ParsedRequest, plans: "Plans") -> "ReportS
     return sensitivity_section(plans.best, results)
 
 
-def switches_of(options: argparse.Namespace, parsed: ParsedRequest) -> "tuple[Values, ...]":
+def switches_of(names: str, parsed: ParsedRequest) -> "tuple[Values, ...]":
     """Returns the settings that --try tries."""
-    if not options.tried:
-        return ()
     from solver.analysis.switches import tried_switches
 
-    return tried_switches(options.tried, parsed)
+    return tried_switches(names, parsed)
 
 
 def try_section(

@@ -199,12 +199,6 @@ def cast_gradient_bytes(context: LayerContext, elements: IntArray) -> FloatArray
     return elements * dtype_bytes(context.job.precision.linear) * recipe_of(context).gradient.writes
 
 
-def keeps_frozen_inputs(stages: Stages) -> bool:
-    """Returns whether hooks hold the inputs of recomputed layers whose parameters are all frozen."""
-    keeps = stages.job.preset.recomputation.keeps_frozen_inputs and bool(stages.job.adapter_rank)
-    return keeps and stages.tables.plans.recompute is Recompute.FULL
-
-
 def frozen_input_gradients(stages: Stages) -> FloatArray:
     """Returns the bytes of gradients of layer inputs that hooks hold until a stage's backward ends, but those of the
     last two layers worked on, which count with the work.
@@ -218,7 +212,17 @@ def frozen_input_gradients(stages: Stages) -> FloatArray:
     return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
 
 
-WORKING: tuple[Term, ...] = (Term("working_bytes", keeps_frozen_inputs, frozen_input_gradients),)
+WORKING: tuple[Term, ...] = (
+    Term(
+        "working_bytes",
+        lambda stages: (
+            stages.job.preset.recomputation.keeps_frozen_inputs
+            and bool(stages.job.adapter_rank)
+            and stages.tables.plans.recompute is Recompute.FULL
+        ),
+        frozen_input_gradients,
+    ),
+)
 """What only some jobs hold while the backward works on a layer."""
 
 

@@ -24,16 +24,17 @@ from spec.job import JobSpec
 
 class Rule(NamedTuple):
     """``keep`` returns where a plan may stay, one value a plan or one for all; ``after`` is the last column that it
-    reads."""
+    reads. ``applies`` returns whether plans of a job can break the rule at all."""
 
     reason: str
     after: str
     keep: Callable[[PlanColumns], Any]
+    applies: Callable[[JobSpec], bool] = lambda job: True
 
     def keeps(self, plans: PlanColumns) -> BoolArray:
         """Returns whether each plan may stay."""
         rows = len(next(iter(plans.columns.values())))
-        return np.broadcast_to(bools(self.keep(plans)), (rows,))
+        return np.broadcast_to(bools(not self.applies(plans.job) or self.keep(plans)), (rows,))
 
 
 # Tensor and context parallelism.
@@ -198,13 +199,11 @@ def exchange_overlaps(d: PlanColumns) -> BoolArray:
     overlap_moe_expert_parallel_comm)."""
     recomputes = d.recompute in WHOLE_LAYERS or "moe" in d.recompute_modules
     possible = ((d["pp"] == 1) | (d["vpp"] > 1)) & (not recomputes)
-    return bools(possible | (d["ep"] == 1) | (not d.job.overlap_expert_a2a))
+    return bools(possible | (d["ep"] == 1))
 
 
 def tokens_fit_queues(d: PlanColumns) -> BoolArray:
     """Returns where HybridEP's queues between domains can take a rank's tokens."""
-    if d.job.moe_dispatcher != "hybridep":
-        return bools(True)
     group = group_of(Axis.EP, d.layout, d.cluster.domains[0].ranks)
     tokens = d["micro_batch"] * d.job.seq_len // (d["cp"] * d.sharding.norm_shards(d.layout))
     return bools((group.inter == 1) | (tokens <= MOST_TOKENS_BETWEEN_DOMAINS))
@@ -241,8 +240,7 @@ def matrices_stay_whole(d: PlanColumns) -> BoolArray:
     """Returns where Muon has whole matrices: only optimizer state is sharded, matrix by matrix, and on the device
     (layer_wise_optimizer.py); a strategy that shards weights over wp has none."""
     whole = d.traits.copies.linear_owner is not Owner.WEIGHT
-    possible = (d["zero_stage"] <= 1) & (d.columns["optimizer_offload"] == 0.0) & whole
-    return bools(possible | (d.job.optimizer != "muon"))
+    return bools((d["zero_stage"] <= 1) & (d.columns["optimizer_offload"] == 0.0) & whole)
 
 
 # The host's memory, recomputation and CUDA graphs.
@@ -319,9 +317,8 @@ def graphs_capture(d: PlanColumns) -> BoolArray:
     """Returns where CUDA graphs of parts of layers can be captured: no layer is offloaded or recomputed whole, and no
     recomputed module contains what a graph captures."""
     scopes = d.job.cuda_graphs
-    of_parts = bool(scopes) and "full_iteration" not in scopes
     recomputes = d.recompute in WHOLE_LAYERS or ("moe" in d.recompute_modules and "moe_router" in scopes)
-    return bools((d["offloaded_layers"] == 0) & (not recomputes) | (not of_parts))
+    return bools((d["offloaded_layers"] == 0) & (not recomputes))
 
 
 UNCUT = "the same plan as mtp, as nothing is sharded"
@@ -338,6 +335,7 @@ RULES: tuple[Rule, ...] = (
         "CUDA graphs of parts of layers exclude offloaded and fully recomputed layers, and recomputed experts around a graphed router",
         "pp",
         graphs_capture,
+        lambda job: bool(job.cuda_graphs) and "full_iteration" not in job.cuda_graphs,
     ),
     Rule(
         "the framework has no pipeline stages",
@@ -470,6 +468,7 @@ RULES: tuple[Rule, ...] = (
         "Muon needs whole matrices: ZeRO 1 at most, no optimizer offload, no weights sharded over wp",
         "zero_stage",
         matrices_stay_whole,
+        lambda job: job.optimizer == "muon",
     ),
     Rule(
         "the framework cannot offload these modules, or not together with the rest of the plan",
@@ -495,12 +494,19 @@ RULES: tuple[Rule, ...] = (
         "overlap_expert_a2a needs virtual chunks where there are stages, and no recomputed experts or layers",
         "vpp",
         exchange_overlaps,
+        lambda job: job.overlap_expert_a2a,
     ),
     Rule(
         f"HybridEP sends at most {MOST_TOKENS_BETWEEN_DOMAINS:,} tokens a rank between domains",
         "micro_batch",
         tokens_fit_queues,
+        lambda job: job.moe_dispatcher == "hybridep",
     ),
-    Rule("more high-precision layers at one end than a stage has layers", "pp", high_precision_layers_fit_stage),
+    Rule(
+        "more high-precision layers at one end than a stage has layers",
+        "pp",
+        high_precision_layers_fit_stage,
+        lambda job: job.precision.high_precision_first_layers + job.precision.high_precision_last_layers > 0,
+    ),
     Rule(EQUAL_INSTEAD, "vpp", chunks_worth_searching),
 )

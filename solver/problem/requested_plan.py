@@ -170,7 +170,8 @@ def broken_rules(problem: "Problem", plan: Plan, also: tuple[Rule, ...] = ()) ->
     exempt = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         exempt.add(UNEVEN_CHUNKS)
-    broken = [rule.reason for rule in (*RULES, *also) if rule.reason not in exempt and not np.all(rule.keep(draft))]
+    rules = [rule for rule in (*RULES, *also) if rule.reason not in exempt and rule.applies(problem.job)]
+    broken = [rule.reason for rule in rules if not np.all(rule.keep(draft))]
     bidirectional = not plan.schedule.placement.looped
     rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or bidirectional
     if plan.stage_layout and not ((problem.job.preset.pipeline.interleaves or bidirectional) and rounds):

@@ -191,15 +191,11 @@ def whole(minimum: int, maximum: int) -> Callable[[str], int]:
 BATCH_SCALES = {"k": 10**3, "m": 10**6, "ki": 1 << 10, "mi": 1 << 20}
 
 
-def tokens(minimum: int, maximum: int) -> Callable[[str], int]:
-    """Returns a reader for argparse of a whole number of tokens, in units such as 4M (millions) or 4Mi (2^20) too."""
-
-    def read(text: str) -> int:
-        match = re.fullmatch(r"([0-9]{1,16})([km]i?)", text.strip().lower())
-        plain = text if match is None else str(int(match.group(1)) * BATCH_SCALES[match.group(2)])
-        return whole_number(plain, minimum=minimum, maximum=maximum)
-
-    return read
+def batch_tokens(text: str, *, minimum: int, maximum: int) -> int:
+    """Returns, for argparse, a whole number of tokens, in units such as 4M (millions) or 4Mi (2^20) too."""
+    match = re.fullmatch(r"([0-9]{1,16})([km]i?)", text.strip().lower())
+    plain = text if match is None else str(int(match.group(1)) * BATCH_SCALES[match.group(2)])
+    return whole_number(plain, minimum=minimum, maximum=maximum)
 
 
 def decimal(minimum: float, maximum: float) -> Callable[[str], float]:

@@ -87,7 +87,7 @@ class Constraints:
 
     def words(self) -> list[str]:
         """Returns each constraint in words."""
-        values = [bound.words() for bound in self.bounds]
+        values = list(map(Bound.words, self.bounds))
         values += [f"at most {self.memory_gib:g} GiB needed"] * (self.memory_gib < inf)
         values += [f"{100 * self.headroom:g} % of memory left free"] * (self.headroom > 0)
         return [*values, *["tp inside a node"] * self.keep_tp_in_node]

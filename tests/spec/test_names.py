@@ -1,5 +1,6 @@
 """Names as people type them."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from spec.errors import ConfigError
 from spec.files import CONFIGS, shipped_config, shipped_folder
 from spec.frameworks import framework_preset
 from spec.names import known_name, nearest
-from spec.program.command import tokens
+from spec.program.command import batch_tokens
 from spec.readers.read_config import read_config
 from spec.settings.plan import plan_option_settings
 from spec.settings.setting import parse_settings
@@ -68,7 +69,7 @@ def test_keys_of_frameworks_are_keys_of_a_plan() -> None:
 
 
 def test_tokens_are_read_in_millions_and_powers_of_two() -> None:
-    read = tokens(1, 1 << 40)
+    read = partial(batch_tokens, minimum=1, maximum=1 << 40)
     assert [read(text) for text in ("4194304", "4Mi", "4M", "512Ki", "8k")] == [
         1 << 22,
         1 << 22,

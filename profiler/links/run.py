@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from profiler.benchmarks.launched import OUT_OF_MEMORY
 from profiler.device import choose_device
 from profiler.distributed.rank_layout import RankLayout
 from profiler.distributed.termination import install_abort_hook
@@ -15,6 +16,7 @@ from profiler.distributed.world import World, open_world
 from profiler.links.nccl_table import TableRequest, tables
 from profiler.links.pairs import (
     PAIR_BYTES,
+    PairTimes,
     draw_pairs,
     half_lines,
     matrix_lines,
@@ -49,7 +51,25 @@ def run_links(options: LinksOptions, layout: RankLayout) -> list[str]:
     device = choose_device(options.device, layout)
     world = open_world(layout, device, timeout_s=options.timeout_s)
     install_abort_hook(world)
-    clock = stopwatch_for(device, collective=True)
+    try:
+        pairs, findings = measure_links(world, options)
+    except OUT_OF_MEMORY:
+        raise
+    except RuntimeError as broken:
+        # torch's word of a socket says less than who is gone.
+        raise world.failure(str(broken)) from broken
+    world.close()
+    if not world.leads:
+        return []
+    if options.picture is not None:
+        draw_pairs(pairs, options.picture)
+        findings.append(f"wrote {options.picture}")
+    return findings or ["no rank, node or link is slower than its peers"]
+
+
+def measure_links(world: World, options: LinksOptions) -> tuple[PairTimes, list[str]]:
+    """Returns the times of all pairs and the findings, after printing tables, matrix and halves."""
+    clock = stopwatch_for(world.device, collective=True)
     hosts = world.gather(socket.gethostname())
     for line in tables(options.table, world, clock, hosts) if options.table is not None else ():
         _say(options, world, line)
@@ -58,17 +78,11 @@ def run_links(options: LinksOptions, layout: RankLayout) -> list[str]:
     for line in matrix_lines(pairs):
         _say(options, world, line)
     findings += pair_lines(pairs, hosts)
-    if layout.nodes > 1:
+    if world.layout.nodes > 1:
         halves = measure_halves(world, clock, options.pair_bytes)
-        for line in half_lines(halves, options.pair_bytes, layout.local_size):
+        for line in half_lines(halves, options.pair_bytes, world.layout.local_size):
             _say(options, world, line)
-    world.close()
-    if not world.leads:
-        return []
-    if options.picture is not None:
-        draw_pairs(pairs, options.picture)
-        findings.append(f"wrote {options.picture}")
-    return findings or ["no rank, node or link is slower than its peers"]
+    return pairs, findings
 
 
 def _say(options: LinksOptions, world: World, line: str) -> None:

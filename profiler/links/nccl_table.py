@@ -252,8 +252,7 @@ def symmetric_buffer(elements: int, party: Party) -> tuple[torch.Tensor, str]:
     """A buffer at the same place on every rank, and the name of the group of all ranks."""
     from torch.distributed import _symmetric_memory as symmetric_memory
 
-    group = dist.group.WORLD
-    assert group is not None, "several ranks have a group"
+    group = dist.distributed_c10d._get_default_group()
     buffer = symmetric_memory.empty(elements, dtype=party.dtype, device=party.where)
     symmetric_memory.rendezvous(buffer, group.group_name)
     return buffer, group.group_name

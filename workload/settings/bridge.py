@@ -4,7 +4,9 @@ to pretrain with.
 Names: Megatron-Bridge 067f987 (August 2026), recipes/common.py (``_pretrain_common``), training/config.py
 (``ConfigContainer``), training/mixed_precision.py (its registry), training/comm_overlap.py (``CommOverlapConfig``), and
 Megatron-Core's TransformerConfig, DistributedDataParallelConfig and OptimizerConfig, whose fields bear the names of
-Megatron-LM's flags. The model comes from the Hub (``AutoBridge``); data, tokenizer and learning rate are the user's.
+Megatron-LM's flags. The model comes from the Hub (``AutoBridge``), by its provider: most families have no builder-backed
+config (models/conversion/auto_bridge.py, ``get_model_config``), and those with latent attention cannot be made one. Data,
+tokenizer and learning rate are the user's.
 """
 
 from collections.abc import Mapping
@@ -49,7 +51,7 @@ FIELDS: dict[str, str] = {
 HOLDER = {name: holder for holder, names in FIELDS.items() for name in names.split()}
 # Flags whose field has another name or takes the value the other way round.
 OTHERWISE: dict[str, tuple[tuple[str, object], ...]] = {
-    "--num-virtual-stages-per-pipeline-rank": (("model.virtual_pipeline_model_parallel_size", ...),),
+    "--num-virtual-stages-per-pipeline-rank": (),
     "--no-overlap-p2p-communication": (("comm_overlap.overlap_p2p_comm", False),),
     "--no-rope-fusion": (("model.apply_rope_fusion", False),),
     "--no-masked-softmax-fusion": (("model.masked_softmax_fusion", False),),
@@ -84,8 +86,11 @@ STATES = {
     "--main-params-dtype": "main_params_dtype",
 }
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.uint8"}
-# Off by default; a recipe's common part has them on.
+# Off by default; a recipe's common part or a family's provider (models/deepseek, models/qwen, models/glm) has them on.
 DEFAULTS: dict[str, object] = {
+    "model.moe_shared_expert_overlap": False,
+    "model.moe_router_dtype": None,
+    "model.mtp_num_layers": None,
     "model.recompute_granularity": None,
     "model.recompute_modules": None,
     "model.cross_entropy_loss_fusion": False,
@@ -119,7 +124,9 @@ def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
     same_framework("megatron-bridge", plan)
     check_bridge(problem.model, problem.job)
     requested = launch_flags_of_hub_models(problem, plan)
-    return DEFAULTS | _fields(requested)
+    # beside a layout too: CommOverlapConfig decides on overlaps before Megatron-Core counts the layout's chunks
+    chunks = {"model.virtual_pipeline_model_parallel_size": plan.vpp} if plan.vpp > 1 else {}
+    return DEFAULTS | _fields(requested) | chunks
 
 
 def _fields(requested: Flags) -> dict[str, object]:
@@ -213,7 +220,7 @@ def _module(precision: Precision, values: Mapping[str, object]) -> list[str]:
         "",
         "def recipe(hf_model: str) -> ConfigContainer:",
         "    config = _pretrain_common()",
-        "    config.model = AutoBridge.from_hf_pretrained(hf_model).get_model_config()",
+        "    config.model = AutoBridge.from_hf_pretrained(hf_model).to_megatron_provider(load_weights=False)",
         "    config.tokenizer.tokenizer_model = hf_model",
         "    config.model.pipeline_dtype = torch.bfloat16"
         if precision.compute == "bf16"

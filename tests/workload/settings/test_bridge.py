@@ -27,6 +27,7 @@ def made(text: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, object
     config = functions_of(text, folder, patch)["recipe"]("a/model")  # type: ignore[operator]
     assert isinstance(config, Call)
     found = fields_of(config)
+    assert found.pop("model.load_weights") is False
     names = {path: value for path, value in found.items() if not path.endswith("attention_backend")}
     check_fields("megatron-bridge", names)
     return found
@@ -126,6 +127,26 @@ def test_experts_states_and_offload_are_fields_too(tmp_path: Path, monkeypatch: 
     told = made(bridge_settings(asked(parts, model=ROUTED), parts).text, tmp_path, monkeypatch)
     assert told["model.fine_grained_activation_offloading"] is True
     assert told["model.offload_modules"] == ["expert_fc1", "moe_act"]
+
+
+def test_the_model_is_a_provider_without_what_its_family_has_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """models/deepseek/deepseek_v3_bridge.py: overlapped shared experts, an fp32 router, prediction blocks."""
+    text = bridge_settings(asked(PLAN), PLAN).text
+    assert "AutoBridge.from_hf_pretrained(hf_model).to_megatron_provider(load_weights=False)" in text
+    assert "get_model_config" not in text
+    told = made(text, tmp_path, monkeypatch)
+    assert told["model.moe_shared_expert_overlap"] is False
+    assert told["model.moe_router_dtype"] is told["model.mtp_num_layers"] is None
+
+
+def test_chunks_are_said_beside_a_layout() -> None:
+    plan = replace(PLAN, dp=2, zero_size=2, pp=2, vpp=2, stage_layout="Et|tt|ttt|ttL")
+    fields = bridge_fields(asked(plan), plan)
+    assert fields["model.pipeline_model_parallel_layout"] == "Et|tt|ttt|ttL"
+    assert fields["model.virtual_pipeline_model_parallel_size"] == 2
+    assert not [name for name in bridge_fields(asked(PLAN), PLAN) if "virtual" in name]
 
 
 def test_what_it_has_no_field_for_is_refused() -> None:

@@ -176,15 +176,15 @@ def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> 
     """SimAI-Analytical with the cluster's line rates, to the last digit of a C++ float, and the ns-3 front end on the
     topology.
 
-    Source: SimAI's user guides (options -w -n -c -t of SimAI_simulator; AS_SEND_LAT, the microseconds a send
-    takes, as in their examples; NVLS off, its default, as SimAI-Analytical has none).
+    Source: SimAI's user guides (options -w -n -c -t of SimAI_simulator; NVLS off, its default, as SimAI-Analytical
+    has none).
     """
     return [
         "mkdir -p results",
         f'./bin/SimAI_analytical -w "$BUNDLE/workload.txt" -g {header.all_gpus} '
         f"-g_p_s {network.gpus_per_server} -n_p_s {network.nics_per_server} -nv {network.nvlink_gib:.9g} "
         f"-nic {network.nic_gib:.9g} -r bundle-",
-        'AS_SEND_LAT=3 AS_NVLS_ENABLE=0 ./bin/SimAI_simulator -t 16 -w "$BUNDLE/workload.txt" '
+        'AS_NVLS_ENABLE=0 ./bin/SimAI_simulator -t 16 -w "$BUNDLE/workload.txt" '
         f'-n "$BUNDLE/{topology}" -c astra-sim-alibabacloud/inputs/config/SimAI.conf',
     ]
 

@@ -51,7 +51,7 @@ def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Pat
     (checkout / "bin").mkdir(parents=True)
     for name in ("SimAI_analytical", "SimAI_simulator"):
         program = checkout / "bin" / name
-        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {name}.words\n')
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {name}.words\nenv > {name}.env\n')
         program.chmod(0o755)
     script = folder / "run_simai.sh"
     ran = subprocess.run(
@@ -59,6 +59,8 @@ def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Pat
     )
     assert ran.returncode == 0
     assert (checkout / "results").is_dir()
+    # its own latency table: AS_SEND_LAT is above it, and in nanoseconds
+    assert "AS_SEND_LAT" not in (checkout / "SimAI_simulator.env").read_text()
     predicted = {
         name: (checkout / f"{name}.words").read_text().splitlines() for name in ("SimAI_analytical", "SimAI_simulator")
     }

@@ -57,8 +57,9 @@ def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Samp
     trials: dict[CollectiveCase, list[float]] = {}
     for row in trained:
         kind = KINDS.get(_word(row, "comm_type"))
-        # Computation, messages of a pipeline, and groups of one rank.
-        if kind is None or _size(row) <= 1:
+        # Computation, messages of a pipeline, groups of one rank, and arrays of nothing: AICB's every Megatron step
+        # reduces layer-norm gradients of 0 bytes (generate_megatron_workload.py, _get_layernorm_params).
+        if kind is None or _size(row) <= 1 or row.text("msg_size") in ("0", "0.0"):
             continue
         group = _group(row, sizes, world, domain_ranks)
         case = CollectiveCase(

@@ -28,6 +28,8 @@ ROWS = (
     row("all_to_all", "ep_group", "None", 4096, 0.25),
     row("reduce_scatter", "dp_group", 4, 65536, 2.0),
     row("broadcast", "cp_group", 1, 8, 0.1),
+    row("all_reduce", "tp_group", 2, 0, 0.02),
+    row("all_gather", "ep_dp_group", 2, "0.0", 0.02),
     END,
 )
 
@@ -58,6 +60,7 @@ def test_operations_of_iterations_become_samples(tmp_path: Path) -> None:
         (ROWS[:1], 8, "no epoch_end, or nothing after the first"),
         ((*ROWS, row("all_reduce", "tp_group", 4, 8, 1.0)), 8, "tp_group has 2 and 4 ranks"),
         ((END, row("all_reduce", "tp_group", 2, 8, 0.0)), 8, "a_log.csv:3: _elapsed_time = '0.0': must be a positive"),
+        ((END, row("all_reduce", "tp_group", 2, -1, 1.0)), 8, "a_log.csv:3: msg_size = '-1': must be a whole number"),
         ((END, row("all_reduce", "wp_group", 2, 8, 1.0)), 8, "comm_group = 'CommGroup.wp_group': is none of tp"),
     ],
 )

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import gen_profiler_data
 import run_workload
 import simulation_train_formulaic
@@ -80,6 +82,7 @@ def profiled(config: Path, folder: Path) -> Path:
     return profile
 
 
+@pytest.mark.nightly
 def test_a_profile_a_search_trained_plans_factors_and_a_search(tmp_path: Path) -> None:
     config, out = tmp_path / "tiny.py", tmp_path / "out"
     config.write_text(MODEL)

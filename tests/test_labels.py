@@ -195,7 +195,7 @@ def all_different() -> Callable[[], str]:
     return lambda: f"operation {next(numbers)}"
 
 
-@pytest.mark.parametrize("labels", [all_alike, all_different])
+@pytest.mark.parametrize("labels", [all_alike, pytest.param(all_different, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", CASES)
 def test_no_second_and_no_byte_is_told_by_a_label(
     name: str, labels: Callable[[], Callable[[], str]], monkeypatch: pytest.MonkeyPatch

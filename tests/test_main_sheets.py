@@ -25,7 +25,7 @@ def test_other_makers_accelerators_are_answered(sheet: str, tmp_path: Path, caps
 
 def test_any_hardware_spec_is_answered_and_again_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a profile of another GPU, and the second time alike."""
-    words = changed(cluster="h100-sxm", world_size="16", json=str(tmp_path / "a.json"))
+    words = changed(cluster="h100-sxm", world_size="16", framework="internevo", json=str(tmp_path / "a.json"))
     assert command.main(words) == 0
     printed = capsys.readouterr().out
     assert "of h200): using the hardware spec" in printed

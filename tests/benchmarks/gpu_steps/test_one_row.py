@@ -1,5 +1,7 @@
 """A processor's steps find the memory that the step before let go of, as a GPU's find it in the allocator's cache."""
 
+import pytest
+
 from benchmarks import gpu_step
 from benchmarks.gpu_steps.case import DecoderShape, StepCase
 from benchmarks.gpu_steps.rows import row_of
@@ -9,6 +11,7 @@ PAGE_BYTES = 4096
 WIDE = DecoderShape(hidden=64, layers=1, heads=4, kv_heads=2, ffn=64, vocab=16384, seq_len=128)
 
 
+@pytest.mark.nightly
 def test_pages_are_not_handed_back_between_steps() -> None:
     """A step that gets its memory anew writes to new pages four to six times as often as its logits have pages; one that
     keeps it may still grow by a few tensors in eight steps."""

@@ -119,6 +119,7 @@ def check(ranks: int, cases: Mapping[str, Mapping[str, object]]) -> None:
     assert not wrong
 
 
+@pytest.mark.nightly
 def test_plans_of_two_ranks_train_as_one_process_does() -> None:
     check(2, TWO_RANKS)
 

@@ -70,7 +70,12 @@ def step_s(config: ConfigFile, framework: str, words: str) -> float:
     return price_plan(here, PlanTable.of(plan_of(parse_plan(words), here, "--plan")))[0].step_s
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+DAILY = frozenset({"8B_llama3.py", "8x7B_mixtral.py"})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in DAILY else pytest.mark.nightly) for one in SHIPPED]
+)
 def test_a_shipped_config_costs_what_its_huggingface_form_costs(name: str, tmp_path: Path) -> None:
     """Under every framework, or of a known kind under InternEvo's own and the one assumed when none is named; words of
     InternEvo (buckets, overlaps) are no facts of a model."""

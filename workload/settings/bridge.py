@@ -40,7 +40,7 @@ FIELDS: dict[str, str] = {
     "expert_model_parallel_size expert_tensor_parallel_size pipeline_model_parallel_layout "
     "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split attention_dropout hidden_dropout "
     "fp8_output_proj cross_entropy_loss_fusion recompute_granularity recompute_method recompute_num_layers recompute_modules "
-    "moe_grouped_gemm moe_token_dispatcher_type moe_router_dtype moe_enable_deepep moe_flex_dispatcher_backend "
+    "moe_grouped_gemm moe_permute_fusion moe_token_dispatcher_type moe_router_dtype moe_enable_deepep moe_flex_dispatcher_backend "
     "moe_router_fusion moe_shared_expert_overlap moe_expert_capacity_factor mtp_num_layers cpu_offloading_num_layers fine_grained_activation_offloading "
     "offload_modules use_transformer_engine_op_fuser",
     "train": "micro_batch_size global_batch_size",

@@ -320,8 +320,13 @@ def _states(precision: Precision) -> Flags:
 
 
 def _dispatch(job: JobSpec) -> Flags:
-    """Flags of the token dispatcher; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher."""
-    flags: Flags = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
+    """Flags of the token dispatcher; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher. Tokens
+    are priced as moved by Transformer Engine's fused kernel, which is off by default."""
+    flags: Flags = {
+        "--moe-grouped-gemm": None,
+        "--moe-permute-fusion": None,
+        "--moe-token-dispatcher-type": "alltoall",
+    }
     if job.moe_dispatcher != "all_to_all":
         require(not job.overlap_shared_experts, f"overlapped shared experts beside {job.moe_dispatcher}")
     if job.moe_dispatcher == "all_gather":

@@ -35,7 +35,7 @@ SAME = frozenset(
         "--exp-avg-sq-dtype --micro-batch-size --global-batch-size --bf16 --fp16 --fp8-format --fp8-recipe "
         "--fp8-param-gather --accumulate-allreduce-grads-in-fp32 --attention-backend --cross-entropy-loss-fusion "
         "--recompute-granularity --recompute-method --recompute-num-layers --recompute-modules --moe-grouped-gemm "
-        "--moe-token-dispatcher-type --moe-enable-deepep --moe-router-dtype --moe-shared-expert-overlap "
+        "--moe-permute-fusion --moe-token-dispatcher-type --moe-enable-deepep --moe-router-dtype --moe-shared-expert-overlap "
         "--moe-expert-capacity-factor --mtp-num-layers"
     )
 )

@@ -53,6 +53,8 @@ def zero_bubble_settings(problem: Problem, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what the fork cannot run."""
     flags = zero_bubble_flags(problem, plan)
     notes = list(omissions(problem, plan))
+    if any(run.block.moe for run in problem.model.blocks):
+        notes.append("left out: tokens moved to their experts by a fused kernel")
     if plan.schedule is not Schedule.ONE_F_ONE_B:
         notes.append("left out: the order of its passes, which the fork searches itself within that memory")
         if "--enable-optimizer-post-validation" not in flags:
@@ -74,6 +76,7 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     check_zero_bubble(problem.model, problem.job)
     flags: Flags = {}
     megatron = megatron_flags(problem, _without_bubbles(plan))
+    megatron.pop("--moe-permute-fusion", None)  # its core 0.9 has no such kernel
     if "--ffn-hidden-size" not in megatron:
         megatron["--ffn-hidden-size"] = megatron.pop("--moe-ffn-hidden-size", None)
     for flag, value in megatron.items():

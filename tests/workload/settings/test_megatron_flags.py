@@ -150,7 +150,7 @@ def test_the_loss_and_the_search_for_what_is_no_number() -> None:
     ],
 )
 def test_how_tokens_reach_their_experts(job: dict[str, Any], more: str) -> None:
-    usual = flags_in("--moe-grouped-gemm --moe-token-dispatcher-type alltoall")
+    usual = flags_in("--moe-grouped-gemm --moe-permute-fusion --moe-token-dispatcher-type alltoall")
     assert job_flags_of(job, model=ROUTED) == PLAIN | usual | flags_in(more)
 
 

@@ -47,6 +47,9 @@ def test_the_words_of_core_0_9() -> None:
     chunked = flags_of(replace(plain, pp=2, vpp=2))
     assert chunked["--num-layers-per-virtual-pipeline-stage"] == 2
     assert flags_of(replace(plain, pp=1), model=ROUTED)["--ffn-hidden-size"] == EXPERTS.expert_ffn_hidden
+    routed = asked(replace(plain, pp=1), model=ROUTED)
+    assert "--moe-permute-fusion" not in zero_bubble_flags(routed, replace(plain, pp=1))
+    assert "by a fused kernel" in zero_bubble_settings(routed, replace(plain, pp=1)).text
     selective = flags_of(replace(plain, recompute=Recompute.SELECTIVE))
     assert selective["--recompute-granularity"] == "selective"
     assert "--recompute-modules" not in selective

@@ -8,9 +8,10 @@ import pytest
 
 import gen_profiler_data
 import simulation_train_formulaic as command
-from profdb.cases import Case, HostCase
+from profdb.cases import Case, HostCase, HostCopyCase
 from profdb.cost_model import ProfileCostModel
 from profdb.fits import surface
+from profdb.host_copies import host_transfer_s
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import QUERIES, modelled_seconds
 from profdb.refit import with_fits
@@ -28,6 +29,7 @@ from solver.problem.requested_plan import parse_plan, plan_of
 from solver.problem.result import Answer
 from solver.search import search
 from solver.times.op_times import OpTimer
+from spec.arrays import floats
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from tests.solver.questions import ROOT
@@ -83,6 +85,11 @@ def as_measured(cluster: ClusterSpec, cases: Sequence[Case]) -> ProfileDatabase:
     known = [case for case in cases if type(case) in QUERIES or case in OF_THE_HOST]
     seconds = modelled_seconds(ModelledCostModel(cluster=cluster), known)
     samples = [Sample(case=case, trials_s=(float(one_s),)) for case, one_s in zip(known, seconds, strict=True)]
+    assert cluster.host is not None
+    copies = [case for case in cases if isinstance(case, HostCopyCase)]
+    for case in copies:
+        (seconds_of_copy,) = host_transfer_s(cluster.host, floats([case.size_bytes]), case.devices).seconds
+        samples.append(Sample(case=case, trials_s=(float(seconds_of_copy),)))
     machine = MachineFacts(gpu=cluster.gpu.name, gpus_per_node=8, cluster=cluster.name)
     return ProfileDatabase(machine=machine, samples=samples)
 
@@ -109,7 +116,7 @@ def asked(config: str, world_size: int, global_batch_tokens: int) -> Problem:
 def answered(question: Problem, profile: ProfileDatabase) -> Problem:
     """The question to that profile, and to the sheet where it holds nothing."""
     cost_model = ProfileCostModel(profile, missing="modelled", modelled=ModelledCostModel(cluster=question.cluster))
-    return replace(question, op_timer=replace(question.op_timer, cost_model=cost_model))
+    return replace(question, op_timer=OpTimer.on(question.cluster, cost_model))
 
 
 def measured_share(answer: Answer) -> float:
@@ -166,7 +173,7 @@ def by_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_winner_is_measured_by_the_sweep_and_its_own_look_ups(config: str, world_size: int, tokens: int) -> None:
     """Searched in a profile of the sweep on so many GPUs, of which the sweep alone has measured nearly all."""
     question = asked(config, world_size, tokens)
-    sweep = plan_cases(SweepPlan(device_kind="cuda", domain_ranks=8, domains=world_size // 8))
+    sweep = plan_cases(SweepPlan(device_kind="cuda", domain_ranks=8, node_ranks=8, domains=world_size // 8))
     swept = answered(question, as_measured(question.cluster, sweep))
     winner = search(swept, full_space(question.model, question.job), top_k=1).best[0]
     assert measured_share(winner) >= LEAST_SWEPT

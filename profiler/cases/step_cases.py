@@ -111,13 +111,13 @@ def cpu_layer_cases(dtype: str) -> list[PlannedCase]:
 
 
 def host_copy_cases(devices: int) -> list[PlannedCase]:
-    """Returns copies in both directions of 1 MiB to 1 GiB, on every device of a node at once."""
+    """Returns copies in both directions of 1 MiB to 4 GiB (activations of a layer), on every device of a node at once."""
     return in_tier(
         2,
         [
             HostCopyCase(direction=direction, size_bytes=size, devices=devices)
             for direction in ("to_device", "to_host")
-            for size in (MIB, 16 * MIB, 128 * MIB, 1024 * MIB)
+            for size in (MIB, 16 * MIB, 128 * MIB, 1024 * MIB, 4096 * MIB)
         ],
     )
 

@@ -13,11 +13,10 @@ from runner.compare_verb import add_compare, compare
 from runner.launch.verb import add_launch, add_preflight, launch, look
 from runner.replay.program import DegreeOptions, ReplayTask, task_from_files, task_from_request
 from solver.problem.request import Request
-from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.files import check_outputs
 from spec.frameworks import framework_names
-from spec.program.command import byte_count, comma_separated, decimal, whole, without_interrupts
+from spec.program.command import byte_count, comma_separated, decimal, non_empty, whole, without_interrupts
 from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.readers.read_config import add_config, assumption_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
@@ -110,7 +109,7 @@ def add_links(verb: argparse.ArgumentParser) -> None:
     table = verb.add_argument_group("nccl-tests' tables")
     table.add_argument(
         "--collectives",
-        type=comma_separated(Collective),
+        type=comma_separated(non_empty),
         help="default all_reduce,all_gather,reduce_scatter,all2all,broadcast",
     )
     table.add_argument("--min_bytes", type=byte_count, default=1024, help="smallest size (default 1KiB)")
@@ -132,13 +131,17 @@ def links(options: argparse.Namespace, root: Path) -> int:
         from profiler.links.nccl_table import NAMES, TableRequest
         from profiler.links.run import LinksOptions, run_links
 
-    unknown = [kind.value for kind in options.collectives or () if kind not in NAMES]
+    known = {kind.value: kind for kind in NAMES}
+    unknown = [name for name in options.collectives or () if name not in known]
     if unknown:
-        allowed = f"some of {', '.join(kind.value for kind in NAMES)}"
+        allowed = f"some of {', '.join(known)}"
         raise ConfigError(where="links", key="--collectives", value=unknown[0], allowed=allowed)
+    if options.max_bytes < options.min_bytes:
+        allowed = f"--min_bytes ({options.min_bytes:,}) or more"
+        raise ConfigError(where="links", key="--max_bytes", value=options.max_bytes, allowed=allowed)
     check_outputs({"--picture": options.picture}, folders={}, inputs={})
     request = TableRequest(
-        collectives=options.collectives or tuple(NAMES),
+        collectives=tuple(known[name] for name in options.collectives or known),
         least_bytes=options.min_bytes,
         most_bytes=options.max_bytes,
         factor=options.factor,

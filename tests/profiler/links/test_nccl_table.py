@@ -11,6 +11,7 @@ from profdb.cases import CollectiveCase
 from profdb.importers.nccl_tests import read_nccl_tests
 from profiler.links import nccl_table
 from profiler.links.nccl_table import SYMMETRIC, Party, TableRequest, addends, digits, total, values
+from pss.command import main
 from spec.collectives import Collective
 from tests.profiler.distributed.test_world import environment
 
@@ -128,3 +129,18 @@ def test_sizes_go_by_the_factor_in_equal_parts() -> None:
 
 def test_times_have_four_figures() -> None:
     assert [digits(one) for one in (12.3, 123.4, 12345.0)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--min_bytes 4KiB --max_bytes 1KiB", "--max_bytes = 1024: --min_bytes (4,096) or more"),
+        ("--collectives p2p", "--collectives = 'p2p': some of all_reduce, all_gather"),
+        ("--collectives ring", "--collectives = 'ring': some of all_reduce, all_gather"),
+    ],
+)
+def test_a_table_of_no_sizes_or_of_other_collectives_is_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["links", "--device", "cpu", *words.split()]) == 2
+    assert said in capsys.readouterr().err

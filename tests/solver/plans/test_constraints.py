@@ -95,6 +95,16 @@ def test_memory_left_free_drops_plans_that_fit() -> None:
     assert limit_bytes(asked.cluster, constraints_of({"memory_gib": 2})) == 2 * 2**30
 
 
+def test_the_plan_of_all_memory_is_the_fastest_simulated_not_the_least_bound() -> None:
+    """Pipelines, whose bounds rank them otherwise than their simulated steps do."""
+    asked = question(world_size=16, sequences=32, memory_gib=4.0, preset=framework_preset("megatron"))
+    pipelines = {"min": {"pp": 2}}
+    left = search(asked, full_space(asked.model, asked.job, constraints_of({"headroom": "20%"} | pipelines)))
+    free = search(asked, full_space(asked.model, asked.job, constraints_of(pipelines)), relaxes=False)
+    assert left.with_all_memory is not None
+    assert left.with_all_memory.step_s == pytest.approx(free.best[0].step_s, rel=1e-12)
+
+
 def test_a_limit_beyond_the_device_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"at most 79\.2"):
         limit_bytes(ASKED.cluster, constraints_of({"memory_gib": 81}))

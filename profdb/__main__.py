@@ -2,8 +2,7 @@
 
 python -m profdb show FILE [--config CONFIG] [--json] [--refit]     the content of a profile
 python -m profdb merge A B [...] --into C                           profiles of one GPU into one
-python -m profdb import csv|journal|nccl-tests|vidur SOURCE --gpu NAME --into FILE
-python -m profdb export vidur FILE [--config CONFIG] --to FOLDER
+python -m profdb import aicb-log|csv|journal|nccl-tests SOURCE --gpu NAME --into FILE
 
 Without a verb it shows the profile.
 """
@@ -15,7 +14,7 @@ quiet_interrupts()
 
 import sys
 
-from profdb.commands import import_export, merge_files, show
+from profdb.commands import import_measurements, merge_files, show
 from spec.program.command import VERSION_LINE
 
 
@@ -27,8 +26,8 @@ def main(arguments: list[str]) -> int:
 def run(arguments: list[str]) -> int:
     """Passes the arguments to their verb; returns 0. Raises UserError for errors that the user can correct."""
     verb = arguments[0] if arguments else ""
-    if verb in ("import", "export"):
-        return import_export.main(arguments)
+    if verb == "import":
+        return import_measurements.main(arguments[1:])
     if verb == "merge":
         return merge_files.main(arguments[1:])
     if verb == "--version":

@@ -14,7 +14,7 @@ from ops.op import Comm, CpuOverhead, Op, Ops
 from ops.roles import Module, OpKey, Role
 from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
-from profdb.commands.import_export import import_lines
+from profdb.commands.import_measurements import import_lines
 from profdb.cost_model import kernel_s
 from profdb.importers.aiob import ModuleTime
 from profdb.on_demand import MeasuringDevice

@@ -10,7 +10,7 @@ import pytest
 import gen_profiler_data
 import run_workload
 import simulation_train_formulaic
-from profdb.commands import import_export, show
+from profdb.commands import show
 from profiler.device import Device
 from pss import plans, profile, workload
 from runner.training.task import TrainRequest, read_task
@@ -29,7 +29,6 @@ PARSERS = {
     "simulation_train_formulaic": plans.options_parser,
     "run_workload": workload.options_parser,
     "gen_profiler_data": profile.options_parser,
-    "profdb": import_export.options_parser,
     "profdb show": show.options_parser,
 }
 

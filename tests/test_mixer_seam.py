@@ -13,7 +13,6 @@ from ops.memory_bound import KERNELS
 from ops.op import Axis, Comm, Pass, Phase
 from ops.roles import Module, Role
 from profdb.cases import MemoryBoundCase
-from profdb.commands.import_export import vidur_model
 from profdb.cost_model import ProfileCostModel, kernel_s
 from profdb.coverage import needs_of
 from profdb.importers.aiob import AiobRun, module_samples
@@ -233,8 +232,6 @@ def test_what_is_written_for_attention_refuses_it_by_name(tmp_path: Path) -> Non
     plan = plan_of(parse_plan("strategy=mtp,tp=2,pp=1,micro_batch=1"), ask, "test")
     with pytest.raises(ExportError, match="attention, not of recurrence"):
         deepspeed_settings(ask, plan)
-    with pytest.raises(ExportError, match="attention, not of recurrence"):
-        vidur_model(found)
 
 
 def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None:
@@ -245,8 +242,6 @@ def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None
     plan = plan_of(parse_plan("strategy=mtp,tp=1,pp=1,micro_batch=1"), ask, "test")
     with pytest.raises(ExportError, match="attention, not of recurrence"):
         megatron_settings(ask, plan)
-    with pytest.raises(ExportError, match="attention, not of recurrence"):
-        vidur_model(found)
     with pytest.raises(ConfigError, match="layers of attention, not attention, recurrence"):
         module_samples({}, AiobRun(model=found.model, tp=1, micro_batch=1, seq_len=SEQ))
     with pytest.raises(WorkloadError, match="no section for it"):

@@ -148,7 +148,6 @@ INPUTS: dict[str, list[str]] = {
     "merged": ["profdb", "merge", "{}.pt", "{}.pt", "--into", "/nowhere/x.pt"],
     "imported CSV": ["profdb", "import", "csv", "{}.csv", "--gpu", "x", "--into", "/nowhere/x.pt"],
     "imported log": ["profdb", "import", "nccl-tests", "{}", "--gpu", "x", "--into", "/nowhere/x.pt"],
-    "imported folder": ["profdb", "import", "vidur", "{}", "--gpu", "x", "--into", "/nowhere/x.pt"],
     "steps": ["calibrate", "--steps", "{}.csv"],
     "checked": ["run_workload.py", "check", "{}.txt"],
     "simulated": ["run_workload.py", "simulate", "{}.txt"],

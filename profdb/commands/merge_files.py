@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from profdb.commands.import_export import difference_lines
+from profdb.commands.import_measurements import difference_lines
 from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge

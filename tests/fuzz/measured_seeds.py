@@ -26,13 +26,6 @@ NCCL_LOG = (
     b"     2097152        524288     float     sum      -1    30.00   69.91   69.91      0    31.00   67.65   67.65      0\n"
     b"# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 60\n"
 )
-VIDUR = {
-    "vidur/mlp.csv": b"time_stats.attn_pre_proj.median,time_stats.mlp_act.median,n_head,n_kv_head,n_embd,"
-    b"n_expanded_embd,vocab_size,use_gated_mlp,num_tokens,num_tensor_parallel_workers\n"
-    b"0.5,0.1,64,8,8192,28672,32000,True,4096,8\n",
-    "vidur/all_reduce.csv": b",time_stats.all_reduce.median,rank,num_workers,size,collective,devices_per_node\n"
-    b"0,0.05,0,8,1048576,all_reduce,8\n",
-}
 TRACE = (
     b'{"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [\n'
     b'{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 1.0, "dur": 90000.0},\n'
@@ -73,7 +66,6 @@ def measurements(folder: Path) -> dict[str, Command]:
     compare = "compare t.json --config configs/tiny_internlm2.py --plan micro_batch=1 --cluster h100-sxm"
     return curves | {
         "nccl-tests": take("nccl-tests", "log", "H100", {"log": NCCL_LOG}),
-        "vidur": take("vidur", "vidur", "H100", VIDUR),
         "journal": take("journal", "j", "H100", {"j": (folder / "j").read_bytes()}),
         "import into": take("csv", "x.csv", "Testchip", {"x.csv": CURVES["gemm"], "into.pt": small}),
         "show": ask("profdb", "show a.pt --json", **{"a.pt": small}),

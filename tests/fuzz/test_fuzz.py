@@ -23,7 +23,7 @@ NAMES = (
     *("bundle", "internevo", "deepspeed", "search", "job", "cluster sheet", "calibration", "profile"),
     *("architecture", "check", "simulate", "replay", "busbw", "ratio tables", "AIOB file", "import-aiob"),
     *("general workload", "topology file", "generate of a config", "gemm csv", "comm csv", "attention csv"),
-    *("nccl-tests", "vidur", "journal", "import into", "show", "merge", "cases", "trace", "calibrate"),
+    *("nccl-tests", "journal", "import into", "show", "merge", "cases", "trace", "calibrate"),
     *("workload groups", "workload traffic", "workload topology", "workload generate moe", "workload generate zero"),
     *("workload tests", "search 7B", "profile options"),
 )

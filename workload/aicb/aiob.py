@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ops.op import Phase
 from ops.roles import Module, OpKey, Role
-from profdb.commands.import_export import canonical_gpu, import_lines
+from profdb.commands.import_measurements import canonical_gpu, import_lines
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
 from spec.files import atomic_file

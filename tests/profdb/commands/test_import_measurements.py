@@ -1,4 +1,4 @@
-"""The import and export verbs, end to end."""
+"""The import verb, end to end."""
 
 import subprocess
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import GemmCase
-from profdb.commands.import_export import main
+from profdb.commands.import_measurements import main
 from profdb.sample import Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path
 from profiler.journal import Journal
-from spec.errors import ExportError, ProfileError
+from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples
 
 CSV = "gpu,collective,num_gpus,bytes,latency_us\n" + "".join(
@@ -24,10 +24,10 @@ CSV = "gpu,collective,num_gpus,bytes,latency_us\n" + "".join(
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_import_merges_and_export_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_merges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
     source.write_text(CSV)
-    take = ["import", "csv", str(source), "--gpu", "Chip", "--into", str(into)]
+    take = ["csv", str(source), "--gpu", "Chip", "--into", str(into)]
     with pytest.raises(ProfileError, match="several GPUs"):
         main(take)
     assert not into.exists()
@@ -37,17 +37,15 @@ def test_import_merges_and_export_writes(tmp_path: Path, capsys: pytest.CaptureF
     found = load_profile(into)
     assert (found.machine.gpu, found.machine.gpus_per_node, len(found.samples)) == ("Chip", 4, 6)
     assert set(found.fits) == {"collective"}
-    assert main(["export", "vidur", str(into), "--to", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "network" / "chip" / "all_reduce.csv").exists()
 
 
 def test_importing_into_another_gpus_profile_is_refused(tmp_path: Path) -> None:
     source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
     source.write_text(CSV)
-    main(["import", "csv", str(source), "--gpu", "Chip", "--of", "A", "--into", str(into)])
+    main(["csv", str(source), "--gpu", "Chip", "--of", "A", "--into", str(into)])
     before = into.read_bytes()
     with pytest.raises(ProfileError, match="different GPUs"):
-        main(["import", "csv", str(source), "--gpu", "Other", "--of", "B", "--into", str(into)])
+        main(["csv", str(source), "--gpu", "Other", "--of", "B", "--into", str(into)])
     assert into.read_bytes() == before
 
 
@@ -67,7 +65,7 @@ def test_a_size_that_is_none_is_refused(good: str, bad: str, says: str, tmp_path
     assert good in source.read_text()
     source.write_text(source.read_text().replace(good, bad))
     with pytest.raises(ProfileError, match=says):
-        main(["import", "journal", str(source), "--into", str(into)])
+        main(["journal", str(source), "--into", str(into)])
     assert not into.exists()
 
 
@@ -75,16 +73,7 @@ def test_a_size_beyond_64_bits_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "curves.csv"
     source.write_text(f"gpu,m,n,k,latency_us\nA,{'9' * 30},2,3,4\n")
     with pytest.raises(ProfileError, match=r"m = '1\d+' of a gemm sample: a whole number from 1"):
-        main(["import", "csv", str(source), "--gpu", "Chip", "--into", str(tmp_path / "data.pt")])
-
-
-def test_a_model_that_vidur_cannot_say_is_refused(tmp_path: Path) -> None:
-    source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
-    source.write_text("gpu,m,n,k,latency_us\nA,1,2,3,4\n")
-    main(["import", "csv", str(source), "--gpu", "Chip", "--into", str(into)])
-    experts = ROOT / "configs" / "8x7B_mixtral.py"
-    with pytest.raises(ExportError, match="dense models"):
-        main(["export", "vidur", str(into), "--config", str(experts), "--to", str(tmp_path / "out")])
+        main(["csv", str(source), "--gpu", "Chip", "--into", str(tmp_path / "data.pt")])
 
 
 H200 = ("H200-SXM-141GB", "nvidia h200", "h200", " H200-sxm-141gb ")
@@ -94,7 +83,7 @@ H200 = ("H200-SXM-141GB", "nvidia h200", "h200", " H200-sxm-141gb ")
 def test_a_gpu_goes_by_every_name_of_its_sheet(name: str, tmp_path: Path) -> None:
     source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
     source.write_text(CSV)
-    assert main(["import", "csv", str(source), "--gpu", name, "--of", "A", "--into", str(into)]) == 0
+    assert main(["csv", str(source), "--gpu", name, "--of", "A", "--into", str(into)]) == 0
     assert load_profile(into).machine.gpu == "H200-SXM-141GB"
 
 
@@ -104,7 +93,7 @@ def test_a_gpu_goes_by_every_name_of_its_sheet(name: str, tmp_path: Path) -> Non
 def test_a_gpu_alone_says_no_network(text: str, cluster: str, tmp_path: Path) -> None:
     source, into = tmp_path / "t.csv", tmp_path / "data.pt"
     source.write_text(text)
-    assert main(["import", "csv", str(source), "--gpu", "NVIDIA H200", "--into", str(into)]) == 0
+    assert main(["csv", str(source), "--gpu", "NVIDIA H200", "--into", str(into)]) == 0
     assert load_profile(into).machine.cluster == cluster
 
 
@@ -116,7 +105,7 @@ def test_the_journal_of_another_run_is_imported(tmp_path: Path, capsys: pytest.C
     journal.close()
     with journal_path(tmp_path / "other.pt").open("a") as handle:
         handle.write('{"family": "ge')  # killed here
-    assert main(["import", "journal", str(tmp_path / "other.pt.journal"), "--into", str(into)]) == 0
+    assert main(["journal", str(tmp_path / "other.pt.journal"), "--into", str(into)]) == 0
     assert f"{len(gemm_samples())} samples of H200-SXM-141GB added" in capsys.readouterr().out
     assert len(load_profile(into).samples) == len(gemm_samples())
 
@@ -124,7 +113,7 @@ def test_the_journal_of_another_run_is_imported(tmp_path: Path, capsys: pytest.C
 def test_a_journal_without_samples_makes_no_profile(tmp_path: Path) -> None:
     Journal.open(tmp_path / "x.journal", "NVIDIA H200").close()
     with pytest.raises(ProfileError, match="no samples; nothing imported"):
-        main(["import", "journal", str(tmp_path / "x.journal"), "--into", str(tmp_path / "data.pt")])
+        main(["journal", str(tmp_path / "x.journal"), "--into", str(tmp_path / "data.pt")])
     assert not (tmp_path / "data.pt").exists()
 
 
@@ -133,7 +122,7 @@ def test_a_source_without_a_gpu_needs_one_named(tmp_path: Path) -> None:
     journal.append(gemm_samples()[0])
     journal.close()
     with pytest.raises(ProfileError, match="names no GPU; say which with --gpu"):
-        main(["import", "journal", str(tmp_path / "x.journal"), "--into", str(tmp_path / "data.pt")])
+        main(["journal", str(tmp_path / "x.journal"), "--into", str(tmp_path / "data.pt")])
 
 
 def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.modelled.rates import flops_rates
-from spec.arrays import BoolArray, FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import GpuSpec, OperandReads
 from spec.dtypes import dtype_bytes
 
@@ -75,19 +75,14 @@ class GemmShapes:
     k: FloatArray
     n: FloatArray
 
-    @property
-    def empty(self) -> BoolArray:
-        """Returns which rows have nothing to compute."""
-        return np.asarray(self.batch * self.m * self.k * self.n == 0.0, dtype=np.bool_)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """A tile of C and the seconds one SM needs for one element of k."""
+class Tiles:
+    """Tiles of C and the seconds one SM needs for one element of k; arrays that stand across those of shapes."""
 
-    rows: int
-    columns: int
-    step_s: float
+    rows: FloatArray
+    columns: FloatArray
+    step_s: FloatArray
 
     def down(self, shapes: GemmShapes) -> FloatArray:
         """Returns the number of tiles along m."""
@@ -106,66 +101,72 @@ def gemm_seconds(gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: Int
     """
     rates = flops_rates(gpu, dtype)
     width = dtype_bytes(dtype)
-    shapes = GemmShapes(*(np.asarray(size, dtype=np.float64) for size in (batch, m, k, n)))
-    best = np.full(shapes.m.shape, np.inf)
-    shared_rate = SHARED_BYTES_PER_CLOCK * gpu.boost_clock_hz
-    for rows, columns in (*gpu.architecture.wide_tiles, *TILES):
-        # Seconds of one SM per element of k: products of the tile on its tensor cores, or operands through its shared
-        # memory, whichever takes longer.
-        mma_s = 2.0 * rows * columns / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
-        shared_s = operand_elements(gpu.architecture.operand_reads, rows, columns) * width / shared_rate
-        tile = Tile(rows=rows, columns=columns, step_s=max(mma_s, shared_s))
-        traffic = dram_bytes(gpu, shapes, tile, width)
-        for splits in K_SPLITS:
-            best = np.minimum(best, _choice_seconds(gpu, shapes, tile, (traffic, rates.sustained, splits)))
-    return np.where(shapes.empty, 0.0, best)
+    tiles = tiles_of(gpu, width, rates.peak)
+    sizes = np.asarray((batch, m, k, n), dtype=np.float64)
+    best = np.empty(sizes.shape[1])
+    # Arrays of all choices for 64 shapes stay in a processor's cache.
+    for start in range(0, best.size, 64):
+        part = slice(start, start + 64)
+        shapes = GemmShapes(*sizes[:, part])
+        best[part] = choice_seconds(gpu, shapes, tiles, width, rates.sustained).min(axis=(0, 1))
+    return np.where(sizes.prod(axis=0) == 0.0, 0.0, best)
 
 
-def operand_elements(reads: OperandReads, tile_m: int, tile_n: int) -> float:
+def tiles_of(gpu: GpuSpec, width: float, peak: float) -> Tiles:
+    """Returns the tiles of a GPU for elements of ``width`` bytes, arrays of shape (tiles, 1, 1). An SM's step takes as
+    long as the products on its tensor cores or the operands through its shared memory, whichever is longer."""
+    rows, columns = np.asarray((*gpu.architecture.wide_tiles, *TILES), dtype=np.float64).T[:, :, None, None]
+    mma_s = 2.0 * rows * columns / (peak / gpu.num_sms * MMA_EFFICIENCY)
+    elements = operand_elements(gpu.architecture.operand_reads, rows, columns)
+    shared_s = elements * width / (SHARED_BYTES_PER_CLOCK * gpu.boost_clock_hz)
+    return Tiles(rows=rows, columns=columns, step_s=np.maximum(mma_s, shared_s))
+
+
+def operand_elements(reads: OperandReads, tile_m: FloatArray, tile_n: FloatArray) -> FloatArray:
     """Returns the operand elements of a tile that pass through shared memory per step of k: written once, and read as
     often as the tensor cores fetch them."""
     once = tile_m + tile_n
     if reads is OperandReads.WARP:
         # Synchronous mma: 2 x 2 or more warps, each of which reads the operands of its own part into registers.
-        warp_m = min(max(tile_m // 2, 16), WARP_TILE)
-        warp_n = min(max(tile_n // 2, 8), WARP_TILE)
+        warp_m = np.clip(tile_m // 2, 16, WARP_TILE)
+        warp_n = np.clip(tile_n // 2, 8, WARP_TILE)
         return once + (tile_m / warp_m) * (tile_n / warp_n) * (warp_m + warp_n)
     if reads is OperandReads.WARP_GROUP:
         # Warp-group products read B for each group of 64 rows, A once. Later tensor cores (the last return) read
         # either operand once.
-        return once + max(tile_m / WARP_TILE, 1.0) * (WARP_TILE + tile_n)
+        return once + np.maximum(tile_m / WARP_TILE, 1.0) * (WARP_TILE + tile_n)
     return once
 
 
-def _choice_seconds(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, choice: tuple[FloatArray, float, int]) -> FloatArray:
-    """Returns the time with one tile and k-split; ``choice`` is HBM bytes, sustained FLOP/s, splits."""
-    traffic, sustained, splits = choice
+def choice_seconds(gpu: GpuSpec, shapes: GemmShapes, tiles: Tiles, width: float, sustained: float) -> FloatArray:
+    """Returns the time of every tile and k-split, of shape (tiles, splits, shapes); ``sustained`` in FLOP/s."""
+    splits = np.asarray(K_SPLITS, dtype=np.float64)[:, None]
     # Elements of k of one tile, padded to whole steps of the main loop. Padding counts as work, and so does a last
     # wave of few tiles.
     steps = np.ceil(shapes.k / splits / K_STEP) * K_STEP
-    tiles = shapes.batch * tile.down(shapes) * tile.across(shapes) * splits
-    waves = np.ceil(tiles / gpu.num_sms)
-    compute = waves * (steps * tile.step_s + TILE_CYCLES / gpu.boost_clock_hz)
-    compute = np.maximum(compute, 2.0 * tiles * tile.rows * tile.columns * steps / sustained)
+    number = shapes.batch * tiles.down(shapes) * tiles.across(shapes) * splits
+    waves = np.ceil(number / gpu.num_sms)
+    compute = waves * (steps * tiles.step_s + TILE_CYCLES / gpu.boost_clock_hz)
+    compute = np.maximum(compute, 2.0 * number * tiles.rows * tiles.columns * steps / sustained)
     # Partial sums of a split are fp32, written once and read once.
-    partial = 8.0 * shapes.batch * shapes.m * shapes.n * splits if splits > 1 else 0.0
+    partial = np.where(splits > 1, 8.0 * shapes.batch * shapes.m * shapes.n * splits, 0.0)
     # Few SMs cannot keep enough loads in flight to fill the HBM rate.
-    busy = np.clip(tiles / (BUSY_SHARE * gpu.num_sms), 1.0 / gpu.num_sms, 1.0)
-    memory = (traffic + partial) / (gpu.memory_bandwidth * DRAM_EFFICIENCY * busy)
-    overhead = LAUNCH_S + FILL_CYCLES / gpu.boost_clock_hz + (SPLIT_S if splits > 1 else 0.0)
+    busy = np.clip(number / (BUSY_SHARE * gpu.num_sms), 1.0 / gpu.num_sms, 1.0)
+    memory = (dram_bytes(gpu, shapes, tiles, width) + partial) / (gpu.memory_bandwidth * DRAM_EFFICIENCY * busy)
+    overhead = LAUNCH_S + FILL_CYCLES / gpu.boost_clock_hz + np.where(splits > 1, SPLIT_S, 0.0)
     seconds = overhead + np.maximum(compute, memory) + OVERLAP_LOSS * np.minimum(compute, memory)
     return np.asarray(seconds, dtype=np.float64)
 
 
-def dram_bytes(gpu: GpuSpec, shapes: GemmShapes, tile: Tile, width: float) -> FloatArray:
+def dram_bytes(gpu: GpuSpec, shapes: GemmShapes, tiles: Tiles, width: float) -> FloatArray:
     """Returns the HBM bytes: each operand once when both fit in L2, else once per wave that needs it.
 
     A wave covers a near-square patch of the output, so that its operands are shared through L2.
     """
-    down, across = np.maximum(tile.down(shapes), 1.0), np.maximum(tile.across(shapes), 1.0)
+    down, across = np.maximum(tiles.down(shapes), 1.0), np.maximum(tiles.across(shapes), 1.0)
     # The patch of tiles in flight: square in elements, then fitted to the tiles that the output has each way.
     running = np.minimum(down * across, gpu.num_sms)
-    patch_down = np.clip(np.sqrt(running * tile.columns / tile.rows), 1.0, down)
+    patch_down = np.clip(np.sqrt(running * tiles.columns / tiles.rows), 1.0, down)
     patch_across = np.clip(running / patch_down, 1.0, across)
     patch_down = np.clip(running / patch_across, 1.0, down)
     m, k, n = shapes.m, shapes.k, shapes.n

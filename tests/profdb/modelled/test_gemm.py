@@ -120,6 +120,8 @@ def test_fp8_is_faster_than_bf16_by_at_most_the_ratio_of_peaks() -> None:
 def test_operands_pass_shared_memory_as_often_as_the_tensor_cores_read_them() -> None:
     # 128 x 128 on A100: 256 in, and 4 warps of 64 x 64 read 128 each; Blackwell reads from it directly
     assert operand_elements(OperandReads.WARP, 128, 128) == 256 + 4 * 128
+    # A warp takes at least 16 rows: two beside each other have the 16 x 64 tile.
+    assert operand_elements(OperandReads.WARP, 16, 64) == 80 + 2 * (16 + 32)
     assert operand_elements(OperandReads.WARP_GROUP, 128, 256) == 384 + 2 * (64 + 256)
     assert operand_elements(OperandReads.ONCE, 256, 256) == 512
 

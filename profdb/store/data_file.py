@@ -7,6 +7,9 @@ written to a temporary name first: a killed run leaves the old file or the new o
 import io
 import json
 import pickle
+import stat
+import struct
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -16,7 +19,6 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.sample import SCHEMA_VERSION, MachineFacts, ProfileDatabase, Samples
-from profdb.store.archive import REMEDY, DamagedArchiveError, check_archive, read_archive
 from profdb.store.checks import check_fit, check_table
 from profdb.store.columns import LabelColumn, SampleTable, label_names, number_names
 from profdb.store.plain_tensors import plain_document
@@ -26,6 +28,10 @@ from spec.files import atomic_path
 from spec.program.command import without_interrupts
 
 FORMAT = "training-profile"
+REMEDY = "make one with: torchrun --nproc-per-node=8 gen_profiler_data.py"
+
+MOST_BYTES = 2**30
+"""A hundred times the profile of a large sweep."""
 
 MOST_OF_A_FACT = 2**63
 """Bytes, Hz, FLOP/s: more than any machine has."""
@@ -71,7 +77,31 @@ def load_profile(path: str | Path) -> ProfileDatabase:
     not a whole profile of this schema: missing, empty, truncated, damaged, a pickle, another torch file, impossible
     times."""
     source = Path(path)
-    return profile_in(read_archive(source), str(source))
+    return profile_in(_content_of(source), str(source))
+
+
+def _content_of(source: Path) -> bytes:
+    """Returns the bytes of a profile file.
+
+    Raises ProfileError, one line, when there is no such file or it is a folder, a device, empty or too large.
+    """
+    try:
+        result = source.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ProfileError(f"{source}: no such profile ({reason}); {REMEDY}") from error
+    if stat.S_ISDIR(result.st_mode):
+        raise ProfileError(f"{source}: a folder, not a profile file; name the data.pt in it")
+    if not stat.S_ISREG(result.st_mode):
+        raise ProfileError(f"{source}: a pipe or a device, not a profile file")
+    if result.st_size == 0:
+        raise ProfileError(f"{source}: empty file, not a profile; {REMEDY}")
+    if result.st_size > MOST_BYTES:
+        raise ProfileError(f"{source}: {result.st_size:,} bytes; a profile has at most {MOST_BYTES:,}")
+    try:
+        return source.read_bytes()
+    except OSError as error:
+        raise ProfileError(f"{source}: cannot be read ({error.strerror or error})") from error
 
 
 def profile_in(content: bytes, where: str) -> ProfileDatabase:
@@ -105,16 +135,13 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
 def _document_in(content: bytes, where: str) -> object:
     """Returns the plain data in the archive."""
     try:
-        check_archive(content)
         return plain_document(content)
-    except DamagedArchiveError as error:
-        raise ProfileError(f"{where}: {error}; {REMEDY}") from error
-    except (pickle.UnpicklingError, *UNREADABLE) as error:
+    except (pickle.UnpicklingError, zipfile.BadZipFile, struct.error, *UNREADABLE) as error:
         reason = str(error).split("\n", maxsplit=1)[0][:120]
         raise ProfileError(f"{where}: damaged, or not plain data ({reason}); {REMEDY}") from error
 
 
-# Errors, besides UnpicklingError, of reading a stream that torch.save did not write.
+# Errors, besides those of pickle and zipfile themselves, of reading a stream that torch.save did not write.
 UNREADABLE = (
     RuntimeError,
     EOFError,

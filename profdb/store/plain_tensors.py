@@ -3,7 +3,8 @@
 torch.save pickles a document (protocol 2) whose tensors are a call of ``torch._utils._rebuild_tensor_v2`` on a storage
 named by its type, its member ``data/<key>`` of the archive and its length (PyTorch, torch/serialization.py ``_save``,
 torch/_utils.py). The reader accepts only those names, and only the instructions that such a document needs: a file can
-make it import, call or set nothing else.
+make it import, call or set nothing else. Members of the archive are stored, not compressed, and zipfile checks the CRC-32 of each
+that is read: damage is found, or stands where nobody reads.
 """
 
 import io
@@ -68,11 +69,20 @@ BYTE_ORDERS: dict[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
 
 
 def plain_document(content: bytes) -> object:
-    """Returns the document of a torch archive whose bytes were checked (profdb.store.archive), tensors as arrays.
+    """Returns the document of a torch archive, tensors as arrays.
 
-    Raises pickle.UnpicklingError, or one of the errors that a damaged stream raises, for anything else.
+    Raises pickle.UnpicklingError, zipfile.BadZipFile, or one of the errors that a damaged stream raises, for anything
+    else.
     """
+    if not content.startswith(b"PK\x03\x04"):
+        raise pickle.UnpicklingError("not a profile (no torch archive)")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        # No member, and not all of them together, can take more memory than the file does.
+        members = archive.infolist()
+        if sum(one.file_size for one in members) > len(content):
+            raise pickle.UnpicklingError("its members state more bytes than the file has")
+        if any(one.compress_type != zipfile.ZIP_STORED for one in members):
+            raise pickle.UnpicklingError("its members are compressed; a profile's are stored")
         # torch.save puts everything in one folder of the archive: data.pkl, data/<key> of each storage, byteorder.
         documents = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(documents) != 1:

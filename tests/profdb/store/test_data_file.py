@@ -1,5 +1,6 @@
 """What is written is read back; every bad file is one line; a killed write leaves the old file; the one that ships has curves."""
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from profdb.fitting import stored_curves
 from profdb.queries import LinearQuery
 from profdb.refit import with_fits
 from profdb.sample import Sample
-from profdb.store.data_file import load_profile, save_profile
+from profdb.store.data_file import MOST_BYTES, load_profile, profile_in, save_profile
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from tests.profdb.profiles import MACHINE, gemm_samples, one_of_each, product_s, profile
@@ -111,6 +112,8 @@ def flip(path: Path) -> None:
 OBJECT = {"format": "training-profile", "schema_version": 1, "machine": Evil()}
 BAD_FILES: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,
+    "pipe": os.mkfifo,
+    "larger than any": lambda path: os.truncate(path, path.write_bytes(b"") or MOST_BYTES + 1),
     "folder": lambda path: path.mkdir(),
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("latency 5"),
@@ -185,6 +188,15 @@ def test_columns_keep_trials_of_unequal_number() -> None:
     assert found.samples[1].trials_s == trials[1]
 
 
+def test_what_is_saved_passes_the_checks_of_loading(tmp_path: Path) -> None:
+    """A table spoiled after its samples were checked, as a merge or an import might."""
+    spoiled = profile(gemm_samples())
+    spoiled.tables[Family.GEMM].trials_s[0] = np.nan
+    with pytest.raises(ProfileError, match="not written"):
+        save_profile(tmp_path / "data.pt", spoiled)
+    assert list(tmp_path.iterdir()) == []
+
+
 DEFAULT = Path(__file__).resolve().parents[3] / "prof_data" / "data.pt"
 
 
@@ -193,3 +205,22 @@ def test_every_family_has_valid_stored_curves() -> None:
     profile = load_profile(DEFAULT)
     stale = [family.value for family in profile.tables if stored_curves(profile, family) is None]
     assert stale == [], "renew them with: python -m profdb show prof_data/data.pt --refit"
+
+
+BLOCK_BYTES = 4096
+
+
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_zeroed_block_of_the_shipped_profile_is_found_or_read_by_nobody(step: int) -> None:
+    content = DEFAULT.read_bytes()
+    whole, refused = load_profile(DEFAULT), 0
+    for start in range(0, len(content), BLOCK_BYTES * step):
+        damaged = content[:start] + bytes(BLOCK_BYTES) + content[start + BLOCK_BYTES :]
+        try:
+            found = profile_in(damaged, "data.pt")
+        except ProfileError:
+            refused += 1
+        else:
+            hashes = ([table.content_hash() for table in one.tables.values()] for one in (found, whole))
+            assert next(hashes) == next(hashes), start
+    assert refused > 1000 / step

@@ -1,8 +1,10 @@
 """torch.save's archives read without torch: as torch reads them, and nothing but plain data."""
 
+import contextlib
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import zipfile
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from profdb.store.data_file import UNREADABLE
 from profdb.store.plain_tensors import STORAGES, plain_document
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,6 +128,31 @@ def test_bytes_of_a_big_endian_machine_are_turned() -> None:
 def test_a_changed_member_is_refused(member: str, change: Callable[[bytes], bytes]) -> None:
     with pytest.raises((pickle.UnpicklingError, KeyError, ValueError)):
         plain_document(rewritten(saved({"a": torch.arange(5)}), member, change))
+
+
+def test_a_flipped_bit_is_found_or_read_by_nobody() -> None:
+    content = saved({"a": torch.arange(50), "b": torch.ones(7)})
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x20
+        with contextlib.suppress(pickle.UnpicklingError, zipfile.BadZipFile, struct.error, *UNREADABLE):
+            same(plain_document(bytes(damaged)), {"a": torch.arange(50), "b": torch.ones(7)})
+
+
+def test_compressed_members_are_refused() -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
+    with pytest.raises(pickle.UnpicklingError, match="compressed"):
+        plain_document(content.getvalue())
+
+
+def test_a_member_larger_than_the_file_is_refused() -> None:
+    content = bytearray(saved({"a": torch.arange(5)}))
+    entry = content.index(b"PK\x01\x02")
+    content[entry + 20 : entry + 28] = struct.pack("<II", 2**31, 2**31)
+    with pytest.raises(pickle.UnpicklingError, match="more bytes than the file has"):
+        plain_document(bytes(content))
 
 
 def test_a_search_needs_no_torch(tmp_path: Path) -> None:

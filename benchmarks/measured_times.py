@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,26 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from profdb.cases import Family
-from profdb.cost_model import CostModel, ProfileCostModel
+from profdb.cost_model import CostModel, ProfileCostModel, ask
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.modelled.cost_model import ModelledCostModel
-from profdb.queries import (
-    AttentionQuery,
-    CollectiveQuery,
-    GroupedLinearQuery,
-    LinearQuery,
-    MemoryBoundQuery,
-    OptimizerQuery,
-    P2PQuery,
-    TimeEstimate,
-)
+from profdb.queries import Query, TimeEstimate
 from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
 from profdb.store.columns import SampleTable
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import merge
 from profdb.transfer import BY_MODEL_STD
-from spec.arrays import BoolArray, ints
+from spec.arrays import BoolArray
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError, ProfileError, UserError
@@ -193,53 +184,30 @@ class TransferredTimes:
     here: ModelledCostModel
     there: ModelledCostModel
 
-    def linear_s(self, query: LinearQuery) -> TimeEstimate:
-        """Matrix products."""
-        return self._transferred(lambda one: one.linear_s(query))
-
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
-        """Grouped matrix products."""
-        return self._transferred(lambda one: one.grouped_linear_s(query))
-
-    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
-        """Attention calls."""
-        return self._transferred(lambda one: one.attention_s(query))
-
-    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """Memory-bound kernels."""
-        return self._transferred(lambda one: one.memory_bound_s(query))
-
-    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
-        """Optimizer steps."""
-        return self._transferred(lambda one: one.optimizer_s(query))
-
-    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Collectives inside a domain; from the hardware spec if the links are of another kind."""
-        return self._transferred(lambda one: one.collective_s(query), self._inside(query))
-
-    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
-        """Messages between two ranks, as collectives."""
-        return self._transferred(lambda one: one.p2p_s(query), self._inside(query))
-
-    def cpu_s(self, kind: str) -> TimeEstimate:
-        """CPU time, which does not depend on the GPU: the target's own."""
-        return self.there.cpu_s(kind)
-
-    def _inside(self, query: CollectiveQuery | P2PQuery) -> BoolArray:
-        same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
-        return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
-
-    def _transferred(self, ask: Callable[[CostModel], TimeEstimate], usable: BoolArray | None = None) -> TimeEstimate:
-        target = ask(self.there)
-        if usable is not None and not usable.any():
+    def linear_s(self, query: Query) -> TimeEstimate:
+        """Times of a query of any kind; of collectives and messages inside a domain alone, where links are of one kind."""
+        target = ask(self.there, query)
+        usable = self._usable(query)
+        if not usable.any():
             return target
-        lender_times, here = ask(self.lender), ask(self.here)
-        transferable = (lender_times.origin < int(Origin.MODELLED)) & (here.seconds > 0.0)
-        if usable is not None:
-            transferable &= usable
+        lender_times, here = ask(self.lender, query), ask(self.here, query)
+        transferable = (lender_times.origin < int(Origin.MODELLED)) & (here.seconds > 0.0) & usable
         ratio = np.divide(target.seconds, here.seconds, out=np.ones_like(here.seconds), where=transferable)
         return TimeEstimate(
             seconds=np.where(transferable, lender_times.seconds * ratio, target.seconds),
             relative_std=np.where(transferable, np.hypot(lender_times.relative_std, BY_MODEL_STD), target.relative_std),
             origin=np.where(transferable, np.maximum(lender_times.origin, int(Origin.TRANSFERRED)), target.origin),
         )
+
+    grouped_linear_s = attention_s = memory_bound_s = collective_s = p2p_s = optimizer_s = linear_s
+
+    def cpu_s(self, kind: str) -> TimeEstimate:
+        """CPU time, which does not depend on the GPU: the target's own."""
+        return self.there.cpu_s(kind)
+
+    def _usable(self, query: Query) -> BoolArray:
+        columns = query.columns()
+        if "inter" not in columns:
+            return np.ones(query.size, dtype=np.bool_)
+        same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
+        return np.asarray((columns["inter"] == 1) & same, dtype=np.bool_)

@@ -12,11 +12,10 @@ penalty is part of its error. Labels without a rule never stand in for each othe
 for unfused attention, no all-gather for an all-to-all.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -53,14 +52,12 @@ from profdb.queries import (
     names_of,
 )
 from profdb.sample import MachineFacts, ProfileDatabase
-from profdb.store.data_file import load_profile
 from spec.arrays import FloatArray, IntArray
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
 Columns = dict[str, IntArray]
 Labels = Mapping[str, str]
-AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 MUCH_SURER = 0.5
 """Assumption: between the samples of a curve, one of worse origin replaces it only with less than half of its error."""
@@ -128,6 +125,25 @@ class CostModel(Protocol):
     def cpu_s(self, kind: str) -> TimeEstimate: ...  # noqa: D102
 
 
+def ask(cost_model: CostModel, query: Query) -> TimeEstimate:
+    """Returns the cost model's times for a query of any kind."""
+    kind: type = type(query)
+    estimate: TimeEstimate = getattr(cost_model, METHODS[kind])(query)
+    return estimate
+
+
+METHODS: dict[type, str] = {
+    LinearQuery: "linear_s",
+    GroupedLinearQuery: "grouped_linear_s",
+    AttentionQuery: "attention_s",
+    MemoryBoundQuery: "memory_bound_s",
+    CollectiveQuery: "collective_s",
+    P2PQuery: "p2p_s",
+    OptimizerQuery: "optimizer_s",
+}
+"""The method of a cost model that answers a query."""
+
+
 @dataclass(slots=True)
 class Memo:
     """Shapes already computed for one set of labels. ``places`` maps the bytes of a shape to its column of ``times``,
@@ -159,39 +175,6 @@ class ProfileCostModel:
         self._curves: dict[Family, list[Curve]] = {}
         self._memo: dict[tuple[object, ...], Memo] = {}
 
-    @classmethod
-    def open(cls, path: str | Path, *, missing: str = "error", modelled: CostModel | None = None) -> "ProfileCostModel":
-        """Returns a cost model over the profile in a file; raises ProfileError as load_profile does."""
-        return cls(load_profile(path), missing=missing, modelled=modelled)
-
-    def linear_s(self, query: LinearQuery) -> TimeEstimate:
-        """Returns times of batched matrix products; 0 for a product with a size of 0."""
-        return self._answer(query, lambda model, shapes: model.linear_s(shapes))
-
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
-        """Returns times of the experts' grouped matrix products."""
-        return self._answer(query, lambda model, shapes: model.grouped_linear_s(shapes))
-
-    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
-        """Returns times of attention calls, forward or backward alone."""
-        return self._answer(query, lambda model, shapes: model.attention_s(shapes))
-
-    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
-        """Returns times of the kernels of ops.memory_bound; 0 for a direction in which a kernel moves nothing."""
-        return self._answer(query, lambda model, shapes: model.memory_bound_s(shapes))
-
-    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
-        """Returns times of collectives; 0 for a group of one rank or a size of 0."""
-        return self._answer(query, lambda model, shapes: model.collective_s(shapes))
-
-    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
-        """Returns times of messages between two ranks."""
-        return self._answer(query, lambda model, shapes: model.p2p_s(shapes))
-
-    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
-        """Returns times of optimizer steps."""
-        return self._answer(query, lambda model, shapes: model.optimizer_s(shapes))
-
     def cpu_s(self, kind: str) -> TimeEstimate:
         """Returns the CPU time of one launch, layer or micro-batch, in arrays of length 1."""
         estimate = self._from_curves(Family.HOST, {"kind": kind}, {})
@@ -205,9 +188,9 @@ class ProfileCostModel:
             self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
 
-    def _answer(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
-        """Returns the times of a query, each different shape computed once per set of labels. Shapes that may still
-        be measured on demand are not remembered."""
+    def linear_s(self, query: Query) -> TimeEstimate:
+        """Returns the times of a query, 0 where there is nothing to do; each different shape is computed once per set of
+        labels. Shapes that may still be measured on demand are not remembered."""
         kind: type = type(query)
         words = tuple(getattr(query, name) for name in names_of(kind).words)
         memo = Memo(places={}, times=np.zeros((3, 0)))
@@ -226,7 +209,7 @@ class ProfileCostModel:
             if len(fresh) < len(keys):
                 rows = list(fresh.values())
                 different = replace(query, **{name: column[rows] for name, column in columns.items()})
-            estimate = self._price(different, modelled)
+            estimate = self._price(different)
             memo.places.update(zip(fresh, range(len(memo.places), len(memo.places) + len(fresh)), strict=True))
             # Columns are appended in the order in which ``places`` numbered the new shapes.
             added = np.stack([estimate.seconds, estimate.relative_std, estimate.origin.astype(np.float64)])
@@ -234,7 +217,10 @@ class ProfileCostModel:
         seconds, relative_std, origin = memo.times[:, list(map(memo.places.__getitem__, keys))]
         return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
 
-    def _price(self, query: AnyQuery, modelled: Callable[[CostModel, AnyQuery], TimeEstimate]) -> TimeEstimate:
+    # The curves of every family are read alike.
+    grouped_linear_s = attention_s = memory_bound_s = collective_s = p2p_s = optimizer_s = linear_s
+
+    def _price(self, query: Query) -> TimeEstimate:
         """Returns times of different shapes by the curves, or by the other cost model where no curve reaches; 0 where
         there is nothing to do."""
         family, labels = curve_of(query)
@@ -257,7 +243,7 @@ class ProfileCostModel:
         model = self.model_for(family, labels, across=across)
         # The whole query goes to the other model, and its times are used only where the curves have none.
         whole = TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
-        return modelled(model, query).where(missing, whole)
+        return ask(model, query).where(missing, whole)
 
     def _from_curves(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
         """Returns times of different shapes, with NaN seconds where no curve reaches."""

@@ -1,6 +1,6 @@
 """The samples of a modelled profile: every case of the grid, with its time from the hardware spec."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -18,6 +18,7 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
+from profdb.cost_model import ask
 from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.grid import all_cases
 from profdb.queries import (
@@ -27,7 +28,6 @@ from profdb.queries import (
     LinearQuery,
     MemoryBoundQuery,
     OptimizerQuery,
-    TimeEstimate,
     names_of,
 )
 from profdb.sample import Sample, WorldShape
@@ -36,15 +36,15 @@ from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.origin import Origin
 
-QUERIES: dict[type, tuple[type, Callable[[ModelledCostModel, Any], TimeEstimate]]] = {
-    GemmCase: (LinearQuery, ModelledCostModel.linear_s),
-    GroupedGemmCase: (GroupedLinearQuery, ModelledCostModel.grouped_linear_s),
-    AttentionCase: (AttentionQuery, ModelledCostModel.attention_s),
-    MemoryBoundCase: (MemoryBoundQuery, ModelledCostModel.memory_bound_s),
-    OptimizerCase: (OptimizerQuery, ModelledCostModel.optimizer_s),
-    CollectiveCase: (CollectiveQuery, ModelledCostModel.collective_s),
+QUERIES: dict[type, type] = {
+    GemmCase: LinearQuery,
+    GroupedGemmCase: GroupedLinearQuery,
+    AttentionCase: AttentionQuery,
+    MemoryBoundCase: MemoryBoundQuery,
+    OptimizerCase: OptimizerQuery,
+    CollectiveCase: CollectiveQuery,
 }
-"""The query and the method for each type of case."""
+"""The query for each type of case."""
 
 
 def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
@@ -100,7 +100,7 @@ def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
             value=family,
             allowed="a family that a hardware spec determines",
         )
-    query, ask = QUERIES[type(first)]
+    query = QUERIES[type(first)]
     names = {item.name for item in fields(first)}
     values: dict[str, Any] = {}
     for item in fields(query):

@@ -7,8 +7,8 @@ kernels of the same operation, each a dispatch, an autograd node and a driver ca
 Python calls of a framework's modules, forward or backward, in forwards of ``torch.nn.Linear``:
 
 Fitted: calls of "modules" are the Python of Megatron-Core 0.13.1's own modules, run eagerly on a CPU with
-operands so small that kernels take next to no time (benchmarks/cpu_overhead.py; docs/formulas.md has the
-table and how it was reduced). Transformer Engine's linear takes 2.7 of them (TransformerEngine issue 2053:
+operands so small that kernels take next to no time (docs/formulas.md has the table, and how it was measured and
+reduced). Transformer Engine's linear takes 2.7 of them (TransformerEngine issue 2053:
 99.7 against 37.1 us on GB200, 90.5 against 33.2 us on GH200). A backward takes as many calls as its forward: the
 runs' backwards took 1.0 to 1.1 times as long. Assumption: "torch", modules without Megatron's layers of Python
 around them.
@@ -180,7 +180,7 @@ LOW_PRECISION_HOOKED_PARAMETER_CALLS = 2.4 / 8.7
 
 
 # Kernels of an operation beyond its first, (forward, backward): those that PyTorch's dispatcher counted in the
-# runs of benchmarks/cpu_overhead.py.
+# runs of Megatron-Core's modules.
 
 # Of operations that are several kernels whatever these are called.
 OF_ROLE: dict[Role, tuple[float, float]] = {

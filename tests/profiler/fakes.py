@@ -3,6 +3,11 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from profdb.cases import Case
 from profiler.benchmarks.launched import Call, Launched
@@ -91,3 +96,24 @@ def fake_bench() -> Bench:
     """A bench around a fake launcher and its clock."""
     clock = FakeClock()
     return Bench(world=single_world(), launcher=FakeLauncher(clock=clock), device_clock=clock, host_clock=clock)
+
+
+class Recorder(TorchDispatchMode):
+    """Every operation that reaches torch's kernels, with its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[torch.Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [item for item in tree_leaves(args) if isinstance(item, torch.Tensor)]
+        self.seen.append((func._schema.name.removeprefix("aten::"), tensors))
+        return func(*args, **(kwargs or {}))
+
+    def of(self, *names: str) -> list[list[torch.Tensor]]:
+        """Tensors of the operations with these names, in order."""
+        return [tensors for name, tensors in self.seen if name in names]
+
+    def shapes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
+        """Names and shapes of all operations, in order."""
+        return [(name, [tuple(one.shape) for one in tensors]) for name, tensors in self.seen]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.memory_bound import KERNELS, bytes_moved_per_element
 from profdb.cases import FAMILY_OF, AttentionCase, GemmCase, GroupedGemmCase, HostCase, MemoryBoundCase, OptimizerCase
@@ -17,26 +16,7 @@ from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.device import Device
 from profiler.torch_launcher import COMPILED, IN_GROUPS, ON_DEVICE, TorchLauncher
-from tests.profiler.fakes import single_world
-
-Seen = tuple[str, list[torch.Tensor]]
-
-
-class Recorder(TorchDispatchMode):
-    """Every operation that reaches torch's kernels, with its tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Seen] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [item for item in torch.utils._pytree.tree_leaves(args) if isinstance(item, torch.Tensor)]
-        self.seen.append((func._schema.name.removeprefix("aten::"), tensors))
-        return func(*args, **(kwargs or {}))
-
-    def of(self, *names: str) -> list[list[torch.Tensor]]:
-        """Tensors of the operations with these names, in order."""
-        return [tensors for name, tensors in self.seen if name in names]
+from tests.profiler.fakes import Recorder, single_world
 
 
 @contextmanager

@@ -1,14 +1,10 @@
 """What the decoder runs is what is priced of it, operation by operation: shapes of products, attention and passes."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from benchmarks import gpu_step
 from benchmarks.gpu_steps.case import DecoderShape, StepCase
@@ -18,6 +14,7 @@ from benchmarks.gpu_steps.training import PlainTrainer
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profiler.device import Device
 from solver.problem.request import Request
+from tests.profiler.fakes import Recorder
 
 SHAPE = DecoderShape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=96, seq_len=16)
 CASE = StepCase(shape=SHAPE, micro_batch=2)
@@ -29,26 +26,10 @@ def priced() -> frozenset[Case]:
     return frozenset(one.case for one in cases_to_measure([CASE], 1, request))
 
 
-class Noting(TorchDispatchMode):
-    """Names of what reaches torch's kernels, with shapes and formats of the tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, list[torch.Tensor]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
-        self.seen.append((func._schema.name.removeprefix("aten::"), tensors))
-        return func(*args, **(kwargs or {}))
-
-    def of(self, name: str) -> Iterable[list[torch.Tensor]]:
-        return [tensors for known, tensors in self.seen if known == name]
-
-
 @cache
-def ran(case: StepCase = CASE) -> Noting:
+def ran(case: StepCase = CASE) -> Recorder:
     step = PlainTrainer(case, Device(kind="cpu"))
-    with Noting() as noted:
+    with Recorder() as noted:
         step.passes()
         step.update()
     return noted
@@ -58,7 +39,7 @@ def test_every_product_that_runs_is_priced_and_every_priced_one_runs() -> None:
     products = {(left.shape[0], left.shape[1], right.shape[1]) for left, right, *_ in ran().of("mm")}
     assert products == {(case.m, case.k, case.n) for case in priced() if isinstance(case, GemmCase)}
     # four in each of two layers and the head, forward and both gradients
-    assert len(list(ran().of("mm"))) == 3 * (2 * 4 + 1)
+    assert len(ran().of("mm")) == 3 * (2 * 4 + 1)
 
 
 def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
@@ -89,16 +70,16 @@ def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
     ],
 )
 def test_the_passes_of_a_layer_are_those_priced(operation: str, kernel: str, calls: float) -> None:
-    assert len(list(ran().of(operation))) == calls * SHAPE.layers
+    assert len(ran().of(operation)) == calls * SHAPE.layers
     assert kernel in {case.kernel for case in priced() if isinstance(case, MemoryBoundCase)}
 
 
 def test_recomputation_runs_every_layer_once_more_and_nothing_else() -> None:
     again, once = ran(replace(CASE, recompute=True)), ran()
-    more = len(list(again.of("mm"))) - len(list(once.of("mm")))
+    more = len(again.of("mm")) - len(once.of("mm"))
     assert more in (3 * SHAPE.layers, 4 * SHAPE.layers)  # torch stops early: the last product's result is not kept
-    assert len(list(again.of("silu"))) == 2 * SHAPE.layers
-    assert len(list(again.of("_log_softmax"))) == 1
+    assert len(again.of("silu")) == 2 * SHAPE.layers
+    assert len(again.of("_log_softmax")) == 1
 
 
 def test_both_halves_of_a_layer_are_added_to_what_they_read() -> None:

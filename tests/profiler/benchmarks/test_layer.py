@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from profdb.cases import LayerCase
 from profdb.layer_sum import layer_products
@@ -17,22 +16,10 @@ from profiler.benchmarks.flash_kernels import FlashKernel
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.layer import capture_graph, launch_layer
 from profiler.device import Device
+from tests.profiler.fakes import Recorder
 
 CASE = LayerCase(batch=2, seq_len=16, hidden=64, ffn_hidden=96, heads=4, kv_heads=2, head_dim=16)
 CPU = Device(kind="cpu")
-
-
-class Recorder(TorchDispatchMode):
-    """Names and shapes of what reaches torch's kernels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, list[tuple[int, ...]]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        shapes = [tuple(one.shape) for one in args if isinstance(one, torch.Tensor)]
-        self.seen.append((func._schema.name.removeprefix("aten::"), shapes))
-        return func(*args, **(kwargs or {}))
 
 
 def test_the_layer_of_the_case_is_what_runs() -> None:
@@ -44,7 +31,7 @@ def test_the_layer_of_the_case_is_what_runs() -> None:
     with Recorder() as recorder:
         launched.calls[0]()
     # forward, input gradient and weight gradient of four linear layers: those whose own times are added up beside it
-    multiplied = sorted((left[0], left[1], right[1]) for _, (left, right) in products(recorder))
+    multiplied = sorted((*left.shape, right.shape[1]) for left, right in recorder.of("mm"))
     asked = [query.columns() for query in layer_products(CASE)]
     assert multiplied == sorted((int(one["m"][0]), int(one["k"][0]), int(one["n"][0])) for one in asked)
     tokens, hidden, ffn, qkv = 32, 64, 96, (4 + 2 * 2) * 16
@@ -73,17 +60,13 @@ def test_attention_is_what_flash_stands_for_on_this_device(monkeypatch: pytest.M
     assert asked == [((2, 16, 4, 16), (2, 16, 2, 16), (2, 16, 2, 16))]
 
 
-def products(recorder: Recorder) -> list[tuple[str, list[tuple[int, ...]]]]:
-    return [(name, shapes) for name, shapes in recorder.seen if name == "mm"]
-
-
 def test_gradients_are_not_piled_up() -> None:
     launched = launch_layer(CASE, CPU)
     runs = []
     for _ in range(2):
         with Recorder() as recorder:
             launched.calls[0]()
-        runs.append(recorder.seen)
+        runs.append(recorder.shapes())
     # a second gradient that is added to the first would be operations more
     assert runs[0] == runs[1]
 

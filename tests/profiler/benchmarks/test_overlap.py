@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from profdb.cases import OverlapCase
 from profiler.benchmarks import overlap
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.overlap import launch_overlap, on_two_streams
 from spec.collectives import Collective
-from tests.profiler.fakes import fake_world
+from tests.profiler.fakes import Recorder, fake_world
 
 CASE = OverlapCase(
     collective=Collective.ALL_GATHER,
@@ -28,19 +27,6 @@ CASE = OverlapCase(
     products=3,
     collectives=2,
 )
-
-
-class Products(TorchDispatchMode):
-    """Shapes of the products that reach torch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[tuple[int, ...], ...]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name == "aten::mm":
-            self.seen.append(tuple(tuple(one.shape) for one in args))
-        return func(*args, **(kwargs or {}))
 
 
 def with_counts(products: int, collectives: int) -> OverlapCase:
@@ -61,10 +47,10 @@ def test_as_many_of_each_are_launched_as_the_case_says(
     case = with_counts(products, collectives)
     launched = launch_overlap(case, fake_world(1, 2))
     assert (launched.case, launched.collective) == (case, True)
-    with Products() as multiplied:
+    with Recorder() as multiplied:
         launched.calls[0]()
     assert seen == [(2048, 1024, (0, 1))] * collectives
-    assert multiplied.seen == [((24, 16), (16, 40))] * products
+    assert [one for one in multiplied.shapes() if one[0] == "mm"] == [("mm", [(24, 16), (16, 40)])] * products
     parts = ["torch gloo all_gather"] * (collectives > 0) + ["torch.mm"] * (products > 0)
     assert launched.implementation == " beside ".join(parts)
 

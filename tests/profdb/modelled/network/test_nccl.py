@@ -23,8 +23,6 @@ from profdb.modelled.network.links import (
     scale_up_rate,
 )
 from profdb.modelled.network.nccl import (
-    NVLS_LATENCY_S,
-    NVLS_TREE_NET_LATENCY_S,
     PLATEAU_BYTES,
     RING_BASE_S,
     RING_LL128_SHARE,
@@ -67,17 +65,6 @@ def test_long_ring_all_reduce_moves_two_n_minus_one_over_n() -> None:
     assert seconds(A100, Collective.ALL_REDUCE, size, shape(8, 1)) == pytest.approx(expected, rel=1e-3)
 
 
-def test_short_ring_costs_ncclls_base_and_hops() -> None:
-    """LL all_gather of 8 ranks, 8 bytes: 6.6 us + 7 x 0.6 us (NCCL baseLatencies, hwLatencies)."""
-    assert seconds(H100, Collective.ALL_GATHER, 8, shape(8, 1)) == pytest.approx(10.8e-6, rel=1e-3)
-
-
-def test_two_nodes_add_network_hops() -> None:
-    """LL all_gather of 2 x 8: 15 steps of which 2 cross, 6.6 + 13 x max(0.6, 1.0) + 2 x 2.7 us, after the start."""
-    expected = NETWORK_START_S + 25.0e-6
-    assert seconds(H100, Collective.ALL_GATHER, 16, shape(8, 2)) == pytest.approx(expected, rel=1e-3)
-
-
 def test_a_deep_tree_beats_the_ring_for_short_all_reduces() -> None:
     """2,048 nodes: LL tree, 6.8 us + 2 (7 x 0.6 + 11 x 5.0) us after the start; the ring's all_gather has
     2,048 hops.
@@ -116,13 +103,6 @@ def test_the_slower_link_bounds_the_ring() -> None:
     assert bus_rate(H100, shape(2, 2, 4))[0] == pytest.approx(100e9 * NIC_EFFICIENCY)
 
 
-def test_seventy_two_ranks_of_nvlink_do_not_touch_the_network() -> None:
-    gb200 = CLUSTERS["gb200-nvl72"]
-    inside = seconds(gb200, Collective.ALL_REDUCE, 2**30, shape(72, 1))
-    across = seconds(gb200, Collective.ALL_REDUCE, 2**30, shape(36, 2, 2))
-    assert inside < across
-
-
 def test_the_switch_gathers_for_thirty_two_ranks_at_most() -> None:
     """NCCL's NVLS arity of all_gather and reduce_scatter: 25 us and (n - 1) / n of the array at the switch's rate."""
     gb200 = CLUSTERS["gb200-nvl72"]
@@ -135,13 +115,6 @@ def test_the_switch_gathers_for_thirty_two_ranks_at_most() -> None:
         assert told == [pytest.approx(25e-6 + size * 31 / 32 / rate), np.inf]
     whole = float(nvls_seconds(gb200, Collective.ALL_REDUCE, floats(size), shape(64, 1))[0])
     assert whole == pytest.approx(25e-6 + size * 65 / 64 / rate)
-
-
-def test_all_to_all_over_nodes_is_bound_by_the_nics() -> None:
-    """16 ranks on 2 nodes: half of each buffer leaves through one NIC per GPU."""
-    size = 4 * 2**30
-    least = size / 2 / (50e9 * NIC_EFFICIENCY)
-    assert least < seconds(H100, Collective.ALL_TO_ALL, size, shape(8, 2)) < 1.3 * least
 
 
 def test_a_message_is_slower_across_nodes_than_inside() -> None:
@@ -217,16 +190,6 @@ def test_what_a_launch_costs_is_nccls() -> None:
 @pytest.mark.parametrize("link", HARDWARE)
 def test_hops_are_nccls(link: str) -> None:
     assert us(LINK_LATENCIES[link].tree) + us(LINK_LATENCIES[link].ring) == HARDWARE[link]
-
-
-def test_links_that_nccl_does_not_name_take_those_of_the_nearest() -> None:
-    assert LINK_LATENCIES["mesh"] == LINK_LATENCIES["nvlink"]
-    assert LINK_LATENCIES["socket"] == LINK_LATENCIES["pcie"]
-
-
-def test_switches_take_nccls_latency() -> None:
-    """hwLatencies: NVLS over NVLink, NVLSTree over the network."""
-    assert us((NVLS_LATENCY_S, NVLS_TREE_NET_LATENCY_S)) == (25.0, 20.9)
 
 
 def test_shares_and_caps_are_nccls() -> None:

@@ -7,8 +7,6 @@ command lines of SimAI-Analytical and of the ns-3 front end, README.md.
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.op import Comm, Phase
-from ops.roles import Module, Role
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
 from solver.times.op_times import OpTimer
@@ -23,7 +21,7 @@ from workload.simai.busbw import BusBandwidths, RatioTables, SimaiNetwork, simai
 from workload.simai.closed_form import AnalyticalOptions, price_simai
 from workload.simai.export import SimaiExport, export_works, header_of, rows_of
 from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiWorkload
-from workload.simai.replay import AXES, compare, layout_of
+from workload.simai.replay import AXES, collective_s, compare, layout_of
 from workload.stage_work import StageWork, slowest, stage_works
 from workload.topology.templates import (
     ASW_PER_PSW,
@@ -145,23 +143,11 @@ def busbw_of(header: SimaiHeader, op_timer: OpTimer | None, name: str) -> BusBan
         ranks = header.group_ranks(group)
         if ranks < 2 or (group is SimaiGroup.DP_EP and header.ep == 1):
             continue
-        kinds = (Collective.ALL_TO_ALL,) if group is SimaiGroup.EP else tuple(PREFIXES.values())
-        for kind in kinds:
-            if kind is Collective.ALL_TO_ALL and group is not SimaiGroup.EP:
-                continue
-            op = Comm(
-                module=Module.OTHER,
-                role=Role.MESSAGE,
-                name=kind.value,
-                phase=Phase.FORWARD,
-                collective=kind,
-                axis=axis,
-                size_bytes=ints(BUSBW_BYTES),
-            )
-            seconds = float(op_timer.time(op, layout).seconds[0])
-            if seconds > 0:
-                factor = float(busbw_factor(kind, ranks))
-                result[(group, kind)] = BUSBW_BYTES * factor / seconds / GIB
+        for kind in PREFIXES.values():
+            if (kind is Collective.ALL_TO_ALL) == (group is SimaiGroup.EP):
+                seconds = collective_s(op_timer, layout, kind, axis, BUSBW_BYTES)
+                if seconds > 0:
+                    result[(group, kind)] = BUSBW_BYTES * float(busbw_factor(kind, ranks)) / seconds / GIB
     return BusBandwidths(name=name, groups=result, pipeline_gib=_hop_gib(header, op_timer))
 
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 
 from solver.plans.plan_table import Plan
 from solver.problem.problem import Problem
-from spec.job import JobSpec, Precision
-from spec.model import ModelSpec
+from spec.job import Precision
 from workload.settings.launch_file import (
     LaunchText,
     launch_text,
@@ -113,16 +112,11 @@ def bridge_settings(problem: Problem, plan: Plan) -> LaunchText:
     return launch_text(plan, USAGE, notes, ["", *_module(problem.job.precision, values)])
 
 
-def check_bridge(model: ModelSpec, job: JobSpec) -> None:
-    """Raise ExportError for a model or a job that no plan makes Megatron-Bridge run."""
-    check_megatron(model, job)
-
-
 def bridge_fields(problem: Problem, plan: Plan) -> dict[str, object]:
     """Fields of the ConfigContainer by their path, the mixed precision aside. Raises ExportError for what
     Megatron-Bridge cannot run."""
     same_framework("megatron-bridge", plan)
-    check_bridge(problem.model, problem.job)
+    check_megatron(problem.model, problem.job)
     requested = launch_flags_of_hub_models(problem, plan)
     # beside a layout too: CommOverlapConfig decides on overlaps before Megatron-Core counts the layout's chunks
     chunks = {"model.virtual_pipeline_model_parallel_size": plan.vpp} if plan.vpp > 1 else {}

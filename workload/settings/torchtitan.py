@@ -138,20 +138,8 @@ NAME = "torchtitan"
 require = requirement(NAME)
 USAGE = "torchtitan of August 2026 (b5bcd76): NAME.py on the Python path, MODULE=NAME CONFIG=plan ./run_train.sh"
 PLAN_KEYS = frozenset(
-    {
-        "tp",
-        "pp",
-        "vpp",
-        "cp",
-        "ep",
-        "zero_stage",
-        "zero_size",
-        "micro_batch",
-        "num_micro",
-        "recompute",
-        "layout",
-        "schedule",
-    }
+    {"tp", "pp", "vpp", "cp", "ep", "zero_stage", "zero_size", "micro_batch", "num_micro"}
+    | {"recompute", "layout", "schedule"}
 )
 JOB_KEYS = frozenset(
     str.split(

@@ -75,7 +75,8 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     same_framework("zero-bubble", plan)
     check_zero_bubble(problem.model, problem.job)
     flags: Flags = {}
-    megatron = megatron_flags(problem, _without_bubbles(plan))
+    # the plan as Megatron-LM itself runs it
+    megatron = megatron_flags(problem, replace(plan, preset="megatron", schedule=Schedule.ONE_F_ONE_B))
     megatron.pop("--moe-permute-fusion", None)  # its core 0.9 has no such kernel
     if "--ffn-hidden-size" not in megatron:
         megatron["--ffn-hidden-size"] = megatron.pop("--moe-ffn-hidden-size", None)
@@ -92,11 +93,6 @@ def zero_bubble_flags(problem: Problem, plan: Plan) -> Flags:
     if problem.job.flash_attention:
         flags["--use-flash-attn"] = None
     return flags | _schedule(problem, plan)
-
-
-def _without_bubbles(plan: Plan) -> Plan:
-    """The plan as Megatron-LM itself runs it."""
-    return replace(plan, preset="megatron", schedule=Schedule.ONE_F_ONE_B)
 
 
 def _schedule(problem: Problem, plan: Plan) -> Flags:

@@ -9,6 +9,7 @@ import os
 import re
 import struct
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from spec.collectives import Collective
 from spec.files import MAX_FILE_BYTES, UnreadableFileError, atomic_file, read_file_text
 from spec.program.kinds import plain_number
 from workload.diagnostics import WorkloadError, read_lines
-from workload.simai.format import SimaiGroup, SimaiHeader
+from workload.simai.format import SimaiGroup, SimaiHeader, uses_ratio
 
 
 def single(value: float) -> float:
@@ -181,19 +182,13 @@ class RatioTable:
         return (cells[above - 1] + (cells[above] - cells[above - 1]) * share) / cells[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatioTables:
-    """The three tables: for groups bound by NICs or of one server, for groups bound by NVLink, and for all-to-all."""
-
-    nic: RatioTable
-    nvlink: RatioTable
-    all_to_all: RatioTable
+RatioTables = Mapping[str, RatioTable]
+"""By FILES: for groups bound by NICs or of one server, for groups bound by NVLink, and for all-to-all."""
 
 
 def read_ratio_tables(folder: str | os.PathLike[str]) -> RatioTables:
     """Returns the three tables of ``folder``; WorkloadError when one is missing or malformed."""
-    nic, nvlink, all_to_all = (_read_table(Path(folder) / f"{name}.csv") for name in FILES)
-    return RatioTables(nic=nic, nvlink=nvlink, all_to_all=all_to_all)
+    return {name: _read_table(Path(folder) / f"{name}.csv") for name in FILES}
 
 
 def ratio_of(
@@ -206,14 +201,13 @@ def ratio_of(
     nvlink_bound: bool,
 ) -> float:
     """Returns the factor on the bus bandwidth of a collective; 1 for groups that SimAI does not correct."""
-    if collective is Collective.ALL_TO_ALL and group in (SimaiGroup.TP, SimaiGroup.EP):
-        across = group is SimaiGroup.EP and shape.nodes > 1 and shape.tp_fills_server
-        column = _ACROSS_TP_COLUMN if across else _COLUMNS.get(shape.nodes, _OTHER_COLUMN)
-        return tables.all_to_all.ratio(size_bytes, column)
-    if group is SimaiGroup.TP and collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        table = tables.nvlink if nvlink_bound else tables.nic
-        return table.ratio(size_bytes, _COLUMNS.get(shape.nodes, _OTHER_COLUMN))
-    return 1.0
+    if not uses_ratio(collective, group):
+        return 1.0
+    column = _COLUMNS.get(shape.nodes, _OTHER_COLUMN)
+    if collective is not Collective.ALL_TO_ALL:
+        return tables["nvlink_ratio" if nvlink_bound else "nic_ratio"].ratio(size_bytes, column)
+    across = group is SimaiGroup.EP and shape.nodes > 1 and shape.tp_fills_server
+    return tables["ata_ratio"].ratio(size_bytes, _ACROSS_TP_COLUMN if across else column)
 
 
 def _read_table(path: Path) -> RatioTable:
@@ -253,12 +247,7 @@ def _read_table(path: Path) -> RatioTable:
 # not yaml in general. As in the tutorial, gathers, scatters and all-reduces of EP are those of the experts'
 # data-parallel groups; a section DP_EP, which is our own, sets them separately.
 
-SECTIONS: dict[str, SimaiGroup] = {
-    "TP": SimaiGroup.TP,
-    "DP": SimaiGroup.DP,
-    "EP": SimaiGroup.EP,
-    "DP_EP": SimaiGroup.DP_EP,
-}
+SECTIONS: dict[str, SimaiGroup] = {group.name: group for group in SimaiGroup if group is not SimaiGroup.NONE}
 WORDS: dict[str, Collective] = {
     "allreduce": Collective.ALL_REDUCE,
     "allgather": Collective.ALL_GATHER,
@@ -302,7 +291,9 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
             name = content
         # A word with a colon and nothing behind it starts a section.
         elif not match[2]:
-            section = _section(match[1], place)
+            section = match[1]
+            if section not in (*SECTIONS, _PIPELINE):
+                raise WorkloadError(f"{place}: unknown section {section!r}; one of {', '.join((*SECTIONS, _PIPELINE))}")
         else:
             value = _bandwidth(match[2], place)
             if (section, match[1]) in seen:
@@ -333,12 +324,6 @@ def write_busbw(path: str | os.PathLike[str], bandwidths: BusBandwidths) -> None
         lines += [f"{_PIPELINE}:", f"  {_BUSBW}: {bandwidths.pipeline_gib:.6g}"]
     with atomic_file(path) as handle:
         handle.write("\n".join(lines) + "\n")
-
-
-def _section(word: str, place: str) -> str:
-    if word not in (*SECTIONS, _PIPELINE):
-        raise WorkloadError(f"{place}: unknown section {word!r}; one of {', '.join((*SECTIONS, _PIPELINE))}")
-    return word
 
 
 def _key(section: str, word: str, place: str) -> tuple[SimaiGroup, Collective]:

@@ -2,15 +2,14 @@
 
 Source: SimAI 1.6/1.7, ``Workload::initialize_workload``. Line 1 is split at white space, every word is compared with
 each key including its colon, the next word is read with ``stoi``; order is free, the last of two wins, unknown words
-are ignored. Line 2 is the number of rows (``stoi``). From line 3 on the file is a stream of words in which line breaks
-mean nothing, and every row takes twelve."""
+are ignored. Line 2 is the number of rows (``stoi``). From line 3 on the simulator reads a stream of words, twelve a row;
+here, as everyone writes it, a row is a line."""
 
 import os
 import re
-from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from spec.files import UnreadableFileError, read_bytes
 from workload.diagnostics import BROKEN, NOTE, STOPS, WRONG, Finding, Findings, WorkloadError
@@ -74,17 +73,12 @@ class RawHeader:
         values = {"vpp": 1, "ga": 1, **self.values} if self.values.get("pp") == 1 else self.values
         if any(values.get(key, 0) < 1 for key in DEGREES):
             return None
+        others: dict[str, Any] = {key: values[key] for key in DEGREES[1:]} | self.lists
         return SimaiHeader(
             policy=self.policy,
             tp=values["model_parallel_NPU_group"],
-            ep=values["ep"],
-            pp=values["pp"],
-            vpp=values["vpp"],
-            ga=values["ga"],
-            all_gpus=values["all_gpus"],
             pp_comm_bytes=values.get(PP_COMM, 0),
-            checkpoints=self.lists.get("checkpoints", ()),
-            checkpoint_initiates=self.lists.get("checkpoint_initiates", ()),
+            **others,
         )
 
 
@@ -248,17 +242,12 @@ MAX_FILE_BYTES = 2**30
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.IGNORECASE)
 _TEXT_FIELDS = (0, 3, 6, 9)
 _FIELD_NAMES = (
-    "name",
-    "dependency",
-    "forward compute",
-    "forward comm",
-    "forward size",
-    "input-grad compute",
-    "input-grad comm",
-    "input-grad size",
-    "weight-grad compute",
-    "weight-grad comm",
-    "weight-grad size",
+    *("name", "dependency"),
+    *(
+        f"{column} {cell}"
+        for column in ("forward", "input-grad", "weight-grad")
+        for cell in ("compute", "comm", "size")
+    ),
     "update time",
 )
 
@@ -354,37 +343,26 @@ def _check_count(announced: int, num_rows: int, findings: Findings) -> None:
 
 
 def _rows(lines: list[bytes], width: int, findings: Findings) -> tuple[list[RowWithLine], int]:
-    """Returns the rows of ``width`` words, and the number of damaged ones. Where words do not fit the fields of a row
-    there is a finding, and reading starts again with the next line."""
+    """Returns the rows of ``width`` words, one a line, and the number of damaged ones, each of which is a finding."""
     rows: list[RowWithLine] = []
-    # ``last`` is the line on which the last good row ended: a rest of that line is no damaged row of its own.
-    damaged, last = 0, 0
-    # Words that belong to no row yet, with their lines.
-    pending: deque[tuple[bytes, int]] = deque()
+    damaged = 0
     for number, line in enumerate(lines[2:], start=3):
-        pending.extend((word, number) for word in line.split())
-        while len(pending) >= width:
-            row_words = list(islice(pending, width))
-            words = [word for word, _ in row_words]
-            start = row_words[0][1]
-            if not _in_place(words):
-                damaged += start != last
-                _drop_line(lines, pending, width, findings)
-                continue
-            last = row_words[-1][1]
-            if last != start:
-                message = "a row goes on over a line break; SimAI ignores that"
-                findings.add(start, NOTE, "line-break", message)
-            row = _row(words, start, findings)
-            if row is None:
-                damaged += 1
-            else:
-                rows.append(RowWithLine(line=start, row=row))
-            for _ in range(width):
-                pending.popleft()
-    while pending:
-        damaged += pending[0][1] != last
-        _drop_line(lines, pending, width, findings)
+        words = line.split()
+        if not words:
+            continue
+        row = None
+        if len(words) != width:
+            message = f"{len(words)} fields, a row has {width}; SimAI shifts everything after it"
+            findings.add(number, BROKEN, "fields", message)
+        elif not _in_place(words):
+            message = "a number stands where a word belongs or a word where a number belongs"
+            findings.add(number, BROKEN, "fields", message)
+        else:
+            row = _row(words, number, findings)
+        if row is None:
+            damaged += 1
+        else:
+            rows.append(RowWithLine(line=number, row=row))
     return rows, damaged
 
 
@@ -395,20 +373,6 @@ def _in_place(words: list[bytes]) -> bool:
         for place, word in enumerate(words[:12])
         if place
     )
-
-
-def _drop_line(lines: list[bytes], pending: deque[tuple[bytes, int]], width: int, findings: Findings) -> None:
-    """Reports the line on which ``pending`` starts, and drops the rest of it."""
-    start = pending[0][1]
-    num_fields = len(lines[start - 1].split())
-    message = (
-        f"{num_fields} fields, a row has {width}; SimAI shifts everything after it"
-        if num_fields != width
-        else "a number stands where a word belongs or a word where a number belongs"
-    )
-    findings.add(start, BROKEN, "fields", message)
-    while pending and pending[0][1] == start:
-        pending.popleft()
 
 
 def _row(words: list[bytes], line: int, findings: Findings) -> SimaiRow | None:

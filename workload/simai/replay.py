@@ -19,6 +19,7 @@ from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.times.op_times import OpTimer
 from spec.arrays import ints
+from spec.collectives import Collective
 from workload.diagnostics import WorkloadError
 from workload.simai.export import beyond_of, header_of, rows_of
 from workload.simai.format import SimaiGroup, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, read_token
@@ -98,6 +99,20 @@ def layout_of(header: SimaiHeader) -> Layout:
     return Layout.of(header.all_gpus, tp=header.tp, pp=header.pp, ep=header.ep, etp=header.tp if header.ep > 1 else 1)
 
 
+def collective_s(op_timer: OpTimer, layout: Layout, collective: Collective, axis: Axis, size_bytes: int) -> float:
+    """Returns the seconds of one collective by the curves."""
+    op = Comm(
+        module=Module.OTHER,
+        role=Role.MESSAGE,
+        name=collective.value,
+        phase=Phase.FORWARD,
+        collective=collective,
+        axis=axis,
+        size_bytes=ints(size_bytes),
+    )
+    return float(op_timer.time(op, layout).seconds[0])
+
+
 @dataclass(slots=True, kw_only=True)
 class _Prices:
     """Seconds of each distinct collective, looked up once."""
@@ -122,16 +137,7 @@ class _Prices:
             return SimaiGroup.NONE, 0.0
         # Without expert parallelism the expert data-parallel groups are the data-parallel ones.
         axis = Axis.DP_CP if group is SimaiGroup.DP_EP and self.header.ep == 1 else AXES[group]
-        op = Comm(
-            module=Module.OTHER,
-            role=Role.MESSAGE,
-            name=token,
-            phase=Phase.FORWARD,
-            collective=collective,
-            axis=axis,
-            size_bytes=ints(size_bytes),
-        )
-        seconds = float(self.op_timer.time(op, self.layout).seconds[0])
+        seconds = collective_s(self.op_timer, self.layout, collective, axis, size_bytes)
         return group, seconds * (1.0 - self.shares.get(group, 0.0))
 
 

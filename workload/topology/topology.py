@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.errors import ExportError
-from spec.files import UnreadableFileError, atomic_file, atomic_path, read_bytes
+from spec.files import UnreadableFileError, atomic_file, read_bytes
 from workload.diagnostics import BROKEN, NOTE, WRONG, Findings, WorkloadError
+from workload.pictures import save_figure
 
 # The units ns-3 knows (DataRate and Time).
 BANDWIDTH = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGk]?)bps")
@@ -296,7 +297,6 @@ def draw_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
 
     Raises ExportError above 400 nodes, or when the picture cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
@@ -309,7 +309,6 @@ def draw_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
         for index, node in enumerate(members):
             places[node] = ((index + 0.5) / len(members), float(row))
     figure = Figure(figsize=(12.0, 6.0), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     widths = sorted({link.wire.bandwidth for link in topology.links}, key=bandwidth_bits)
     for number, bandwidth in enumerate(widths):
@@ -325,11 +324,7 @@ def draw_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
     for handle in figure.legend(loc="outside lower center", ncols=4).legend_handles:
         if handle is not None:
             handle.set(linewidth=2.0, alpha=1.0)
-    with atomic_path(path) as temporary:
-        ending = temporary.suffix.lstrip(".").lower()
-        if ending not in canvas.get_supported_filetypes():
-            raise ExportError(f"{os.fspath(path)}: a picture ends in .png, .jpg, .svg or .pdf")
-        figure.savefig(temporary, dpi=150, format=ending)
+    save_figure(figure, path)
 
 
 def _row_name(topology: Topology, row: int, count: int) -> str:

@@ -12,9 +12,9 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
 from spec.arrays import FloatArray
 from spec.collectives import Collective
-from spec.errors import ExportError
 from spec.files import atomic_path, make_folder
 from spec.units import GIB, KIB, MIB
+from workload.pictures import save_figure
 from workload.stage_work import StageWork, stage_works
 from workload.traffic.flows import flow_matrix, rank_flows
 
@@ -29,14 +29,12 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
     drawn as the maximum over blocks, so that thin lines stay visible. Raises ExportError when the
     picture cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
     unit, name = _unit(float(matrix.max(initial=0.0)))
     shown = _block_maximum(matrix, PICTURE_CELLS) / unit
     figure = Figure(figsize=(7.0, 6.0), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_title(title, wrap=True)
     axes.set_xlabel("receiving rank")
@@ -59,11 +57,7 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
     else:
         axes.imshow(np.ones((1, 1, 3)), extent=extent)
         axes.text((size - 1) / 2, (size - 1) / 2, "no traffic", ha="center", va="center")
-    with atomic_path(path) as temporary:
-        ending = temporary.suffix.lstrip(".").lower()
-        if ending not in canvas.get_supported_filetypes():
-            raise ExportError(f"{os.fspath(path)}: a picture ends in .png, .jpg, .svg or .pdf")
-        figure.savefig(temporary, dpi=150, format=ending)
+    save_figure(figure, path)
 
 
 def _unit(largest_bytes: float) -> tuple[float, str]:

@@ -9,7 +9,6 @@ from workload.diagnostics import WorkloadError
 from workload.simai.busbw import (
     BusBandwidths,
     RatioTable,
-    RatioTables,
     bus_bandwidth_gib,
     group_shape,
     ratio_of,
@@ -108,7 +107,7 @@ def table(number: int) -> RatioTable:
     return RatioTable(sizes=SIZES, values=(first, (1.0,) * 9))
 
 
-TABLES = RatioTables(nic=table(1), nvlink=table(2), all_to_all=table(3))
+TABLES = {"nic_ratio": table(1), "nvlink_ratio": table(2), "ata_ratio": table(3)}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +163,6 @@ def test_empty_cells_are_one(tmp_path: Path) -> None:
     lines = "Size,1,2,4,8,16,32,64,128,Multi\n16777216,0.5,,,,,,,,\n17179869184,0.5,,,,,,,,0.8\n"
     for name in ("nic_ratio", "nvlink_ratio", "ata_ratio"):
         (tmp_path / f"{name}.csv").write_text(lines)
-    values = read_ratio_tables(tmp_path).nvlink.values
+    values = read_ratio_tables(tmp_path)["nvlink_ratio"].values
     assert values[0] == (0.5, 1, 1, 1, 1, 1, 1, 1, 1)
     assert values[1][8] == 0.8

@@ -169,13 +169,6 @@ def test_groups_of_one_and_sizes_without_a_fixed_time() -> None:
     assert found(LONG.replace("ep: 2", "ep: 8"), "1", alone) == {(3, "note", "group-of-one")}
 
 
-def test_rows_may_break_anywhere() -> None:
-    content = f"{LONG}\n2\n{GOOD.replace(chr(9), chr(10))}\n{GOOD}"
-    file = parse_simai(content.encode())
-    assert [(each.line, each.code) for each in check_simai(file)] == [(3, "line-break")]
-    assert [row.line() for row in usable_workload(file).rows] == [GOOD, GOOD]
-
-
 def test_broken_files_are_not_replayed() -> None:
     with pytest.raises(WorkloadError, match="line 1: short header"):
         usable_workload(parse_simai(f"{SHORT}\n1\n{GOOD}\n".encode()))

@@ -6,30 +6,21 @@ with read_base():
 
 model_type = "LLAMA2"
 
-VOCAB_SIZE = 32000
-SEQ_LEN = 4096
-HIDDEN_SIZE = 5120
-NUM_ATTENTION_HEAD = 40
-MLP_RATIO = 8 / 3
-NUM_LAYER = 40
-
 model = dict(
-    num_layers=NUM_LAYER,
-    hidden_size=HIDDEN_SIZE,
-    num_attention_heads=NUM_ATTENTION_HEAD,
-    vocab_size=VOCAB_SIZE,
-    mlp_ratio=MLP_RATIO,
+    num_layers=40,
+    hidden_size=5120,
+    num_attention_heads=40,
+    vocab_size=32000,
+    mlp_ratio=8 / 3,
     multiple_of=256,
     no_bias=True,
     norm_type="rmsnorm",
     dtype="torch.bfloat16",
-    use_flash_attn=True,
     checkpoint=False,
     apply_post_layer_norm=False,
-    num_chunks=1,
 )
 
-data = dict(seq_len=SEQ_LEN, micro_num=8, micro_bsz=2)
+data = dict(seq_len=4096, micro_num=8, micro_bsz=2)
 
 parallel = dict(
     zero1=dict(size=-1),

@@ -8,31 +8,22 @@ with read_base():
 
 model_type = "INTERNLM_MoE"
 
-SEQ_LEN = 2048
-HIDDEN_SIZE = 4096
-NUM_ATTENTION_HEAD = 32
-MLP_RATIO = 4 / 3
-NUM_LAYER = 32
-VOCAB_SIZE = 103168
-
 model = dict(
-    num_layers=NUM_LAYER,
-    hidden_size=HIDDEN_SIZE,
-    num_attention_heads=NUM_ATTENTION_HEAD,
-    vocab_size=VOCAB_SIZE,
-    mlp_ratio=MLP_RATIO,
+    num_layers=32,
+    hidden_size=4096,
+    num_attention_heads=32,
+    vocab_size=103168,
+    mlp_ratio=4 / 3,
     norm_type="rmsnorm",
     dtype="torch.bfloat16",
-    use_flash_attn=True,
     checkpoint=False,
     apply_post_layer_norm=False,
-    num_chunks=1,
     moe_type="GShard",
     num_experts=4,
     top_k=2,
 )
 
-data = dict(seq_len=SEQ_LEN, micro_num=4, micro_bsz=2)
+data = dict(seq_len=2048, micro_num=4, micro_bsz=2)
 
 parallel = dict(
     zero1=dict(size=-1, fsdp=False),

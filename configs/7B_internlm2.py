@@ -8,9 +8,7 @@ with read_base():
     from configs._base_.models.internlm2_7B import *
     from configs._base_.training import *
 
-SEQ_LEN = 4096
-
-data = dict(seq_len=SEQ_LEN, micro_num=16, micro_bsz=4)
+data = dict(seq_len=4096, micro_num=16, micro_bsz=4)
 
 parallel = dict(
     zero1=dict(size=-1),

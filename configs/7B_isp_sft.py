@@ -1,37 +1,27 @@
 """InternLM 7B under isp. Source: InternEvo configs/7B_isp_sft.py.
 
-As there, NUM_KV_ATTENTION_HEAD is defined but not put into model: kv heads are the 32 heads."""
+NUM_KV_ATTENTION_HEAD is defined there but not put into model: kv heads are the 32 heads."""
 
 with read_base():
     from configs._base_.training import *
 
 model_type = "INTERNLM2"
 
-VOCAB_SIZE = 103168
-SEQ_LEN = 2048
-HIDDEN_SIZE = 4096
-NUM_ATTENTION_HEAD = 32
-NUM_KV_ATTENTION_HEAD = 8
-MLP_RATIO = 8 / 3
-NUM_LAYER = 32
-
 model = dict(
-    num_layers=NUM_LAYER,
-    hidden_size=HIDDEN_SIZE,
-    num_attention_heads=NUM_ATTENTION_HEAD,
-    vocab_size=VOCAB_SIZE,
-    mlp_ratio=MLP_RATIO,
+    num_layers=32,
+    hidden_size=4096,
+    num_attention_heads=32,
+    vocab_size=103168,
+    mlp_ratio=8 / 3,
     multiple_of=256,
     no_bias=True,
     norm_type="rmsnorm",
     dtype="torch.bfloat16",
-    use_flash_attn=True,
     checkpoint=False,
     apply_post_layer_norm=False,
-    num_chunks=1,
 )
 
-data = dict(seq_len=SEQ_LEN, micro_num=4, micro_bsz=2)
+data = dict(seq_len=2048, micro_num=4, micro_bsz=2)
 
 parallel = dict(
     zero1=dict(size=-1),

@@ -9,38 +9,28 @@ with read_base():
 
 model_type = "MIXTRALMOE"
 
-SEQ_LEN = 4096
-HIDDEN_SIZE = 4096
-NUM_ATTENTION_HEAD = 32
-NUM_KV_ATTENTION_HEAD = 8
-MLP_RATIO = 3.5
-NUM_LAYER = 32
-VOCAB_SIZE = 32000
-
 model = dict(
-    num_layers=NUM_LAYER,
-    hidden_size=HIDDEN_SIZE,
-    num_attention_heads=NUM_ATTENTION_HEAD,
-    num_kv_attention_heads=NUM_KV_ATTENTION_HEAD,
+    num_layers=32,
+    hidden_size=4096,
+    num_attention_heads=32,
+    num_kv_attention_heads=8,
     max_position_embeddings=32768,
-    vocab_size=VOCAB_SIZE,
-    mlp_ratio=MLP_RATIO,
+    vocab_size=32000,
+    mlp_ratio=3.5,
     qkv_bias=False,
     o_bias=False,
     norm_type="rmsnorm",
     dtype="torch.bfloat16",
-    use_flash_attn=True,
     use_sliding_window=False,
     rope_base=1000000,
     checkpoint=False,
     apply_post_layer_norm=False,
-    num_chunks=1,
     moe_type="Dropless",
     num_experts=8,
     top_k=2,
 )
 
-data = dict(seq_len=SEQ_LEN, micro_num=16, micro_bsz=1)
+data = dict(seq_len=4096, micro_num=16, micro_bsz=1)
 
 parallel = dict(
     zero1=dict(size=-1, fsdp=False),

@@ -5,8 +5,6 @@ with read_base():
 
 model_type = "INTERNLM2_PUBLIC"
 
-SEQ_LEN = 256
-
 model = dict(
     num_layers=4,
     hidden_size=256,
@@ -18,11 +16,10 @@ model = dict(
     no_bias=True,
     norm_type="rmsnorm",
     dtype="torch.bfloat16",
-    use_flash_attn=True,
     checkpoint=False,
 )
 
-data = dict(seq_len=SEQ_LEN, micro_num=4, micro_bsz=1)
+data = dict(seq_len=256, micro_num=4, micro_bsz=1)
 
 parallel = dict(
     zero1=dict(size=-1),

@@ -3,7 +3,7 @@
 That is to give up the fewest constraints, by the least; an optimizer on the host; gradients in fewer bits; or more
 GPUs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
@@ -18,7 +18,7 @@ from solver.plans.constraints import CONSTRAINT, MODULE_KEYS, constraint_rules
 from solver.plans.plan_columns import plan_columns
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import Rule
-from solver.plans.space import Space, enumerate_block, full_space
+from solver.plans.space import enumerate_block, full_space
 from solver.problem.interval import standard_errors_s
 from solver.problem.model_flops import mfu, tokens_per_gpu_per_s
 from solver.problem.price import interval_s, price_plan
@@ -138,19 +138,12 @@ def _nearest(problem: Problem, constraints: Constraints) -> Nearest | None:
     """Returns the plan that fits the device and is nearest to the constraints; None where none fits."""
     # Modules are no numbers: a plan cannot be near to a constraint on them, so it stays a constraint.
     shared = tuple(bound for bound in constraints.bounds if bound.key in MODULE_KEYS)
-    space = replace(
-        full_space(problem.model, problem.job, constraints),
-        constraints=Constraints(bounds=shared),
+    space = replace(full_space(problem.model, problem.job, constraints), constraints=Constraints(bounds=shared))
+    tables = (
+        enumerate_block(problem.model, problem.job, problem.cluster, space, block).plans for block in space.blocks
     )
-    result = (_nearest_of(problem, constraints, plans) for plans in _plans(problem, space))
+    result = (_nearest_of(problem, constraints, plans) for plans in tables if len(plans))
     return min(filter(None, result), key=lambda one: one.distance, default=None)
-
-
-def _plans(problem: Problem, space: Space) -> Iterator[PlanTable]:
-    for block in space.blocks:
-        plans = enumerate_block(problem.model, problem.job, problem.cluster, space, block).plans
-        if len(plans):
-            yield plans
 
 
 def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) -> Nearest | None:
@@ -173,8 +166,11 @@ def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) ->
         doublings = doublings + np.where(violates, _doublings(bound, plans), 0.0)
     count = np.sum([*violations, over], axis=0)
     best = int(np.lexsort((needed, doublings, count))[0])
-    violated = [rule for rule, violates in zip(rules, violations, strict=True) if violates[best]]
-    words = _changes(plans, best, violated, bounds, rules)
+    words = [
+        _instead(plans.plan(best), bound, rule)
+        for bound, rule, violates in zip(bounds, rules, violations, strict=True)
+        if violates[best]
+    ]
     if over[best] and constraints.memory_gib < np.inf:
         words.append(f"{_gib_up(needed[best])} GiB a device instead of {bytes_to_gib(limit):.1f}")
     elif over[best]:
@@ -189,22 +185,12 @@ def _nearest_of(problem: Problem, constraints: Constraints, plans: PlanTable) ->
     )
 
 
-def _changes(
-    plans: PlanTable, row: int, violated: list[Rule], bounds: list[Bound | None], rules: tuple[Rule, ...]
-) -> list[str]:
-    """Returns for each violated rule what the plan has instead, in words."""
-    changes = []
-    for bound, rule in zip(bounds, rules, strict=True):
-        if not any(rule is one for one in violated):
-            continue
-        requested = rule.reason.removeprefix(CONSTRAINT)
-        settings = plans.plan(row).settings
-        plan = plans.plan(row)
-        key = bound.key if bound is not None else "tp"
-        value = getattr(plan if key == "dp" else settings, key)
-        text = "+".join(value) or "none" if isinstance(value, tuple) else value
-        changes.append(f"{key} = {text} instead of {requested}")
-    return changes
+def _instead(plan: Plan, bound: Bound | None, rule: Rule) -> str:
+    """Returns what the plan has instead of what a rule requests, in words."""
+    key = bound.key if bound is not None else "tp"
+    value = getattr(plan if key == "dp" else plan.settings, key)
+    text = "+".join(value) or "none" if isinstance(value, tuple) else value
+    return f"{key} = {text} instead of {rule.reason.removeprefix(CONSTRAINT)}"
 
 
 def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:

@@ -13,7 +13,7 @@ from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from solver.problem.requested_plan import broken_rules, check_order, plan_of
 from solver.problem.result import Answer, check_believable
-from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, UserError
+from spec.errors import ConfigError, MissingCurveError, UserError
 from spec.program.kinds import whole_number
 from spec.settings.constraints import NO_CONSTRAINTS, Constraints, bounded_settings, constraints_of
 from spec.settings.plan import PlanSettings, plan_option_settings
@@ -162,12 +162,7 @@ def challenger(named: NamedPlan, inputs: LoadedProblem, displayed: Sequence[Answ
 def best_with(keys: Mapping[str, Any], problem: Problem, constraints: Constraints) -> Answer | None:
     """Returns the fastest plan that fits, has these ``keys``, and meets the ``constraints`` on all others; None where
     there is none."""
-    from solver.plans.space import full_space
-    from solver.search import search
+    from solver.analysis.best_plans import best_of
 
     others = tuple(bound for bound in constraints.bounds if bound.key not in keys)
-    both = replace(constraints, bounds=(*others, *constraints_of({"fix": keys}).bounds))
-    try:
-        return search(problem, full_space(problem.model, problem.job, both), top_k=1).best[0]
-    except NoFeasiblePlanError:
-        return None
+    return best_of(problem, replace(constraints, bounds=(*others, *constraints_of({"fix": keys}).bounds)))

@@ -97,10 +97,9 @@ def run_sweep(
     # One convention of MFU for all rows: where one counts half of the attention matrix, all do.
     counted = {attention_counted(products(one.config.model, one.job), one.job.mfu) for *_, one in questions}
     if len(counted) > 1:
-        causal = [
+        questions = [
             (values, request, replace(one, job=replace(one.job, mfu="causal"))) for values, request, one in questions
         ]
-        questions = causal
     rows = []
     for values, request, parsed in questions:
         inputs = cache.open(request, parsed)
@@ -187,9 +186,6 @@ def shared_values(row: SweepRow) -> dict[str, object]:
 
 def _series(row: SweepRow) -> str:
     return repr(shared_values(row))
-
-
-RANKED_BY = ("step", "goodput", "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

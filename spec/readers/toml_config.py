@@ -127,8 +127,6 @@ def _rope(section: Section) -> RopeSpec:
         share=section.number("share", 1.0, maximum=1.0),
         scaling=scaling,
     )
-    if rope.share > 1.0:
-        section.fail("share", "a share of a head's channels, above 0 to 1")
     section.close()
     return rope
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from spec.errors import ConfigError
 from spec.frameworks import STRATEGIES
-from spec.program.kinds import MOST_BYTES, MOST_GPUS, Kind, Number, Percentage, Several, Whole, Word
+from spec.program.kinds import MOST_BYTES, MOST_GPUS, Number, Percentage, Several, Whole, Word
 from spec.section import Section
 from spec.settings.plan import plan_settings
 from spec.settings.setting import Setting, Settings, keys_near, section_values, settings_of
@@ -112,14 +112,12 @@ def bounded_settings() -> Settings:
     return {**result, "dp": dp}
 
 
-def numbered_settings() -> Settings:
-    """Returns the settings of bounded_settings that are numbers."""
-    return {key: one for key, one in bounded_settings().items() if _is_number(one.kind)}
-
-
 def keys_of(verb: str) -> Settings:
-    """Returns the keys that fix, max or min takes."""
-    return bounded_settings() if verb == "fix" else numbered_settings()
+    """Returns the keys that fix, max or min takes; the last two those that are numbers."""
+    settings = bounded_settings()
+    if verb == "fix":
+        return settings
+    return {key: one for key, one in settings.items() if isinstance(one.kind, Whole | Number)}
 
 
 def constraints_in(section: Section) -> dict[str, Any]:
@@ -192,11 +190,8 @@ def _bounds(values: object, verb: str, where: str) -> list[Bound]:
             allowed = f"{WORDS[verb]} a searched key: {keys_near(str(key), settings)}"
             raise ConfigError(where=where, key=f"{verb} {key}", value=value, allowed=allowed)
         accepted: Any = settings[key].accept(value, where)
-        result.append(
-            Bound(key=key, among=(accepted,))
-            if verb == "fix"
-            else Bound(key=key, **{"max": {"most": accepted}, "min": {"least": accepted}}[verb])
-        )
+        limit: dict[str, Any] = {"fix": {"among": (accepted,)}, "max": {"most": accepted}, "min": {"least": accepted}}
+        result.append(Bound(key=key, **limit[verb]))
     return result
 
 
@@ -212,10 +207,6 @@ def _intersection(bounds: list[Bound], where: str) -> tuple[Bound, ...]:
             raise ConfigError(where=where, key=bound.key, value=words, allowed=allowed)
         result[bound.key] = both
     return tuple(result.values())
-
-
-def _is_number(kind: Kind) -> bool:
-    return isinstance(kind, Whole | Number)
 
 
 def _value_text(value: object) -> str:

@@ -33,14 +33,6 @@ class Phase(StrEnum):
     STEP = "step"
 
 
-class Per(StrEnum):
-    """The unit of work for which it runs once."""
-
-    MICRO_BATCH = "micro_batch"
-    CHUNK = "chunk"
-    STEP = "step"
-
-
 class Lane(StrEnum):
     """The lane of an operation, which says whether the rank waits for it.
 
@@ -115,7 +107,6 @@ class Op(Identity):
     """
 
     phase: Phase
-    per: Per = Per.MICRO_BATCH
     lane: Lane = Lane.MAIN
     overlaps: OpKey | None = None
     overlap_phase: Phase = Phase.FORWARD

@@ -155,11 +155,9 @@ def with_stage_layout(
     return replace(table, plans=plans, stages=stages, bytes=stage_memory(model, job, tables))
 
 
-def step_time(
-    model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer, pieces: list[LayerTimes] | None = None
-) -> StepTime:
+def step_time(model: ModelSpec, job: JobSpec, table: Estimate, op_timer: OpTimer) -> StepTime:
     """Returns the step time of every plan of the table, with its parts."""
-    times = stage_times(model, job, table, op_timer, pieces)
+    times = stage_times(model, job, table, op_timer)
     if (table.plans.layout.pp > 1).any():
         # The second run has messages of no duration: the difference of both is the part ``pp_comm`` of the step.
         end_s, free_end_s = spans_of([pipelines(table, times), pipelines(table, times, free=True)])

@@ -1,5 +1,5 @@
 """What a process takes of its GPU besides the tensors of a step: context, allocator slack, NCCL, the experts'
-dispatcher, Transformer Engine's buffers; what of a device there is to use; and the verdict on a plan.
+dispatcher, Transformer Engine's buffers; what of a device there is to use; and whether a plan fits.
 
 Sources. NCCL: constants below. Dispatchers: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu``
 and ``internode_nixl.cu``, allocate_dispatch_buffers and allocate_combine_buffers: room for every token of the group on
@@ -13,7 +13,6 @@ CommOverlapP2PBase::initialize: one that is reduced by ring exchange has room fo
 ``pytorch/cpp_extensions/gemm.py``, get_cublas_workspace: one for single products, one a stream for grouped ones, three
 for overlapped ones."""
 
-from enum import StrEnum
 from math import exp, inf
 
 import numpy as np
@@ -268,26 +267,11 @@ def likelihood_words(needed_bytes: float, limit_bytes: float) -> str:
     return "probably does not fit" if needed_bytes <= limit_bytes * exp(SURE * MEMORY_STD) else "does not fit"
 
 
-class Verdict(StrEnum):
-    """Whether a plan runs in a device's memory. RETRIES: it does, but what the allocator would cache does not fit, so
-    it frees cached segments and allocates again, and synchronises the device each time (PyTorch
-    c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second cudaMalloc)."""
-
-    FITS = "fits"
-    RETRIES = "fits with retries"
-    SHORT = "does not fit"
-
-
-def verdict(needed_bytes: float, device_bytes: float, limit_bytes: float) -> Verdict:
-    """Returns the verdict on a plan that needs at least ``needed_bytes`` and would take ``device_bytes``."""
-    if needed_bytes > limit_bytes:
-        return Verdict.SHORT
-    return Verdict.RETRIES if device_bytes > limit_bytes else Verdict.FITS
-
-
 def retries_words(needed_bytes: float, device_bytes: float, limit_bytes: float) -> str:
-    """Returns a warning where a plan only runs with retries of the allocator, else ""."""
-    if verdict(needed_bytes, device_bytes, limit_bytes) is not Verdict.RETRIES:
+    """Returns a warning where a plan of at least ``needed_bytes`` fits, but what the allocator would cache
+    (``device_bytes``) does not, else "": it frees cached segments and allocates again, and synchronises the device each
+    time (PyTorch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second cudaMalloc)."""
+    if not needed_bytes <= limit_bytes < device_bytes:
         return ""
     cached, limit = bytes_to_gib(device_bytes), bytes_to_gib(limit_bytes)
     return (

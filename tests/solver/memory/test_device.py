@@ -13,7 +13,6 @@ from solver.estimate import estimate_memory
 from solver.memory.device import (
     LOCAL_CONNECTION_BYTES,
     NETWORK_CONNECTION_BYTES,
-    Verdict,
     communicator_bytes,
     dispatcher_bytes,
     exchanging_axes,
@@ -23,7 +22,6 @@ from solver.memory.device import (
     transformer_engine_bytes,
     usable_bytes,
     user_buffer_bytes,
-    verdict,
 )
 from solver.memory.stage import TERMS
 from solver.memory.terms import Tables, stages_of
@@ -305,12 +303,9 @@ def test_nine_times_in_ten_a_plan_fits_for_sure_or_does_not(needed_gib: float, w
 
 
 @pytest.mark.parametrize(
-    ("needed_gib", "device_gib", "said"),
-    [(70, 79, Verdict.FITS), (70, 79.5, Verdict.RETRIES), (79, 90, Verdict.RETRIES), (79.3, 90, Verdict.SHORT)],
+    ("needed_gib", "device_gib", "retries"), [(70, 79, False), (70, 79.5, True), (79, 90, True), (79.3, 90, False)]
 )
 def test_cached_segments_that_do_not_fit_are_no_miss_but_retries(
-    needed_gib: float, device_gib: float, said: Verdict
+    needed_gib: float, device_gib: float, retries: bool
 ) -> None:
-    sizes = (needed_gib * GIB, device_gib * GIB, 79.2 * GIB)
-    assert verdict(*sizes) is said
-    assert bool(retries_words(*sizes)) is (said is Verdict.RETRIES)
+    assert bool(retries_words(needed_gib * GIB, device_gib * GIB, 79.2 * GIB)) is retries

@@ -18,7 +18,7 @@ from spec.collectives import TRAINING_COLLECTIVES
 from spec.origin import Origin
 from tests.solver.questions import ROOT
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.nightly]
 
 TINY = str(ROOT / "configs" / "tiny_internlm2.py")
 

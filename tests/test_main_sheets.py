@@ -9,7 +9,9 @@ import simulation_train_formulaic as command
 from tests.test_main_command import changed
 
 
-@pytest.mark.parametrize("sheet", ["mi300x", "mi355x", "ascend-910b"])
+@pytest.mark.parametrize(
+    "sheet", ["ascend-910b", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mi300x", "mi355x"))]
+)
 def test_other_makers_accelerators_are_answered(sheet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A search whose answer names itself modelled, at a believable share of the peak, in the memory that the
     sheet has.

@@ -58,7 +58,7 @@ def one_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.nightly)])
 def test_a_full_disk_is_one_line_and_2(name: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with open("/dev/full", "w", encoding="utf-8") as full:

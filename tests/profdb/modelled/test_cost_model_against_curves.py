@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CURVES = Path(os.environ.get("PLAN_SHARED_DATA", ROOT.parent / "shared")) / "curves"
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.shared_data,
     pytest.mark.skipif(
         not (CURVES / "gemm.csv").is_file(), reason=f"no measured curves at {CURVES} (PLAN_SHARED_DATA)"

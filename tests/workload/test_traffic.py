@@ -226,23 +226,6 @@ def test_ulysses_sends_gradients_around_all_ranks_that_share_its_weights() -> No
 SIXTEEN = RankOrder(tp=2, ep=2, dp=4, pp=2)
 
 
-@pytest.mark.parametrize(
-    ("token", "independent_ep", "first"),
-    [
-        # As AICB's RankGenerator lists them for 16 ranks, tp 2, ep 2, dp 4, pp 2.
-        ("ep", True, [(0, 2), (1, 3), (4, 6)]),
-        ("dp", True, [(0, 4), (1, 5), (2, 6)]),
-        ("tp-ep", True, [(0, 1, 2, 3), (4, 5, 6, 7)]),
-        ("dp", False, [(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14)]),
-        ("pp", False, [(0, 8), (1, 9)]),
-        ("tp", False, [(0, 1), (2, 3)]),
-    ],
-)
-def test_sixteen_ranks(token: str, independent_ep: bool, first: list[tuple[int, ...]]) -> None:
-    groups = rank_groups(SIXTEEN, token, independent_ep=independent_ep)
-    assert list(groups[: len(first)]) == first
-
-
 def test_the_order_string_decides_the_strides() -> None:
     assert rank_groups(RankOrder(tp=2, dp=2, pp=2, order="pp-dp-tp"), "pp")[0] == (0, 1)
     # dp before ep: ep is the outer half of the data-parallel axis.

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,8 +166,3 @@ def test_sharded_frames_refuse_other_degrees(tmp_path: Path, capsys: pytest.Capt
     flags = "--frame DeepSpeed --model_size 7 --world_size 8 --tp_num 2 --format general"
     assert run_workload.main(["generate", *flags.split()]) == 2
     assert "data parallel only" in capsys.readouterr().err
-
-
-def test_a_row_is_frozen() -> None:
-    item = GeneralItem(comm_type="barrier")
-    assert replace(item, count=2).cells()[-1] == "2"

@@ -9,89 +9,18 @@ from tests.workload.generator import made, options
 from workload.aicb.flags import OTHERS, Other, default_options, notes_on
 
 # AICB 2.1, utils/utils.py: every argument of get_params, with a value that it takes.
-AICB = [
-    "--frame",
-    "Megatron",
-    "--gpu_type",
-    "H100",
-    "--world_size",
-    "16",
-    "--tensor_model_parallel_size",
-    "2",
-    "--pipeline_model_parallel",
-    "2",
-    "--context-parallel-size",
-    "1",
-    "--pp_rank",
-    "-1",
-    "--global_batch",
-    "16",
-    "--micro_batch",
-    "2",
-    "--epoch_num",
-    "1",
-    "--computation_enable",
-    "--dtype",
-    "bfloat16",
-    "--ffn_hidden_size",
-    "1024",
-    "--enable_visual",
-    "--workload_only",
-    "--model_name",
-    "name",
-    "--hidden_size",
-    "1024",
-    "--num_layers",
-    "4",
-    "--seq_length",
-    "128",
-    "--num_attention_heads",
-    "16",
-    "--vocab_size",
-    "1000",
-    "--max_position_embeddings",
-    "128",
-    "--add_bias_linear",
-    "--use_flash_attn",
-    "--swiglu",
-    "--stage",
-    "1",
-    "--amp_enabled",
-    "--reduce_bucket_size",
-    "1000000",
-    "--contiguous_gradients",
-    "--enable_sequence_parallel",
-    "--use-distributed-optimizer",
-    "--make_vocab_size_divisible_by",
-    "64",
-    "--overlap_grad_reduce",
-    "--begin_size",
-    "1024",
-    "--end_size",
-    "1024",
-    "--iter_num",
-    "500",
-    "--multi_all_reduce_enable",
-    "0",
-    "--overlap_version",
-    "--moe_enable",
-    "--expert_model_parallel_size",
-    "2",
-    "--num_experts",
-    "4",
-    "--moe_router_topk",
-    "2",
-    "--moe_grouped_gemm",
-    "--activation_func",
-    "silu",
-    "--gated_linear_unit",
-    "True",
-    "--bias_gelu_fusion",
-    "--openai_gelu",
-    "--onnx_safe",
-    "--squared_relu",
-    "--recompute_activations",
-]
+AICB = (
+    "--frame Megatron --gpu_type H100 --world_size 16 --tensor_model_parallel_size 2 --pipeline_model_parallel 2 "
+    "--context-parallel-size 1 --pp_rank -1 --global_batch 16 --micro_batch 2 --epoch_num 1 --computation_enable "
+    "--dtype bfloat16 --ffn_hidden_size 1024 --enable_visual --workload_only --model_name name --hidden_size 1024 "
+    "--num_layers 4 --seq_length 128 --num_attention_heads 16 --vocab_size 1000 --max_position_embeddings 128 "
+    "--add_bias_linear --use_flash_attn --swiglu --stage 1 --amp_enabled --reduce_bucket_size 1000000 "
+    "--contiguous_gradients --enable_sequence_parallel --use-distributed-optimizer --make_vocab_size_divisible_by "
+    "64 --overlap_grad_reduce --begin_size 1024 --end_size 1024 --iter_num 500 --multi_all_reduce_enable 0 "
+    "--overlap_version --moe_enable --expert_model_parallel_size 2 --num_experts 4 --moe_router_topk 2 "
+    "--moe_grouped_gemm --activation_func silu --gated_linear_unit True --bias_gelu_fusion --openai_gelu "
+    "--onnx_safe --squared_relu --recompute_activations"
+)
 # The rest of them, which need a DeepSpeed or DeepSeek frame, an AIOB file, or a test.
 ELSEWHERE = (
     "--frame DeepSpeed --model_size 7 --stage 3 --format general --allgather_bucket_size 1000 "
@@ -110,7 +39,7 @@ SCRIPTS = (
 
 
 def test_all_of_them_at_once() -> None:
-    spellings = [[word[:2] + word[2:].replace(*pair) for word in AICB] for pair in ("__", "_-", "-_")]
+    spellings = [[word[:2] + word[2:].replace(*pair) for word in AICB.split()] for pair in ("__", "_-", "-_")]
     plans = [made(" ".join(words)).plan for words in spellings]
     assert plans[0] == plans[1] == plans[2]
     plan = plans[0]

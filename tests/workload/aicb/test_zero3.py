@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ def modules(*sizes: int) -> tuple[LeafModule, ...]:
     return tuple(
         LeafModule(name=f"m{i}", tensors=(Tensor(name=f"m{i}.weight", shape=(size,)),)) for i, size in enumerate(sizes)
     )
+
+
+def zero(stage: int, *, ranks: int = 2, num_micro: int = 1, **changes: Any) -> ZeroOptions:
+    """A training of one token a micro-batch."""
+    return ZeroOptions(ranks=ranks, stage=stage, num_micro=num_micro, tokens=1, **changes)
 
 
 def predicted(items: list[GeneralItem], kind: str, stage: str = "") -> list[int]:
@@ -45,20 +51,20 @@ def test_norms_have_the_tensors_of_their_kind(norm: NormKind) -> None:
 
 
 def test_a_bucket_is_reduced_when_the_next_gradient_would_not_fit() -> None:
-    options = ZeroOptions(ranks=2, stage=2, num_micro=2, tokens=1, reduce_bucket_size=10)
+    options = zero(2, num_micro=2, reduce_bucket_size=10)
     items = list(zero12_items(modules(4, 5, 6, 3, 20), options))
     # backward order 20 | 3 + 6 | 5 + 4, after every micro-batch
     assert predicted(items, "all_reduce", "backward") == [20, 9, 9] * 2
 
 
 def test_stage_1_reduces_once_a_step() -> None:
-    options = ZeroOptions(ranks=2, stage=1, num_micro=3, tokens=1, epochs=2, reduce_bucket_size=10)
+    options = zero(1, num_micro=3, epochs=2, reduce_bucket_size=10)
     assert predicted(list(zero12_items(modules(4, 5), options)), "all_reduce", "backward") == [9, 9]
 
 
 def test_stage_1_reduces_in_forward_order_and_stage_2_in_backward_order() -> None:
     def sizes(stage: int) -> list[int]:
-        options = ZeroOptions(ranks=2, stage=stage, num_micro=1, tokens=1, reduce_bucket_size=9)
+        options = zero(stage, reduce_bucket_size=9)
         return predicted(list(zero12_items(modules(4, 5, 6), options)), "all_reduce", "backward")
 
     assert sizes(1) == [9, 6]
@@ -66,32 +72,28 @@ def test_stage_1_reduces_in_forward_order_and_stage_2_in_backward_order() -> Non
 
 
 def test_without_multi_rank_buckets_each_owner_gets_its_part() -> None:
-    options = ZeroOptions(
-        ranks=2, stage=2, num_micro=1, tokens=1, reduce_bucket_size=12, use_multi_rank_bucket_allreduce=False
-    )
+    options = zero(2, reduce_bucket_size=12, use_multi_rank_bucket_allreduce=False)
     items = [item for item in zero12_items(modules(4, 4, 4), options) if item.comm_type == "reduce"]
     # 12 elements, 6 an owner; the bucket holds 8-12 of rank 1, 4-6 of 0, 6-8 of 1, 0-4 of 0
     assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 6), (0, 6)]
 
 
 def test_round_robin_deals_tensors_to_owners_in_turn() -> None:
-    options = ZeroOptions(
-        ranks=2, stage=2, num_micro=1, tokens=1, use_multi_rank_bucket_allreduce=False, round_robin_gradients=True
-    )
+    options = zero(2, use_multi_rank_bucket_allreduce=False, round_robin_gradients=True)
     items = [item for item in zero12_items(modules(4, 2, 4, 6), options) if item.comm_type == "reduce"]
     # flat buffer m0 m2 | m1 m3
     assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 8), (0, 8)]
 
 
 def test_a_gradient_above_the_bucket_goes_in_the_pieces_of_its_owners() -> None:
-    options = ZeroOptions(ranks=4, stage=2, num_micro=1, tokens=1, reduce_bucket_size=4)
+    options = zero(2, ranks=4, reduce_bucket_size=4)
     # 20 elements are 24 with padding to 2 a rank, 6 an owner: each piece passes the bucket
     assert predicted(list(zero12_items(modules(20), options)), "all_reduce", "backward") == [6, 6, 6, 2]
 
 
 def test_only_fp16_asks_for_overflow() -> None:
     def scalars(stage: int, fp16: bool) -> list[int]:
-        options = ZeroOptions(ranks=2, stage=stage, num_micro=1, tokens=1, fp16=fp16)
+        options = zero(stage, fp16=fp16)
         make = zero3_items if stage == 3 else zero12_items
         items = list(make(modules(8), options))
         return [item.msg_size for item in items if item.stage.startswith(("step.has", "step.get"))]
@@ -101,7 +103,7 @@ def test_only_fp16_asks_for_overflow() -> None:
 
 
 def test_the_gradient_norm_is_taken_by_sub_group() -> None:
-    options = ZeroOptions(ranks=2, stage=3, num_micro=1, tokens=1)
+    options = zero(3)
     items = zero3_items(modules(2 * 10**9, 10**9, 10**9), options)
     # a rank's shard of 2e9 elements, sub-groups close once they hold 1e9
     assert sum(item.stage == "step.get_grad_norm_direct" for item in items) == 2
@@ -109,7 +111,7 @@ def test_the_gradient_norm_is_taken_by_sub_group() -> None:
 
 def test_parameters_return_at_once_or_in_shards_of_the_gather_bucket() -> None:
     def gathers(bucket: int | None) -> list[int]:
-        options = ZeroOptions(ranks=4, stage=1, num_micro=1, tokens=1, allgather_bucket_size=bucket)
+        options = zero(1, ranks=4, allgather_bucket_size=bucket)
         return predicted(list(zero12_items(modules(20), options)), "all_gather", "step")
 
     # 20 elements padded to 2 a rank are 24, 6 a rank; 24 // 8 = 3 shards of 2 a rank
@@ -120,15 +122,7 @@ def test_parameters_return_at_once_or_in_shards_of_the_gather_bucket() -> None:
 
 
 def test_first_micro_batch_gathers_module_by_module_and_later_ones_prefetch() -> None:
-    options = ZeroOptions(
-        ranks=2,
-        stage=3,
-        num_micro=2,
-        tokens=1,
-        prefetch_bucket_size=8,
-        param_persistence_threshold=0,
-        max_reuse_distance=0,
-    )
+    options = zero(3, num_micro=2, prefetch_bucket_size=8, param_persistence_threshold=0, max_reuse_distance=0)
     items = list(zero3_items(modules(4, 4, 4, 4), options))
     assert predicted(items, "all_gather", "init") == [4] * 4
     # m0 + m1 before the model starts, m2 + m3 beside m0. Beside m1 the backward's m3, m2, m1 are passed over
@@ -139,7 +133,7 @@ def test_first_micro_batch_gathers_module_by_module_and_later_ones_prefetch() ->
 
 
 def test_small_parameters_stay_and_return_once_a_step() -> None:
-    options = ZeroOptions(ranks=2, stage=3, num_micro=2, tokens=1, param_persistence_threshold=2, epochs=2)
+    options = zero(3, num_micro=2, param_persistence_threshold=2, epochs=2)
     items = list(zero3_items(modules(100, 2, 1), options))
     # each on its own at each step; in the pass that records they go like all others
     assert predicted(items, "all_gather", "step") == [2, 2] * 2
@@ -149,21 +143,13 @@ def test_small_parameters_stay_and_return_once_a_step() -> None:
 
 
 def test_model_persistence_threshold_bounds_what_stays() -> None:
-    options = ZeroOptions(ranks=2, stage=3, num_micro=1, tokens=1, model_persistence_threshold=3)
+    options = zero(3, model_persistence_threshold=3)
     assert predicted(list(zero3_items(modules(2, 2), options)), "all_gather", "step") == [2]
 
 
 def test_live_parameters_bound_the_prefetch() -> None:
     def largest(limit: int) -> int:
-        options = ZeroOptions(
-            ranks=2,
-            stage=3,
-            num_micro=2,
-            tokens=1,
-            param_persistence_threshold=0,
-            max_live_parameters=limit,
-            max_reuse_distance=0,
-        )
+        options = zero(3, num_micro=2, param_persistence_threshold=0, max_live_parameters=limit, max_reuse_distance=0)
         return max(predicted(list(zero3_items(modules(*[4] * 10), options)), "all_gather"))
 
     assert largest(8) == 8
@@ -171,15 +157,7 @@ def test_live_parameters_bound_the_prefetch() -> None:
 
 
 def test_what_stays_is_live_only_in_the_pass_that_gathered_it() -> None:
-    options = ZeroOptions(
-        ranks=2,
-        stage=3,
-        num_micro=3,
-        tokens=1,
-        param_persistence_threshold=2,
-        max_live_parameters=8,
-        max_reuse_distance=0,
-    )
+    options = zero(3, num_micro=3, param_persistence_threshold=2, max_live_parameters=8, max_reuse_distance=0)
     first = [
         items[0].msg_size // 2
         for items in passes(list(zero3_items(modules(2, 6, 6, 6, 6), options)))
@@ -206,14 +184,8 @@ def passes(items: list[GeneralItem]) -> list[list[GeneralItem]]:
 
 def test_what_is_needed_again_soon_stays() -> None:
     def backward(distance: int) -> int:
-        options = ZeroOptions(
-            ranks=2,
-            stage=3,
-            num_micro=2,
-            tokens=1,
-            param_persistence_threshold=0,
-            prefetch_bucket_size=1,
-            max_reuse_distance=distance,
+        options = zero(
+            3, num_micro=2, param_persistence_threshold=0, prefetch_bucket_size=1, max_reuse_distance=distance
         )
         return len(predicted(list(zero3_items(modules(4, 4, 4, 4), options)), "all_gather", "backward"))
 
@@ -236,7 +208,7 @@ def test_modules_around_others_have_hooks_before_them_both_ways() -> None:
 
 
 def test_gradients_are_scattered_whole_and_padded() -> None:
-    options = ZeroOptions(ranks=4, stage=3, num_micro=3, tokens=1, reduce_bucket_size=1)
+    options = zero(3, ranks=4, num_micro=3, reduce_bucket_size=1)
     assert predicted(list(zero3_items(modules(5, 8), options)), "reduce_scatter") == [8, 8] * 3
 
 
@@ -248,7 +220,7 @@ def test_fsdp_units(stage: int, gathers: int) -> None:
         Unit(name="layers.1", modules=modules(4, 4)),
         Unit(name="head", modules=modules(2)),
     )
-    options = ZeroOptions(ranks=2, stage=stage, num_micro=1, tokens=1)
+    options = zero(stage)
     kinds = Counter(item.comm_type for item in fsdp_items(units, options))
     assert kinds["all_gather"] == gathers
     assert kinds["reduce_scatter" if stage else "all_reduce"] == 3 + (0 if stage else 1)
@@ -256,5 +228,5 @@ def test_fsdp_units(stage: int, gathers: int) -> None:
 
 def test_one_rank_moves_nothing() -> None:
     for stage, made in ((1, zero12_items), (3, zero3_items)):
-        options = ZeroOptions(ranks=1, stage=stage, num_micro=2, tokens=1)
+        options = zero(stage, ranks=1, num_micro=2)
         assert {item.comm_type for item in made(modules(3), options)} == {"epoch_end"}

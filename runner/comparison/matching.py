@@ -4,7 +4,7 @@ Both sides have keys (kind, shape, size, group). Equal keys are matched in order
 routed experts, products that a framework splits or joins, and launches without shape or size.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 from math import prod
@@ -64,16 +64,14 @@ class Matching:
     only_measured: Sequence[Unmatched]
 
 
-@dataclass(slots=True)
-class Pool:
-    """Launches of one key that are not matched yet, by start."""
+Pools = dict[Key, list[MeasuredLaunch]]
+"""Launches of each key that are not matched yet, by start."""
 
-    launches: list[MeasuredLaunch]
 
-    def take(self, count: int) -> list[MeasuredLaunch]:
-        """The first ``count`` launches, which leave the pool."""
-        head, self.launches = self.launches[:count], self.launches[count:]
-        return head
+def take(pools: Pools, key: Key, count: int) -> list[MeasuredLaunch]:
+    """The first ``count`` launches of a key, which leave the pool."""
+    head, pools[key] = pools[key][:count], pools[key][count:]
+    return head
 
 
 IN_TOTAL = (Part.KERNEL, Part.OPTIMIZER)
@@ -83,9 +81,9 @@ IN_TOTAL = (Part.KERNEL, Part.OPTIMIZER)
 def match_launches(expected: Sequence[Expected], launches: Iterable[MeasuredLaunch], num_steps: int) -> Matching:
     """The launches of ``num_steps`` steps matched to the operations of one; counts and seconds are of one step."""
     # Each rule takes its launches out of the pools, so that the next one sees the rest.
-    pools: dict[Key, Pool] = {}
+    pools: Pools = {}
     for one in sorted(launches, key=lambda each: each.start_s):
-        pools.setdefault(one.key, Pool([])).launches.append(one)
+        pools.setdefault(one.key, []).append(one)
     pairs, certain = match_exchanges(expected, pools, num_steps)
     # The experts' products come late: a launch of their shape may be another operation's.
     certain, routed = split_routed(certain, pools, num_steps)
@@ -95,10 +93,9 @@ def match_launches(expected: Sequence[Expected], launches: Iterable[MeasuredLaun
     unmatched: list[Expected] = []
     for key, same in wanted.items():
         if key.part in IN_TOTAL:
-            pairs += _in_total(key, same, pools.pop(key, Pool([])).launches, num_steps)
+            pairs += _in_total(key, same, pools.pop(key, []), num_steps)
             continue
-        matching_pools = [pools[one] for one in _alike(key, pools)]
-        key_launches = [one for pool in matching_pools for one in pool.take(num_steps * count_of(same))]
+        key_launches = [each for one in _alike(key, pools) for each in take(pools, one, num_steps * count_of(same))]
         matched, rest = match_in_order(same, key_launches, num_steps)
         pairs += matched
         unmatched += rest
@@ -106,11 +103,11 @@ def match_launches(expected: Sequence[Expected], launches: Iterable[MeasuredLaun
     experts, routed = match_expert_products(routed, pools, num_steps)
     without_key, unmatched = match_without_key([*unmatched, *routed], pools, num_steps)
     pairs += [*composed, *experts, *without_key]
-    return Matching(
-        pairs=pairs,
-        only_expected=_unmatched_expected(unmatched),
-        only_measured=_unmatched_measured((one for pool in pools.values() for one in pool.launches), num_steps),
-    )
+    only_expected = ((one.key, one.label, one.count, one.seconds * one.count) for one in unmatched)
+    rest = (one for pool in pools.values() for one in pool)
+    of_steps = _unmatched((one.key, one.name, 1, one.seconds) for one in rest)
+    only_measured = [replace(one, count=one.count / num_steps, seconds=one.seconds / num_steps) for one in of_steps]
+    return Matching(pairs=pairs, only_expected=_unmatched(only_expected), only_measured=only_measured)
 
 
 def count_of(same: Iterable[Expected]) -> int:
@@ -179,9 +176,7 @@ MOST_ROWS = 16
 """Largest ratio, either way, between the rows of products that pass for the experts' and the expected rows."""
 
 
-def match_exchanges(
-    expected: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
-) -> tuple[list[Pair], list[Expected]]:
+def match_exchanges(expected: Sequence[Expected], pools: Pools, num_steps: int) -> tuple[list[Pair], list[Expected]]:
     """Pairs of the experts' exchanges with launches of their kind, in order, if there are as many; and the other
     operations. An exchange moves between the expected size (this rank's rows) and that of all ranks of its group."""
     pairs: list[Pair] = []
@@ -193,21 +188,19 @@ def match_exchanges(
         else:
             rest.append(operation)
     for same in kinds.values():
-        keys = [key for key in pools if pools[key].launches and _may_be_exchange(same[0].key, key)]
-        launches = sorted((one for key in keys for one in pools[key].launches), key=lambda one: one.start_s)
+        keys = [key for key in pools if pools[key] and _may_be_exchange(same[0].key, key)]
+        launches = sorted((one for key in keys for one in pools[key]), key=lambda one: one.start_s)
         # Launches of exactly the expected size match by their key.
         if len(launches) != count_of(same) * num_steps or all(one.key == same[0].key for one in launches):
             rest += same
             continue
         pairs += [replace(pair, how=AS_ROUTED) for pair in match_in_order(same, launches, num_steps)[0]]
         for key in keys:
-            pools[key].launches = []
+            pools[key] = []
     return pairs, sorted(rest, key=lambda operation: operation.place)
 
 
-def split_routed(
-    expected: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
-) -> tuple[list[Expected], list[Expected]]:
+def split_routed(expected: Sequence[Expected], pools: Pools, num_steps: int) -> tuple[list[Expected], list[Expected]]:
     """Operations to match by shape, and the experts' products of a pass in which some of them ran in another shape. There
     a launch of the expected shape may belong to another operation, so that these wait for a rule of their own."""
     routed_by_key: dict[Key, list[Expected]] = {}
@@ -217,7 +210,7 @@ def split_routed(
     directions = {
         key.direction
         for key, same in routed_by_key.items()
-        if key not in pools or len(pools[key].launches) < count_of(same) * num_steps
+        if key not in pools or len(pools[key]) < count_of(same) * num_steps
     }
     routed = [one for one in expected if one.weight is not None and one.key.direction in directions]
     return [one for one in expected if one.weight is None or one.key.direction not in directions], routed
@@ -230,7 +223,7 @@ def _may_be_exchange(expected: Key, measured: Key) -> bool:
 
 
 def match_expert_products(
-    routed: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
+    routed: Sequence[Expected], pools: Pools, num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """Pairs of all products of the experts of a pass with all launches that have a side of their weights, in total: each
     expert may run products of its own, and gate and up apart. And the operations without a match."""
@@ -243,7 +236,7 @@ def match_expert_products(
         weights = {sides for one in same for sides in _weights(*(one.weight or (0, 0)))}
         keys = [one for one in pools if one.direction == direction and _has_one_of(weights, one)]
         # Rows may differ from the expected ones, but not by any factor: otherwise the launches are of something else.
-        launches = [one for key in keys for one in pools[key].launches]
+        launches = [one for key in keys for one in pools[key]]
         priced = sum(_volume(one.key) * one.count for one in same)
         share = sum(_volume(one.key) for one in launches) / num_steps / priced
         if not 1 / MOST_ROWS < share < MOST_ROWS:
@@ -253,7 +246,7 @@ def match_expert_products(
         pair = pair_of(same, [each.seconds for each in launches], num_steps, how=how)
         pairs.append(replace(pair, label=f"{direction} products of experts"))
         for key in keys:
-            pools[key].launches = []
+            pools[key] = []
     return pairs, rest
 
 
@@ -281,7 +274,7 @@ MOST_PARTS = 3
 
 
 def match_composed_products(
-    unmatched: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
+    unmatched: Sequence[Expected], pools: Pools, num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
     """Pairs of products that ran as two or three, and the operations without a match."""
     pairs, rest = [], []
@@ -295,25 +288,25 @@ def match_composed_products(
             rest += same
             continue
         # The n-th launches of all parts make up the n-th product.
-        pieces = [pools[part].take(count) for part in parts]
+        pieces = [take(pools, part, count) for part in parts]
         seconds = [sum(one.seconds for one in each) for each in zip(*pieces, strict=True)]
         pairs.append(pair_of(same, seconds, num_steps, how=f"ran as {len(parts)} products"))
     return pairs, rest
 
 
-def _parts(key: Key, pools: Mapping[Key, Pool], count: int) -> tuple[Key, ...] | None:
+def _parts(key: Key, pools: Pools, count: int) -> tuple[Key, ...] | None:
     """Keys of the launches that make up a product, if there are enough of them. Equal keys are preferred: gate and up, or
     queries, keys and values of as many heads, are more alike than a gate and a query."""
     candidates = [
         one
         for one, pool in pools.items()
-        if one.part is Part.PRODUCT and one.shape and one.direction == key.direction and len(pool.launches) >= count
+        if one.part is Part.PRODUCT and one.shape and one.direction == key.direction and len(pool) >= count
     ]
     whole = [
         parts
         for number in range(2, MOST_PARTS + 1)
         for parts in combinations_with_replacement(candidates, number)
-        if all(len(pools[one].launches) >= count * parts.count(one) for one in parts) and _adds_up(key, parts)
+        if all(len(pools[one]) >= count * parts.count(one) for one in parts) and _adds_up(key, parts)
     ]
     return min(whole, key=lambda parts: len(set(parts)), default=None)
 
@@ -338,9 +331,7 @@ def _adds_up(key: Key, parts: Sequence[Key]) -> bool:
     return False
 
 
-def match_without_key(
-    unmatched: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
-) -> tuple[list[Pair], list[Expected]]:
+def match_without_key(unmatched: Sequence[Expected], pools: Pools, num_steps: int) -> tuple[list[Pair], list[Expected]]:
     """Pairs by three last rules, and the operations without a match: in order, if launches have no shape or size and are
     as many; collectives of one kind and group that move as many bytes in total; attentions of one direction with as many
     pairs of queries and keys in total."""
@@ -354,16 +345,14 @@ def match_without_key(
         keys = [
             one
             for one, pool in pools.items()
-            if pool.launches
+            if pool
             and (one.part, one.what) == (part, what)
             and one.direction in (direction, None)
             and one.ranks in (ranks, None)
         ]
         # Without shapes (record_shapes=False) or sizes the order is all there is.
         blank_keys = [one for one in keys if one.shape is None and one.size_bytes is None]
-        blank_launches = sorted(
-            (each for one in blank_keys for each in pools[one].launches), key=lambda each: each.start_s
-        )
+        blank_launches = sorted((each for one in blank_keys for each in pools[one]), key=lambda each: each.start_s)
         if blank_launches and len(blank_launches) == count_of(same) * num_steps:
             pairs += [replace(one, how="by order") for one in match_in_order(same, blank_launches, num_steps)[0]]
             keys = blank_keys
@@ -373,15 +362,13 @@ def match_without_key(
             rest += same
             continue
         for one in keys:
-            pools[one].launches = []
+            pools[one] = []
     return pairs, rest
 
 
-def _match_in_sum(
-    same: Sequence[Expected], keys: Sequence[Key], pools: Mapping[Key, Pool], num_steps: int
-) -> Pair | None:
+def _match_in_sum(same: Sequence[Expected], keys: Sequence[Key], pools: Pools, num_steps: int) -> Pair | None:
     """The pair of the operations of one kind with all its remaining launches, if their amounts agree within 1 %."""
-    launches = [one for key in keys for one in pools[key].launches]
+    launches = [one for key in keys for one in pools[key]]
     expected = [_amount(one.key, one.pairs) for one in same]
     measured = [_amount(one.key, one.pairs) for one in launches]
     if not launches or None in expected or None in measured:
@@ -403,12 +390,12 @@ def _amount(key: Key, pairs: float | None) -> float | None:
 # How keys are matched and the rest is listed.
 
 
-def _alike(key: Key, pools: Mapping[Key, Pool]) -> list[Key]:
+def _alike(key: Key, pools: Pools) -> list[Key]:
     """Keys of launches that match a key. Part, kind, size and shape must be equal; direction and group may be unknown."""
     same = [
         one
         for one, pool in pools.items()
-        if pool.launches
+        if pool
         and (one.part, one.what, one.shape, one.size_bytes) == (key.part, key.what, key.shape, key.size_bytes)
         and one.direction in (key.direction, None)
     ]
@@ -425,28 +412,13 @@ def _in_total(key: Key, same: Sequence[Expected], launches: Sequence[MeasuredLau
     return [replace(pair, label=f"all {key.what}")]
 
 
-def _unmatched_expected(operations: Iterable[Expected]) -> list[Unmatched]:
-    result: dict[tuple[Key, str], list[Expected]] = {}
-    for one in operations:
-        result.setdefault((one.key, one.label), []).append(one)
+def _unmatched(rows: Iterable[tuple[Key, str, float, float]]) -> list[Unmatched]:
+    """Key, label, count and seconds of what is left, summed by key and label; the longest first."""
+    result: dict[tuple[Key, str], list[tuple[float, float]]] = {}
+    for key, label, count, seconds in rows:
+        result.setdefault((key, label), []).append((count, seconds))
     lone = [
-        Unmatched(key=key, label=label, count=count_of(same), seconds=sum(one.seconds * one.count for one in same))
+        Unmatched(key=key, label=label, count=sum(count for count, _ in same), seconds=sum(s for _, s in same))
         for (key, label), same in result.items()
-    ]
-    return sorted(lone, key=lambda one: -one.seconds)
-
-
-def _unmatched_measured(launches: Iterable[MeasuredLaunch], num_steps: int) -> list[Unmatched]:
-    result: dict[tuple[Key, str], list[MeasuredLaunch]] = {}
-    for one in launches:
-        result.setdefault((one.key, one.name), []).append(one)
-    lone = [
-        Unmatched(
-            key=key,
-            label=name,
-            count=len(same) / num_steps,
-            seconds=sum(one.seconds for one in same) / num_steps,
-        )
-        for (key, name), same in result.items()
     ]
     return sorted(lone, key=lambda one: -one.seconds)

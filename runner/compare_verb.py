@@ -214,18 +214,14 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
         "*_log.csv of run",
     )
     verb.add_argument(
-        "--operations",
-        type=Path,
-        help="in addition to RESULT: a trace or *_log.csv, compared operation by operation",
+        "--operations", type=Path, help="in addition to RESULT: a trace or *_log.csv, compared operation by operation"
     )
     what = verb.add_argument_group("what ran (a JSON of train has all but the config)")
     add_config(what, required=True)
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked")
     what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
     what.add_argument(
-        "--global_batch_size",
-        type=whole(1, MOST_STEP_TOKENS),
-        help="tokens of a step (default: the config's)",
+        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens of a step (default: the config's)"
     )
     what.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence")
     what.add_argument("--framework", help="preset (default: the result's, else the config's)")
@@ -259,10 +255,7 @@ def compare(options: argparse.Namespace, root: Path) -> int:
     operations_file = read_launch_file(options.operations) if options.operations else launch_file
     if options.operations and operations_file is None:
         raise ConfigError(
-            where="compare",
-            key="--operations",
-            value=str(options.operations),
-            allowed=f"a trace, or a *{LOG_ENDING}",
+            where="compare", key="--operations", value=str(options.operations), allowed=f"a trace, or a *{LOG_ENDING}"
         )
     if options.append and launch_file is not None and launch_file.log is not None:
         raise ConfigError(

@@ -21,6 +21,7 @@ from spec.program.kinds import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE
 from spec.readers.read_config import add_config, assumption_lines, read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
 from spec.settings.setting import parse_settings
+from workload.report import print_lines
 from workload.traffic.ranks import DEFAULT_ORDER
 from workload.verbs import WorkloadVerb
 
@@ -33,6 +34,20 @@ MOST_SECONDS = 1e6
 DEGREES = ("tp", "cp", "ep", "etp", "pp")
 COMPUTE = ("real", "sleep", "skip")
 DTYPES = ("bf16", "fp16", "fp32")
+
+
+Options = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def add_device(options: Options) -> None:
+    """The device of every verb that runs on one."""
+    options.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+
+
+def add_timeout(options: Options) -> None:
+    """The patience of every verb of several ranks."""
+    what = "longest wait of one rank for another (default 120)"
+    options.add_argument("--timeout_s", type=decimal(1e-3, MOST_SECONDS), default=120.0, help=what)
 
 
 def add_run(verb: argparse.ArgumentParser) -> None:
@@ -56,9 +71,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     plan.add_argument("--cluster", help="hardware spec of configs/clusters (default: the profile's)")
     for axis in DEGREES:
         verb.add_argument(
-            f"--{axis}",
-            type=whole(1, MOST_GPUS),
-            help="ranks (default: the workload's arguments, else 1)",
+            f"--{axis}", type=whole(1, MOST_GPUS), help="ranks (default: the workload's arguments, else 1)"
         )
     verb.add_argument("--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})")
     _add_run_options(verb)
@@ -73,7 +86,7 @@ def add_suite(verb: argparse.ArgumentParser) -> None:
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
     """Options of how to run, which ``run`` and ``suite`` share."""
     how = verb.add_argument_group("how to run")
-    how.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    add_device(how)
     how.add_argument(
         "--compute",
         choices=COMPUTE,
@@ -87,25 +100,15 @@ def _add_run_options(verb: argparse.ArgumentParser) -> None:
         help="iterations; the file's last one repeats (default: as many as the file has)",
     )
     how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=1, help="iterations before (default 1)")
-    how.add_argument(
-        "--timeout_s",
-        type=decimal(1e-3, MOST_SECONDS),
-        default=120.0,
-        help="longest wait of one rank for another (default 120)",
-    )
+    add_timeout(how)
     how.add_argument("--results", type=Path, default=Path("results"), help="folder (default results)")
     how.add_argument("--quiet", action="store_true", help="print the summary alone, no line for each operation")
 
 
 def add_links(verb: argparse.ArgumentParser) -> None:
     """All options of ``links``."""
-    verb.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
-    verb.add_argument(
-        "--timeout_s",
-        type=decimal(1e-3, MOST_SECONDS),
-        default=120.0,
-        help="longest wait of one rank for another (default 120)",
-    )
+    add_device(verb)
+    add_timeout(verb)
     table = verb.add_argument_group("nccl-tests' tables")
     table.add_argument(
         "--collectives",
@@ -175,7 +178,7 @@ def add_aiob(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
     )
-    verb.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    add_device(verb)
     verb.add_argument("--output", type=Path, default=Path("aiob.txt"), help="AICB's text (default aiob.txt)")
     verb.add_argument(
         "--compile", action="store_true", help="also time the activation function, fused by torch.compile"
@@ -190,9 +193,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is only checked")
     batch = what.add_mutually_exclusive_group()
     batch.add_argument(
-        "--global_batch_size",
-        type=whole(1, MOST_STEP_TOKENS),
-        help="tokens of a step (default: the config's batch)",
+        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens of a step (default: the config's batch)"
     )
     batch.add_argument(
         "--micro_batches",
@@ -203,8 +204,7 @@ def add_train(verb: argparse.ArgumentParser) -> None:
         "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
     )
     what.add_argument(
-        "--framework",
-        help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})",
+        "--framework", help=f"{', '.join(framework_names())} (default: the config's, else {DEFAULT_FRAMEWORK})"
     )
     what.add_argument(
         "--job",
@@ -214,21 +214,15 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--dtype", choices=("bf16", "fp32"), help="of the products (default: the job's)")
     where = verb.add_argument_group("where to run")
-    where.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    add_device(where)
     where.add_argument(
-        "--cluster",
-        help="hardware spec of configs/clusters with the peak for the MFU (default: by the device's name)",
+        "--cluster", help="hardware spec of configs/clusters with the peak for the MFU (default: by the device's name)"
     )
     how = verb.add_argument_group("how to run")
     how.add_argument("--steps", type=whole(1, MOST_EPOCHS), default=10, help="steps timed (default 10)")
     how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=3, help="steps before (default 3)")
     how.add_argument("--compile", action="store_true", help="compile the blocks by torch.compile")
-    how.add_argument(
-        "--timeout_s",
-        type=decimal(1e-3, MOST_SECONDS),
-        default=120.0,
-        help="longest wait of one rank for another (default 120)",
-    )
+    add_timeout(how)
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument(
@@ -276,12 +270,9 @@ def _print_in_ranks(lines_of: "Callable[[RankLayout], list[str]]", interrupted: 
     with without_interrupts():
         from profiler.distributed.rank_exit import status_in_ranks
 
-    def print_lines(layout: "RankLayout") -> int:
-        for line in lines_of(layout):
-            print(line)
-        return 0
-
-    return status_in_ranks(print_lines, interrupted=lambda layout: "" if layout.rank else interrupted)
+    return status_in_ranks(
+        lambda layout: print_lines(lines_of(layout)), interrupted=lambda layout: "" if layout.rank else interrupted
+    )
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -334,10 +325,7 @@ def reader(options: argparse.Namespace, root: Path) -> Callable[[int], ReplayTas
         return lambda world: task_from_files(options.files, degrees, world)
     if options.files or options.config is None or any(degrees.degrees.values()):
         raise ConfigError(
-            where="run",
-            key="--plan",
-            value=options.plan,
-            allowed="with --config, without files and --tp, --pp, ...",
+            where="run", key="--plan", value=options.plan, allowed="with --config, without files and --tp, --pp, ..."
         )
     request = Request(
         root=root,
@@ -375,9 +363,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     if options.compile:
         device = replace(device, measure=case_measurer(options.device, compiled=True))
     times = time_modules(request, device)
-    for line in [*assumption_lines(config.model), *write_times(times, device, options.output, options.into)]:
-        print(line)
-    return 0
+    return print_lines([*assumption_lines(config.model), *write_times(times, device, options.output, options.into)])
 
 
 def analyse(options: argparse.Namespace, root: Path) -> int:
@@ -385,9 +371,7 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
     with without_interrupts():
         from runner.logs.analysis import analysis_lines
 
-    for line in analysis_lines(options.log, options.pictures):
-        print(line)
-    return 0
+    return print_lines(analysis_lines(options.log, options.pictures))
 
 
 VERBS: dict[str, WorkloadVerb] = {

@@ -84,10 +84,7 @@ def logged_run(path: Path, text: str, job: JobSpec, plan: Plan, warmup: int = WA
     )
     if not steps:
         raise ConfigError(
-            where=str(path),
-            key="steps",
-            value=len(step_lines),
-            allowed=f"one after {warmup} of warm-up (--warmup)",
+            where=str(path), key="steps", value=len(step_lines), allowed=f"one after {warmup} of warm-up (--warmup)"
         )
     _check_batch(path, steps, job)
     memory = _memory(lines, step_lines)
@@ -120,10 +117,7 @@ def _steps(path: Path, lines: Sequence[str]) -> tuple[LogForm, list[StepLine]]:
             return form, _of_intervals(step_lines)
     names = ", ".join(form.name for form in FORMS)
     raise ConfigError(
-        where=str(path),
-        key="result",
-        value=path.name,
-        allowed=f"the JSON of train, or lines of steps of a {names}",
+        where=str(path), key="result", value=path.name, allowed=f"the JSON of train, or lines of steps of a {names}"
     )
 
 

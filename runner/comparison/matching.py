@@ -104,8 +104,7 @@ def match_launches(expected: Sequence[Expected], launches: Iterable[MeasuredLaun
     without_key, unmatched = match_without_key([*unmatched, *routed], pools, num_steps)
     pairs += [*composed, *experts, *without_key]
     only_expected = ((one.key, one.label, one.count, one.seconds * one.count) for one in unmatched)
-    rest = (one for pool in pools.values() for one in pool)
-    of_steps = _unmatched((one.key, one.name, 1, one.seconds) for one in rest)
+    of_steps = _unmatched((one.key, one.name, 1, one.seconds) for pool in pools.values() for one in pool)
     only_measured = [replace(one, count=one.count / num_steps, seconds=one.seconds / num_steps) for one in of_steps]
     return Matching(pairs=pairs, only_expected=_unmatched(only_expected), only_measured=only_measured)
 

@@ -275,10 +275,7 @@ def measured(file: LaunchFile, warmup: int) -> MeasuredRun:
     seconds = [one.seconds for one in file.trace.steps] if file.trace else _epochs_s(file)
     if len(seconds) <= warmup:
         raise ConfigError(
-            where=str(file.path),
-            key="steps",
-            value=len(seconds),
-            allowed=f"one after {warmup} of warm-up (--warmup)",
+            where=str(file.path), key="steps", value=len(seconds), allowed=f"one after {warmup} of warm-up (--warmup)"
         )
     form = TRACE if file.trace else REPLAY
     return MeasuredRun(source=str(file.path), form=form, steps_s=tuple(seconds[warmup:]), warmup=warmup)

@@ -47,10 +47,12 @@ class TrainRecord:
 
 def plan_words(plan: PlanSettings) -> str:
     """The plan as after --plan, without defaults."""
+    return _words({key: getattr(plan, key) for key in plan_option_settings()})
+
+
+def _words(values: Mapping[str, object]) -> str:
     default = PlanSettings()
-    values = {key: getattr(plan, key) for key in plan_option_settings()}
-    words = [f"{key}={setting_text(value)}" for key, value in values.items() if value != getattr(default, key)]
-    return ",".join(words)
+    return ",".join(f"{key}={setting_text(value)}" for key, value in values.items() if value != getattr(default, key))
 
 
 def train_record(path: Path, text: str, warmup: int = 0) -> TrainRecord | None:
@@ -133,11 +135,9 @@ def _job(where: str, values: object) -> dict[str, object] | None:
 
 def _plan(where: str, plan: Mapping[str, Any]) -> PlanSettings:
     """The plan of the file, read as --plan is."""
-    default = PlanSettings()
     given = {key: plan[key] for key in plan_option_settings() if key in plan}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    words = [f"{key}={setting_text(value)}" for key, value in values.items() if value != getattr(default, key)]
-    return parse_plan(",".join(words), where) if words else default
+    words = _words({key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    return parse_plan(words, where) if words else PlanSettings()
 
 
 # A measured step as a row of the CSV that ``python -m solver.calibrate`` reads.

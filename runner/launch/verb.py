@@ -37,10 +37,7 @@ def add_hosts(verb: argparse.ArgumentParser) -> None:
 def add_launch(verb: argparse.ArgumentParser) -> None:
     """All options of ``launch``."""
     verb.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="-- PROGRAM ...",
-        help=f"{', '.join(PROGRAMS)}, with its options",
+        "program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help=f"{', '.join(PROGRAMS)}, with its options"
     )
     add_hosts(verb)
     by = verb.add_argument_group("by a scheduler instead of ssh")

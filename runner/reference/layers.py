@@ -36,10 +36,10 @@ def regathered_columns(group: ProcessGroup) -> Project:
     """Linears cut by column over ``group``, on [batch, own tokens, hidden] to [batch, all tokens, own columns]."""
 
     def project(states: Tensor, linears: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
-        weights = [_local(linear.weight) for linear in linears]
-        outputs: tuple[Tensor, ...] = _Products.apply(_local(states), group, *weights)  # type: ignore[no-untyped-call]
+        weights = [local(linear.weight) for linear in linears]
+        outputs: tuple[Tensor, ...] = _Products.apply(local(states), group, *weights)  # type: ignore[no-untyped-call]
         return tuple(
-            output if linear.bias is None else output + _local(linear.bias)
+            output if linear.bias is None else output + local(linear.bias)
             for output, linear in zip(outputs, linears, strict=True)
         )
 
@@ -89,7 +89,8 @@ def _token_order(blocks: Tensor) -> Tensor:
     return blocks.transpose(0, 1).flatten(1, 2)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -61,10 +61,7 @@ class RoutedFeedForward(nn.Module):
         self.shared = None
         if spec.shared_ffn_hidden:
             shared = MlpSpec(
-                ffn_hidden=spec.shared_ffn_hidden,
-                gated=spec.gated,
-                bias=spec.bias,
-                activation=spec.activation,
+                ffn_hidden=spec.shared_ffn_hidden, gated=spec.gated, bias=spec.bias, activation=spec.activation
             )
             self.shared = FeedForward(hidden, shared)
 

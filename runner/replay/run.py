@@ -304,10 +304,7 @@ class Recorder:
             self.rows += [*rows, end]
         if self.prints:
             lines = [operation_line(row, self.rank) for row in rows]
-            print(
-                "\n".join([*lines, epoch_line(len(self.epochs), end.elapsed_ms or 0.0, self.rank)]),
-                flush=True,
-            )
+            print("\n".join([*lines, epoch_line(len(self.epochs), end.elapsed_ms or 0.0, self.rank)]), flush=True)
         self.epochs.append(replay_pass)
 
     def save(self) -> None:
@@ -363,8 +360,7 @@ def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHo
     program = task.programs[task.degrees.stage_of(world.rank)]
     groups = open_groups(world, groups_used(task.programs), task.degrees)
     operations = agree(
-        world,
-        lambda: operations_for(program.everything, world.device, groups, options.compute, options.dtype),
+        world, lambda: operations_for(program.everything, world.device, groups, options.compute, options.dtype)
     )
     operations.rank = world.rank
     replayer = Replayer(world=world, operations=operations, clock=clock_for(world.device))
@@ -403,9 +399,7 @@ def _recorder(options: ReplayOptions, task: ReplayTask, world: World) -> Recorde
     name = task.name if stage == 0 else f"{task.name}-stage{stage}"
     folder = options.results / LOG_FOLDER
     recorder = Recorder(
-        rank=world.rank,
-        file=LogFile(folder / f"{name}{LOG_ENDING}"),
-        prints=world.leads and not options.quiet,
+        rank=world.rank, file=LogFile(folder / f"{name}{LOG_ENDING}"), prints=world.leads and not options.quiet
     )
     task.workloads[stage].write(folder / f"{name}_workload.csv", task.arguments)
     return recorder

@@ -62,8 +62,7 @@ KERNELS: tuple[tuple[Part, re.Pattern[str]], ...] = (
     (
         Part.ATTENTION,
         re.compile(
-            r"flash_(fwd|bwd)|flash::|FlashAttn|sdpa|fmha|flex_attention|cudnn::fusion::\w*d[oq]_",
-            re.IGNORECASE,
+            r"flash_(fwd|bwd)|flash::|FlashAttn|sdpa|fmha|flex_attention|cudnn::fusion::\w*d[oq]_", re.IGNORECASE
         ),
     ),
     # cuBLAS: ampere_bf16_s16816gemm, sm80_xmma_gemm, nvjet_tst, cutlass_80_tensorop, splitKreduce; Triton's templates

@@ -136,10 +136,7 @@ def read_trace(path: Path) -> Trace:
     steps = [one for one in events if one.category == "user_annotation" and STEP.fullmatch(one.name)]
     if not steps:
         raise ConfigError(
-            where=str(path),
-            key="steps",
-            value=0,
-            allowed="a trace of whole steps: profiler.step() after each",
+            where=str(path), key="steps", value=0, allowed="a trace of whole steps: profiler.step() after each"
         )
     distributed = plain.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}

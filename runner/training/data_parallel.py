@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
-from runner.reference.layers import SelfAttention
+from runner.reference.layers import SelfAttention, local
 from runner.reference.transformer import Block, RoutedFeedForward, Stage
 from solver.plans.plan_table import Plan
 from spec.frameworks import framework_preset
@@ -72,9 +72,7 @@ def meshes_of(plan: Plan, device_type: str) -> Meshes:
     data = plan.dp * plan.cp
     shard = plan.zero_size if plan.zero_stage >= 1 else 1
     whole = init_device_mesh(
-        device_type,
-        (plan.pp, data // shard, shard, plan.tp),
-        mesh_dim_names=("pp", "replicate", "shard", "tp"),
+        device_type, (plan.pp, data // shard, shard, plan.tp), mesh_dim_names=("pp", "replicate", "shard", "tp")
     )
     # Ranks as [pp, dp, cp, tp]. Each group below moves its own axes last and flattens the others: one row per group.
     ranks = torch.arange(plan.world_size).view(plan.pp, plan.dp, plan.cp, plan.tp)
@@ -130,12 +128,8 @@ class GradientSum:
     divisor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerShard:
-    """Parameters whose optimizer state is sharded over a group; None: every rank has all of it."""
-
-    parameters: Sequence[nn.Parameter]
-    group: Group | None
+OptimizerShard = tuple[Sequence[nn.Parameter], Group | None]
+"""Parameters, and the group over which their optimizer state is sharded; None: every rank has all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,17 +218,14 @@ class DataParallelism:
 
     def optimizer_shards(self, stage: Stage) -> list[OptimizerShard]:
         """Parameters of the optimizers; under ZeRO stage 1 their state is sharded over the ranks with the same ones."""
-        expert_ids = {id(parameter) for parameter in self._experts(stage)}
+        experts = self._experts(stage)
+        expert_ids = {id(parameter) for parameter in experts}
         dense = [parameter for parameter in stage.parameters() if id(parameter) not in expert_ids]
-        experts = [parameter for parameter in stage.parameters() if id(parameter) in expert_ids]
         if self.plan.zero_stage != 1:
-            return [OptimizerShard(parameters=[*dense, *experts], group=None)]
+            return [([*dense, *experts], None)]
         mesh = self.meshes.experts_data
         edp = mesh.get_group() if mesh is not None and mesh.size() > 1 else None
-        return [
-            OptimizerShard(parameters=dense, group=self.meshes.shard),
-            OptimizerShard(parameters=experts, group=edp),
-        ]
+        return [(dense, self.meshes.shard), (experts, edp)]
 
     def _experts(self, stage: Stage) -> list[nn.Parameter]:
         if self.meshes.experts_data is None:
@@ -280,11 +271,6 @@ def buckets_of(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
         buckets[-1].append(gradient)
         filled += gradient.nbytes
     return buckets
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor that may be sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _head_norms(stage: nn.Module) -> list[nn.Parameter]:

@@ -161,11 +161,8 @@ def check_model(model: ModelSpec, where: str) -> None:
 def check_plan(training: TrainingConfig, job: JobSpec) -> None:
     """Raise ConfigError for a plan or a job that ``train`` cannot run."""
     _refuse("train", _job(job))
-    _refuse("train", _strategy(training))
-    _refuse("train", _pipeline(training))
-    _refuse("train", _tied(training))
-    _refuse("train", _copies(training))
-    _refuse("train", _shapes(training))
+    for refusals in (_strategy, _pipeline, _tied, _copies, _shapes):
+        _refuse("train", refusals(training))
     _refuse("train", _recompute(training, job))
 
 

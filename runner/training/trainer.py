@@ -211,7 +211,7 @@ class Trainer:
         ]
         self.parameters = [each for stage in self.stages for each in stage.parameters()]
         shards = [each for stage in self.stages for each in data_parallel.optimizer_shards(stage)]
-        self.optimizers = [LocalOptimizer(shard.parameters, shard.group) for shard in shards if shard.parameters]
+        self.optimizers = [LocalOptimizer(parameters, group) for parameters, group in shards if parameters]
         self.executor: SequentialExecutor | PipelineExecutor = self._make_executor(modules)
 
     def _stage(self, model_slice: ModelSlice, context: BlockContext, data_parallel: DataParallelism) -> Stage:

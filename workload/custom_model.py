@@ -238,9 +238,7 @@ class Workshop:
     def _held(self, model: MockedModel) -> RankParameters:
         total = {owner: sum(each.elements for each in model.parameters() if each.owner is owner) for owner in Owner}
         return RankParameters(
-            dense=ints(total[Owner.DENSE]),
-            weight=ints(total[Owner.WEIGHT]),
-            expert=ints(total[Owner.EXPERT]),
+            dense=ints(total[Owner.DENSE]), weight=ints(total[Owner.WEIGHT]), expert=ints(total[Owner.EXPERT])
         )
 
 

@@ -113,11 +113,7 @@ def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -
     if options.gpus is not None:
         workload = replace(workload, header=replace(workload.header, all_gpus=options.gpus))
     source = time_source(
-        TimeFlags(
-            profile=options.profile or root / DEFAULT_PROFILE,
-            cluster=options.cluster,
-            missing=options.missing,
-        ),
+        TimeFlags(profile=options.profile or root / DEFAULT_PROFILE, cluster=options.cluster, missing=options.missing),
         root,
     )
     shares = {
@@ -152,11 +148,7 @@ def add_simulate(verb: argparse.ArgumentParser) -> None:
         help="with --profile: GPUs of each NVLink domain of several nodes that the job gets (default: as many as possible)",
     )
     _binary(verb.add_argument_group("as SimAI_analytical has them"))
-    add(
-        "--ratio_dir",
-        type=Path,
-        help="SimAI's inputs/ratio folder (default: as shipped, configs/simai_ratio)",
-    )
+    add("--ratio_dir", type=Path, help="SimAI's inputs/ratio folder (default: as shipped, configs/simai_ratio)")
     add("--json", type=Path, help="write the parts (seconds) to this file")
     add("--rows", type=Path, help="write what the closed form takes for each row to this file")
 

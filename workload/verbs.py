@@ -135,10 +135,7 @@ def use_topology(made: Topology, options: argparse.Namespace, root: Path) -> Non
     if options.write_cluster:
         if options.cluster is None:
             raise ConfigError(
-                where="topology",
-                key="--cluster",
-                value=None,
-                allowed="the hardware spec whose GPUs these are",
+                where="topology", key="--cluster", value=None, allowed="the hardware spec whose GPUs these are"
             )
         cluster = write_cluster(made, options.cluster, options.write_cluster, root=root)
         print(f"wrote {options.write_cluster}: {cluster.max_nodes} nodes of {cluster.gpus_per_node} GPUs")
@@ -185,12 +182,7 @@ def add_traffic(verb: argparse.ArgumentParser) -> None:
     _degrees(verb)
     add("--group", required=True, help="which groups communicate, such as tp or dp-cp")
     add("--independent_ep", action="store_true", help="split dp by ep")
-    add(
-        "--collective",
-        required=True,
-        choices=[kind.value for kind in TRAINING_COLLECTIVES],
-        help="what they run",
-    )
+    add("--collective", required=True, choices=[kind.value for kind in TRAINING_COLLECTIVES], help="what they run")
     add("--size_bytes", required=True, type=whole(1, MOST_BYTES), help="whole array on one rank")
     add("--algorithm", choices=ALGORITHMS, default="ring", help="default ring")
     add("--domain_ranks", type=whole(0, MOST_GPUS), default=0, help="GPUs of a scale-up domain (hierarchical)")
@@ -253,10 +245,7 @@ VERBS: dict[str, WorkloadVerb] = {
         what="merge AICB's module times into a profile", add_flags=add_import_aiob, run=merge_aiob
     ),
     "traffic": WorkloadVerb(
-        what="rank-to-rank flows of a collective",
-        add_flags=add_traffic,
-        run=traffic,
-        written=("csv", "picture"),
+        what="rank-to-rank flows of a collective", add_flags=add_traffic, run=traffic, written=("csv", "picture")
     ),
 }
 

@@ -234,7 +234,7 @@ def test_the_order_string_decides_the_strides() -> None:
 
 def test_names() -> None:
     groups = named_groups(SIXTEEN)
-    assert groups["expert_dp"][0] == (0, 4)
+    assert (groups["ep"][0], groups["expert_dp"][0], groups["expert_tp_ep"][0]) == ((0, 2), (0, 4), (0, 1, 2, 3))
     assert groups["cp"][5] == (5,)
 
 

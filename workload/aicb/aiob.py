@@ -180,9 +180,7 @@ def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
         )
 
     return replace(
-        work,
-        pieces=tuple(piece(one) for one in work.pieces),
-        step=tuple(_timed(item, times_ns) for item in work.step),
+        work, pieces=tuple(piece(one) for one in work.pieces), step=tuple(_timed(item, times_ns) for item in work.step)
     )
 
 
@@ -258,8 +256,7 @@ def aiob_of(works: tuple[StageWork, ...]) -> AiobFile:
             section = _section(item)
             sums[section] = sums.get(section, 0.0) + item.seconds * 1e6
     return AiobFile(
-        train_iter=1,
-        sections={name: ModuleTime(max_us=us, min_us=us, avg_us=us) for name, us in sums.items()},
+        train_iter=1, sections={name: ModuleTime(max_us=us, min_us=us, avg_us=us) for name, us in sums.items()}
     )
 
 
@@ -281,9 +278,7 @@ def add_import_aiob(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("file", type=Path, help="AICB's text file of module times (microseconds)")
     add_config(verb, "model that was timed", required=True)
     verb.add_argument(
-        "--gpu",
-        required=True,
-        help="GPU of the times, by any name that a hardware spec or the profile gives it",
+        "--gpu", required=True, help="GPU of the times, by any name that a hardware spec or the profile gives it"
     )
     verb.add_argument("--cluster", default="", help="hardware spec in configs/clusters, for a new profile")
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), required=True, help="tensor-parallel ranks")
@@ -296,12 +291,7 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     """Merge the file's sections into the profile; lines that say what was done. A UserError leaves the
     profile as it was."""
     model = read_config(options.config, assume=options.assume).model
-    run = AiobRun(
-        model=model,
-        tp=options.tp,
-        micro_batch=options.micro_batch,
-        seq_len=options.seq_len,
-    )
+    run = AiobRun(model=model, tp=options.tp, micro_batch=options.micro_batch, seq_len=options.seq_len)
     samples, left = module_samples(read_aiob(options.file).sections, run)
     if not samples:
         raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")

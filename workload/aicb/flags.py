@@ -233,10 +233,7 @@ def _what(out: Options) -> None:
     )
     out.add("format", help_text="simai (text) or general (CSV); default simai", choices=FORMATS, default=SIMAI)
     out.add("output", help_text="file, or folder for AICB's file name (default: here)", type=Path)
-    out.add(
-        "pipeline_stage",
-        help_text="slowest (default), all distinct stages, or a stage's number",
-    )
+    out.add("pipeline_stage", help_text="slowest (default), all distinct stages, or a stage's number")
     out.add("pp_rank", help_text="as --pipeline_stage; -1: not given", type=rank_or_none)
     out.add("stage", help_text="ZeRO stage (DeepSpeed, FSDP; default 3), otherwise as --pipeline_stage")
     out.switch("strict_export", help_text="refuse what the SimAI format cannot say")
@@ -291,10 +288,7 @@ def _training(out: Options) -> None:
 
 def _deepspeed(out: Options) -> None:
     out.whole("zero_stage", help_text="ZeRO stage, as --stage", most=3)
-    out.whole(
-        "allgather_bucket_size",
-        help_text="elements of one parameter all-gather, stages 1 and 2 (default: all)",
-    )
+    out.whole("allgather_bucket_size", help_text="elements of one parameter all-gather, stages 1 and 2 (default: all)")
     for name, default in (
         ("reduce_bucket_size", 500_000_000),
         ("prefetch_bucket_size", 50_000_000),
@@ -316,12 +310,7 @@ def _deepspeed(out: Options) -> None:
 def _times(out: Options) -> None:
     out.add("profile", help_text="times from this profile", type=Path)
     out.add("cluster", help_text="hardware spec of configs/clusters (default: the profile's, else h100-sxm)")
-    out.add(
-        "missing",
-        help_text="a missing curve: error or modelled",
-        choices=("error", "modelled"),
-        default="error",
-    )
+    out.add("missing", help_text="a missing curve: error or modelled", choices=("error", "modelled"), default="error")
     out.add("comp_filepath", help_text="times from this AIOB file", type=Path)
     out.switch("aiob_enable", "aiob", help_text="times from prof_data/data.pt, or the AIOB file when given")
     out.add("write_aiob", help_text="also write the forward times to this AIOB file", type=Path)

@@ -211,7 +211,5 @@ def _beyond_aicb(item: WorkItem, stage: str) -> GeneralItem:
     queries = (call.batch, call.heads, call.q_len, call.qk_dim)
     values = (call.batch, call.kv_heads, call.kv_len, call.v_dim)
     return replace(
-        timed,
-        shapes=(queries, values),
-        additional=f"{call.mask} {call.direction} {call.kernel} {call.window}",
+        timed, shapes=(queries, values), additional=f"{call.mask} {call.direction} {call.kernel} {call.window}"
     )

@@ -109,10 +109,7 @@ def time_source(flags: TimeFlags, root: Path) -> TimeSource:
     elif flags.fixed_time_us is None:
         note += " (no --profile, --aiob_enable, --comp_filepath or --fixed_time_us)"
     return TimeSource(
-        cost_model=FixedCostModel(seconds=time_us * 1e-6),
-        cluster=cluster,
-        known=not from_nowhere,
-        notes=(note,),
+        cost_model=FixedCostModel(seconds=time_us * 1e-6), cluster=cluster, known=not from_nowhere, notes=(note,)
     )
 
 

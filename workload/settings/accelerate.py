@@ -136,7 +136,7 @@ def _degrees(job: JobSpec, plan: Plan) -> Section:
         known = job.context_parallel in CP_STRATEGIES
         require(known, f"context parallelism by {job.context_parallel} beside FSDP2")
         degrees["parallelism_config_cp_comm_strategy"] = CP_STRATEGIES[job.context_parallel]
-    return degrees | launch_of("accelerate", plan, NAME).settings
+    return degrees | launch_of("accelerate", plan, NAME)
 
 
 def _precision(precision: Precision) -> str:

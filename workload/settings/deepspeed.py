@@ -50,8 +50,7 @@ JOB_KEYS = frozenset(
 def deepspeed_settings(problem: Problem, plan: Plan) -> LaunchText:
     """The JSON. Raises ExportError for what DeepSpeed cannot run."""
     settings = deepspeed_json(problem, plan)
-    launch = launch_of("deepspeed", plan, NAME)
-    script = (*launch.in_script, *_in_script(problem, plan), *_facts(problem.model))
+    script = (*_ulysses(plan), *_in_script(problem, plan), *_facts(problem.model))
     settings[SCRIPT] = list(script)
     omissions = setting_omissions(problem, JOB_KEYS)
     if omissions:
@@ -85,7 +84,7 @@ def deepspeed_json(problem: Problem, plan: Plan) -> Settings:
     if not _cuts_weights(plan):
         # else checked against all ranks, those of a tensor-parallel group too: left for DeepSpeed to multiply
         settings["train_batch_size"] = plan.micro_batch * plan.num_micro * plan.dp
-    return settings | launch_of("deepspeed", plan, NAME).settings
+    return settings | launch_of("deepspeed", plan, NAME)
 
 
 def _refuse_plan(job: JobSpec, plan: Plan) -> None:
@@ -110,7 +109,7 @@ def _refuse_plan(job: JobSpec, plan: Plan) -> None:
 
 def _cuts_weights(plan: Plan) -> bool:
     """True where the plan's tp is DeepSpeed's AutoTP and not its sequence parallelism."""
-    return "tensor_parallel" in launch_of("deepspeed", plan, NAME).settings
+    return "tensor_parallel" in launch_of("deepspeed", plan, NAME)
 
 
 def _copies(plan: Plan) -> int:
@@ -153,6 +152,20 @@ def _zero(job: JobSpec, plan: Plan) -> Settings:
     if choices.bucket_elements:
         zero["reduce_bucket_size"] = choices.bucket_elements
     return zero
+
+
+def _ulysses(plan: Plan) -> tuple[str, ...]:
+    """Steps of a training script beside the key of sequence parallelism (runtime/config.py;
+    docs/_tutorials/ulysses-alst-sequence-parallelism.md)."""
+    ranks = launch_of("deepspeed", plan, NAME).get("sequence_parallel_size")
+    if ranks is None:
+        return ()
+    return (
+        f"mpu = UlyssesSPAttentionHF.register_with_transformers(..., sequence_parallel_size={ranks}) before the "
+        "model is made, then deepspeed.initialize(..., mpu=mpu); in Megatron-DeepSpeed "
+        f"--ds-sequence-parallel-size {ranks}",
+        "UlyssesSPDataLoaderAdapter(...) around the data loader, and a loss averaged over the sequence group",
+    )
 
 
 def _in_script(problem: Problem, plan: Plan) -> tuple[str, ...]:

@@ -322,7 +322,7 @@ def _parallel(problem: Problem, plan: Plan) -> Section:
     overlap = problem.job.preset.data_parallel.overlap_weights
     parallel: Section = {
         "zero1": {"size": _zero_size(problem.model, plan), "fsdp": False},
-        "tensor": launch_of("internevo", plan, NAME).settings,
+        "tensor": launch_of("internevo", plan, NAME),
         "pipeline": {
             "size": plan.pp,
             "interleaved_overlap": problem.job.preset.pipeline.overlap_p2p,

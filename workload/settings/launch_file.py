@@ -93,24 +93,15 @@ def setting_omissions(problem: Problem, keys: Collection[str]) -> tuple[str, ...
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategySettings:
-    """A strategy in a framework's settings: ``settings`` are entries of the framework's own; ``in_script``
-    what only the training script can set, one line each."""
-
-    settings: dict[str, Any]
-    in_script: tuple[str, ...] = ()
-
-
-def launch_of(framework: str, plan: Plan, title: str) -> StrategySettings:
+def launch_of(framework: str, plan: Plan, title: str) -> dict[str, Any]:
     """Returns what ``framework`` sets for the plan's strategy; raises ExportError where it has no words for it."""
-    launch = strategy_launch(framework, plan.strategy, plan.tp)
-    if launch is None:
+    settings = strategy_launch(framework, plan.strategy, plan.tp)
+    if settings is None:
         raise ExportError(f"{title} has no setting for {plan.strategy} sharding")
-    return launch
+    return settings
 
 
-def strategy_launch(framework: str, strategy: str, tp: int) -> StrategySettings | None:
+def strategy_launch(framework: str, strategy: str, tp: int) -> dict[str, Any] | None:
     """Returns how ``framework`` (a preset's name, or a launcher's: accelerate, torchtitan) runs a strategy over ``tp``
     ranks; None where it cannot. Keys of Megatron-LM, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py),
     InternEvo's mode (its wp stands in a section of its own), accelerate's and torchtitan's degrees
@@ -126,18 +117,4 @@ def strategy_launch(framework: str, strategy: str, tp: int) -> StrategySettings 
         ("torchtitan", "fsp"): {"tensor_parallel_degree": tp, "enable_sequence_parallel": tp > 1},
     }
     settings |= {("internevo", mode): {"size": tp, "mode": mode} for mode in ("mtp", "msp", "fsp", "isp")}
-    if (framework, strategy) not in settings:
-        return None
-    script = _ulysses_script(tp) if strategy == "ulysses" else ()
-    return StrategySettings(settings=settings[framework, strategy], in_script=script)
-
-
-def _ulysses_script(tp: int) -> tuple[str, ...]:
-    """Steps of a training script beside DeepSpeed's key (runtime/config.py;
-    docs/_tutorials/ulysses-alst-sequence-parallelism.md)."""
-    return (
-        f"mpu = UlyssesSPAttentionHF.register_with_transformers(..., sequence_parallel_size={tp}) before the "
-        "model is made, then deepspeed.initialize(..., mpu=mpu); in Megatron-DeepSpeed "
-        f"--ds-sequence-parallel-size {tp}",
-        "UlyssesSPDataLoaderAdapter(...) around the data loader, and a loss averaged over the sequence group",
-    )
+    return settings.get((framework, strategy))

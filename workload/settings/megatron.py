@@ -226,7 +226,7 @@ def launch_flags_of_hub_models(problem: Problem, plan: Plan) -> Flags:
 def _degrees(problem: Problem, plan: Plan) -> Flags:
     job = problem.job
     flags: Flags = {
-        **launch_of("megatron", plan, NAME).settings,
+        **launch_of("megatron", plan, NAME),
         "--pipeline-model-parallel-size": plan.pp,
         "--context-parallel-size": plan.cp,
     }

@@ -254,8 +254,7 @@ def _formats(precision: Precision) -> Flags:
     if precision.linear != compute:
         scaling = scaling_word(precision)
         require(
-            precision.linear == "fp8" and scaling in FP8_RECIPES,
-            f"{precision.linear} products scaled by {scaling}",
+            precision.linear == "fp8" and scaling in FP8_RECIPES, f"{precision.linear} products scaled by {scaling}"
         )
         recipe, numbers = FP8_RECIPES[scaling]
         flags |= {"--fp8-format": numbers, "--fp8-recipe": recipe}
@@ -265,8 +264,7 @@ def _formats(precision: Precision) -> Flags:
     # MXFP8 parameters travel in 16 bits, through the gradients' buffer
     lent = precision.low_precision_parameters and precision.scale_recipe == "mx" and not narrow
     require(
-        precision.low_precision_parameters <= (narrow or lent),
-        f"parameters held narrow and gathered in {gathered}",
+        precision.low_precision_parameters <= (narrow or lent), f"parameters held narrow and gathered in {gathered}"
     )
     if narrow or lent:
         flags["--fp8-param-gather"] = None

@@ -84,12 +84,7 @@ FLAVORS = (
         ("236B", 60, 5120, 235_741_434_880),
         ("671B", 61, 7168, 671_026_404_352),
     ),
-    *_flavors(
-        "gpt_oss",
-        "gpt_oss_20b",
-        ("20b", 24, 2880, 20_914_757_184),
-        ("120b", 36, 2880, 116_829_156_672),
-    ),
+    *_flavors("gpt_oss", "gpt_oss_20b", ("20b", 24, 2880, 20_914_757_184), ("120b", 36, 2880, 116_829_156_672)),
 )
 
 
@@ -209,7 +204,7 @@ def parallelism(problem: Problem, plan: Plan) -> Values:
         "data_parallel_shard_degree": shards // plan.cp,
         # "default" keeps gathered weights where there are pipeline stages (distributed/fsdp.py)
         "fsdp_reshard_after_forward": "default" if plan.zero_stage == 3 or plan.pp > 1 else "never",
-        **launch_of(NAME, plan, NAME).settings,
+        **launch_of(NAME, plan, NAME),
     }
     if plan.cp > 1:
         gathers = problem.job.context_parallel == "all_gather"

@@ -12,12 +12,7 @@ from solver.plans.schedules import Schedule
 from solver.problem.problem import Problem
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from workload.settings.launch_file import (
-    LaunchText,
-    launch_text,
-    requirement,
-    same_framework,
-)
+from workload.settings.launch_file import LaunchText, launch_text, requirement, same_framework
 from workload.settings.megatron import check_megatron, flag_lines, megatron_flags, omissions
 from workload.settings.megatron_flags import Flags
 

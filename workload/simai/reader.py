@@ -75,10 +75,7 @@ class RawHeader:
             return None
         others: dict[str, Any] = {key: values[key] for key in DEGREES[1:]} | self.lists
         return SimaiHeader(
-            policy=self.policy,
-            tp=values["model_parallel_NPU_group"],
-            pp_comm_bytes=values.get(PP_COMM, 0),
-            **others,
+            policy=self.policy, tp=values["model_parallel_NPU_group"], pp_comm_bytes=values.get(PP_COMM, 0), **others
         )
 
 

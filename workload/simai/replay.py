@@ -206,9 +206,7 @@ def _waiting(header: SimaiHeader, sums: _Sums, op_timer: OpTimer) -> tuple[float
     # The rows have all micro-batches; each chunk takes an equal part of one.
     equal = np.full(header.vpp, 1.0 / (header.ga * header.vpp))
     passes = PassTimes(
-        forward_s=sums.forward_s * equal,
-        backward_s=sums.backward_s * equal,
-        weight_s=sums.weight_s * equal,
+        forward_s=sums.forward_s * equal, backward_s=sums.backward_s * equal, weight_s=sums.weight_s * equal
     )
     p2p_s = op_timer.p2p(plans.layout, ints(header.pp_comm_bytes)).seconds
     span_s = float(stage_spans_s(plans, stages, passes, P2PTimes(seconds=p2p_s))[0])

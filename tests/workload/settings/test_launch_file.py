@@ -1,7 +1,7 @@
 """Every key of a plan is said by a framework's settings, or refused."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,6 @@ import pytest
 from ops.recompute import Recompute
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
-from solver.problem.problem import Problem
 from spec.errors import ExportError
 from spec.frameworks import framework_names, framework_preset
 from spec.mixers.attention import AttentionSpec, QkNormWeights
@@ -18,17 +17,10 @@ from spec.readers.read_config import read_config
 from spec.settings.plan import plan_settings
 from tests.solver.questions import question, small_model
 from tests.workload.settings.problems import asked, with_block
+from tests.workload.settings.test_refusals import NAMES, PLANS
+from workload.launch_files import EXPORTERS
 from workload.settings import deepspeed, internevo, megatron
-from workload.settings.accelerate import accelerate_settings
-from workload.settings.bridge import bridge_settings
-from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.frameworks import WRITTEN, check_framework
-from workload.settings.internevo import internevo_settings
-from workload.settings.launch_file import LaunchText
-from workload.settings.megatron import megatron_settings
-from workload.settings.swift import swift_settings
-from workload.settings.torchtitan import torchtitan_settings
-from workload.settings.zero_bubble import zero_bubble_settings
 
 # A plan in which the key is said.
 CHANGES: dict[str, dict[str, object]] = {
@@ -117,32 +109,8 @@ LLAMA = read_config(Path(__file__).resolve().parents[3] / "configs" / "8B_llama3
 Change = Callable[[ModelSpec], ModelSpec]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exporter:
-    """Writes ``plan``; ``job`` is what it needs of the job besides."""
-
-    write: Callable[[Problem, Plan], LaunchText]
-    plan: Plan
-    job: Mapping[str, object] | None = None
-
-
-FSDP = Plan(strategy="mtp", preset="fsdp", dp=8, zero_stage=3, zero_size=8)
-EXPORTERS = {
-    "megatron": Exporter(write=megatron_settings, plan=Plan(strategy="fsp", preset="megatron", tp=2)),
-    "zero-bubble": Exporter(
-        write=zero_bubble_settings, plan=Plan(strategy="fsp", preset="zero-bubble", pp=2, num_micro=4)
-    ),
-    "bridge": Exporter(write=bridge_settings, plan=Plan(strategy="fsp", preset="megatron-bridge", tp=2)),
-    "swift": Exporter(
-        write=swift_settings,
-        plan=Plan(strategy="fsp", preset="megatron", tp=2),
-        job={"gradient": "fp32", "reduce": "fp32"},
-    ),
-    "internevo": Exporter(write=internevo_settings, plan=Plan(strategy="msp", preset="internevo", tp=2)),
-    "deepspeed": Exporter(write=deepspeed_settings, plan=Plan(strategy="mtp", preset="deepspeed", dp=2)),
-    "accelerate": Exporter(write=accelerate_settings, plan=FSDP),
-    "torchtitan": Exporter(write=torchtitan_settings, plan=replace(FSDP, preset="torchtitan")),
-}
+# What an exporter needs of the job besides its plan.
+JOBS: dict[str, dict[str, object]] = {"swift": {"gradient": "fp32", "reduce": "fp32"}}
 
 
 def attention(**changes: object) -> Change:
@@ -212,19 +180,19 @@ HUB = frozenset(("window", "qk_norm of each head", "output_gate", "sinks", "qkv_
 ANOTHERS: dict[str, frozenset[str]] = {
     "deepspeed": frozenset(KEYS),
     "accelerate": frozenset(KEYS),
-    "bridge": HUB,
+    "megatron-bridge": HUB,
     "swift": HUB,
 }
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.parametrize("name", PLANS)
 def test_a_key_is_written_refused_or_anothers(name: str, key: str) -> None:
-    exporter = EXPORTERS[name]
+    plan = PLANS[name]
+    write = EXPORTERS[NAMES.get(name, name)].compose[plan.preset]
 
     def text_of(model: ModelSpec) -> str:
-        question = asked(exporter.plan, model=model, job=exporter.job)
-        return exporter.write(question, exporter.plan).text
+        return write(asked(plan, model=model, job=JOBS.get(name)), plan).text
 
     changed, plain = KEYS[key](LLAMA), text_of(LLAMA)
     if key in ANOTHERS.get(name, ()):
@@ -245,4 +213,4 @@ def test_a_key_is_written_refused_or_anothers(name: str, key: str) -> None:
 
 def test_every_exporter_of_models_is_asked() -> None:
     """A trace shows what a plan runs, whatever the model."""
-    assert set(EXPORTERS) == set(WRITTEN) - {"trace"} | {"zero-bubble"}
+    assert {NAMES.get(name, name) for name in PLANS} == set(WRITTEN) - {"trace"}

@@ -11,8 +11,7 @@ from solver.plans.schedules import Schedule
 from solver.problem.price import price_plan
 from solver.problem.problem import Problem
 from spec.errors import ExportError
-from spec.frameworks import framework_preset
-from tests.solver.questions import question, small_model
+from tests.workload.settings import problems
 from workload.settings.step_trace import trace_events, trace_text
 
 FSP = "fsp"
@@ -20,12 +19,7 @@ Event = dict[str, Any]
 
 
 def asked(plan: Plan, *, overlap_p2p: bool = True) -> Problem:
-    return question(
-        model=small_model(layers=8),
-        world_size=plan.world_size,
-        sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=framework_preset(plan.preset).changed({"pipeline.overlap_p2p": overlap_p2p}),
-    )
+    return problems.asked(plan, preset={"pipeline.overlap_p2p": overlap_p2p})
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from workload.simai.export import beyond_of, export_simai, fits_format, group_of
 from workload.simai.format import PREFIXES, SimaiGroup, SimaiHeader, SimaiPass, read_token
 from workload.simai.reader import read_simai
 from workload.stage_work import StageWork, stage_works
-from workload.traffic.ranks import RankOrder, named_groups
 
 
 @settings(max_examples=30, deadline=None)
@@ -91,12 +90,6 @@ def test_transfers_between_stages_count_every_micro_batch() -> None:
         assert hops.count == 2 * batch // 4
         assert hops.total_bytes == hops.count * header.pp_comm_bytes
         assert hops.seconds == pytest.approx(hops.count * work.p2p_s)
-
-
-def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:
-    groups = named_groups(RankOrder(tp=2, ep=2, dp=4, pp=2))
-    assert groups["expert_tp_ep"][0] == (0, 1, 2, 3)
-    assert groups["ep"][0] == (0, 2)
 
 
 def test_what_no_row_holds_lasts_as_long_as_all_its_micro_batches() -> None:

@@ -26,9 +26,9 @@ from ops.op import CpuOverhead, Linear, Op, Ops, Owner, Pass
 from ops.roles import Module, Role
 from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.problem import Problem
+from solver.times.stage_times import p2p_bytes
 from solver.times.step_end import operations
-from spec.arrays import IntArray, bools, ceil_div, ints
-from spec.dtypes import dtype_bytes
+from spec.arrays import bools, ints
 from spec.model import BlockSpec, MlpSpec
 from workload.stage_work import PieceWork, StageWork, WorkItem, work_item
 
@@ -172,15 +172,15 @@ class Workshop:
 
     def norm(self, name: str) -> MockedOps:
         """The model's normalisation of the hidden state."""
-        return self.leaf(name, norm(self.context, Module.OTHER, self._rows(), name))
+        return self.leaf(name, norm(self.context, Module.OTHER, self.context.norm_rows, name))
 
     def residual(self, name: str) -> MockedOps:
         """A branch added to the residual stream."""
-        return self.leaf(name, residual(self.context, Module.OTHER, self._rows(), name))
+        return self.leaf(name, residual(self.context, Module.OTHER, self.context.norm_rows, name))
 
     def linear(self, name: str, inputs: int, outputs: int) -> MockedOps:
         """A whole matrix on every rank (not cut over tp) over the rank's own tokens."""
-        rows = self._rows()
+        rows = self.context.norm_rows
         layer = Linear(
             module=Module.OTHER,
             role=Role.PROJECTION,
@@ -217,9 +217,7 @@ class Workshop:
         if not pieces or _overridden(model):
             pieces = (PieceWork(name="block0", repeat=1, forward=model.forward(), backward=model.backward()),)
         deep = self.plan.pp > 1
-        shards = self.plan.sharding.norm_shards(self.layout)
-        width = dtype_bytes(self.problem.job.precision.activation)
-        size = int((ceil_div(self.context.tokens, shards) * self.problem.model.hidden * width)[0])
+        size = int(p2p_bytes(self.problem.model, self.problem.job, PlanTable.of(self.plan))[0])
         message = self.problem.op_timer.p2p(self.layout, ints(size))
         return StageWork(
             position=0,
@@ -231,9 +229,6 @@ class Workshop:
             p2p_bytes=size if deep else 0,
             p2p_s=float(message.seconds[0]) if deep else 0.0,
         )
-
-    def _rows(self) -> IntArray:
-        return self.context.norm_rows
 
     def _held(self, model: MockedModel) -> RankParameters:
         total = {owner: sum(each.elements for each in model.parameters() if each.owner is owner) for owner in Owner}

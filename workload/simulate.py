@@ -20,7 +20,7 @@ from workload.simai.busbw import NIC_GIB, NVLINK_GIB, SHIPPED, read_busbw, read_
 from workload.simai.check import check_simai
 from workload.simai.closed_form import (
     AnalyticalOptions,
-    AnalyticalReport,
+    PrintedTimes,
     price_simai,
     row_lines,
     summary_lines,
@@ -78,7 +78,7 @@ def write_results(
     options: argparse.Namespace,
     workload: SimaiWorkload,
     closed_form: AnalyticalOptions,
-    report: AnalyticalReport,
+    report: PrintedTimes,
 ) -> Iterator[Path]:
     """Write the rows to --rows, and with -r what the binary writes where it writes it (results/PREFIXEndToEnd.csv,
     made under the working folder). Raises ExportError."""
@@ -93,7 +93,7 @@ def write_results(
     make_folder(path.parent)
     with atomic_file(path) as handle:
         name = path.name.removesuffix("EndToEnd.csv")
-        handle.writelines(f"{line}\n" for line in summary_lines(report.printed, name))
+        handle.writelines(f"{line}\n" for line in summary_lines(report, name))
         handle.writelines(f"{line}\n" for line in row_lines(workload, closed_form))
     yield path
 

@@ -90,6 +90,11 @@ class StageWork:
     p2p_s: float
     chunk_layers: tuple[tuple[int, ...], ...] = ()
 
+    def per_step(self) -> list[tuple[int, WorkItem]]:
+        """Returns every item of a step with the number of times it runs."""
+        per_step = [(repeat * self.num_micro, item) for repeat, item in self.per_micro_batch()]
+        return per_step + [(1, item) for item in self.step]
+
     def per_micro_batch(self) -> list[tuple[int, WorkItem]]:
         """Returns every item of one micro-batch with the number of times it runs."""
         return [(piece.repeat, item) for piece in self.pieces for item in (*piece.forward, *piece.backward)]

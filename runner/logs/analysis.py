@@ -43,14 +43,7 @@ def slow_operations(log: Log) -> list[Outlier]:
     like: dict[object, list[tuple[int, int, GeneralItem]]] = {}
     for iteration, epoch in enumerate(log.comm_log_each_epoch[1:], start=1):
         for place, item in enumerate(epoch, start=1):
-            key = (
-                item.comm_type,
-                item.comm_group,
-                item.comm_group_size,
-                item.msg_size,
-                item.shapes,
-                item.stage,
-            )
+            key = (item.comm_type, item.comm_group, item.comm_group_size, item.msg_size, item.shapes, item.stage)
             like.setdefault(key, []).append((iteration, place, item))
     result = []
     for same in like.values():

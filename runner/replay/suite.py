@@ -46,16 +46,7 @@ from workload.traffic.ranks import DEFAULT_ORDER
 MAX_FILE_BYTES = 2**20
 NAME = re.compile(r"[\w.+=-]{1,100}")
 KEYS = ("name", "generate", "files")
-SET_BY_LAUNCH = (
-    "world_size",
-    "nnodes",
-    "nproc_per_node",
-    "format",
-    "pipeline_stage",
-    "pp_rank",
-    "output",
-    "bundle",
-)
+SET_BY_LAUNCH = ("world_size", "nnodes", "nproc_per_node", "format", "pipeline_stage", "pp_rank", "output", "bundle")
 """Options of generate that the launch sets."""
 
 Value = str | int | float | bool

@@ -226,11 +226,7 @@ def _job(job: JobSpec) -> Iterator[Refusal]:
 def _strategy(training: TrainingConfig) -> Iterator[Refusal]:
     plan, traits = training.plan, training.plan.sharding.traits
     if traits.exchanges_heads or traits.copies.has_weight_groups:
-        yield (
-            "strategy",
-            plan.strategy,
-            "mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all",
-        )
+        yield ("strategy", plan.strategy, "mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all")
     experts = any(run.block.moe is not None for run in training.model.blocks)
     if experts and plan.tp > 1 and not training.tokens_sharded:
         yield "strategy", plan.strategy, "msp or fsp with experts: their tokens must be cut over tp"

@@ -17,33 +17,12 @@ from spec.program.kinds import plain_number
 from workload.diagnostics import WorkloadError
 
 COLUMNS = (
-    "comm_type",
-    "comm_group",
-    "comm_group_size",
-    "msg_size",
-    "stage",
-    "dst",
-    "src",
-    "additional",
-    "_elapsed_time",
-    "algbw",
-    "busbw",
-    "count",
+    *("comm_type", "comm_group", "comm_group_size", "msg_size", "stage", "dst", "src", "additional"),
+    *("_elapsed_time", "algbw", "busbw", "count"),
 )
 COMM_TYPES = (
-    "all_reduce",
-    "isend",
-    "irecv",
-    "broadcast",
-    "all_gather",
-    "reduce_scatter",
-    "barrier",
-    "reduce",
-    "reduce_scatter_tensor",
-    "all_gather_into_tensor",
-    "computation",
-    "epoch_end",
-    "all_to_all",
+    *("all_reduce", "isend", "irecv", "broadcast", "all_gather", "reduce_scatter", "barrier", "reduce"),
+    *("reduce_scatter_tensor", "all_gather_into_tensor", "computation", "epoch_end", "all_to_all"),
 )
 # AICB's names, then groups it has no name for.
 COMM_GROUPS = (

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
@@ -70,33 +69,26 @@ def refuse(flag: str, value: object, allowed: str) -> ConfigError:
 # Source: AICB 2.1, utils/utils.py (every argparse option) and scripts/ (what the shells take besides).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
-    """A flag's name, why it changes nothing, and whether a value follows it."""
-
-    name: str
-    why: str
-    takes_value: bool = False
-
-
 SAME_BYTES = "an activation moves the same bytes whichever it is; --swiglu adds a gate"
 LAUNCH = "nothing is launched here"
-OTHERS = (
-    Other(name="workload_only", why="a workload is only written here, never run"),
-    Other(name="enable_visual", why="pictures are drawn by the verbs traffic and topology (--picture)"),
-    Other(name="overlap_grad_reduce", why="a file says what is sent, not what hides it"),
-    Other(name="overlap_version", why="a file says what is sent, not what hides it"),
-    Other(name="activation_func", why=SAME_BYTES, takes_value=True),
-    Other(name="squared_relu", why=SAME_BYTES),
-    Other(name="openai_gelu", why=SAME_BYTES),
-    Other(name="onnx_safe", why=SAME_BYTES),
-    Other(name="bias_gelu_fusion", why="kernels are fused as the framework's preset fuses them"),
-    Other(name="amp_enabled", why="DeepSpeed runs no apex amp with ZeRO; --dtype float16 is its own"),
-    Other(name="contiguous_gradients", why="DeepSpeed's default: one buffer, the same traffic"),
-    Other(name="node_rank", why=LAUNCH, takes_value=True),
-    Other(name="master_addr", why=LAUNCH, takes_value=True),
-    Other(name="master_port", why=LAUNCH, takes_value=True),
-)
+OTHERS = {
+    "workload_only": "a workload is only written here, never run",
+    "enable_visual": "pictures are drawn by the verbs traffic and topology (--picture)",
+    "overlap_grad_reduce": "a file says what is sent, not what hides it",
+    "overlap_version": "a file says what is sent, not what hides it",
+    "activation_func": SAME_BYTES,
+    "squared_relu": SAME_BYTES,
+    "openai_gelu": SAME_BYTES,
+    "onnx_safe": SAME_BYTES,
+    "bias_gelu_fusion": "kernels are fused as the framework's preset fuses them",
+    "amp_enabled": "DeepSpeed runs no apex amp with ZeRO; --dtype float16 is its own",
+    "contiguous_gradients": "DeepSpeed's default: one buffer, the same traffic",
+    "node_rank": LAUNCH,
+    "master_addr": LAUNCH,
+    "master_port": LAUNCH,
+}
+# Those that a value follows.
+WITH_VALUE = ("activation_func", "node_rank", "master_addr", "master_port")
 # What only a general workload has rows for.
 GENERAL_ONLY = ("epoch_num", "computation_enable")
 # The same, of one kind of ZeRO stage.
@@ -134,7 +126,7 @@ def notes_on(options: argparse.Namespace, defaults: argparse.Namespace, *, test:
     options of a command without flags, ``test``: a communication test is requested."""
     given = [name for name, value in vars(options).items() if value != getattr(defaults, name, None)]
     reasons = _reasons_in_a_test(given) if test else _reasons_in_a_workload(options)
-    reasons |= {other.name: other.why for other in OTHERS}
+    reasons |= OTHERS
     for name in given:
         if name in reasons:
             yield f"--{name} changes nothing: {reasons[name]}"
@@ -331,8 +323,8 @@ def _tests(out: Options) -> None:
 
 
 def _others(out: Options) -> None:
-    for other in OTHERS:
-        if other.takes_value:
-            out.add(other.name, help_text=other.why)
+    for name, why in OTHERS.items():
+        if name in WITH_VALUE:
+            out.add(name, help_text=why)
         else:
-            out.switch(other.name, help_text=other.why)
+            out.switch(name, help_text=why)

@@ -78,11 +78,7 @@ def _data_parallel(options: argparse.Namespace, world: int, cluster: ClusterSpec
 
 def _degrees(options: argparse.Namespace) -> tuple[int, int, int]:
     """Returns tp, pp and cp."""
-    return (
-        options.tensor_model_parallel_size,
-        options.pipeline_model_parallel,
-        options.context_parallel_size,
-    )
+    return (options.tensor_model_parallel_size, options.pipeline_model_parallel, options.context_parallel_size)
 
 
 def _preset(options: argparse.Namespace) -> FrameworkPreset:

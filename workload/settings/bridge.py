@@ -157,12 +157,7 @@ def _value(name: str, value: str | int | None) -> object:
         return True
     if name in ("recompute_modules", "offload_modules"):
         return str(value).split()
-    if name in (
-        "attention_dropout",
-        "hidden_dropout",
-        "moe_expert_capacity_factor",
-        "optimizer_offload_fraction",
-    ):
+    if name in ("attention_dropout", "hidden_dropout", "moe_expert_capacity_factor", "optimizer_offload_fraction"):
         return float(value)
     return value
 

@@ -219,7 +219,7 @@ US = 1e-6
 class PrintedTimes:
     """Microseconds summed over rows in the simulator's order, so that they round as its own; expert and tensor
     communication are split by the row's forward group. Until ``end`` ``bubble_us`` is the sum that the bubble is a
-    share of."""
+    share of. ``warnings``: where the simulator would have gone wrong, with how often."""
 
     compute_us: float = 0.0
     exposed_us: float = 0.0
@@ -229,6 +229,18 @@ class PrintedTimes:
     ep_us: float = 0.0
     pp_us: float = 0.0
     bubble_us: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Returns the seconds of each part, in the order of the simulator's result file; they sum to ``total_s``."""
+        names = ("dp", "dp_ep", "tp", "ep", "pp", "bubble", "compute")
+        return {name: getattr(self, f"{name}_us") * US for name in names}
+
+    @property
+    def total_s(self) -> float:
+        """Returns the seconds of the step."""
+        return sum(self.parts.values())
 
     @property
     def total_us(self) -> float:
@@ -261,26 +273,7 @@ class PrintedTimes:
         self.pp_us = pipeline_us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalyticalReport:
-    """The times that the simulator prints, and ``warnings`` where it would have gone wrong, with how often."""
-
-    printed: PrintedTimes
-    warnings: tuple[str, ...]
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Returns the seconds of each part, in the order of the simulator's result file; they sum to ``total_s``."""
-        names = ("dp", "dp_ep", "tp", "ep", "pp", "bubble", "compute")
-        return {name: getattr(self.printed, f"{name}_us") * US for name in names}
-
-    @property
-    def total_s(self) -> float:
-        """Returns the seconds of the step."""
-        return sum(self.parts.values())
-
-
-def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> AnalyticalReport:
+def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> PrintedTimes:
     """Returns the step time of ``workload``. Raises WorkloadError for options outside their range, a world that tp x pp
     does not divide, groups without a NIC, and sizes above the ratio tables."""
     header = options.world(workload.header)
@@ -291,10 +284,9 @@ def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> Analytic
     if options.ratios is None and row_timer.uncorrected:
         row_timer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
     times.end(header, _pipeline_us(header, options, row_timer.warnings))
-    return AnalyticalReport(
-        printed=times,
-        warnings=tuple(text if count == 1 else f"{text} ({count} times)" for text, count in row_timer.warnings.items()),
-    )
+    counts = row_timer.warnings.items()
+    times.warnings = tuple(text if count == 1 else f"{text} ({count} times)" for text, count in counts)
+    return times
 
 
 def row_prices(workload: SimaiWorkload, row_timer: RowTimer) -> Iterator[RowPrice]:

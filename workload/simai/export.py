@@ -157,10 +157,8 @@ def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
 
 def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyond]:
     """Yields everything of the step that no row has, summed by name, collective and axis."""
-    items = [(repeat * work.num_micro, item) for repeat, item in work.per_micro_batch()]
-    items += [(1, item) for item in work.step]
     sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
-    for times, item in items:
+    for times, item in work.per_step():
         if item.host_bytes:
             key = (item.name, "copy", "the host link")
         elif item.collective is None or not item.size_bytes or fits_format(item, header, plan):

@@ -248,10 +248,8 @@ def compare(problem: Problem, plan: Plan) -> ReplayComparison:
     replay = replay_simai(SimaiWorkload(header=header, rows=rows_of(work, header, plan)), problem.op_timer)
     beyond = [one for one in beyond_of(work, header, plan) if one.axis != "pp"]
     beyond_s = sum(one.seconds for one in beyond)
-    items = [(n * work.num_micro, item) for n, item in work.per_micro_batch()]
-    items += [(1, item) for item in work.step]
     # All collectives of the exported stage, as if none were hidden.
-    serial_s = sum(times * item.seconds for times, item in items if item.collective is not None)
+    serial_s = sum(times * item.seconds for times, item in work.per_step() if item.collective is not None)
     parts = answer.parts_s
     waits_s = sum(parts[part] for part in WAITS)
     pipeline_s = sum(parts[part] for part in PIPELINE)

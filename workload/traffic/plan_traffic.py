@@ -122,9 +122,7 @@ def axis_matrices(problem: Problem, plan: Plan, ranks_per_cell: int = 1) -> dict
 def _sizes(work: StageWork) -> dict[tuple[Axis, Collective], int]:
     """Bytes per step by axis and collective on one rank of a stage."""
     sizes: dict[tuple[Axis, Collective], int] = {}
-    items = [(repeat * work.num_micro, item) for repeat, item in work.per_micro_batch()]
-    items += [(1, item) for item in work.step]
-    for times, item in items:
+    for times, item in work.per_step():
         if item.collective is not None and item.axis is not None and item.total_bytes:
             key = (item.axis, item.collective)
             sizes[key] = sizes.get(key, 0) + times * item.total_bytes

@@ -303,7 +303,7 @@ def test_the_binary_prints_the_same() -> None:
     network = simai_network(gpus_per_server=8, nics_per_server=8, nvlink_gib=417.2325, nic_gib=46.566)
     options = AnalyticalOptions(network=network, dp_overlap=0.3, tp_overlap=0.1)
     report = price_simai(workload, options)
-    lines = [*summary_lines(report.printed, "case-"), *row_lines(workload, options)]
+    lines = [*summary_lines(report, "case-"), *row_lines(workload, options)]
     assert "\n".join(lines) + "\n" == PRINTED
     assert [round(part * 1e6) for part in report.parts.values()] == [9107, 10379, 503, 122, 0, 8088, 130873]
     assert round(report.total_s * 1e6) == 159073

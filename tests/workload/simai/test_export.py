@@ -111,10 +111,6 @@ def test_what_no_row_holds_lasts_as_long_as_all_its_micro_batches() -> None:
 COLLECTIVE_NAMES = {kind.value: name for kind, name in COMM_NAMES.items()}
 
 
-def counts(work: StageWork) -> list[tuple[int, object]]:
-    return [*((n * work.num_micro, item) for n, item in work.per_micro_batch()), *((1, i) for i in work.step)]
-
-
 def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> Counter[tuple[str, SimaiPass]]:
     """Bytes in the rows by word and column."""
     totals: Counter[tuple[str, SimaiPass]] = Counter()
@@ -136,7 +132,7 @@ def simai_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str, 
     expected: Counter[tuple[str, SimaiGroup]] = Counter()
     groups = {
         (item.collective.value, item.axis.value): group_of_item(item, header, case.plan)
-        for _, item in counts(work)
+        for _, item in work.per_step()
         if item.collective and fits_format(item, header, case.plan)
     }
     for kind, size in priced.items():

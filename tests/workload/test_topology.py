@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profdb.sample import MachineFacts, ProfileDatabase
@@ -205,19 +205,6 @@ def test_a_cut_off_switch(tmp_path: Path) -> None:
 
 def test_more_nodes_than_links_can_join_are_refused_before_they_are_laid_out(tmp_path: Path) -> None:
     assert found(["999999999 8 0 0 0 H100", ""], tmp_path) >= {(1, "broken", "cut-off")}
-
-
-@settings(max_examples=60, deadline=None)
-@given(content=st.text(alphabet="0123456789 \nGbps.ms-xé", max_size=200), keep=st.integers(0, 30))
-def test_noise_never_crashes(content: str, keep: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("noise")
-    path = folder / "noise"
-    path.write_text("\n".join(small_lines(folder)[:keep]) + content)
-    try:
-        topology, findings = read_topology(path)
-    except WorkloadError:
-        return
-    assert topology is not None or findings
 
 
 def test_no_file(tmp_path: Path) -> None:

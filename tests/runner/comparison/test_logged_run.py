@@ -13,7 +13,7 @@ from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.units import GIB, MIB
 from tests.runner.comparison import made_logs
-from tests.runner.comparison.made_logs import DEEPSPEED, DEEPSPEED_PIPELINE, INTERNEVO, MEGATRON, TORCHTITAN
+from tests.runner.comparison.made_logs import DEEPSPEED, INTERNEVO, MEGATRON, TORCHTITAN
 
 ROOT = Path(__file__).resolve().parents[3]
 PATH = Path("train.log")
@@ -56,32 +56,15 @@ def test_an_interval_counts_where_it_begins_after_the_warm_up(job: JobSpec) -> N
     assert len(logged_run(PATH, every, job, PLAN, warmup=0).steps_s) == 4
 
 
-def test_internevo(job: JobSpec) -> None:
-    run = logged_run(PATH, INTERNEVO, job, PLAN)
-    # 2048 tokens / (4 GPUs x tokens/s per GPU)
-    assert run.steps_s == pytest.approx((2048 / (4 * 5120.0), 2048 / (4 * 5000.0)))
-    assert (run.form, run.warmup, run.allocated_bytes) == ("InternEvo log", 3, None)
-
-
-def test_torchtitan_on_every_rank_and_in_colour(job: JobSpec) -> None:
-    run = logged_run(PATH, TORCHTITAN, job, PLAN)
-    assert run.steps_s == pytest.approx((2048 / (4 * 5120), 2048 / (4 * 4096)))
-    assert run.form == "torchtitan log"
-    assert run.reserved_bytes == pytest.approx(3.25 * GIB)
-
-
-def test_deepspeed(job: JobSpec) -> None:
-    run = logged_run(PATH, DEEPSPEED, job, PLAN)
-    assert run.steps_s == pytest.approx((8 / 64.0, 8 / 80.0))
-    assert run.allocated_bytes == pytest.approx(1.75 * GIB)
-    pipeline = logged_run(PATH, DEEPSPEED_PIPELINE, job, PLAN)
-    assert pipeline.steps_s == pytest.approx((0.104, 0.102))
-    assert pipeline.form == "DeepSpeed pipeline log"
-
-
 @pytest.mark.parametrize(
     ("name", "steps_s", "memory_bytes"),
     [
+        # 2048 tokens / (4 GPUs x tokens/s per GPU)
+        ("INTERNEVO", (2048 / (4 * 5120), 2048 / (4 * 5000)), (None, None)),
+        # on every rank, and in colour
+        ("TORCHTITAN", (2048 / (4 * 5120), 2048 / (4 * 4096)), (None, 3.25 * GIB)),
+        ("DEEPSPEED", (8 / 64, 8 / 80), (1.75 * GIB, None)),
+        ("DEEPSPEED_PIPELINE", (0.104, 0.102), (None, None)),
         ("DEEPSPEED_BEFORE", (8 / 64, 8 / 80), (1.75 * GIB, None)),
         ("BRIDGE", (1.25, 1.1), (1.75e9, 2.5e9)),
         ("NANOTRON", (1.25, 0.988), (1536 * MIB, 2048 * MIB)),
@@ -97,7 +80,7 @@ def test_deepspeed(job: JobSpec) -> None:
         ("HUGGINGFACE", (8 / 6.4,), (None, None)),
     ],
 )
-def test_logs_of_further_frameworks(
+def test_logs_of_other_frameworks(
     job: JobSpec, name: str, steps_s: tuple[float, ...], memory_bytes: tuple[float | None, float | None]
 ) -> None:
     run = logged_run(PATH, getattr(made_logs, name), job, PLAN)

@@ -2,15 +2,11 @@
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import run_workload
-from spec.errors import UserError
 from tests.workload.generator import ROOT
 from workload.aicb.csv_workload import COLUMNS, GeneralItem, Workload
 from workload.diagnostics import WorkloadError
@@ -74,16 +70,6 @@ def test_malformed(content: str, match: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(WorkloadError, match=match):
         Workload.load(path)
-
-
-@settings(max_examples=60, deadline=None)
-@given(noise=st.binary(max_size=200), cut=st.integers(0, 200))
-def test_noise_is_refused_or_read(noise: bytes, cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("noise") / "w.csv"
-    path.write_bytes(f"{HEADER}\n{ROW}\n".encode()[:cut] + noise)
-    # Whatever it is: rows, or one of our own errors; anything else fails the test.
-    with suppress(UserError):
-        assert all(item.msg_size >= 0 for item in Workload.load(path)[0].items)
 
 
 def generate(words: str, path: Path) -> list[GeneralItem]:

@@ -148,16 +148,6 @@ def test_line_ends_do_not_matter(name: str, tmp_path: Path) -> None:
         assert read_topology(path)[1] == []
 
 
-def test_a_general_workload_cut_between_rows_is_not_whole(tmp_path: Path) -> None:
-    lines = general_bytes(tmp_path).splitlines(keepends=True)
-    path = tmp_path / "cut.csv"
-    for kept in range(2, len(lines)):
-        path.write_bytes(b"".join(lines[:kept]))
-        if b"epoch_end" in b"".join(lines[1:kept]) and b"epoch_end" not in lines[kept - 1]:
-            with pytest.raises(UserError, match="cut off"):
-                Workload.load(path)
-
-
 # Damaged SimAI files: every command answers with a finding or an error, in time, and never in silence.
 
 OP_TIMER = question().op_timer

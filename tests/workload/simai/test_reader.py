@@ -101,14 +101,6 @@ def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.
             check_row(row, workload.header, index=index)
 
 
-@settings(max_examples=100, deadline=None)
-@given(content=st.binary(max_size=300))
-def test_binary_noise(content: bytes) -> None:
-    complaint, workload = tried(content)
-    assert complaint.isprintable()
-    assert workload is None
-
-
 def tried(content: bytes) -> tuple[str, SimaiWorkload | None]:
     """The error of reading, or the workload."""
     try:

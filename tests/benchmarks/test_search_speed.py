@@ -30,15 +30,6 @@ def test_the_innermost_phase_has_the_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert phases.finished() == {"other": 1.0 + 5.0, "outer": 2.0 + 4.0, "inner": 3.0}
 
 
-@pytest.mark.parametrize("words", [("--question", "x"), ("--x",)])
-def test_a_wrong_flag_is_refused_in_one_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert search_speed.main([*words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert words[-1] in said.err
-
-
 def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every function that makes a phase is there and counted, and what is counted is the search's own."""
     for places in WRAPPED.values():

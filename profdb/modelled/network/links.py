@@ -76,13 +76,14 @@ class LinkLatency:
 
 # hwLatencies.
 NVLINK_LATENCY = LinkLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6))
+PCIE_LATENCY = LinkLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6))
 LINK_LATENCIES: dict[str, LinkLatency] = {
     "nvlink": NVLINK_LATENCY,
     # RCCL's table calls AMD's mesh NVLINK too; HCCL's is not published.
     "mesh": NVLINK_LATENCY,
-    "pcie": LinkLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    "pcie": PCIE_LATENCY,
     # NCCL has no row for two processors of one server: a hop between them goes over PCIe.
-    "socket": LinkLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    "socket": PCIE_LATENCY,
     "network": LinkLatency(ring=(2.7e-6, 4.0e-6, 14.0e-6), tree=(5.0e-6, 8.5e-6, 14.0e-6)),
 }
 

@@ -51,17 +51,6 @@ def test_pcie_cards_run_at_the_clock_that_their_power_sustains(sheet: str, side:
     assert told == pytest.approx(rate, rel=0.065)
 
 
-def test_one_row_streams_the_weights() -> None:
-    """m = 1: the time is the weights over the share of the HBM rate that streaming reaches."""
-    expected = 2.0 * 65536 * 4096 / (H100.memory_bandwidth * gemm.DRAM_EFFICIENCY)
-    assert seconds(H100, 1, 4096, 65536) == pytest.approx(expected, rel=0.15)
-
-
-def test_a_tiny_product_costs_a_launch() -> None:
-    floor = gemm.LAUNCH_S + gemm.FILL_CYCLES / H100.boost_clock_hz
-    assert floor < seconds(H100, 16, 64, 16) < 2.0 * floor + 2.0 * gemm.TILE_CYCLES / H100.boost_clock_hz
-
-
 @pytest.mark.parametrize(("splits", "batch"), [(1, 1), (2, 1), (1, 20), (1, 39), (1, 40), (1, 132)])
 def test_a_product_of_few_tiles_by_hand(splits: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile a product, 2,048 long: 1.3 us and 2,000 cycles to start and end, 1.8 us for the sums of a
@@ -105,11 +94,6 @@ def test_one_tile_more_than_a_wave_takes_a_second_wave(monkeypatch: pytest.Monke
     assert full == pytest.approx(part, rel=0.02)
     assert over == pytest.approx(2.0 * full, rel=0.02)
     assert two == pytest.approx(over, rel=0.02)
-
-
-def test_batches_add_up_when_they_fill_the_gpu() -> None:
-    one, eight = (seconds(H100, 8192, 4096, 8192, batch=batch) for batch in (1, 8))
-    assert eight == pytest.approx(8.0 * one, rel=0.1)
 
 
 def test_fp8_is_faster_than_bf16_by_at_most_the_ratio_of_peaks() -> None:

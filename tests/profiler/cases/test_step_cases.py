@@ -1,10 +1,15 @@
 """What only a step shows: every collective beside products, layers, copies and exchanges, each both ways."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 
-from profdb.cases import ExpertExchangeCase, HostCopyCase, LayerCase, OverlapCase
+from profdb.cases import OverlapCase
+from profiler.benchmarks.expert_exchange import KERNELS
 from profiler.cases.step_cases import ON_GPU, exchange_cases, gpu_layer_cases, host_copy_cases, overlap_cases
+from profiler.cases.tiers import PlannedCase
 from spec.collectives import Collective
+
+WAYS = ("dispatch", "combine")
 
 
 def test_every_collective_of_training_is_measured_beside_products() -> None:
@@ -31,32 +36,17 @@ def test_every_collective_of_training_is_measured_beside_products() -> None:
         assert max(both) >= 64
 
 
-def test_a_layer_is_measured_as_it_runs_and_as_one_graph() -> None:
-    modes: dict[object, set[str]] = defaultdict(set)
-    for plan in gpu_layer_cases():
-        case = plan.case
-        assert isinstance(case, LayerCase)
-        modes[case.hidden, case.ffn_hidden, case.batch, case.seq_len].add(case.mode)
-    assert all(held == {"eager", "graph"} for held in modes.values())
-    # Llama-2-7B, Llama-2-70B and Llama-3.1-8B
-    widths = {key[:2] for key in modes if isinstance(key, tuple)}
-    assert widths == {(4096, 11008), (8192, 28672), (4096, 14336)}
+def kinds(plans: Iterable[PlannedCase], *names: str) -> set[tuple[object, ...]]:
+    """The different values of some fields of the cases."""
+    return {tuple(getattr(plan.case, name) for name in names) for plan in plans}
 
 
-def test_copies_to_the_host_and_back_and_exchanges_there_and_back() -> None:
-    copies = [plan.case for plan in host_copy_cases(8)]
-    assert {(case.direction, case.devices) for case in copies if isinstance(case, HostCopyCase)} == {
-        ("to_device", 8),
-        ("to_host", 8),
-    }
-    exchanges = [plan.case for plan in exchange_cases(8, 2)]
-    kinds = {
-        (case.direction, case.kernel, case.experts, case.topk, case.intra * case.inter)
-        for case in exchanges
-        if isinstance(case, ExpertExchangeCase)
-    }
-    # Mixtral's 8 experts, DeepSeek-V3's 256; over a domain and the world
-    for direction in ("dispatch", "combine"):
-        for kernel in ("all2all", "deepep"):
-            assert {(direction, kernel, 8, 2, 8), (direction, kernel, 256, 8, 8)} <= kinds
-            assert (direction, kernel, 256, 8, 16) in kinds
+def test_layers_copies_and_exchanges_are_measured_each_way() -> None:
+    widths = ((4096, 11008), (8192, 28672), (4096, 14336))  # Llama-2-7B, Llama-2-70B and Llama-3.1-8B
+    layers = kinds(gpu_layer_cases(), "hidden", "ffn_hidden", "mode")
+    assert layers == {(*width, mode) for width in widths for mode in ("eager", "graph")}
+    assert kinds(host_copy_cases(8), "direction", "devices") == {("to_device", 8), ("to_host", 8)}
+    # Mixtral's 8 experts over a domain, DeepSeek-V3's 256 over the world too
+    exchanges = kinds(exchange_cases(8, 2), "direction", "kernel", "experts", "topk", "inter")
+    shapes = ((8, 2, 1), (256, 8, 1), (256, 8, 2))
+    assert exchanges == {(way, kernel, *shape) for way in WAYS for kernel in KERNELS for shape in shapes}

@@ -119,14 +119,6 @@ def run_two(way: str, output: Path, limit_s: float) -> list[tuple[int, str]]:
     return ends
 
 
-@pytest.mark.nightly
-def test_two_ranks_that_are_well_end_well(tmp_path: Path) -> None:
-    def check(limit_s: float) -> None:
-        assert run_two("well", tmp_path / "data.pt", limit_s) == [(0, ""), (0, "")]
-
-    patiently(LIMIT_S, check)
-
-
 def test_what_one_rank_raises_is_the_result_of_the_case_on_all(tmp_path: Path) -> None:
     def check(limit_s: float) -> None:
         output = tmp_path / str(limit_s) / "data.pt"
@@ -195,22 +187,6 @@ def test_a_run_that_its_launcher_ends_says_where_and_what_is_kept(tmp_path: Path
         r"error: ended from outside \(SIGTERM\) in linear\(.*\); 2 samples of this run are kept, go on with --resume\n",
         said,
     ), said
-
-
-@pytest.mark.nightly
-def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
-    (alone,) = started("well", tmp_path / "data.pt", LIMIT_S, ranks=(0,))
-    _, said = alone.communicate(timeout=PATIENCE_S)
-    assert alone.returncode == 2
-    assert said == "rank 1 of 2 did not join within 6 s (--timeout_s)\n"
-
-
-@pytest.mark.nightly
-def test_a_rank_without_its_first_is_one_line(tmp_path: Path) -> None:
-    (alone,) = started("well", tmp_path / "data.pt", LIMIT_S, ranks=(1,))
-    _, said = alone.communicate(timeout=PATIENCE_S)
-    assert alone.returncode == 2
-    assert "rank 1 finds no rank 0 at 127.0.0.1:" in said
 
 
 def test_a_killed_run_resumes_without_loss(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ops.layout import Layout
@@ -70,11 +69,6 @@ def test_only_the_first_domain_is_a_mesh(tmp_path: Path) -> None:
         read_cluster(str(path), root=ROOT)
 
 
-def test_the_sheets_of_other_makers_reduce_nothing_in_the_network() -> None:
-    for name in MESHED:
-        assert not any(domain.in_network_reduction for domain in read_cluster(name, root=ROOT).domains)
-
-
 PCIE = read_cluster("a100-pcie-80g", root=ROOT)
 LONG = 8 * 2**30
 AMD_LINK = 16e9
@@ -131,15 +125,6 @@ def test_a_group_over_servers_is_held_to_its_slowest_way_out() -> None:
     assert network_rate(PCIE, shape)[0] == pytest.approx(AMD_LINK)
     slow = replace(PCIE, domains=(*PCIE.domains[:2], replace(PCIE.domains[2], bandwidth=1e9)))
     assert network_rate(slow, shape)[0] == pytest.approx(8e9, rel=0.02)
-
-
-def test_two_levels_ask_as_before() -> None:
-    """A cluster without a middle level never says where a group lies on it."""
-    h100 = read_cluster("h100-sxm", root=ROOT)
-    assert h100.middle_ranks == 0
-    assert PCIE.middle_ranks == 8
-    whole = CommGroup(intra=ints(8), inter=ints(2), siblings=ints(1))
-    assert np.isfinite(network_rate(h100, whole)[0])
 
 
 def test_all_to_all_sends_half_of_it_over_the_link() -> None:

@@ -43,7 +43,7 @@ BUSY = 0.9
 """Share of CPU time in a step above which a rank hardly waited."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ComparedQuantity:
     """One quantity, predicted and measured, in its unit."""
 
@@ -84,23 +84,19 @@ def compare_run(run: MeasuredRun, problem: Problem, answer: Answer) -> RunCompar
     step_s = np.array([run.step_s])
     tgs = float(tokens_per_gpu_per_s(problem.job, step_s)[0])
     run_mfu = float(mfu(problem.model, problem.job, problem.cluster, step_s)[0])
-    quantities = [
-        ("step", "ms", seconds_to_ms(answer.step_s), seconds_to_ms(run.step_s)),
-        ("tokens/s per GPU", "", answer.tgs, tgs),
-        ("MFU", "%", 100 * answer.mfu, 100 * run_mfu),
+    rows = [
+        ComparedQuantity("step", "ms", seconds_to_ms(answer.step_s), seconds_to_ms(run.step_s)),
+        ComparedQuantity("tokens/s per GPU", "", answer.tgs, tgs),
+        ComparedQuantity("MFU", "%", 100 * answer.mfu, 100 * run_mfu),
     ]
     memory = (
         ("allocated", answer.allocated_bytes, run.allocated_bytes),
         ("reserved", answer.reserved_bytes, run.reserved_bytes),
     )
-    quantities += [
-        (name, "GiB", bytes_to_gib(predicted), bytes_to_gib(measured))
+    rows += [
+        ComparedQuantity(name, "GiB", bytes_to_gib(predicted), bytes_to_gib(measured))
         for name, predicted, measured in memory
         if measured is not None
-    ]
-    rows = [
-        ComparedQuantity(name=name, unit=unit, predicted=predicted, measured=measured)
-        for name, unit, predicted, measured in quantities
     ]
     return RunComparison(run=run, problem=problem, answer=answer, rows=tuple(rows))
 

@@ -4,10 +4,11 @@ Both sides have keys (kind, shape, size, group). Equal keys are matched in order
 routed experts, products that a framework splits or joins, and launches without shape or size.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -64,6 +65,18 @@ class Matching:
     only_measured: Sequence[Unmatched]
 
 
+Item = TypeVar("Item")
+Group = TypeVar("Group")
+
+
+def grouped(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group, list[Item]]:
+    """The items of each group, in their order."""
+    result: dict[Group, list[Item]] = {}
+    for item in items:
+        result.setdefault(group(item), []).append(item)
+    return result
+
+
 Pools = dict[Key, list[MeasuredLaunch]]
 """Launches of each key that are not matched yet, by start."""
 
@@ -81,17 +94,12 @@ IN_TOTAL = (Part.KERNEL, Part.OPTIMIZER)
 def match_launches(expected: Sequence[Expected], launches: Iterable[MeasuredLaunch], num_steps: int) -> Matching:
     """The launches of ``num_steps`` steps matched to the operations of one; counts and seconds are of one step."""
     # Each rule takes its launches out of the pools, so that the next one sees the rest.
-    pools: Pools = {}
-    for one in sorted(launches, key=lambda each: each.start_s):
-        pools.setdefault(one.key, []).append(one)
+    pools = grouped(sorted(launches, key=lambda each: each.start_s), lambda one: one.key)
     pairs, certain = match_exchanges(expected, pools, num_steps)
     # The experts' products come late: a launch of their shape may be another operation's.
     certain, routed = split_routed(certain, pools, num_steps)
-    wanted: dict[Key, list[Expected]] = {}
-    for operation in certain:
-        wanted.setdefault(operation.key, []).append(operation)
     unmatched: list[Expected] = []
-    for key, same in wanted.items():
+    for key, same in grouped(certain, lambda one: one.key).items():
         if key.part in IN_TOTAL:
             pairs += _in_total(key, same, pools.pop(key, []), num_steps)
             continue
@@ -202,10 +210,7 @@ def match_exchanges(expected: Sequence[Expected], pools: Pools, num_steps: int) 
 def split_routed(expected: Sequence[Expected], pools: Pools, num_steps: int) -> tuple[list[Expected], list[Expected]]:
     """Operations to match by shape, and the experts' products of a pass in which some of them ran in another shape. There
     a launch of the expected shape may belong to another operation, so that these wait for a rule of their own."""
-    routed_by_key: dict[Key, list[Expected]] = {}
-    for one in expected:
-        if one.weight is not None:
-            routed_by_key.setdefault(one.key, []).append(one)
+    routed_by_key = grouped((one for one in expected if one.weight is not None), lambda one: one.key)
     directions = {
         key.direction
         for key, same in routed_by_key.items()
@@ -228,10 +233,7 @@ def match_expert_products(
     expert may run products of its own, and gate and up apart. And the operations without a match."""
     pairs: list[Pair] = []
     rest: list[Expected] = []
-    passes: dict[str | None, list[Expected]] = {}
-    for one in routed:
-        passes.setdefault(one.key.direction, []).append(one)
-    for direction, same in passes.items():
+    for direction, same in grouped(routed, lambda one: one.key.direction).items():
         weights = {sides for one in same for sides in _weights(*(one.weight or (0, 0)))}
         keys = [one for one in pools if one.direction == direction and _has_one_of(weights, one)]
         # Rows may differ from the expected ones, but not by any factor: otherwise the launches are of something else.
@@ -277,10 +279,7 @@ def match_composed_products(
 ) -> tuple[list[Pair], list[Expected]]:
     """Pairs of products that ran as two or three, and the operations without a match."""
     pairs, rest = [], []
-    by_label: dict[tuple[Key, str], list[Expected]] = {}
-    for operation in unmatched:
-        by_label.setdefault((operation.key, operation.label), []).append(operation)
-    for (key, _), same in by_label.items():
+    for (key, _), same in grouped(unmatched, lambda one: (one.key, one.label)).items():
         count = count_of(same) * num_steps
         parts = _parts(key, pools, count) if key.part is Part.PRODUCT else None
         if parts is None:
@@ -336,10 +335,8 @@ def match_without_key(unmatched: Sequence[Expected], pools: Pools, num_steps: in
     pairs of queries and keys in total."""
     pairs: list[Pair] = []
     rest: list[Expected] = []
-    kinds: dict[tuple[Part, str, str | None, int | None], list[Expected]] = {}
-    for operation in sorted(unmatched, key=lambda one: one.place):
-        key = operation.key
-        kinds.setdefault((key.part, key.what, key.direction, key.ranks), []).append(operation)
+    by_place = sorted(unmatched, key=lambda one: one.place)
+    kinds = grouped(by_place, lambda one: (one.key.part, one.key.what, one.key.direction, one.key.ranks))
     for (part, what, direction, ranks), same in kinds.items():
         keys = [
             one
@@ -413,11 +410,8 @@ def _in_total(key: Key, same: Sequence[Expected], launches: Sequence[MeasuredLau
 
 def _unmatched(rows: Iterable[tuple[Key, str, float, float]]) -> list[Unmatched]:
     """Key, label, count and seconds of what is left, summed by key and label; the longest first."""
-    result: dict[tuple[Key, str], list[tuple[float, float]]] = {}
-    for key, label, count, seconds in rows:
-        result.setdefault((key, label), []).append((count, seconds))
     lone = [
-        Unmatched(key=key, label=label, count=sum(count for count, _ in same), seconds=sum(s for _, s in same))
-        for (key, label), same in result.items()
+        Unmatched(key=key, label=label, count=sum(row[2] for row in same), seconds=sum(row[3] for row in same))
+        for (key, label), same in grouped(rows, lambda row: row[:2]).items()
     ]
     return sorted(lone, key=lambda one: -one.seconds)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.comparison.expected import Expected, expected_step, seconds_by_part
 from runner.comparison.logged_run import REPLAY, TRACE, MeasuredRun
-from runner.comparison.matching import Matching, Pair, Unmatched, match_launches
+from runner.comparison.matching import Matching, Pair, Unmatched, grouped, match_launches
 from runner.logs.log import Log, size_text
 from runner.traces.launches import step_launches
 from runner.traces.names import collective_by_name
@@ -54,10 +54,8 @@ class OperationComparison:
     @property
     def collectives(self) -> list[Pair]:
         """One pair for each kind, group and size of collective, the largest gap first."""
-        same: dict[tuple[object, ...], list[Pair]] = {}
-        for one in self.matched.pairs:
-            if one.key.part is Part.COLLECTIVE:
-                same.setdefault((one.key, one.axis, one.how), []).append(one)
+        collectives = (one for one in self.matched.pairs if one.key.part is Part.COLLECTIVE)
+        same = grouped(collectives, lambda one: (one.key, one.axis, one.how))
         return sorted(map(_merged, same.values()), key=lambda one: -abs(one.measured_s - one.expected_s))
 
     @property

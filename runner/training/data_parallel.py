@@ -153,6 +153,12 @@ class DataParallelism:
         return self.plan.zero_stage >= 2
 
     @property
+    def mesh(self) -> DeviceMesh:
+        """The data ranks over which FSDP2 shards, and between whose groups it reduces."""
+        axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
+        return self.meshes.axis(*axes)
+
+    @property
     def overlaps(self) -> bool:
         """True if DistributedDataParallel overlaps the reduction with the backward. It does not support DTensor
         parameters, and torch's schedules other than 1F1B make it reduce twice, which its reducer refuses."""
@@ -164,7 +170,6 @@ class DataParallelism:
         torchtitan/models/llama3/infra/parallelize.py, apply_fsdp); experts are a unit of their own."""
         if not self.sharded:
             return
-        axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
         policy = MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduce)
         reshard = self.plan.zero_stage == 3
         keeps_ends = framework_preset(self.plan.preset).data_parallel.gathers_every_forward
@@ -178,14 +183,12 @@ class DataParallelism:
                 experts.set_gradient_divide_factor(float(self.ranks))
                 experts.set_force_sum_reduction_for_comms(True)  # gloo knows no sum with a factor
         reshard_part = reshard and not (keeps_ends and not isinstance(parts[0], Block))
-        mesh = self.meshes.axis(*axes)
-        fully_shard(list(parts), mesh=mesh, reshard_after_forward=reshard_part, mp_policy=policy)
+        fully_shard(list(parts), mesh=self.mesh, reshard_after_forward=reshard_part, mp_policy=policy)
 
     def wrap(self, stage: Stage) -> nn.Module:
         """The stage as it is run: under FSDP2, under DistributedDataParallel, or as it is."""
         if self.sharded:
-            axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
-            fully_shard(stage, mesh=self.meshes.axis(*axes), reshard_after_forward=False)
+            fully_shard(stage, mesh=self.mesh, reshard_after_forward=False)
             return stage
         if not self.overlaps:
             return stage

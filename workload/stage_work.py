@@ -208,20 +208,9 @@ def _attention(op: Op) -> AttentionCase | None:
     """Returns the call of an attention kernel, of the first row; None for other operations."""
     if not isinstance(op, Attention):
         return None
-    return AttentionCase(
-        batch=_first(op.batch),
-        q_len=_first(op.q_len),
-        kv_len=_first(op.kv_len),
-        heads=_first(op.heads),
-        kv_heads=_first(op.kv_heads),
-        qk_dim=_first(op.qk_dim),
-        v_dim=_first(op.v_dim),
-        mask=op.mask,
-        window=_first(op.window),
-        direction=op.direction,
-        kernel=op.kernel,
-        dtype=op.dtype,
-    )
+    names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim", "window")
+    sizes = {name: _first(getattr(op, name)) for name in names}
+    return AttentionCase(**sizes, mask=op.mask, direction=op.direction, kernel=op.kernel, dtype=op.dtype)
 
 
 def _first(column: ArrayLike) -> int:

@@ -327,14 +327,6 @@ def _rows(replay_pass: ReplayPass) -> list[GeneralItem]:
     return [with_time(launch.item, seconds) for launch, seconds in pairs]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """Result of a run: on rank 0 its log and summary lines, on others nothing."""
-
-    log: Log
-    lines: list[str]
-
-
 def run_workload(options: ReplayOptions, read: Read, layout: RankLayout) -> list[str]:
     """The summary lines of a replay on all ranks; empty on ranks other than 0.
 
@@ -347,13 +339,13 @@ def run_workload(options: ReplayOptions, read: Read, layout: RankLayout) -> list
         timeout_s=options.timeout_s,
         first=lambda world: tasks.append(read_on_all_ranks(world, read)),
     )
-    result = run_in_world(options, lambda _: tasks[0], world, install_abort_hook(world))
+    _, lines = run_in_world(options, lambda _: tasks[0], world, install_abort_hook(world))
     world.close()
-    return result.lines
+    return lines
 
 
-def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHook) -> RunResult:
-    """The result of one task, run in a world that stays open. Raises NotAgreedError if the world can go on with another
+def run_in_world(options: ReplayOptions, read: Read, world: World, hook: AbortHook) -> tuple[Log, list[str]]:
+    """Log and summary lines of one task, empty on ranks other than 0, run in a world that stays open. Raises NotAgreedError if the world can go on with another
     task, RankFailedError if it cannot."""
     # What may fail on some ranks alone (a file, memory, a folder) goes through agree, so that all ranks stop or none.
     task = read_on_all_ranks(world, read)
@@ -432,7 +424,7 @@ def _replay(
         agree(replayer.world, partial(recorder.take, replay_pass))
 
 
-def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Recorder) -> RunResult:
+def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Recorder) -> tuple[Log, list[str]]:
     """The summary, on rank 0; every rank's times go to a file."""
     stage = task.degrees.stage_of(world.rank)
     own = [
@@ -445,10 +437,10 @@ def _report(options: ReplayOptions, task: ReplayTask, world: World, recorder: Re
     path = options.results / LOG_FOLDER / f"{task.name}{RANKS_ENDING}"
     agree(world, lambda: write_ranks(path, everyone) if world.leads else None)
     if not world.leads or recorder.file is None:
-        return RunResult(log=Log(), lines=[])
+        return Log(), []
     left_out = task.programs[stage].left_out
     notes = [f"{left_out} rows over groups of one rank left out"] if left_out else []
     log = Log.of(recorder.rows)
     slow = [times.line() for times in slow_ranks(everyone)]
     wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
-    return RunResult(log=log, lines=[*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote])
+    return log, [*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote]

@@ -186,13 +186,13 @@ def run_suite(entries: Sequence[Entry], options: ReplayOptions, root: Path, layo
             print(f"--- {entry.name} ({number} of {len(entries)})", flush=True)
         read = partial(entry.read, root=root, computation=options.compute is not ComputeMode.SKIP)
         try:
-            result = run_in_world(options, read, world, hook)
+            log, lines = run_in_world(options, read, world, hook)
         except NotAgreedError as error:
             table.append(SuiteLine(name=entry.name, note=f"left out: {error}"))
             continue
-        if result.lines:
-            print("\n".join(result.lines), flush=True)
-        table.append(SuiteLine(name=entry.name, log=result.log))
+        if lines:
+            print("\n".join(lines), flush=True)
+        table.append(SuiteLine(name=entry.name, log=log))
         # After each workload, so that a killed suite resumes at the next one.
         finished[entry.name] = repr(entry)
         agree(world, partial(_save_finished, options.results, finished, world))

@@ -298,17 +298,9 @@ def write(measured: TrainingResult, json_path: Path | None, results: Path | None
 # One step of a training on this rank, timed.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Wall-clock seconds of a step, and CPU seconds of this process in it, to which neither waiting nor other processes
-    add."""
-
-    wall_s: float
-    cpu_s: float
-
-
-def one_step(trainer: Trainer, world: World, step: int) -> Step:
-    """A step on this rank; all ranks begin together, with their tokens on the device."""
+def one_step(trainer: Trainer, world: World, step: int) -> tuple[float, float]:
+    """Wall-clock seconds of a step on this rank, and CPU seconds of this process in it, to which neither waiting nor other
+    processes add; all ranks begin together, with their tokens on the device."""
     # Data on the device, ranks aligned and the device idle: none of it is part of the step.
     batch = trainer.batch(step)
     world.align()
@@ -316,7 +308,7 @@ def one_step(trainer: Trainer, world: World, step: int) -> Step:
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     trainer.step(*batch)
     world.device.synchronize()
-    return Step(wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - began_cpu_s)
+    return time.perf_counter() - began_s, time.process_time() - began_cpu_s
 
 
 # Steps under torch's profiler, one trace per rank, after the timed ones.
@@ -425,7 +417,7 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
     device = world.device
     with guard_step(world, "building the model"):
         trainer = Trainer(task.training, device.torch_device)
-    steps: list[Step] = []
+    steps: list[tuple[float, float]] = []
     losses: list[float] = []
     for step in range(options.warmup + options.steps):
         timed = step >= options.warmup
@@ -445,15 +437,15 @@ def measure(options: TrainOptions, task: TrainTask, world: World) -> TrainingRes
         path = trace_path(options.trace, file_name(task), world.rank)
         with guard_step(world, "the steps of the trace"):
             trace_steps(trainer, world, options.warmup + options.steps, path)
-    gathered = [json.loads(word) for word in world.gather(json.dumps([list(map(asdict, steps)), losses, memory]))]
-    steps_by_rank = [[Step(**step) for step in rank_steps] for rank_steps, _, _ in gathered]
+    gathered = [json.loads(word) for word in world.gather(json.dumps([steps, losses, memory]))]
+    of_ranks = list(zip(*(rank_steps for rank_steps, _, _ in gathered), strict=True))
     # A step takes as long as its slowest rank; the loss of the batch is the sum of the ranks' shares.
     return TrainingResult(
         task=task,
         device=device.name,
         warmup=options.warmup,
-        steps_s=tuple(max(one.wall_s for one in step) for step in zip(*steps_by_rank, strict=True)),
-        steps_cpu_s=tuple(max(one.cpu_s for one in step) for step in zip(*steps_by_rank, strict=True)),
+        steps_s=tuple(max(wall_s for wall_s, _ in step) for step in of_ranks),
+        steps_cpu_s=tuple(max(cpu_s for _, cpu_s in step) for step in of_ranks),
         losses=tuple(map(sum, zip(*(shares for _, shares, _ in gathered), strict=True))),
         memory=peak_memory([Memory(**each) for _, _, each in gathered]),
     )

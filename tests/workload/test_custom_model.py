@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,7 @@ from workload.stage_work import StageWork, WorkItem, stage_works
 def summed(work: StageWork) -> Counter[tuple[str, str, str]]:
     """Seconds and bytes by phase, kind and axis; rounded so that orders of addition do not matter."""
     total: Counter[tuple[str, str, str]] = Counter()
-    items: Iterable[tuple[int, WorkItem]] = [*work.per_micro_batch(), *((1, item) for item in work.step)]
-    for times, item in items:
+    for times, item in work.per_step():
         key = (item.phase.value, str(item.collective), str(item.axis))
         total[key] += times * round(item.seconds * 1e15)
         total[(*key[:2], "bytes")] += times * item.total_bytes

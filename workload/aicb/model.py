@@ -214,17 +214,15 @@ def _latent(flags: Namespace, attention: AttentionSpec) -> AttentionSpec:
     """Multi-head latent attention: its ranks, and a head of nope + rope channels (arXiv 2405.04434 sec. 2.1)."""
     if flags.num_query_groups is not None:
         raise refuse("num_query_groups", flags.num_query_groups, "no latent attention: it has no groups")
-    given = {name: getattr(flags, name) for name in LATENT_FLAGS}
-    rope = attention.rope_dim if given["qk_rope_dim"] is None else given["qk_rope_dim"]
-    nope = attention.qk_dim - attention.rope_dim if given["qk_nope_dim"] is None else given["qk_nope_dim"]
-    q_rank = attention.q_lora_rank if given["q_lora_rank"] is None else given["q_lora_rank"]
+    given = {name: value for name in LATENT_FLAGS if (value := getattr(flags, name)) is not None}
+    rope = given.get("qk_rope_dim", attention.rope_dim)
     return replace(
         attention,
-        qk_dim=nope + rope,
+        qk_dim=given.get("qk_nope_dim", attention.qk_dim - attention.rope_dim) + rope,
         rope_dim=rope,
-        q_lora_rank=q_rank,
-        kv_lora_rank=given["kv_lora_rank"] or attention.kv_lora_rank,
-        v_dim=given["v_head_dim"] or attention.v_dim,
+        q_lora_rank=given.get("q_lora_rank", attention.q_lora_rank),
+        kv_lora_rank=given.get("kv_lora_rank", attention.kv_lora_rank),
+        v_dim=given.get("v_head_dim", attention.v_dim),
     )
 
 

@@ -146,9 +146,8 @@ def _zero(job: JobSpec, plan: Plan) -> Settings:
     share = plan.optimizer_offload
     if share:
         # zero/offload_config.py, DeepSpeedZeroOffloadOptimizerConfig; ratio is read at stage 3
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-        if share < 1.0:
-            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, "ratio": share}
+        part = {"ratio": share} if share < 1.0 else {}
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **part}
     if choices.bucket_elements:
         zero["reduce_bucket_size"] = choices.bucket_elements
     return zero

@@ -91,17 +91,9 @@ def rank_groups(order: RankOrder, token: str, *, independent_ep: bool = False) -
 
 def named_groups(order: RankOrder) -> dict[str, tuple[tuple[int, ...], ...]]:
     """The groups a training job forms, by the names Megatron-LM gives them."""
-    plain = {
-        "tp": "tp",
-        "cp": "cp",
-        "dp": "dp",
-        "dp_cp": "dp-cp",
-        "pp": "pp",
-        "tp_pp": "tp-pp",
-        "tp_dp_cp": "tp-dp-cp",
-    }
+    plain = ("tp", "cp", "dp", "dp_cp", "pp", "tp_pp", "tp_dp_cp")
     expert = {"ep": "ep", "expert_tp_ep": "tp-ep", "expert_dp": "dp"}
     return {
-        **{name: rank_groups(order, token) for name, token in plain.items()},
+        **{name: rank_groups(order, name.replace("_", "-")) for name in plain},
         **{name: rank_groups(order, token, independent_ep=True) for name, token in expert.items()},
     }

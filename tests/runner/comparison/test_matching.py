@@ -97,10 +97,8 @@ def test_the_expected_step_is_the_priced_one(question: tuple[Problem, Plan]) -> 
 
 def test_every_second_priced_is_expected(question: tuple[Problem, Plan]) -> None:
     work = stage_works(*question)[-1]
-    priced_s = work.num_micro * (
-        sum(n * item.seconds for n, item in work.per_micro_batch()) + work.p2p_messages * work.p2p_s
-    )
-    priced_s += sum(item.seconds for item in work.step)
+    priced_s = sum(times * item.seconds for times, item in work.per_step())
+    priced_s += work.num_micro * work.p2p_messages * work.p2p_s
     assert sum(one.seconds * one.count for one in expected_step(*question, 2)) == pytest.approx(priced_s, rel=1e-9)
 
 

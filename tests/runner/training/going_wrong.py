@@ -8,7 +8,6 @@ exit statuses and stderr of each run as JSON.
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from profiler.distributed.rank_exit import status_in_ranks
 from runner.reference.layers import FeedForward
 from runner.training.run import TrainOptions, run_training
 from runner.training.task import TrainRequest
+from tests.profiler.distributed.test_world import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,12 +79,6 @@ def rank_main(rank: int, port: str, way: str, said: str, limit_s: float) -> None
         return 0
 
     os._exit(status_in_ranks(work, interrupted=lambda layout: "interrupted"))
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

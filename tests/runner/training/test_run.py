@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +23,7 @@ from spec.frameworks import framework_preset
 from spec.job import JobSpec, precision_of
 from spec.readers.read_config import read_config
 from tests.patience import patiently
+from tests.profiler.distributed.test_world import environment, free_port
 from tests.solver.questions import model_flops
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,21 +32,9 @@ PATIENCE_S = 300.0
 CPU_PEAK_FLOPS = 160e9  # configs/clusters/cpu.toml
 
 
-def environment() -> dict[str, str]:
-    """This environment with one thread a process and nothing of an outer launcher."""
-    outer = ("SLURM_", "MASTER_", "LOCAL_", "TORCHELASTIC_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
-    for name in ("RANK", "WORLD_SIZE"):
-        kept.pop(name, None)
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
 def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    command += [f"--master-port={port}", str(ROOT / "run_workload.py"), "train", "--device", "cpu", *words]
+    command += [f"--master-port={free_port()}", str(ROOT / "run_workload.py"), "train", "--device", "cpu", *words]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 

@@ -16,7 +16,7 @@ from tests.solver.questions import question
 from tests.workload.generator import made
 from workload.aicb.aiob import MOST_US, AiobFile, aiob_times_ns, read_aiob, write_aiob
 from workload.aicb.csv_workload import Workload
-from workload.diagnostics import Severity
+from workload.diagnostics import Severity, summary_of
 from workload.simai.busbw import BusBandwidths, SimaiNetwork, read_busbw, write_busbw
 from workload.simai.check import check_simai
 from workload.simai.closed_form import AnalyticalOptions, price_simai
@@ -24,6 +24,7 @@ from workload.simai.export import header_of, rows_of
 from workload.simai.format import SimaiGroup
 from workload.simai.reader import parse_simai, usable_workload
 from workload.simai.replay import replay_simai
+from workload.simai.writer import check_header, check_row
 from workload.topology.templates import build_topology
 from workload.topology.topology import bandwidth_bits, read_topology, write_topology
 
@@ -171,7 +172,13 @@ def test_a_damaged_workload_is_named_or_priced(kind: str, seed: int) -> None:
     with suppress(UserError):
         file = parse_simai(hurt(GOOD, kind, seed))
         findings = check_simai(file)
+        assert all(line.isprintable() for line in summary_of(findings))
         workload = usable_workload(file)
+        if not findings:
+            # The writer agrees that nothing is wrong.
+            check_header(workload.header)
+            for index, row in enumerate(workload.rows):
+                check_row(row, workload.header, index=index)
         # Whatever can be priced had no finding that says it cannot be told.
         assert all(each.severity is not Severity.BROKEN for each in file.findings)
         for total in (
@@ -180,7 +187,6 @@ def test_a_damaged_workload_is_named_or_priced(kind: str, seed: int) -> None:
         ):
             assert total >= 0
             assert total < float("inf")
-        assert isinstance(findings, list)
 
 
 @pytest.mark.parametrize("end", range(0, len(GOOD) - 1, 997))

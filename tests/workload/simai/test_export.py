@@ -46,9 +46,7 @@ def test_compute_seconds_in_the_file_are_the_seconds_priced(tmp_path: Path) -> N
     export_simai(asked, plan, path, strict=False)
     cells = [line.split("\t") for line in path.read_text().splitlines()[2:]]
     written_s = sum(int(row[2]) + int(row[5]) + int(row[8]) for row in cells) * 1e-9
-    priced_s = plan.num_micro * sum(
-        repeat * item.seconds for repeat, item in work.per_micro_batch() if item.collective is None
-    ) + sum(item.seconds for item in work.step if item.collective is None)
+    priced_s = sum(times * item.seconds for times, item in work.per_step() if item.collective is None)
     # Every cell is rounded to a nanosecond.
     assert written_s == pytest.approx(priced_s, abs=3e-9 * len(cells))
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
-from tests.workload.simai_lines import GOOD, LONG, cell
-from workload.diagnostics import WorkloadError, summary_of
+from tests.workload.simai_lines import GOOD, LONG
+from workload.diagnostics import WorkloadError
 from workload.simai.check import check_simai
 from workload.simai.format import GROUPS_OF_PASS, SimaiHeader, SimaiPass, SimaiRow, SimaiWorkload, write_token
 from workload.simai.reader import parse_simai, read_simai, usable_workload
-from workload.simai.writer import check_header, check_row, write_simai
+from workload.simai.writer import write_simai
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\n", b"\0\1\2", GOOD.encode() + b"\0"])
@@ -66,47 +66,6 @@ def test_what_is_written_is_read_back_without_findings(
     workload = usable_workload(file)
     assert workload.header == header
     assert list(workload.rows) == rows
-
-
-GOOD_BYTES = "\n".join([LONG, "4", GOOD, cell(3, "NONE"), cell(7, "0"), GOOD]).encode()
-PIECES = [b"\r\n", "é漢".encode(), b"\xff\xfe", b"9" * 400, b"-1", b"1e400", b"NONE", b"ga:", b"\t", b"\x1b[2J", b"1.5"]
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.DataObject) -> None:
-    content = GOOD_BYTES
-    for _ in range(data.draw(st.integers(1, 4))):
-        kind = data.draw(st.sampled_from(["cut", "insert", "shuffle", "delete"]))
-        place = data.draw(st.integers(0, len(content)))
-        if kind == "cut":
-            content = content[:place]
-        elif kind == "insert":
-            content = content[:place] + data.draw(st.sampled_from(PIECES)) + content[place:]
-        elif kind == "delete":
-            content = content[:place] + content[place + data.draw(st.integers(1, 40)) :]
-        else:
-            content = b"\n".join(data.draw(st.permutations(content.split(b"\n"))))
-    complaint, workload = tried(content)
-    assert complaint.isprintable()
-    if workload is None:
-        assert complaint
-        return
-    findings = check_simai(parse_simai(content))
-    assert all(line.isprintable() for line in summary_of(findings))
-    if not findings:
-        # The writer agrees that nothing is wrong.
-        check_header(workload.header)
-        for index, row in enumerate(workload.rows):
-            check_row(row, workload.header, index=index)
-
-
-def tried(content: bytes) -> tuple[str, SimaiWorkload | None]:
-    """The error of reading, or the workload."""
-    try:
-        return "", usable_workload(parse_simai(content))
-    except WorkloadError as error:
-        return str(error), None
 
 
 @pytest.mark.parametrize("separator", [" ", "\n"])

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.layout import Layout
-from ops.op import BatchedGemm, GroupedGemm, Phase
-from ops.roles import Module, Role
+from ops.op import BatchedGemm, Phase
 from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.contention import COLLECTIVE_BLOCKS, SECOND_WAVE, Contention, tiles, wave_ratio
 from solver.times.op_times import OpTimer
 from solver.times.overlap import exposed_s
 from spec.arrays import FloatArray, ints
 from spec.cluster.reader import read_cluster
+from tests.ops.operations import experts_product, product
 from tests.solver.questions import ROOT
 
 SECONDS = st.floats(min_value=0.0, max_value=10.0)
@@ -129,28 +129,15 @@ def test_few_tiles_leave_room_and_many_take_twice_as_long() -> None:
 
 
 def _product(m: int, n: int) -> BatchedGemm:
-    return BatchedGemm(module=Module.MLP, role=Role.UP, phase=Phase.FORWARD, m=ints(m), k=ints(64), n=ints(n))
+    return product(m, 64, n)
 
 
 def test_tiles_are_those_of_the_result_the_better_way_round() -> None:
     """4096 x 1344 is 32 x 6 lying tiles or 16 x 11 standing ones; 16 experts of 4,096 rows have 256 rows
     each, and their weight gradients of k x n are 8 x 3."""
     assert tiles(_product(4096, 1344))[0] == 176
-    expert = GroupedGemm(
-        module=Module.MOE, role=Role.UP, phase=Phase.FORWARD, groups=ints(16), m=ints(4096), k=ints(1024), n=ints(768)
-    )
-    assert tiles(expert)[0] == 2 * 3
-    gradient = GroupedGemm(
-        module=Module.MOE,
-        role=Role.UP,
-        phase=Phase.WEIGHT_GRAD,
-        groups=ints(16),
-        m=ints(4096),
-        k=ints(1024),
-        n=ints(768),
-        layout="TN",
-    )
-    assert tiles(gradient)[0] == 8 * 3
+    assert tiles(experts_product(16, 4096, 1024, 768))[0] == 2 * 3
+    assert tiles(experts_product(16, 4096, 1024, 768, phase=Phase.WEIGHT_GRAD, layout="TN"))[0] == 8 * 3
 
 
 def test_what_a_second_wave_doubles_is_what_the_waves_say() -> None:
@@ -159,8 +146,7 @@ def test_what_a_second_wave_doubles_is_what_the_waves_say() -> None:
     are, the share is whole and changes nothing."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True, num_sms=132)
     for columns, ratio in ((2816, 4 / 3), (1344, 132 / 112), (28672, 2 * 27 / 28)):
-        product = _product(4096, columns)
-        share, thinner = hopper.second_wave(product), 132 / 112
+        share, thinner = hopper.second_wave(_product(4096, columns)), 132 / 112
         loss = hopper.shares_lost(np.ones(1), share)[0]
         seen = thinner + (ratio - thinner) / (2 - thinner) * (SECOND_WAVE - thinner)
         assert 1.0 / (1.0 - loss[0]) == pytest.approx(seen), columns

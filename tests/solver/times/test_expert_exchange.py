@@ -11,7 +11,7 @@ from ops.experts.dispatchers import probability_bytes
 from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout, group_of
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
-from ops.roles import Module, Role
+from ops.roles import Role
 from profdb.cases import ExpertExchangeCase
 from profdb.cost_model import ProfileCostModel
 from profdb.modelled.cost_model import ModelledCostModel
@@ -24,6 +24,7 @@ from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.origin import Origin
+from tests.ops import operations
 from tests.profdb.profiles import collective_samples, profile
 from tests.solver.flat_cost_model import INTER_BANDWIDTH, INTRA_BANDWIDTH, FlatCostModel
 from tests.solver.questions import cluster
@@ -33,15 +34,8 @@ ROUTING, ELEMENTS = Routing(num_experts=64, topk=8), 1_000_000
 
 def exchange(ep: int) -> Comm:
     visits = places_visited(ints(ep), ROUTING)[0]
-    return Comm(
-        module=Module.MOE,
-        role=Role.DISPATCH,
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_TO_ALL,
-        axis=Axis.EP,
-        size_bytes=ints(int(2 * ELEMENTS * visits)),
-        routed=RoutedTokens(elements=np.array([float(ELEMENTS)]), routing=ROUTING),
-    )
+    routed = RoutedTokens(elements=np.array([float(ELEMENTS)]), routing=ROUTING)
+    return operations.exchange(int(2 * ELEMENTS * visits), routed=routed)
 
 
 def seconds(op: Comm, world: int, ep: int) -> float:
@@ -114,12 +108,8 @@ def test_an_exchange_takes_what_was_measured_of_it(kernel: str) -> None:
     ]
     there, back = Role.DISPATCH, Role.COMBINE
     ahead, behind = Phase.FORWARD, Phase.INPUT_GRAD
-    for role, phase, per_token_s in (
-        (there, ahead, 2e-6),
-        (back, ahead, 5e-6),
-        (there, behind, 5e-6),
-        (back, behind, 2e-6),
-    ):
+    ways = ((there, ahead, 2e-6), (back, ahead, 5e-6), (there, behind, 5e-6), (back, behind, 2e-6))
+    for role, phase, per_token_s in ways:
         for tokens in (1024, 4096):
             found = told(asked(role, phase, tokens, kernel), samples)
             assert found.seconds[0] == pytest.approx(per_token_s * tokens)
@@ -148,13 +138,8 @@ def test_an_exchange_that_nobody_measured_so_keeps_the_curves_of_collectives() -
     samples = [taken("dispatch", tokens, 1.0) for tokens in (1024, 4096)]
     op = asked(Role.DISPATCH, Phase.FORWARD, 2048, "all2all")
     assert told(op, samples).seconds[0] > 0.1
-    others = (
-        replace(op, kernel=""),
-        replace(op, kernel="deepep"),
-        replace(op, dtype="fp8"),
-        replace(op, role=Role.COMBINE),
-    )
-    for other in others:
+    for change in ({"kernel": ""}, {"kernel": "deepep"}, {"dtype": "fp8"}, {"role": Role.COMBINE}):
+        other = replace(op, **change)
         assert told(other, samples).seconds.tolist() == told(other, []).seconds.tolist()
 
     assert told(op, samples, ep=4).seconds.tolist() == told(op, [], ep=4).seconds.tolist()
@@ -177,14 +162,10 @@ def test_between_domains_a_token_carries_its_probabilities(of_domain: bool, shar
 
 
 def test_an_overlapped_exchange_costs_what_outlasts_the_pass() -> None:
-    def timed(op: Comm, part: str, took: float) -> TimedOp:
-        one = np.ones(1)
-        return TimedOp(op=op, part=part, family=part, seconds=took * one, relative_std=one, origin=np.ones(1, np.int64))
-
     prefetched = replace(exchange(8), lane=Lane.PREFETCH)
-    work = replace(exchange(8), name="work")
+    work = operations.timed(replace(exchange(8), name="work"), "gemm", 3.0)
     for comm_s, waited in ((1.0, 0.0), (5.0, 2.0)):
-        shares = exposed_shares([timed(prefetched, "ep_comm", comm_s), timed(work, "gemm", 3.0)])
+        shares = exposed_shares([operations.timed(prefetched, "ep_comm", comm_s), work])
         assert shares[0].seconds[0] == pytest.approx(waited)
 
 
@@ -212,20 +193,13 @@ def test_an_exchange_takes_its_kernel_and_less_than_the_call_that_copies_once_mo
     visits = float(places_visited(ints(ranks), routing)[0])
     received = 2 * TOKENS * HIDDEN * visits
     probabilities = TOKENS * probability_bytes("hybridep", routing)
-    op = Comm(
-        module=Module.MOE,
-        role=Role.DISPATCH,
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_TO_ALL,
-        axis=Axis.EP,
-        size_bytes=ints(int(received + probabilities * visits)),
-        routed=RoutedTokens(
-            elements=np.array([float(TOKENS * HIDDEN)]),
-            routing=routing,
-            weight_bytes=float(probabilities),
-            weights_of_domain=True,
-        ),
+    routed = RoutedTokens(
+        elements=np.array([float(TOKENS * HIDDEN)]),
+        routing=routing,
+        weight_bytes=float(probabilities),
+        weights_of_domain=True,
     )
+    op = operations.exchange(int(received + probabilities * visits), routed=routed)
     cluster = read_cluster(sheet, root=ROOT)
     group = group_of(Axis.EP, Layout.of(ranks, ep=ranks), cluster.scale_up_ranks)
     told_s = float(hierarchical_s(ModelledCostModel(cluster=cluster), op, group).seconds[0])

@@ -1,5 +1,6 @@
 """Exchanges of two micro-batches in opposite directions take as long as a replay of Megatron-LM's two streams."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase
+from ops.op import Comm, Lane, Phase
 from ops.roles import Module, Role
 from profdb.overlap_losses import Losses
 from solver.pipeline.stages import PassTimes
@@ -15,34 +16,19 @@ from solver.times.contention import ALONE, Contention
 from solver.times.expert_overlap import Exchanges, across_passes, pair_s
 from solver.times.op_times import TimedOp
 from solver.times.overlap import exposed_s, exposed_shares
-from spec.arrays import floats, ints
-from spec.collectives import Collective
+from spec.arrays import floats
+from tests.ops.operations import exchange, memory_bound, timed
 
 SECONDS = st.floats(min_value=0.0, max_value=10.0)
 LAYERS = 40
 
 
-def _timed(op: Op, part: str, seconds: float) -> TimedOp:
-    value = np.array([seconds])
-    return TimedOp(op=op, part=part, family=part, seconds=value, relative_std=value, origin=ints(0))
-
-
 def _work(phase: Phase, seconds: float) -> TimedOp:
-    op = MemoryBound(module=Module.MOE, role=Role.NORM, phase=phase, kernel="copy", rows=ints(1), width=ints(1))
-    return _timed(op, "memory_bound", seconds)
+    return timed(memory_bound(module=Module.MOE, phase=phase), "memory_bound", seconds)
 
 
 def _exchange(role: Role, phase: Phase, seconds: float) -> TimedOp:
-    op = Comm(
-        module=Module.MOE,
-        role=role,
-        phase=phase,
-        lane=Lane.ACROSS,
-        collective=Collective.ALL_TO_ALL,
-        axis=Axis.EP,
-        size_bytes=ints(1),
-    )
-    return _timed(op, "ep_comm", seconds)
+    return timed(exchange(role=role, phase=phase, lane=Lane.ACROSS), "ep_comm", seconds)
 
 
 def _passes(compute: list[float], exchange: list[float]) -> tuple[list[TimedOp], list[TimedOp]]:
@@ -67,9 +53,13 @@ def _passes(compute: list[float], exchange: list[float]) -> tuple[list[TimedOp],
 
 
 def _told(compute: list[float], exchange: list[float], *, delayed: bool, contention: Contention = ALONE) -> float:
-    ahead, back = ((ops, exposed_shares(ops, contention)) for ops in _passes(compute, exchange))
-    passes = across_passes(ahead, back, contention, delayed=delayed)
-    return sum(float(share.seconds[0]) for _, shares in passes for share in shares)
+    return _seconds(_passes(compute, exchange), contention, delayed=delayed)
+
+
+def _seconds(passes: Iterable[list[TimedOp]], contention: Contention, *, delayed: bool) -> float:
+    ahead, back = ((ops, exposed_shares(ops, contention)) for ops in passes)
+    waited = across_passes(ahead, back, contention, delayed=delayed)
+    return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
 
 
 def _replayed(compute: list[float], exchange: list[float], *, delayed: bool) -> float:
@@ -117,10 +107,9 @@ def test_weight_gradients_put_off_hide_the_next_exchange() -> None:
     compute, exchange = [1.0] * 6, [2.0] * 4
     assert _told(compute, exchange, delayed=False) == pytest.approx(6.0 + 2 * 1.0)
     assert _told(compute, exchange, delayed=True) == pytest.approx(8.0)
-    late = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     short = [1.0, 1.0, 2.0, 2.0]
-    assert _told(late, short, delayed=False) == pytest.approx(8.0)
-    assert _told(late, short, delayed=True) == pytest.approx(6.0)
+    assert _told(compute, short, delayed=False) == pytest.approx(8.0)
+    assert _told(compute, short, delayed=True) == pytest.approx(6.0)
 
 
 def test_what_hides_an_exchange_computes_slower_meanwhile() -> None:
@@ -158,11 +147,8 @@ def test_what_was_measured_to_be_lost_beats_the_multiprocessors() -> None:
         def known(one: TimedOp) -> TimedOp:
             return replace(one, losses=losses) if isinstance(one.op, Comm) else replace(one, part=part)
 
-        contention = Contention(sm_share=0.2)
-        passes = [[known(one) for one in timed] for timed in _passes(compute, exchange)]
-        ahead, back = ((timed, exposed_shares(timed, contention)) for timed in passes)
-        waited = across_passes(ahead, back, contention, delayed=True)
-        return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
+        passes = ([known(one) for one in ops] for ops in _passes(compute, exchange))
+        return _seconds(passes, Contention(sm_share=0.2), delayed=True)
 
     assert told("gemm") == pytest.approx(60.0 + 4 * 0.5)
     assert told("memory_bound") == pytest.approx(60.0 + 4 * 0.2)
@@ -173,17 +159,12 @@ def test_a_product_of_which_nothing_runs_twice_loses_its_multiprocessors_alone()
     compute, exchange = [10.0] * 6, [1.0] * 4
 
     def told(part: str, second_wave: float) -> float:
-        contention = Contention(sm_share=0.2, static_tiles=True, num_sms=100)
-        passes = [
-            [
-                one if isinstance(one.op, Comm) else replace(one, part=part, second_wave=np.array([second_wave]))
-                for one in timed
-            ]
-            for timed in _passes(compute, exchange)
-        ]
-        ahead, back = ((timed, exposed_shares(timed, contention)) for timed in passes)
-        waited = across_passes(ahead, back, contention, delayed=True)
-        return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
+        def known(one: TimedOp) -> TimedOp:
+            wave = np.array([second_wave])
+            return one if isinstance(one.op, Comm) else replace(one, part=part, second_wave=wave)
+
+        passes = ([known(one) for one in ops] for ops in _passes(compute, exchange))
+        return _seconds(passes, Contention(sm_share=0.2, static_tiles=True, num_sms=100), delayed=True)
 
     assert told("gemm", 0.0) == pytest.approx(told("memory_bound", 1.0))
     assert told("gemm", 0.0) < told("gemm", 0.5) < told("gemm", 1.0)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import GroupedGemm, Phase
-from ops.roles import Module, Role
+from ops.op import GroupedGemm
 from profdb.queries import GroupedLinearQuery, TimeEstimate
 from solver.times.op_times import OpTimer, products_apart_s
-from spec.arrays import IntArray, floats, ints
+from spec.arrays import floats, ints
 from spec.origin import Origin
 from tests.ops.layouts import job, written
+from tests.ops.operations import experts_product
 from tests.solver.flat_cost_model import FLOPS, FlatCostModel
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import cluster
@@ -20,21 +20,8 @@ from tests.solver.questions import cluster
 SMS = 128
 
 
-def experts(*, groups: int, rows: int, k: int = 1024, n: int = 2048, layout: str = "NT") -> GroupedGemm:
-    size: IntArray = ints(groups * rows)
-    return GroupedGemm(
-        module=Module.MOE,
-        role=Role.UP,
-        phase=Phase.FORWARD,
-        groups=ints(groups),
-        m=size,
-        k=ints(k),
-        n=ints(n),
-        layout=layout,
-        dtype="bf16",
-        saved_bytes=floats(0.0),
-        parameters=ints(0),
-    )
+def experts(*, groups: int, rows: int, layout: str = "NT") -> GroupedGemm:
+    return experts_product(groups, groups * rows, 1024, 2048, layout=layout)
 
 
 def whole(seconds: float = 0.0, origin: Origin = Origin.MODELLED) -> TimeEstimate:
@@ -46,22 +33,18 @@ def single_s(rows: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("rows", "beside"),
+    ("groups", "rows", "beside"),
     [
-        (1024, 1.0),  # 8 x 16 tiles fill 128 multiprocessors
-        (512, 2.0),  # 4 x 16
-        (128, 4.0),  # 16 tiles would leave room for eight, there are four streams
+        (16, 1024, 1.0),  # 8 x 16 tiles fill 128 multiprocessors
+        (16, 512, 2.0),  # 4 x 16
+        (16, 128, 4.0),  # 16 tiles would leave room for eight, there are four streams
+        (1, 128, 1.0),  # nobody is beside it
     ],
 )
-def test_products_share_the_multiprocessors_that_they_leave_free(rows: int, beside: float) -> None:
-    predicted = products_apart_s(FlatCostModel(), experts(groups=16, rows=rows), whole(), SMS)
-    assert predicted.seconds[0] == pytest.approx(16 * single_s(rows) / beside, rel=1e-12)
+def test_products_share_the_multiprocessors_that_they_leave_free(groups: int, rows: int, beside: float) -> None:
+    predicted = products_apart_s(FlatCostModel(), experts(groups=groups, rows=rows), whole(), SMS)
+    assert predicted.seconds[0] == pytest.approx(groups * single_s(rows) / beside, rel=1e-12)
     assert predicted.origin[0] == int(Origin.DERIVED)
-
-
-def test_one_expert_has_nobody_beside_it() -> None:
-    predicted = products_apart_s(FlatCostModel(), experts(groups=1, rows=128), whole(), SMS)
-    assert predicted.seconds[0] == pytest.approx(single_s(128), rel=1e-12)
 
 
 def test_a_weight_gradient_reduces_over_an_experts_rows() -> None:
@@ -71,14 +54,10 @@ def test_a_weight_gradient_reduces_over_an_experts_rows() -> None:
     assert (query.m, query.k, query.n) == (ints(2048), ints(256), ints(1024))
 
 
-def test_a_measured_grouped_time_stands() -> None:
-    measured = whole(3.0, Origin.MEASURED)
-    assert products_apart_s(FlatCostModel(), experts(groups=4, rows=256), measured, SMS) is measured
-
-
-def test_it_is_never_faster_than_one_kernel_for_all() -> None:
-    predicted = products_apart_s(FlatCostModel(), experts(groups=4, rows=256), whole(9.0), SMS)
-    assert predicted.seconds[0] == 9.0
+def test_a_measured_grouped_time_stands_and_it_is_never_faster_than_one_kernel_for_all() -> None:
+    for grouped in (whole(3.0, Origin.MEASURED), whole(9.0)):
+        predicted = products_apart_s(FlatCostModel(), experts(groups=4, rows=256), grouped, SMS)
+        assert predicted.seconds[0] == grouped.seconds[0]
 
 
 def test_no_experts_take_no_time() -> None:

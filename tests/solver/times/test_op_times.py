@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, HostTransfer, KernelCalls, MemoryBound, Phase
+from ops.op import Axis, BatchedGemm, HostTransfer, KernelCalls, Phase
 from ops.recompute import Recompute
 from ops.roles import Module, Role
 from profdb.cases import Case, GemmCase, HostCopyCase, MemoryBoundCase, OverlapCase, SustainedCase
@@ -27,33 +27,18 @@ from spec.collectives import Collective
 from spec.frameworks import framework_preset
 from spec.origin import Origin
 from tests.ops.layouts import job, written
+from tests.ops.operations import comm, memory_bound, product
 from tests.profdb.profiles import collective_samples, profile
 from tests.solver.flat_cost_model import FLOPS, FlatCostModel
 from tests.solver.questions import ROOT, cluster, question, small_model
 
-GATHER = Comm(
-    module=Module.MLP,
-    role=Role.WEIGHT_GATHER,
-    phase=Phase.FORWARD,
-    collective=Collective.ALL_GATHER,
-    axis=Axis.DP,
-    size_bytes=ints(1 << 20),
-)
+GATHER = comm(Role.WEIGHT_GATHER, Collective.ALL_GATHER, Axis.DP, 1 << 20)
 LAYOUT = Layout.of(8)
 
 
 def overlap_sample(products: int, collectives: int, seconds: float) -> Sample:
-    case = OverlapCase(
-        collective=Collective.ALL_GATHER,
-        size_bytes=1 << 20,
-        intra=8,
-        inter=1,
-        m=64,
-        k=64,
-        n=64,
-        products=products,
-        collectives=collectives,
-    )
+    sizes = {"collective": Collective.ALL_GATHER, "size_bytes": 1 << 20, "intra": 8, "inter": 1}
+    case = OverlapCase(**sizes, m=64, k=64, n=64, products=products, collectives=collectives)
     return Sample(case=case, trials_s=(seconds,))
 
 
@@ -112,15 +97,7 @@ def test_a_cast_takes_what_its_own_kernels_do_where_both_were_measured() -> None
         KernelCalls(kernel="quantize_transpose", rows=ints(1024), times=2.0 * one),
         KernelCalls(kernel="copy", rows=ints(512), times=one),
     )
-    op = MemoryBound(
-        module=Module.MLP,
-        role=Role.CAST,
-        phase=Phase.INPUT_GRAD,
-        kernel="copy",
-        rows=ints(1536),
-        width=ints(4096),
-        stands_for=calls,
-    )
+    op = memory_bound("copy", 1536, 4096, role=Role.CAST, phase=Phase.INPUT_GRAD, stands_for=calls)
 
     def of(kernel: str, seconds: float) -> list[Sample]:
         cases = (
@@ -142,29 +119,13 @@ def test_a_cast_takes_what_its_own_kernels_do_where_both_were_measured() -> None
 SIDE, ALONE_S = 8192, 1.4e-3
 
 
-def product(dtype: str) -> BatchedGemm:
-    return BatchedGemm(
-        module=Module.MLP,
-        role=Role.UP,
-        phase=Phase.FORWARD,
-        batch=ints(1),
-        m=ints(SIDE),
-        k=ints(SIDE),
-        n=ints(SIDE),
-        layout="NT",
-        dtype=dtype,
-        saved_bytes=floats(0.0),
-        parameters=ints(0),
-    )
-
-
 def book_of(*measured: tuple[Case, tuple[float, ...]]) -> ProfileCostModel:
     samples = [Sample(case=case, trials_s=trials_s) for case, trials_s in measured]
     return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu=cluster().gpu.name), samples=samples))
 
 
 def seconds(op_timer: OpTimer, dtype: str = "bf16") -> float:
-    return float(op_timer.time(product(dtype), Layout.of(1)).seconds[0])
+    return float(op_timer.time(product(SIDE, SIDE, SIDE, dtype=dtype), Layout.of(1)).seconds[0])
 
 
 def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
@@ -196,16 +157,7 @@ def test_strided_passes_take_longer_at_the_clock_of_a_step_in_both_directions() 
     cold_gpu = replace(h100.gpu, training_clock_ratio=1.0)
     op_timer, cold = (OpTimer.on(replace(h100, gpu=one), FlatCostModel()) for one in (gpu, cold_gpu))
     for phase, direction in ((Phase.FORWARD, "forward"), (Phase.INPUT_GRAD, "backward")):
-        op = MemoryBound(
-            module=Module.ATTENTION,
-            role=Role.COPY,
-            phase=phase,
-            kernel="strided_copy",
-            rows=ints(1 << 20),
-            width=ints(512),
-            dtype="bf16",
-            repeat=3.0,
-        )
+        op = memory_bound("strided_copy", 1 << 20, 512, role=Role.COPY, phase=phase, repeat=3.0)
         told, plain = (float(one.time(op, Layout.of(1)).seconds[0]) for one in (op_timer, cold))
         longer = longer_under_load(gpu, "strided_copy", direction, floats([3.0 * (1 << 20) * 512]), "bf16")
         assert told - plain == pytest.approx(float(np.max(longer)))
@@ -264,11 +216,8 @@ def test_it_is_the_mean_of_the_largest_of_that_many_draws(ranks: int) -> None:
     assert slowest_of(ranks) - 1.0 == pytest.approx(draws.mean() - 1.0, rel=0.05)
 
 
-def test_one_gpu_waits_for_nobody() -> None:
+def test_one_gpu_waits_for_nobody_and_more_are_slower() -> None:
     assert slowest_of(1) == 1.0
-
-
-def test_more_gpus_are_slower() -> None:
     assert np.all(np.diff([slowest_of(ranks) for ranks in (1, 2, 8, 64, 512, 16384)]) > 0.0)
 
 
@@ -283,9 +232,8 @@ def test_a_step_on_more_gpus_takes_that_much_longer_in_its_products_alone() -> N
 
     one, many = priced(1), priced(16)
     slower = slowest_of(16)
-    assert many.parts_s["gemm"] == pytest.approx(one.parts_s["gemm"] * slower, rel=1e-12)
-    assert many.parts_s["attention"] == pytest.approx(one.parts_s["attention"] * slower, rel=1e-12)
-    assert many.parts_s["memory_bound"] == pytest.approx(one.parts_s["memory_bound"], rel=1e-12)
+    for part, factor in (("gemm", slower), ("attention", slower), ("memory_bound", 1.0)):
+        assert many.parts_s[part] == pytest.approx(one.parts_s[part] * factor, rel=1e-12)
 
 
 def test_the_whiskers_of_a_normal_distribution_lie_as_far_apart_as_was_published() -> None:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Pieces
-from ops.roles import Module, OpKey, Role
+from ops.op import Axis, Lane, Pieces
+from ops.roles import Role
 from profdb.overlap_losses import Losses
 from solver.times.contention import Contention
-from solver.times.op_times import TimedOp
 from solver.times.overlap import buckets_exposed_s, exposed_s, exposed_shares, in_pieces
 from spec.arrays import FloatArray, ints
 from spec.collectives import Collective
+from tests.ops.operations import comm, exchange, memory_bound, product, timed
 
 SECONDS = st.floats(min_value=0.0, max_value=10.0)
 SHARES = st.floats(min_value=0.0, max_value=0.5)
@@ -48,44 +48,21 @@ def _reduced(comm_s: float, compute_s: float, count: int) -> float:
     return left
 
 
-def _timed(op: Op, part: str, seconds: float) -> TimedOp:
-    value = _floats(seconds)
-    return TimedOp(op=op, part=part, family=part, seconds=value, relative_std=value, origin=ints(0))
-
-
 @pytest.mark.parametrize(("blocks", "share"), [(0, 0.2), (20, 0.2), (10, 0.1)])
 def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(blocks: int, share: float) -> None:
     """A second of an exchange beside ten of compute, on a GPU where a collective's 20 blocks are a fifth."""
-    kernel = MemoryBound(
-        module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
-    )
-    sent = Comm(
-        module=Module.MOE,
-        role=Role.DISPATCH,
-        phase=Phase.FORWARD,
-        lane=Lane.PREFETCH,
-        collective=Collective.ALL_TO_ALL,
-        axis=Axis.EP,
-        size_bytes=ints(1),
-        thread_blocks=blocks,
-    )
-    waits = exposed_shares(
-        [_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], Contention(sm_share=0.2)
-    )
+    sent = timed(exchange(lane=Lane.PREFETCH, thread_blocks=blocks), "ep_comm", 1.0)
+    waits = exposed_shares([timed(memory_bound(), "memory_bound", 10.0), sent], Contention(sm_share=0.2))
     assert [float(one.seconds[0]) for one in waits] == pytest.approx([10.0, share])
 
 
 def test_copies_run_beside_what_a_rank_waits_for_too() -> None:
     """12 s of a gather ahead of 10 of compute leave 2; 11 of copies end within those 12, 13 leave one."""
-    kernel = MemoryBound(
-        module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
-    )
-    ahead, copied = replace(kernel, lane=Lane.PREFETCH), replace(kernel, lane=Lane.COPY)
     for copies_s, left_s in ((11.0, 0.0), (13.0, 1.0)):
         pass_ops = [
-            _timed(kernel, "memory_bound", 10.0),
-            _timed(ahead, "dp_comm", 12.0),
-            _timed(copied, "offload", copies_s),
+            timed(memory_bound(), "memory_bound", 10.0),
+            timed(memory_bound(lane=Lane.PREFETCH), "dp_comm", 12.0),
+            timed(memory_bound(lane=Lane.COPY), "offload", copies_s),
         ]
         assert [float(one.seconds[0]) for one in exposed_shares(pass_ops)] == pytest.approx([10.0, 2.0, left_s])
 
@@ -124,22 +101,11 @@ def test_no_overlap_hides_more_than_the_shorter_of_the_two(
 
 def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
     """User buffers reach the GPUs of one domain (Transformer Engine, userbuffers.cu): beyond it nothing takes turns."""
-    key = OpKey(Module.MLP, Role.NORM)
-    ran = MemoryBound(module=key.module, role=key.role, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1))
-    gather = Comm(
-        module=Module.MLP,
-        role=Role.ENTER,
-        phase=Phase.FORWARD,
-        lane=Lane.PIECES,
-        overlaps=key,
-        overlap_phase=Phase.FORWARD,
-        pieces=_pieces(4, last_waits=False),
-        collective=Collective.ALL_GATHER,
-        axis=Axis.TP,
-        size_bytes=ints(1),
-    )
-    rows = replace(_timed(gather, "tp_comm", 3.0), seconds=_floats(3.0, 3.0), crosses=np.array([False, True]))
-    waits = exposed_shares([replace(_timed(ran, "attention", 2.0), seconds=_floats(2.0, 2.0)), rows])
+    ran = memory_bound()
+    cut = {"lane": Lane.PIECES, "overlaps": ran.key, "pieces": _pieces(4, last_waits=False)}
+    gather = comm(Role.ENTER, Collective.ALL_GATHER, Axis.TP, **cut)
+    rows = replace(timed(gather, "tp_comm", 3.0, 3.0), crosses=np.array([False, True]))
+    waits = exposed_shares([timed(ran, "attention", 2.0, 2.0), rows])
     assert waits[1].seconds.tolist() == [3.0 - 0.75 * 2.0, 3.0]
 
 
@@ -159,22 +125,11 @@ def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
 ) -> None:
     """A second of a collective beside ten of a product (Transformer Engine, initialize_ub: num_sm 16,
     set_sm_margin), which has no second wave there."""
-    key = OpKey(Module.MLP, Role.DOWN)
-    product = BatchedGemm(module=key.module, role=key.role, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1))
-    scatter = Comm(
-        module=Module.MLP,
-        role=Role.LEAVE,
-        phase=Phase.FORWARD,
-        lane=lane,
-        overlaps=key,
-        overlap_phase=Phase.FORWARD,
-        pieces=Pieces(count=ints(1 if lane is Lane.OVERLAP else 4), last_waits=last_waits, thread_blocks=blocks),
-        collective=Collective.REDUCE_SCATTER,
-        axis=Axis.TP,
-        size_bytes=ints(1),
-    )
-    comm = replace(_timed(scatter, "tp_comm", 1.0), crosses=np.array([False]))
-    waits = exposed_shares([_timed(product, "gemm", 10.0), comm], Contention(sm_share=0.2, static_tiles=True))
+    down = product(role=Role.DOWN)
+    pieces = Pieces(count=ints(1 if lane is Lane.OVERLAP else 4), last_waits=last_waits, thread_blocks=blocks)
+    scatter = comm(Role.LEAVE, Collective.REDUCE_SCATTER, Axis.TP, lane=lane, overlaps=down.key, pieces=pieces)
+    sent = replace(timed(scatter, "tp_comm", 1.0), crosses=np.array([False]))
+    waits = exposed_shares([timed(down, "gemm", 10.0), sent], Contention(sm_share=0.2, static_tiles=True))
     assert float(waits[1].seconds[0]) == pytest.approx(wait)
 
 
@@ -199,26 +154,13 @@ def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
     """A second of a gather beside ten of products that lose 30 % of their rate, while it loses half of its:
     it takes two seconds, in which 0.6 of the products' are lost. A pass over memory loses the
     multiprocessors, as ever."""
-    product = BatchedGemm(module=Module.MLP, role=Role.GATE, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1))
-    kernel = MemoryBound(
-        module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
-    )
-    gathered = Comm(
-        module=Module.MLP,
-        role=Role.WEIGHT_GATHER,
-        phase=Phase.FORWARD,
-        lane=Lane.PREFETCH,
-        collective=Collective.ALL_GATHER,
-        axis=Axis.WP,
-        size_bytes=ints(1),
-    )
-    measured = replace(_timed(gathered, "wp_comm", 1.0), losses=Losses(compute=_floats(0.3), comm=_floats(0.5)))
-    contention = Contention(sm_share=0.2)
-    for op, part, wait in ((product, "gemm", 0.6), (kernel, "memory_bound", 0.2)):
-        waits = exposed_shares([_timed(op, part, 10.0), measured], contention)
-        assert float(waits[1].seconds[0]) == pytest.approx(wait)
-    unknown = exposed_shares([_timed(product, "gemm", 10.0), _timed(gathered, "wp_comm", 1.0)], contention)
+    gathered = timed(comm(Role.WEIGHT_GATHER, Collective.ALL_GATHER, Axis.WP, lane=Lane.PREFETCH), "wp_comm", 1.0)
+    measured = replace(gathered, losses=Losses(compute=_floats(0.3), comm=_floats(0.5)))
+    products, contention = timed(product(), "gemm", 10.0), Contention(sm_share=0.2)
+    for one, wait in ((products, 0.6), (timed(memory_bound(), "memory_bound", 10.0), 0.2)):
+        assert float(exposed_shares([one, measured], contention)[1].seconds[0]) == pytest.approx(wait)
+    unknown = exposed_shares([products, gathered], contention)
     assert float(unknown[1].seconds[0]) == pytest.approx(0.2)
     # one of two unmeasured: the model answers for both
-    mixed = exposed_shares([_timed(product, "gemm", 10.0), measured, _timed(gathered, "wp_comm", 1.0)], contention)
+    mixed = exposed_shares([products, measured, gathered], contention)
     assert sum(float(one.seconds[0]) for one in mixed[1:]) == pytest.approx(0.4)

@@ -1,9 +1,11 @@
 """Questions for tests: small published models on a cluster whose every time is arithmetic."""
 
 from pathlib import Path
+from typing import Any
 
 from solver.problem.model_flops import products
 from solver.problem.problem import Problem
+from solver.problem.request import Request
 from solver.times.op_times import OpTimer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.cluster.reader import read_architecture
@@ -79,6 +81,17 @@ def question(
         cluster=machine,
         op_timer=OpTimer(cost_model=cost_model or FlatCostModel(), domain_ranks=machine.scale_up_ranks),
     )
+
+
+def request(config: str, world_size: int, **fields: Any) -> Request:
+    """A request about a shipped config."""
+    return Request(root=ROOT, config=ROOT / "configs" / config, world_size=world_size, **fields)
+
+
+def gpt_request(**fields: Any) -> Request:
+    """7B_gpt on 16 H100s: a search of few plans, without pipelines."""
+    sizes = {"seq_len": 2048, "global_batch_tokens": 2**20}
+    return request("7B_gpt.toml", 16, cluster="h100-sxm", framework="megatron", **sizes, **fields)
 
 
 def model_flops(model: ModelSpec, job: JobSpec) -> float:

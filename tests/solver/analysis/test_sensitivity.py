@@ -10,24 +10,17 @@ from solver.analysis.sensitivity import WhatIf, _more_memory, other_frameworks, 
 from solver.memory.device import usable_bytes
 from solver.plans.space import full_space
 from solver.problem.loading import LoadedProblem, load_parsed
-from solver.problem.request import Request, read_request
+from solver.problem.request import read_request
 from solver.report.plans import Plans, search_sections, ties
 from solver.report.reasons import frameworks_section, sensitivity_section
 from solver.report.sections import record, text
 from solver.search import Result, search
 from spec.settings.constraints import Constraints
 from spec.units import GIB
-from tests.solver.questions import ROOT
+from tests.solver.questions import ROOT, gpt_request
 
-REQUEST = Request(
-    root=ROOT,
+REQUEST = gpt_request(
     profile=ROOT / "prof_data" / "data.pt",
-    config=ROOT / "configs" / "7B_gpt.toml",
-    cluster="h100-sxm",
-    framework="megatron",
-    world_size=16,
-    seq_len=2048,
-    global_batch_tokens=2**20,
     constraints={"fix": {"cp": 1, "vpp": 1, "pp": 1, "tp": 8}, "modes": ["mtp"], "no_recompute": True},
 )
 

@@ -21,21 +21,14 @@ from solver.analysis.sweep import (
 )
 from solver.plans.space import full_space
 from solver.problem.loading import load_problem
-from solver.problem.request import Request
 from solver.report.files import write_sweep_csv
 from solver.report.sweeps import fewest_words, goodput_words, nodes_record, nodes_table, sweep_record, sweep_table
 from solver.search import search
 from spec.errors import ConfigError
-from tests.solver.questions import ROOT
+from tests.solver.questions import ROOT, gpt_request
 
-REQUEST = Request(
-    root=ROOT,
+REQUEST = gpt_request(
     profile=ROOT / "prof_data" / "data.pt",
-    config=ROOT / "configs" / "7B_gpt.toml",
-    cluster="h100-sxm",
-    framework="megatron",
-    seq_len=2048,
-    global_batch_tokens=2**20,
     constraints={
         "fix": {"cp": 1, "vpp": 1, "pp": 1},
         "no_recompute": True,

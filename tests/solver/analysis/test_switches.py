@@ -8,20 +8,13 @@ from solver.analysis.best_plans import best_of
 from solver.analysis.sensitivity import WhatIf
 from solver.analysis.switches import current_value, tried_switches, try_switches
 from solver.problem.loading import load_parsed
-from solver.problem.request import ParsedRequest, Request, read_request
+from solver.problem.request import ParsedRequest, read_request
 from spec.errors import ConfigError
 from spec.settings.job import LOW_PRECISION
-from tests.solver.questions import ROOT
+from tests.solver.questions import ROOT, gpt_request
 
-REQUEST = Request(
-    root=ROOT,
-    config=ROOT / "configs" / "7B_gpt.toml",
-    cluster="h100-sxm",
-    framework="megatron",
-    world_size=16,
-    seq_len=2048,
-    global_batch_tokens=2**20,
-    constraints={"fix": {"cp": 1, "vpp": 1, "pp": 1, "tp": 8}, "modes": ["fsp"], "no_recompute": True},
+REQUEST = gpt_request(
+    constraints={"fix": {"cp": 1, "vpp": 1, "pp": 1, "tp": 8}, "modes": ["fsp"], "no_recompute": True}
 )
 
 

@@ -29,12 +29,11 @@ from solver.problem.interval import (
     standard_errors_s,
 )
 from solver.problem.loading import load_problem
-from solver.problem.request import Request
 from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray, floats
 from spec.origin import Origin
 from tests.ops.layouts import job
-from tests.solver.questions import ROOT
+from tests.solver.questions import request
 
 
 def parts(**seconds: float) -> dict[str, FloatArray]:
@@ -180,16 +179,8 @@ def test_only_a_profile_of_the_cluster_itself_narrows(
     sample = Sample(case=GemmCase(m=4096, k=4096, n=4096), trials_s=(2e-4,))
     machine = MachineFacts(gpu="H100-SXM-80GB", cluster="h100-sxm", **facts)  # type: ignore[arg-type]
     save_profile(tmp_path / "p.pt", ProfileDatabase(machine=machine, samples=(sample,)))
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / "7B_llama2.py",
-        world_size=8,
-        global_batch_tokens=2**20,
-        profile=tmp_path / "p.pt",
-        cluster=cluster,
-        missing="modelled",
-    )
-    assert load_problem(request).problem.evidence is evidence
+    sizes = {"global_batch_tokens": 2**20, "profile": tmp_path / "p.pt", "missing": "modelled"}
+    assert load_problem(request("7B_llama2.py", 8, cluster=cluster, **sizes)).problem.evidence is evidence
 
 
 def test_eight_draws_in_ten_lie_inside() -> None:

@@ -18,7 +18,7 @@ from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError, ProfileError
 from spec.origin import Origin
-from tests.solver.questions import ROOT
+from tests.solver.questions import ROOT, request
 
 COMPUTE = HostCase(kind="launch")
 PRODUCT_TAKEN = GemmCase(m=4096, k=4096, n=4096)
@@ -26,20 +26,18 @@ TAKEN_S = 2e-4
 NETWORK = CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=1024, intra=8, inter=1)
 
 
+def llama(world_size: int, cluster: str, **fields: object) -> Request:
+    """Llama-2-7B, a sequence a GPU."""
+    batch = {"global_batch_tokens": 4096 * world_size, "missing": "modelled"}
+    return request("7B_llama2.py", world_size, cluster=cluster, **batch, **fields)
+
+
 def asked(folder: Path, cluster: str, *cases: Case, origin: Origin = Origin.MEASURED) -> Request:
     """A profile of the cases, taken on H100s of one network, asked about ``cluster``."""
     machine = MachineFacts(gpu="H100-SXM-80GB", cluster="h100-sxm")
     samples = tuple(Sample(case=case, trials_s=(TAKEN_S,), origin=origin) for case in cases)
     save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=samples))
-    return Request(
-        profile=folder / "p.pt",
-        root=ROOT,
-        config=ROOT / "configs" / "7B_llama2.py",
-        world_size=16,
-        global_batch_tokens=524288,
-        cluster=cluster,
-        missing="modelled",
-    )
+    return llama(16, cluster, profile=folder / "p.pt")
 
 
 def book_of(request: Request) -> tuple[CostModel, ClusterTimes]:
@@ -115,29 +113,11 @@ def test_a_profile_that_was_named_has_to_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("said", "ranks"), [({}, 64), ({"nvlink_segment": 72}, 72), ({"nvlink_segment": 36}, 36)])
 def test_a_job_says_its_segment_of_an_nvlink_domain(said: dict[str, object], ranks: int) -> None:
     """1,152 GPUs are 18 segments of 64 and 16 racks of 72; plans are placed on what the job gets."""
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / "7B_llama2.py",
-        world_size=1152,
-        global_batch_tokens=1152 * 4096,
-        cluster="gb200-nvl72",
-        missing="modelled",
-        job=said,
-    )
-    asked = read_request(request)
+    asked = read_request(llama(1152, "gb200-nvl72", job=said))
     assert asked.hardware_spec.scale_up_ranks == 72
     assert asked.cluster.scale_up_ranks == ranks
 
 
 def test_a_segment_that_does_not_divide_the_world_is_refused() -> None:
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / "7B_llama2.py",
-        world_size=128,
-        global_batch_tokens=128 * 4096,
-        cluster="gb200-nvl72",
-        missing="modelled",
-        job={"nvlink_segment": 72},
-    )
     with pytest.raises(ConfigError, match=r"nvlink_segment = 72.*4, 8, 16, 32, 64"):
-        read_request(request)
+        read_request(llama(128, "gb200-nvl72", job={"nvlink_segment": 72}))

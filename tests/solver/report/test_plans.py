@@ -13,7 +13,6 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.problem.cluster_times import ClusterTimes
 from solver.problem.loading import load_problem
 from solver.problem.price import price_plan
-from solver.problem.request import Request
 from solver.report.plans import (
     PUBLISHED,
     difference,
@@ -28,7 +27,7 @@ from spec.frameworks import framework_preset
 from spec.settings.job import JobRequest, job_of
 from spec.units import bytes_to_gib, seconds_to_ms
 from tests.solver.flat_cost_model import FlatCostModel
-from tests.solver.questions import ROOT, question, small_model
+from tests.solver.questions import ROOT, question, request, small_model
 
 PLANS = (
     Plan(strategy="fsp", preset="megatron", tp=2, pp=4, num_micro=16),
@@ -132,16 +131,8 @@ def test_a_difference_names_the_largest_parts_and_a_tie() -> None:
 
 def test_a_published_run_of_the_question_is_told_and_whether_it_lies_inside_the_interval() -> None:
     """11.3 GPU-hours of 2,048 GPUs for 62,914,560 of 10^12 tokens are 19.9 s."""
-    request = Request(
-        root=ROOT,
-        config=ROOT / "configs" / "671B_deepseek_v3.toml",
-        cluster="h800",
-        framework="hai-llm",
-        precision="fp8-blockwise",
-        world_size=2048,
-        global_batch_tokens=62_914_560,
-    )
-    problem = load_problem(request).problem
+    job = {"framework": "hai-llm", "precision": "fp8-blockwise", "global_batch_tokens": 62_914_560}
+    problem = load_problem(request("671B_deepseek_v3.toml", 2048, cluster="h800", **job)).problem
     (inside,) = published_words(problem, replace(ANSWERS[0], interval_low_s=19.0, interval_high_s=20.0))
     assert inside.startswith("a run with a plan of its own took 19900.0 ms (arXiv 2412.19437 table 1")
     assert inside.endswith(", inside the 80 % interval")
